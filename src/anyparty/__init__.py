@@ -1,0 +1,1 @@
+"""Vertical federated learning that works when data is missing."""

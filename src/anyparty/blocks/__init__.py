@@ -1,0 +1,1 @@
+"""Aligned rows as tensors and masks, and their batches."""

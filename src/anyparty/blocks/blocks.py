@@ -1,0 +1,56 @@
+"""One party's part of an aligned set of rows: its own feature block, and where each row of it stands.
+
+Absence is a mask, never a number: a party has no cell for a row that it does not hold, so there is nothing to
+multiply by zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Block:
+    """The features of the rows that one party holds.
+
+    Attributes:
+        x: [N_k, ...] float32, the party's own rows in its own order.
+        position: [N] int64, row n stands at ``x[position[n]]``; -1 where the party does not hold row n.
+    """
+
+    x: Tensor
+    position: Tensor
+
+    def __post_init__(self) -> None:
+        assert self.position.dtype == torch.int64
+        assert self.position.ndim == 1
+
+    def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features of those of ``rows`` [B] that the party holds [B_k, ...], and which they are [B_k]."""
+        own = self.position[rows]
+        held = (own >= 0).nonzero().squeeze(1)
+        if len(held) == len(rows):
+            return self.x[own], held
+        return self.x[own[held]], held
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """What one party knows of N aligned rows.
+
+    Attributes:
+        n: N, known to all.
+        block: its features, if it holds columns.
+        y: [N] int64 class, or float32 standardised number, at parties that hold labels; anything where not labeled.
+        labeled: [N] bool, at parties that hold labels.
+        observed: [N, K] bool, who has which row: at parties that host heads (they match rows), nowhere else.
+    """
+
+    n: int
+    block: Block | None = None
+    y: Tensor | None = None
+    labeled: Tensor | None = None
+    observed: Tensor | None = None

@@ -1,0 +1,103 @@
+"""Every error that anyparty raises on purpose.
+
+    AnypartyError
+    ├── UserError (ValueError)      something the user can mend; the command line prints the sentence, no stack trace
+    │   ├── ConfigError             settings: unknown name, value out of range, key that does not exist
+    │   ├── TableError              one party's table: file, column, cell
+    │   ├── AlignmentError          several parties' tables together: no overlap, two parties with one name
+    │   ├── ModelError              a saved model or run: absent, truncated, foreign, of another version
+    │   ├── ResumeError             a run that cannot be resumed as asked
+    │   └── PredictionError         a request for predictions that cannot be met
+    └── RunError (RuntimeError)     something that happened while parties worked together
+        ├── MessageError            a message that is not what its method declares: who sent what, what was expected
+        ├── PartyLost               a party left or did not answer in time
+        ├── Deadlock                every party waits for a message that nobody will send
+        └── Diverged                the loss is no longer a number
+
+A sentence names the party, the file, the column or the step, what was expected, what came, and what to do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AnypartyError(Exception):
+    """The root of the tree above."""
+
+
+class UserError(AnypartyError, ValueError):
+    """Something the user can mend."""
+
+
+class ConfigError(UserError):
+    """A setting that does not exist or is out of range."""
+
+
+class TableError(UserError):
+    """One party's table cannot be used as it is."""
+
+
+class AlignmentError(UserError):
+    """The parties' tables do not fit together."""
+
+
+class ModelError(UserError):
+    """A saved model or run cannot be read."""
+
+
+class ResumeError(UserError):
+    """A run cannot be resumed as asked."""
+
+
+class PredictionError(UserError):
+    """A request for predictions cannot be met."""
+
+
+class RunError(AnypartyError, RuntimeError):
+    """Something happened while the parties worked together."""
+
+
+class MessageError(RunError):
+    """A message is not what its method declares."""
+
+
+class PartyLost(RunError):  # noqa: N818 - an event that methods handle, not only a failure
+    """A party left, or did not answer in time."""
+
+    def __init__(self, party: str, why: str) -> None:
+        super().__init__(f"party {party!r} is gone: {why}")
+        self.party = party
+
+
+class Deadlock(RunError):  # noqa: N818 - the field's word
+    """Every party waits for a message that nobody will send."""
+
+
+class Diverged(RunError):  # noqa: N818 - the field's word
+    """The loss is no longer a number."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``'; did you mean X?'`` for the nearest known name, or the list of all of them.
+
+    >>> nearest("lazer", ["laser", "local"])
+    "; did you mean 'laser'?"
+    >>> nearest("zzz", ["laser", "local"])
+    '; known are: laser, local'
+    """
+    known = sorted(known)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; known are: {', '.join(known)}"
+
+
+def some(items: Iterable[object], most: int = 3) -> str:
+    """Return the first few items as text, saying how many more there are.
+
+    >>> some([1, 2, 3, 4, 5])
+    "'1', '2', '3' and 2 more"
+    """
+    listed = [repr(str(item)) for item in items]
+    rest = len(listed) - most
+    return ", ".join(listed[:most]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,1 @@
+"""One file per method, over what they share."""

@@ -1,0 +1,1 @@
+"""Networks: encoders, heads, and what trains them."""

@@ -1,0 +1,1 @@
+"""Training, predicting, saving: where methods and carriers meet."""

@@ -1,0 +1,1 @@
+"""One party's rows: reading, checking, preparing."""

@@ -1,0 +1,136 @@
+"""The words that every room uses: who takes part, what is predicted, what a message is, what a channel does.
+
+Letters, everywhere
+    N  rows (ids known to at least one party)      B  rows of a batch, B_k those that party k holds
+    K  parties that hold columns (feature blocks)  H  width of an embedding
+    C  outputs: classes, or 1 for regression       k  a party's place among the K, in the roster's order
+    observed  [N, K] bool   party k has row n      labeled  [N] bool   the label of row n is known
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is predicted.
+
+    ``classes`` are the labels as text, in the order of the outputs (classification); ``mean`` and ``scale`` are those
+    of the training labels (regression), which heads predict standardised.
+    """
+
+    kind: Literal["classification", "regression"]
+    classes: tuple[str, ...] = ()
+    mean: float = 0.0
+    scale: float = 1.0
+
+    @property
+    def outputs(self) -> int:
+        """C: one score per class, or one number."""
+        return len(self.classes) if self.kind == "classification" else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Party:
+    """An organisation that takes part: it holds columns, or labels, or both."""
+
+    name: str
+    columns: bool = True
+    labels: bool = False
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The parties of a federation, in an order that all of them share."""
+
+    parties: tuple[Party, ...]
+    active: str
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """The K parties that hold columns, in order."""
+        return tuple(party.name for party in self.parties if party.columns)
+
+    @property
+    def K(self) -> int:  # noqa: N802 - the papers' letter
+        """How many parties hold columns."""
+        return len(self.blocks)
+
+    @property
+    def labelers(self) -> tuple[str, ...]:
+        """The parties that hold labels, the active one first."""
+        others = (party.name for party in self.parties if party.labels and party.name != self.active)
+        return (self.active, *others)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All parties, in order."""
+        return tuple(party.name for party in self.parties)
+
+
+Role = Literal["block", "host", "active", "passive", "any"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """A kind of message that a method may send: a party that sends anything else is stopped.
+
+    ``frm`` and ``to`` are roles: a *block* party holds columns, a *host* holds heads and labels, the *active* party
+    leads the run, a *passive* one is any other.
+    """
+
+    tag: str
+    frm: Role
+    to: Role
+    holds: str
+    learns: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """What a method can do, as data: shown to users, asked by the engine, never inferred from a method's name."""
+
+    title: str
+    paper: str
+    trains_on: str
+    predicts_for: str
+    needs: Literal["all", "any"]
+    messages: tuple[Declared, ...]
+    most_parties: int | None = None
+    unlabelled: bool = False
+
+
+@dataclass(frozen=True)
+class Expect:
+    """What a receiver is ready to take: shape and dtype of one tensor, and whether it must be finite."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+
+
+class Channel(Protocol):
+    """One party's way to the others.  Nothing leaves a party but what stands beside an ``await`` on this."""
+
+    me: str
+
+    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
+        """Send named tensors to the party ``to``; returns when they are handed over, not when they are read."""
+
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
+        """Wait for the next message ``tag`` of the party ``frm``.
+
+        Raises:
+            MessageError: what came is not what ``expect`` says.
+            PartyLost: the sender left or missed the deadline.
+        """
+
+    async def close(self) -> None:
+        """Say that nothing more will be sent."""

@@ -1,0 +1,1 @@
+"""Carriers of messages between parties, and the ledger around them."""
