@@ -19,7 +19,8 @@ class Predictions:
     Attributes:
         task: what is predicted.
         blocks: the K parties that hold columns, in order.
-        scores: [n, C] float32: class probabilities, or the predicted number; NaN where there is no answer.
+        scores: [n, C] float32: class probabilities, or the predicted number in the label's own units; NaN where there
+            is no answer.
         by_party: [n, K, C] float32, the answer of each party's own predictor (LASER-VFL, Algorithm 2), NaN where
             party k has none; ``None`` where a method has one answer for all.
         took_part: [n, K] bool, the blocks that the answer used.
@@ -41,6 +42,14 @@ class Predictions:
     reasons: dict[int, str] = field(default_factory=dict)
     ids: tuple[str, ...] | None = None
 
+    def __post_init__(self) -> None:
+        n, K, C = len(self.scores), len(self.blocks), self.task.outputs
+        assert self.scores.shape == (n, C), f"scores are {tuple(self.scores.shape)}, not {(n, C)}"
+        assert self.took_part.shape == (n, K), f"took_part is {tuple(self.took_part.shape)}, not {(n, K)}"
+        assert self.asked.shape == (K,), f"asked is {tuple(self.asked.shape)}, not {(K,)}"
+        assert self.by_party is None or self.by_party.shape == (n, K, C)
+        assert self.ids is None or len(self.ids) == n
+
     def __len__(self) -> int:
         return len(self.scores)
 
@@ -51,23 +60,57 @@ class Predictions:
 
     def labels(self) -> list[str | float | None]:
         """Return the predicted class, or number, of each row; ``None`` where there is no answer."""
-        answered = self.answered.tolist()
         if self.task.kind == "regression":
+            answered = self.answered.tolist()
             return [value if ok else None for value, ok in zip(self.scores[:, 0].tolist(), answered, strict=True)]
-        best = torch.nan_to_num(self.scores, nan=-1.0).argmax(dim=1).tolist()
-        return [self.task.classes[c] if ok else None for c, ok in zip(best, answered, strict=True)]
+        names = (*self.task.classes, None)
+        return [names[c] for c in most_probable(self.scores).tolist()]
 
     def frame(self) -> pl.DataFrame:
         """Return one row per id: the answer, each class's probability, who took part, why there is no number."""
-        scores = np.where(self.answered.numpy()[:, None], self.scores.numpy(), np.nan)
-        names = [f"p({c})" for c in self.task.classes] if self.task.kind == "classification" else []
-        parties = np.array(self.blocks, dtype=object)
-        columns: dict[str, object] = {}
+        classification = self.task.kind == "classification"
+        columns: dict[str, pl.Series] = {}
         if self.ids is not None:
-            columns["id"] = list(self.ids)
-        columns["prediction"] = self.labels()
-        for c, name in enumerate(names):
-            columns[name] = pl.Series(scores[:, c]).fill_nan(None)
-        columns["parties"] = [" ".join(parties[row]) for row in self.took_part.numpy()]
+            columns["id"] = pl.Series(self.ids, dtype=pl.String)
+        columns["prediction"] = pl.Series(self.labels(), dtype=pl.String if classification else pl.Float64)
+        if classification:
+            scores = np.where(self.answered.numpy()[:, None], self.scores.numpy(), np.nan)
+            for c, name in enumerate(self.task.classes):
+                columns[f"p({name})"] = pl.Series(scores[:, c]).fill_nan(None)
+        distinct, which = patterns(self.took_part)
+        names = [" ".join(members(row, self.blocks)) for row in distinct]
+        columns["parties"] = pl.Series([names[p] for p in which.tolist()], dtype=pl.String)
         columns["reason"] = pl.Series([self.reasons.get(i) for i in range(len(self))], dtype=pl.String)
         return pl.DataFrame(columns)
+
+
+def most_probable(scores: Tensor) -> Tensor:
+    """Return the class of the highest score, the first of equals: [..., C] -> [...] int64; -1 where one is NaN.
+
+    >>> most_probable(torch.tensor([[0.2, 0.8], [0.5, 0.5], [float("nan"), 1.0]]))
+    tensor([ 1,  0, -1])
+    """
+    return torch.where(torch.isnan(scores).any(dim=-1), -1, scores.argmax(dim=-1))
+
+
+def patterns(present: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the P distinct rows of ``present`` [n, K] bool, in lexicographic order, and which of them each row is.
+
+    Returns:
+        [P, K] bool and [n] int64.  For any K: 30 parties are packed into a number at a time.
+    """
+    n, K = present.shape
+    code = torch.zeros(n, dtype=torch.int64)
+    for k in range(K):
+        code = code * 2 + present[:, k]
+        if k % 30 == 29:  # below n again, so that 30 more bits fit
+            code = torch.unique(code, return_inverse=True)[1]
+    numbers, which = torch.unique(code, return_inverse=True)
+    row_of = torch.empty(len(numbers), dtype=torch.int64)
+    row_of[which] = torch.arange(n)  # any row of the pattern will do
+    return present[row_of], which
+
+
+def members(present: Tensor, blocks: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of the parties that ``present`` [K] bool marks."""
+    return tuple(name for name, here in zip(blocks, present.tolist(), strict=True) if here)

@@ -119,7 +119,9 @@ class Expect:
 class Channel(Protocol):
     """One party's way to the others.  Nothing leaves a party but what stands beside an ``await`` on this."""
 
-    me: str
+    @property
+    def me(self) -> str:
+        """The party whose end of the channel this is."""
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> None:
         """Send named tensors to the party ``to``; returns when they are handed over, not when they are read."""

@@ -1,0 +1,47 @@
+"""Alignment: who has which row.
+
+The seam between ways to align.  A plain join knows all positions and ids; a private one gives each party positions of
+its own rows and nobody the ids, so everything after it asks for positions only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """N rows that at least one party knows, and where each stands at every party.
+
+    Attributes:
+        parties: all parties, in the roster's order.
+        n: N, the rows of the union.
+        position: for each party [N] int64: its own row of row n, -1 where it does not know the row.
+        ids: [N] the rows' ids, sorted as text; ``None`` under private alignment.
+    """
+
+    parties: tuple[str, ...]
+    n: int
+    position: dict[str, NDArray[np.int64]]
+    ids: pl.Series | None = None
+
+    def __post_init__(self) -> None:
+        assert all(at.shape == (self.n,) and at.dtype == np.int64 for at in self.position.values())
+        assert self.ids is None or len(self.ids) == self.n
+
+    def observed(self, blocks: Sequence[str]) -> NDArray[np.bool_]:
+        """Return who of ``blocks`` has which row [N, K].
+
+        >>> at = {"a": np.array([0, -1]), "b": np.array([1, 0])}
+        >>> Alignment(("a", "b"), 2, at).observed(["a", "b"]).tolist()
+        [[True, True], [False, True]]
+        """
+        out = np.empty((self.n, len(blocks)), dtype=np.bool_)
+        for k, party in enumerate(blocks):
+            np.greater_equal(self.position[party], 0, out=out[:, k])
+        return out

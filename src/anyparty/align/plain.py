@@ -1,0 +1,85 @@
+"""The plain join: for tables of one team, whose ids may be seen side by side."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from anyparty.align.alignment import Alignment
+from anyparty.errors import AlignmentError, some
+from anyparty.tables.table import Table
+
+
+def align(tables: Sequence[Table], *, apart: bool = False) -> Alignment:
+    """Return the union of the tables' ids, sorted as text, and where each row stands at every party.
+
+    The order of rows in a file changes positions, and nothing else.  ``apart`` admits parties that share no id, as
+    when a model predicts.
+
+    >>> from anyparty.tables.table import read_table
+    >>> bank = read_table(pl.DataFrame({"id": [3, 1], "age": [41, 52]}), party="bank", id="id")
+    >>> shop = read_table(pl.DataFrame({"id": ["2", "3"], "sum": [9.5, 7.0]}), party="shop", id="id")
+    >>> both = align([bank, shop])
+    >>> both.ids.to_list(), both.position["bank"].tolist(), both.position["shop"].tolist()
+    (['1', '2', '3'], [1, -1, 0], [-1, 0, 1])
+
+    Raises:
+        AlignmentError: no tables, two parties with one name, or several parties and no id that two of them have.
+    """
+    if not tables:
+        raise AlignmentError("there are no tables to align; give at least one party's")
+    _check_names(tables)
+    union = pl.concat([table.ids.alias("id") for table in tables]).unique().sort()
+    if not apart and len(tables) > 1 and len(union) == sum(map(len, tables)):
+        raise AlignmentError(_no_overlap(tables))
+    rows = union.to_frame().with_row_index("row")
+    return Alignment(
+        parties=tuple(table.party for table in tables),
+        n=len(union),
+        position={table.party: _positions(rows, table.ids) for table in tables},
+        ids=union,
+    )
+
+
+def _check_names(tables: Sequence[Table]) -> None:
+    twice = [name for name, count in Counter(table.party for table in tables).items() if count > 1]
+    if twice:
+        files = [table.source for table in tables if table.party in twice]
+        raise AlignmentError(f"each party needs a name of its own, but {some(twice)} names several: {some(files)}")
+
+
+def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:
+    """Return where each id of the union (columns id, row) stands among a party's ids [N], -1 where it does not."""
+    own = pl.DataFrame({"id": ids, "at": pl.int_range(len(ids), dtype=pl.Int64, eager=True)})
+    found = union.join(own, on="id", how="inner")
+    position = np.full(union.height, -1, dtype=np.int64)
+    position[found["row"].to_numpy()] = found["at"].to_numpy()
+    return position
+
+
+def _no_overlap(tables: Sequence[Table]) -> str:
+    """Return the sentence for parties that share no id: what their ids look like, and what may be wrong."""
+    looks = "; ".join(f"{table.party} ({table.source}): {some(table.ids.sort().head(2))}" for table in tables)
+    return (
+        f"no id is known to two parties, so there is nothing to learn together. Ids look like this: {looks}. "
+        f"Check that the id columns name the same things and are written the same way{_hint(tables)}"
+    )
+
+
+def _hint(tables: Sequence[Table]) -> str:
+    """Return a guess at why ids differ, if a simple change of how they are written would make some of them equal."""
+    changes: dict[str, Callable[[pl.Series], pl.Series]] = {
+        "upper and lower case": lambda ids: ids.str.to_lowercase(),
+        "leading zeros": lambda ids: ids.str.strip_chars_start("0"),
+        "blanks, dashes and other marks": lambda ids: ids.str.replace_all(r"[\W_]", ""),
+        "letters around the numbers": lambda ids: ids.str.replace_all(r"\D", "").replace("", None).drop_nulls(),
+    }
+    for what, change in changes.items():
+        changed = [change(table.ids).unique() for table in tables]
+        if pl.concat([ids.alias("id") for ids in changed]).is_duplicated().any():
+            return f": some would be equal but for {what}"
+    return ""

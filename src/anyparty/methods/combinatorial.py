@@ -1,0 +1,104 @@
+"""Combinatorial: a predictor of its own for every subset of parties.
+
+The baseline of Valdeira, Wang, Chi, ICLR 2025, equation (3): nothing is shared between the 2^K - 1 predictors, and
+each batch trains all those whose parties have its rows.  Time and memory double with every party.
+
+Letters   B rows, K parties, H width of an embedding, C outputs; S runs over the T = 2^K - 1 non-empty subsets, written
+          as a number with bit k set for party k; party k has an encoder for each of the 2^(K-1) subsets it is in.
+Symbols   h     embeddings, one per encoder                     [B, K, 2^(K-1), H]
+          slot  which of party k's encoders serves subset S     [K, T], -1 where k is not in S
+Loss      sum_S mean over the rows n with S in O_n of loss(g_S(1/|S| sum_{k in S} h[n, k, slot(k, S)]), y_n)   (3)
+Answer    of the predictor for exactly the parties that have the row
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, joint
+from anyparty.methods.method import Batch
+from anyparty.nets.objective import losses
+from anyparty.terms import Capabilities, Roster
+
+MOST = 8
+
+
+@cache
+def subsets(K: int) -> tuple[Tensor, Tensor]:
+    """Return members [T, K] bool and slot [K, T] int64 of all non-empty subsets, in the order of their numbers."""
+    S = torch.arange(1, 2**K)
+    k = torch.arange(K).unsqueeze(1)
+    members = (S.unsqueeze(1) >> torch.arange(K)) & 1 == 1
+    slot = ((S >> (k + 1)) << k) | (S & ((1 << k) - 1))  # the subset's number with bit k taken out
+    return members, torch.where(members.T, slot, -1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combinatorial:
+    """2^K - 1 predictors that share nothing."""
+
+    @property
+    def can(self) -> Capabilities:
+        """Trains every subset's predictor on the rows that all its parties have."""
+        return Capabilities(
+            title="Combinatorial",
+            paper="Valdeira et al. 2025, eq. (3)",
+            trains_on="labelled rows that anybody has, each by the predictors of its subsets",
+            predicts_for="any row, by the predictor for exactly the parties that have it",
+            needs="any",
+            messages=(EMBEDDING, GRADIENT),
+            most_parties=MOST,
+        )
+
+    def copies(self, roster: Roster) -> int:
+        """Return an encoder for every subset that the party is in."""
+        return int(2 ** (roster.K - 1))
+
+    def owners(self, roster: Roster) -> None:  # noqa: ARG002
+        """Return ``None``: heads belong to subsets."""
+        return
+
+    def head(self, roster: Roster, width: int) -> tuple[int, int]:
+        """Return a head for every subset, on the mean embedding of its parties."""
+        return int(2**roster.K - 1), width
+
+    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the rows that anybody has."""
+        return observed.any(dim=1)
+
+    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
+        """Return (3): the sum over subsets of the mean loss over the rows that have it."""
+        h, K = _with_slots(h), observed.shape[1]
+        members, slot = (part.to(h.device) for part in subsets(K))
+        total = h.new_zeros(len(h), len(members), h.shape[-1])  # [B, T, H]
+        for k in range(K):
+            of_k = members[:, k].nonzero().squeeze(1)
+            total = total.index_add(1, of_k, h[:, k, slot[k, of_k]])
+        each = losses(
+            fusion.task, fusion.heads(total / members.sum(1, keepdim=True)), y[:, None].expand(-1, len(members))
+        )
+        has = (observed.unsqueeze(1) | ~members).all(dim=2)  # [B, T]: S is a subset of O_n
+        return (torch.where(has, each, 0.0).sum(0) / has.sum(0).clamp(min=1)).sum()
+
+    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the answer of the predictor for exactly the observed parties."""
+        h, (B, K) = _with_slots(h), observed.shape
+        _, slot = (part.to(h.device) for part in subsets(K))
+        rows, S = torch.arange(B, device=h.device), (observed.long() << torch.arange(K, device=h.device)).sum(1)
+        subset = (S - 1).clamp(min=0)  # where nobody has the row: any, for it gets no answer
+        own = h[rows.unsqueeze(1), torch.arange(K, device=h.device), slot[:, subset].T.clamp(min=0)]  # [B, K, H]
+        mean = torch.where(observed.unsqueeze(2), own, 0.0).sum(1) / observed.sum(1, keepdim=True).clamp(min=1)
+        everyone = fusion.heads(mean.unsqueeze(1).expand(-1, 2**K - 1, -1))  # [B, T, C]
+        return everyone[rows, subset].unsqueeze(1), observed.any(dim=1, keepdim=True)
+
+    def answer(self, given: Given) -> Answer:
+        """Return the joint answer."""
+        return joint(given)
+
+
+def _with_slots(h: Tensor) -> Tensor:
+    return h if h.ndim == 4 else h.unsqueeze(2)  # one party has one encoder, and no axis for it

@@ -1,0 +1,94 @@
+"""Ensemble: the parties' own predictors vote.
+
+The baseline of Valdeira, Wang, Chi, ICLR 2025, section 5: trained as Local, and "a joint prediction is selected by
+majority vote, with ties broken at random".  Random here follows the row and not its place, so that the same row gets
+the same answer in any batch.
+
+Letters   B rows, K parties, H width of an embedding, C outputs.
+Answer    classes: of most votes (``vote="hard"``, the paper's), or of the greatest mean probability (``vote="soft"``);
+          regression: the mean of the parties' numbers
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from anyparty.errors import ConfigError
+from anyparty.methods.fusion import Answer, Fusion, Given
+from anyparty.methods.local import Local
+from anyparty.methods.method import Batch
+from anyparty.terms import Capabilities, Roster
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ensemble:
+    """A vote of the parties' own predictors."""
+
+    vote: Literal["hard", "soft"] = "hard"
+    alone: Local = field(default=Local(), repr=False)
+
+    def __post_init__(self) -> None:
+        if self.vote not in {"hard", "soft"}:
+            raise ConfigError(f"ensemble: vote is 'hard' or 'soft', not {self.vote!r}")
+
+    @property
+    def can(self) -> Capabilities:
+        """Trains as Local; predicts by a vote of those that have the row."""
+        return replace(
+            self.alone.can,
+            title="Ensemble",
+            paper="Valdeira et al. 2025, sec. 5",
+            predicts_for="any row, by a vote of the parties that have it",
+        )
+
+    def copies(self, roster: Roster) -> int:
+        """One encoder a party."""
+        return self.alone.copies(roster)
+
+    def owners(self, roster: Roster) -> tuple[int, ...]:
+        """Return every party."""
+        return self.alone.owners(roster)
+
+    def head(self, roster: Roster, width: int) -> tuple[int, int]:
+        """One head a party."""
+        return self.alone.head(roster, width)
+
+    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:
+        """Return the rows that anybody has."""
+        return self.alone.trains_on(roster, observed)
+
+    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        """Return the loss of Local."""
+        return self.alone.loss(fusion, h, observed, y, batch)
+
+    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each party's own answer."""
+        return self.alone.outputs(fusion, h, observed)
+
+    def answer(self, given: Given) -> Answer:
+        """Count the votes; the probabilities are the mean of those who voted for the winner, which leads in it too."""
+        voters = given.valid
+        if self.vote == "hard" and given.task.kind == "classification":
+            voted = given.answers.argmax(dim=2)  # [B, M]
+            ballots = functional.one_hot(voted, given.answers.shape[2]) * voters.unsqueeze(2)
+            winner = draw_winner(ballots.sum(dim=1), given.key)
+            voters = voters & (voted == winner.unsqueeze(1))
+        count = voters.sum(dim=1, keepdim=True).clamp(min=1)
+        return Answer(
+            scores=torch.where(voters.unsqueeze(2), given.answers, 0.0).sum(dim=1) / count,
+            answered=given.observed.any(dim=1),
+            took_part=given.observed,
+        )
+
+
+def draw_winner(votes: Tensor, key: Tensor) -> Tensor:
+    """Return the class with most votes, ties drawn by the row's key: [B, C], [B] -> [B]."""
+    leading = votes == votes.max(dim=1, keepdim=True).values  # [B, C]
+    spread = torch.arange(1, votes.shape[1] + 1, device=key.device) * 0x9E3779B97F4A7
+    lots = ((key.unsqueeze(1) ^ spread) * 0x2545F4914F6CDD1D).abs() % 1_000_003  # multiplication mixes the key's bits
+    return torch.where(leading, lots, -1).argmax(dim=1)

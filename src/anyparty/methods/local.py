@@ -1,0 +1,78 @@
+"""Local: every party has a predictor of its own block and no more.
+
+The baseline of Valdeira, Wang, Chi, ICLR 2025, equation (2): h_k(x_k) = g_k(f_k(x_k)).
+Where we differ   A party without labels cannot train alone; its head then stands at the active party, and the
+                  exchange of embeddings and gradients computes what it would have computed with labels.  With
+                  ``hosting="labelers"`` a party that holds labels sends nothing to train its own predictor.
+
+Letters   B rows, K parties, H width of an embedding, C outputs.
+Symbols   h  embeddings  [B, K, H]       head k sees h[:, k] alone
+Loss      sum_k mean over the rows n that party k has of loss(g_k(f_k(x_k^n)), y_n)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, own_rows
+from anyparty.methods.method import Batch
+from anyparty.terms import Capabilities, Roster
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local:
+    """A predictor per party; the answer is the active party's own, or else that of the first party with the row."""
+
+    @property
+    def can(self) -> Capabilities:
+        """Trains on each party's own rows; predicts for a row from a single party."""
+        return Capabilities(
+            title="Local",
+            paper="Valdeira et al. 2025, eq. (2)",
+            trains_on="each party's own labelled rows",
+            predicts_for="any row, from one party's block",
+            needs="any",
+            messages=MESSAGES,
+        )
+
+    def copies(self, roster: Roster) -> int:  # noqa: ARG002
+        """One encoder a party."""
+        return 1
+
+    def owners(self, roster: Roster) -> tuple[int, ...]:
+        """Return every party."""
+        return tuple(range(roster.K))
+
+    def head(self, roster: Roster, width: int) -> tuple[int, int]:
+        """One head a party, on its own embedding."""
+        return roster.K, width
+
+    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the rows that anybody has."""
+        return observed.any(dim=1)
+
+    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
+        """Return the sum of the parties' own mean losses, (2)."""
+        return own_rows(fusion, fusion.heads(h[:, fusion.owners]), observed, y)
+
+    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each party's own answer."""
+        return fusion.heads(h[:, fusion.owners]), observed[:, fusion.owners]
+
+    def answer(self, given: Given) -> Answer:
+        """Return the active party's own answer, or else the first party's that has the row."""
+        preferred = given.observed.int()
+        if given.k >= 0:
+            preferred[:, given.k] *= 2
+        chosen = preferred.argmax(dim=1)  # [B], the first of the greatest
+        by_party = given.by_party()
+        alone = torch.nn.functional.one_hot(chosen, given.observed.shape[1]).bool()
+        return Answer(
+            scores=by_party[torch.arange(len(chosen), device=chosen.device), chosen],
+            answered=given.observed.any(dim=1),
+            took_part=alone & given.observed,
+            by_party=by_party,
+        )

@@ -1,0 +1,126 @@
+"""The contract of a method: the parts that its parties play, and nothing about who runs them.
+
+A method is frozen parameters.  It owns no loop over epochs, no socket and no file: ``run`` owns those, and a test can
+drive one party's part by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from anyparty.blocks.blocks import Rows
+from anyparty.nets.mlp import MLP, Factory
+from anyparty.nets.optimizer import Optimizer
+from anyparty.predictions import Predictions
+from anyparty.seeds import Seeds
+from anyparty.terms import Capabilities, Channel, Roster, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """A party's place in a run: who it is, and what it brings that others need not know.
+
+    Attributes:
+        me: its name in the roster.
+        roster: all parties.
+        task: what is predicted, at parties that hold labels.
+        inputs: width of its prepared block, 0 without columns.
+        encoder: how it makes its embedding network.
+        optimizer: what trains its networks.
+        device: where it computes.
+
+    """
+
+    me: str
+    roster: Roster
+    task: Task | None = None
+    inputs: int = 0
+    encoder: MLP | Factory = MLP()
+    optimizer: Optimizer = Optimizer()
+    device: torch.device = torch.device("cpu")
+
+
+@dataclass
+class State:
+    """What a party's training changes: its networks and optimizers, by name.  All of it is saved and restored."""
+
+    seat: Seat
+    modules: dict[str, nn.Module] = field(default_factory=dict)
+    optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
+
+    def train(self, mode: bool) -> None:
+        """Set all networks to training or to evaluation."""
+        for module in self.modules.values():
+            module.train(mode)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows that all parties work on at once, and the name of the moment, from which random choices draw.
+
+    Attributes:
+        rows: [B] int64, places among the N aligned rows; the same, in the same order, at every party.
+        seeds: the run's root seed.
+        moment: (stage, epoch, step).
+
+    """
+
+    rows: Tensor
+    seeds: Seeds
+    moment: tuple[str | int, ...] = ()
+
+    def generator(self, name: str) -> torch.Generator:
+        """Return this moment's random stream ``name``."""
+        return self.seeds.torch(name, *self.moment)
+
+
+Step = Callable[[Channel, State, Rows, Batch], Awaitable[float | None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """A part of training that the run repeats over batches and epochs.
+
+    Attributes:
+        name: of the stage, shown with its progress.
+        step: one party's part in one batch; answers the loss at the active party.
+        rows: at the active party, which of its rows the stage trains on: [N] bool.
+        validates: whether validation rows are scored after every epoch.
+
+    """
+
+    name: str
+    step: Step
+    rows: Callable[[Rows], Tensor]
+    validates: bool = True
+
+
+class Method(Protocol):
+    """What a paper describes."""
+
+    @property
+    def can(self) -> Capabilities:
+        """What the method can do, and what it sends."""
+
+    def begin(self, seat: Seat, seeds: Seeds) -> State:
+        """Make a party's networks and optimizers.
+
+        Raises:
+            ConfigError: the method cannot serve this roster.
+        """
+
+    def stages(self, seat: Seat) -> Sequence[Stage]:
+        """Return the stages of training, in order."""
+
+    async def predict(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
+    ) -> Predictions | None:
+        """Play a party's part in predicting ``batch.rows``; the active party gets the answer.
+
+        ``asked`` are the parties whose blocks may take part.
+        """

@@ -1,0 +1,88 @@
+"""PlugVFL: one split network that is trained to miss parties.
+
+Sun et al.: "PlugVFL: Robust and IP-protecting vertical federated learning against unexpected quitting of parties",
+2024, as extended by Valdeira, Wang, Chi, ICLR 2025, section 5 and appendix D, to more than two parties and to blocks
+that are missing in training: their embeddings are zeros at the fusion model.
+
+Letters   B rows, K parties, H width of an embedding, C outputs.
+Symbols   h     embeddings, zero where not observed              [B, K, H]
+          keep  parties that stay in this iteration: each passive one is dropped with probability ``dropout``  [K]
+Loss      mean_n loss(g(concat_k keep_k h[n, k]), y_n)
+Answer    for any row that somebody has
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyparty.errors import ConfigError
+from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, joint
+from anyparty.methods.method import Batch
+from anyparty.nets.objective import losses
+from anyparty.terms import Capabilities, Roster
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plug:
+    """One predictor over concatenated embeddings, with zeros for whoever is absent.
+
+    Attributes:
+        dropout: the probability that a passive party is dropped from an iteration (the published comparison ran
+            with 0, its text describes the dropout).
+
+    """
+
+    dropout: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"plug: dropout must lie in [0, 1), got {self.dropout}")
+
+    @property
+    def can(self) -> Capabilities:
+        """Trains on, and predicts for, any row."""
+        return Capabilities(
+            title="PlugVFL",
+            paper="Sun et al. 2024; Valdeira et al. 2025, app. D",
+            trains_on="labelled rows that anybody has",
+            predicts_for="any row, with zeros in place of absent embeddings",
+            needs="any",
+            messages=(EMBEDDING, GRADIENT),
+        )
+
+    def copies(self, roster: Roster) -> int:  # noqa: ARG002
+        """One encoder a party."""
+        return 1
+
+    def owners(self, roster: Roster) -> None:  # noqa: ARG002
+        """Return ``None``: the head is everybody's."""
+        return
+
+    def head(self, roster: Roster, width: int) -> tuple[int, int]:
+        """One head on all embeddings side by side."""
+        return 1, roster.K * width
+
+    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the rows that anybody has."""
+        return observed.any(dim=1)
+
+    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
+        """Return the loss with some passive parties dropped from this iteration."""
+        if self.dropout:
+            lots = torch.rand(h.shape[1], generator=batch.generator("party dropout")).to(h.device)
+            keep = lots >= self.dropout
+            if fusion.k >= 0:
+                keep[fusion.k] = True
+            h = torch.where(keep.view(1, -1, 1), h, 0.0)
+        return losses(fusion.task, fusion.heads(h.flatten(1).unsqueeze(1)).squeeze(1), y).mean()
+
+    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the one predictor's answer, for rows that anybody has."""
+        return fusion.heads(h.flatten(1).unsqueeze(1)), observed.any(dim=1, keepdim=True)
+
+    def answer(self, given: Given) -> Answer:
+        """Return the joint answer."""
+        return joint(given)

@@ -1,0 +1,344 @@
+"""Split models: every party encodes its own block, heads fuse the embeddings, gradients go back.
+
+Local, Standard VFL, Ensemble, Combinatorial, PlugVFL and LASER-VFL are one family.  They share the encoders f_k, the
+exchange (embedding up, gradient down: one round trip a batch) and the optimisers, which are here; a ``Rule`` says who
+is fused with whom and what the loss is, and that is each paper's own file.
+
+Who hosts which heads is data.  By default all heads stand at the active party, in one batched computation; with
+``hosting="labelers"`` each party that holds labels hosts its own head, and embeddings go to every host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from anyparty.blocks.blocks import Rows
+from anyparty.errors import ConfigError, Diverged, PartyLost
+from anyparty.methods.fusion import Fusion, Given, Rule
+from anyparty.methods.method import Batch, Seat, Stage, State
+from anyparty.nets.mlp import Factory, build
+from anyparty.nets.objective import answers
+from anyparty.nets.stacked import Heads, ModuleHeads, StackedMLP
+from anyparty.predictions import Predictions
+from anyparty.seeds import Seeds
+from anyparty.terms import Capabilities, Channel, Expect, Roster
+
+
+@dataclass
+class Gathered:
+    """The embeddings of one batch as a host has them.
+
+    Attributes:
+        parts: by party: its rows in the batch [B_k] and their embeddings [B_k, H].
+        observed: [B, K] bool, without parties that were lost.
+        silent: parties that were asked and did not answer.
+
+    """
+
+    observed: Tensor
+    parts: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
+
+    def scatter(self, roster: Roster) -> Tensor:
+        """Return h [B, K, H], zero where not observed."""
+        B, K = self.observed.shape
+        if len(self.parts) == K and all(len(held) == B for held, _ in self.parts.values()):
+            return torch.stack([self.parts[name][1] for name in roster.blocks], dim=1)
+        rows = torch.cat([held for held, _ in self.parts.values()])
+        party = torch.cat([held.new_full((len(held),), roster.blocks.index(k)) for k, (held, _) in self.parts.items()])
+        h = torch.cat([h for _, h in self.parts.values()])
+        return h.new_zeros(B, K, *h.shape[1:]).index_put((rows, party), h)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """A split method: a rule, and the shape of what all rules share.
+
+    Attributes:
+        rule: who is fused with whom, and the loss.
+        embedding: H, the width of every party's embedding.
+        head_hidden: widths of the heads' hidden layers; none is the papers' single linear layer.
+        hosting: where heads stand: all at the active party, or each at its own party if that holds labels.
+        make_head: a user's own head, (width of its input, C) -> module; instead of ``head_hidden``.
+
+    """
+
+    rule: Rule
+    embedding: int = 64
+    head_hidden: tuple[int, ...] = ()
+    hosting: Literal["active", "labelers"] = "active"
+    make_head: Factory | None = None
+
+    def __post_init__(self) -> None:
+        if self.embedding < 1 or any(width < 1 for width in self.head_hidden):
+            raise ConfigError(f"method: widths must be at least 1, got embedding {self.embedding}, "
+                              f"head_hidden {list(self.head_hidden)}")  # fmt: skip
+        if self.hosting not in {"active", "labelers"}:
+            raise ConfigError(f"method: hosting is 'active' or 'labelers', not {self.hosting!r}")
+
+    @property
+    def can(self) -> Capabilities:
+        """What the rule can do."""
+        return self.rule.can
+
+    # Who holds what
+
+    def hosts(self, roster: Roster) -> dict[str, tuple[int, ...]]:
+        """Return the owners k of the heads at each host, the active party first."""
+        owners = self.rule.owners(roster)
+        if owners is None:
+            return {roster.active: ()}
+        if self.hosting == "active":
+            return {roster.active: owners}
+        at: dict[str, list[int]] = {roster.active: []}
+        for k in owners:
+            name = roster.blocks[k]
+            at.setdefault(name if name in roster.labelers else roster.active, []).append(k)
+        return {name: tuple(ks) for name, ks in at.items()}
+
+    def begin(self, seat: Seat, seeds: Seeds) -> State:
+        """Make a party's encoder, the heads that it hosts, and their optimizer."""
+        self._check(seat.roster)
+        state = State(seat)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seeds.number("encoder", seat.me))
+            if seat.inputs:
+                copies = self.rule.copies(seat.roster)
+                state.modules["encoder"] = build(seat.encoder, seat.inputs, self.embedding, copies, party=seat.me)
+            torch.manual_seed(seeds.number("heads", seat.me))
+            if seat.me in self.hosts(seat.roster):
+                state.modules["heads"] = self._heads(seat)
+        for name, module in state.modules.items():
+            module.to(seat.device)
+            parameters = list(module.parameters())
+            if parameters:
+                state.optimizers[name] = seat.optimizer.build(parameters)
+        return state
+
+    def _check(self, roster: Roster) -> None:
+        most = self.can.most_parties
+        if most is not None and roster.K > most:
+            raise ConfigError(f"{self.can.title} serves at most {most} parties, here are {roster.K}; "
+                              f"LASER-VFL has no such limit")  # fmt: skip
+        if roster.K < 1:
+            raise ConfigError("no party holds columns: there is nothing to learn from")
+        if self.rule.owners(roster) is not None and not self.hosts(roster)[roster.active]:
+            raise ConfigError(f"the active party {roster.active!r} would host no head: use hosting='active'")
+
+    def _heads(self, seat: Seat) -> Heads:
+        assert seat.task is not None
+        count, width = self.rule.head(seat.roster, self.embedding)
+        if self.rule.owners(seat.roster) is not None:
+            count = len(self.hosts(seat.roster)[seat.me])
+        if self.make_head is not None:
+            return ModuleHeads([self.make_head(width, seat.task.outputs) for _ in range(count)])
+        return StackedMLP(count, (width, *self.head_hidden, seat.task.outputs))
+
+    def _fusion(self, state: State) -> Fusion:
+        seat, hosts = state.seat, self.hosts(state.seat.roster)
+        heads, blocks = state.modules["heads"], seat.roster.blocks
+        assert isinstance(heads, StackedMLP | ModuleHeads)
+        assert seat.task is not None
+        everyone = [k for owners in hosts.values() for k in owners]
+        return Fusion(
+            heads=heads,
+            owners=torch.tensor(hosts[seat.me], dtype=torch.int64, device=seat.device),
+            everyone=torch.tensor(everyone, dtype=torch.int64, device=seat.device),
+            task=seat.task,
+            k=blocks.index(seat.me) if seat.me in blocks else -1,
+        )
+
+    # Training
+
+    def stages(self, seat: Seat) -> Sequence[Stage]:
+        """Return the one stage of a split method."""
+
+        def rows(at: Rows) -> Tensor:
+            assert at.labeled is not None
+            assert at.observed is not None
+            return at.labeled & self.rule.trains_on(seat.roster, at.observed)
+
+        return (Stage(name="train", step=self.step, rows=rows),)
+
+    async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
+        """Play a party's part in one batch; one round trip for a party that is not a host.
+
+        Raises:
+            Diverged: the loss is not a number.
+            PartyLost: a party left that the method cannot do without.
+        """
+        seat, hosts = state.seat, self.hosts(state.seat.roster)
+        mine = encode(state, rows, batch)
+        for host in hosts:
+            if mine and host != seat.me:
+                await net.send(host, "embedding", {"h": mine[1].detach()})
+        loss: float | None = None
+        gradients: dict[str, Tensor] = {}
+        if seat.me in hosts:
+            gathered = await self._gather(net, state, rows, batch, seat.roster.blocks, mine)
+            loss, gradients = self._fuse(state, rows, batch, gathered)
+            for name, gradient in gradients.items():
+                if name != seat.me:
+                    await net.send(name, "gradient", {"g": gradient})
+            state.optimizers["heads"].step()
+        if mine:
+            await self._learn(net, state, hosts, mine[1], gradients.get(seat.me))
+        return loss
+
+    async def _gather(
+        self, net: Channel, state: State, rows: Rows, batch: Batch,
+        asked: Sequence[str], mine: tuple[Tensor, Tensor] | None,
+    ) -> Gathered:  # fmt: skip
+        assert rows.observed is not None
+        seat, copies = state.seat, self.rule.copies(state.seat.roster)
+        width = (self.embedding,) if copies == 1 else (copies, self.embedding)
+        there = Gathered(observed=rows.observed[batch.rows])
+        counts = there.observed.sum(dim=0).tolist()
+        for k, name in enumerate(seat.roster.blocks):
+            if not counts[k]:
+                continue
+            if name not in asked:
+                there.observed[:, k] = False
+            elif name == seat.me:
+                assert mine is not None
+                there.parts[name] = (mine[0], mine[1].detach())
+            else:
+                try:
+                    got = await net.recv(name, "embedding", {"h": Expect((counts[k], *width))})
+                except PartyLost:
+                    there.observed[:, k] = False
+                    there.silent.append(name)
+                    continue
+                there.parts[name] = (there.observed[:, k].nonzero().squeeze(1), got["h"].to(seat.device))
+        return there
+
+    def _fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float, dict[str, Tensor]]:
+        """Return the loss and its gradient by every part's embeddings; leave the heads' gradients in place."""
+        if there.silent and self.can.needs == "all":
+            raise PartyLost(there.silent[0], f"{self.can.title} cannot train without it")
+        assert rows.y is not None
+        assert rows.labeled is not None
+        for _, h in there.parts.values():
+            h.requires_grad_()
+        h, observed, y = there.scatter(state.seat.roster), there.observed, rows.y[batch.rows]
+        known = rows.labeled[batch.rows]
+        if there.silent or not known.all():
+            left = (known & self.rule.trains_on(state.seat.roster, observed)).nonzero().squeeze(1)
+            h, observed, y = h[left], observed[left], y[left]
+        if not len(y):
+            return 0.0, {name: torch.zeros_like(h) for name, (_, h) in there.parts.items()}
+        state.optimizers["heads"].zero_grad()
+        loss = self.rule.loss(self._fusion(state), h, observed, y, batch)
+        value = loss.item()
+        if not torch.isfinite(loss):
+            raise Diverged(f"the loss is {value} at {_moment(batch)}: lower the learning rate, or look for extreme "
+                           f"values in the parties' columns")  # fmt: skip
+        loss.backward()  # type: ignore[no-untyped-call]
+        return value, {
+            name: h.grad if h.grad is not None else torch.zeros_like(h) for name, (_, h) in there.parts.items()
+        }
+
+    async def _learn(
+        self, net: Channel, state: State, hosts: Mapping[str, object], h: Tensor, own: Tensor | None
+    ) -> None:
+        """Sum the hosts' gradients (Algorithm 1 of LASER-VFL, line 8) and step."""
+        total = own
+        for host in hosts:
+            if host != state.seat.me:
+                got = await net.recv(host, "gradient", {"g": Expect(tuple(h.shape))})
+                gradient = got["g"].to(state.seat.device)
+                total = gradient if total is None else total + gradient
+        if "encoder" in state.optimizers:
+            state.optimizers["encoder"].zero_grad()
+            h.backward(total)  # type: ignore[no-untyped-call]
+            state.optimizers["encoder"].step()
+
+    # Prediction
+
+    async def predict(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
+    ) -> Predictions | None:
+        """Play a party's part in predicting a batch (LASER-VFL, Algorithm 2, for every rule of the family)."""
+        seat, hosts = state.seat, self.hosts(state.seat.roster)
+        with torch.no_grad():  # never around an await: other parties' coroutines share the thread
+            mine = encode(state, rows, batch) if seat.me in asked else None
+        for host in hosts:
+            if mine and host != seat.me:
+                await net.send(host, "embedding", {"h": mine[1]})
+        if seat.me not in hosts:
+            return None
+        there = await self._gather(net, state, rows, batch, asked, mine)
+        with torch.no_grad():
+            h = there.scatter(seat.roster) if there.parts else self._nothing(there, seat)
+            outputs, valid = self.rule.outputs(self._fusion(state), h, there.observed)
+        if seat.me != seat.roster.active:
+            await net.send(seat.roster.active, "outputs", {"outputs": outputs})
+            return None
+        return await self._answer(net, state, rows, batch, asked, there, (outputs, valid))
+
+    def _nothing(self, there: Gathered, seat: Seat) -> Tensor:
+        copies = self.rule.copies(seat.roster)
+        width = (self.embedding,) if copies == 1 else (copies, self.embedding)
+        return torch.zeros(*there.observed.shape, *width, device=seat.device)
+
+    async def _answer(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str],
+        there: Gathered, own: tuple[Tensor, Tensor],
+    ) -> Predictions:  # fmt: skip
+        seat, fusion = state.seat, self._fusion(state)
+        assert seat.task is not None
+        assert rows.key is not None
+        outputs, valid, owners = [own[0]], [own[1]], [fusion.owners]
+        for host, ks in self.hosts(seat.roster).items():
+            if host != seat.me:
+                shape = (len(batch.rows), len(ks), seat.task.outputs)
+                got = await net.recv(host, "outputs", {"outputs": Expect(shape)})
+                outputs.append(got["outputs"].to(seat.device))
+                owners.append(torch.tensor(ks, device=seat.device))
+                valid.append(there.observed[:, owners[-1]])
+        answer = self.rule.answer(
+            Given(
+                task=seat.task, answers=answers(seat.task, torch.cat(outputs, 1)), valid=torch.cat(valid, 1),
+                owners=torch.cat(owners), observed=there.observed, key=rows.key[batch.rows], k=fusion.k,
+            )
+        )  # fmt: skip
+        known = there.observed.any(dim=1)
+        reasons = {
+            n: answer.reason if known[n] else "no party that was asked and answered has this row"
+            for n in (~answer.answered).nonzero().squeeze(1).tolist()
+        }
+        silence = answer.answered.unsqueeze(1)
+        return Predictions(
+            task=seat.task,
+            blocks=seat.roster.blocks,
+            scores=torch.where(silence, answer.scores, torch.nan).cpu(),
+            took_part=(answer.took_part & silence).cpu(),
+            asked=torch.tensor([name in asked for name in seat.roster.blocks]),
+            by_party=None if answer.by_party is None else answer.by_party.cpu(),
+            silent=tuple(there.silent),
+            predictor=self.can.title,
+            reasons=reasons,
+        )
+
+
+def encode(state: State, rows: Rows, batch: Batch) -> tuple[Tensor, Tensor] | None:
+    """Return which rows of the batch a party has [B_k] and their embeddings [B_k, H]; ``None`` if it has none."""
+    if rows.block is None:
+        return None
+    x, held = rows.block.take(batch.rows)
+    if not len(held):
+        return None
+    h: Tensor = state.modules["encoder"](x)
+    return held, h
+
+
+def _moment(batch: Batch) -> str:
+    if len(batch.moment) != 3:
+        return "prediction"
+    stage, epoch, step = batch.moment
+    return f"stage {stage!r}, epoch {int(epoch) + 1}, batch {int(step) + 1}"

@@ -1,0 +1,65 @@
+"""Standard VFL: one split network over the rows that every party has.
+
+Liu et al., TKDE 2024; the baseline of Valdeira, Wang, Chi, ICLR 2025, equation (1), and SplitNN of Ceballos et al.
+2020 with mean fusion: h(x) = g(mean_k f_k(x_k)).
+
+Letters   B rows, K parties, H width of an embedding, C outputs.
+Loss      mean_n loss(g(1/K sum_k h[n, k]), y_n)                        (1)
+Answer    for rows that all parties have; the others get no number
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, joint, mean_over
+from anyparty.methods.method import Batch
+from anyparty.nets.objective import losses
+from anyparty.terms import Capabilities, Roster
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standard:
+    """One predictor, which needs everybody."""
+
+    @property
+    def can(self) -> Capabilities:
+        """Trains on, and predicts for, rows that all parties have."""
+        return Capabilities(
+            title="Standard VFL",
+            paper="Liu et al. 2024; Valdeira et al. 2025, eq. (1)",
+            trains_on="labelled rows that all parties have",
+            predicts_for="rows that all parties have, while all are present",
+            needs="all",
+            messages=(EMBEDDING, GRADIENT),
+        )
+
+    def copies(self, roster: Roster) -> int:  # noqa: ARG002
+        """One encoder a party."""
+        return 1
+
+    def owners(self, roster: Roster) -> None:  # noqa: ARG002
+        """Return ``None``: the head is everybody's."""
+        return
+
+    def head(self, roster: Roster, width: int) -> tuple[int, int]:  # noqa: ARG002
+        """One head on the mean embedding."""
+        return 1, width
+
+    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the rows that all have."""
+        return observed.all(dim=1)
+
+    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
+        """Return (1)."""
+        return losses(fusion.task, fusion.heads(mean_over(h, observed).unsqueeze(1)).squeeze(1), y).mean()
+
+    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the one predictor's answer, for rows that all have."""
+        return fusion.heads(mean_over(h, observed).unsqueeze(1)), observed.all(dim=1, keepdim=True)
+
+    def answer(self, given: Given) -> Answer:
+        """Return the joint answer."""
+        return joint(given, "Standard VFL needs every party's block of a row")

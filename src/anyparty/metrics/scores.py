@@ -1,0 +1,223 @@
+"""The usual metrics over the rows that are labelled and answered.
+
+Letters   n rows, m those of them that have a label and an answer, C classes.
+    accuracy    share of rows whose most probable class is the label
+    f1          2 tp / (2 tp + fp + fn), for two classes; the positive class is the second of ``task.classes``
+    macro_f1    mean of the one-against-rest F1 over the classes that occur among labels or answers
+    auroc       chance that a row of the class scores above a row of the others, ties half (Mann, Whitney); for more
+                than two classes the mean over the classes that some but not all labels are
+    log_loss    mean of -log p(label), p no smaller than float32's epsilon, in nats
+    rmse, mae   root of the mean squared, and mean absolute, error in the label's own units
+    loss        what training minimises: the log-loss, or the squared error of the standardised label
+
+A metric that is undefined on its rows (no row; AUROC of one class; F1 where nothing is or was called positive) is NaN.
+The numbers are scikit-learn's (the tests hold them to it) without its per-call checks, which would cost more than the
+metrics where there are many patterns, parties or epochs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from anyparty.errors import ConfigError, PredictionError, nearest
+from anyparty.predictions import Predictions, most_probable
+from anyparty.terms import Task
+
+Scores = dict[str, float]
+"""A metric's value by its name, with ``coverage``, the share of rows answered, and ``rows``, how many there are."""
+
+EPSILON = torch.finfo(torch.float32).eps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Labelled rows beside what was answered.
+
+    ``scores`` [n, C] as in ``Predictions``; ``y`` [n] int64 class, or float64 number in the label's own units.
+    """
+
+    task: Task
+    scores: Tensor
+    y: Tensor
+    answered: Tensor
+
+    @classmethod
+    def of(cls, predictions: Predictions, y: Tensor, labeled: Tensor | None) -> Answers:
+        """Bring y into the label's own units and keep the labelled rows."""
+        task = predictions.task
+        if len(y) != len(predictions):
+            raise PredictionError(f"{len(predictions)} predictions cannot be scored against {len(y)} labels")
+        if task.kind == "regression":
+            y = y.double() * task.scale + task.mean
+        every = cls(task=task, scores=predictions.scores, y=y, answered=predictions.answered)
+        return every if labeled is None else every.where(labeled)
+
+    def where(self, rows: Tensor) -> Answers:
+        """Keep the rows that the mask [n] marks."""
+        return Answers(task=self.task, scores=self.scores[rows], y=self.y[rows], answered=self.answered[rows])
+
+    @cached_property
+    def chosen(self) -> Tensor:
+        """[n] int64, the most probable class; -1 where there is no answer."""
+        return most_probable(self.scores)
+
+    @cached_property
+    def errors(self) -> Tensor:
+        """[n] float64, the predicted number less the true one."""
+        return self.scores[:, 0].double() - self.y
+
+
+def f1_by_class(y: Tensor, chosen: Tensor, C: int) -> Tensor:
+    """Return each class's F1 [C] float64 from labels and answers [m]; NaN where neither of them has the class."""
+    hits = torch.bincount(y[y == chosen], minlength=C)
+    both = torch.bincount(y, minlength=C) + torch.bincount(chosen, minlength=C)
+    return 2 * hits.double() / both  # 2 tp / (2 tp + fp + fn), that is 2 P R / (P + R)
+
+
+def _accuracy(rows: Answers) -> float:
+    return float((rows.chosen == rows.y).double().mean())
+
+
+def _macro_f1(rows: Answers) -> float:
+    return float(f1_by_class(rows.y, rows.chosen, rows.task.outputs).nanmean())
+
+
+def _f1(rows: Answers) -> float:
+    return float(f1_by_class(rows.y, rows.chosen, 2)[1])
+
+
+def _auroc(rows: Answers) -> float:
+    classes = [1] if rows.task.outputs == 2 else range(rows.task.outputs)
+    areas = [_area(rows.scores[:, c], rows.y == c) for c in classes]
+    defined = [area for area in areas if not math.isnan(area)]
+    return sum(defined) / len(defined) if defined else math.nan
+
+
+def _area(scores: Tensor, positive: Tensor) -> float:
+    """P(score of a positive row > score of another) + P(equal) / 2; NaN where there are none of either."""
+    above, below = scores[positive].sort().values, scores[~positive].sort().values
+    if not len(above) or not len(below):
+        return math.nan
+    lower = torch.searchsorted(below, above)
+    lower_or_equal = torch.searchsorted(below, above, right=True)
+    return float((lower + lower_or_equal).double().mean()) / (2 * len(below))
+
+
+def _log_loss(rows: Answers) -> float:
+    p = rows.scores.gather(1, rows.y[:, None]).double()
+    return float(-p.clamp_min(EPSILON).log().mean())
+
+
+def _rmse(rows: Answers) -> float:
+    return float(rows.errors.square().mean().sqrt())
+
+
+def _mae(rows: Answers) -> float:
+    return float(rows.errors.abs().mean())
+
+
+def _loss(rows: Answers) -> float:
+    classification = rows.task.kind == "classification"
+    return _log_loss(rows) if classification else float((rows.errors / rows.task.scale).square().mean())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A metric: how to compute it over answered rows, which tasks it fits, whether more of it is better."""
+
+    of: Callable[[Answers], float]
+    kind: Literal["classification", "regression", "any"]
+    greater: bool
+    two_classes: bool = False
+
+    def fits(self, task: Task) -> bool:
+        """Say whether the metric is defined for the task."""
+        return self.kind in {task.kind, "any"} and (not self.two_classes or task.outputs == 2)
+
+    @property
+    def wants(self) -> str:
+        """The tasks that it fits, in words."""
+        return "a classification into two classes" if self.two_classes else f"a {self.kind} task"
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric(of=_accuracy, kind="classification", greater=True),
+    "macro_f1": Metric(of=_macro_f1, kind="classification", greater=True),
+    "f1": Metric(of=_f1, kind="classification", greater=True, two_classes=True),
+    "auroc": Metric(of=_auroc, kind="classification", greater=True),
+    "log_loss": Metric(of=_log_loss, kind="classification", greater=False),
+    "rmse": Metric(of=_rmse, kind="regression", greater=False),
+    "mae": Metric(of=_mae, kind="regression", greater=False),
+    "loss": Metric(of=_loss, kind="any", greater=False),
+}
+
+
+def headline(task: Task, metric: str | None = None) -> tuple[str, bool]:
+    """Return the metric that selects a model, and whether greater is better.
+
+    By default the smooth one that fits the task: ``log_loss`` or ``rmse``.
+
+    >>> headline(Task(kind="classification", classes=("no", "yes")))
+    ('log_loss', False)
+
+    Raises:
+        ConfigError: no metric has this name, or it does not fit the task.
+    """
+    name = metric or ("log_loss" if task.kind == "classification" else "rmse")
+    if name not in METRICS:
+        raise ConfigError(f"there is no metric {name!r}{nearest(name, METRICS)}")
+    if not METRICS[name].fits(task):
+        this = f"this task has {task.outputs} classes" if task.kind == "classification" else "this task is a regression"
+        fitting = ", ".join(other for other in METRICS if METRICS[other].fits(task))
+        raise ConfigError(f"metric {name!r} is for {METRICS[name].wants}, and {this}; choose one of {fitting}")
+    return name, METRICS[name].greater
+
+
+def selection(predictions: Predictions, y: Tensor, labeled: Tensor | None, metric: str | None = None) -> float:
+    """Return one metric over the rows that are labelled and answered; NaN where there are none.
+
+    Args:
+        predictions: of n rows.
+        y: [n] int64 class, or float32 standardised number.
+        labeled: [n] bool; ``None``: all are.
+        metric: a name in ``METRICS``; ``None``: the task's ``headline``.
+
+    Raises:
+        ConfigError: as ``headline``.
+    """
+    name, _ = headline(predictions.task, metric)
+    return _value(name, _answered(Answers.of(predictions, y, labeled)))
+
+
+def score(predictions: Predictions, y: Tensor, labeled: Tensor | None = None) -> Scores:
+    """Return every metric that fits the task over the answered rows, beside ``coverage`` and ``rows``.
+
+    Args:
+        predictions: of n rows.
+        y: [n] int64 class, or float32 standardised number.
+        labeled: [n] bool, the rows to score; ``None``: all.
+    """
+    return scores_of(Answers.of(predictions, y, labeled))
+
+
+def scores_of(rows: Answers) -> Scores:
+    """Return every metric that fits, but for ``loss``, which says nothing that the others do not."""
+    answered = _answered(rows)
+    names = [name for name, metric in METRICS.items() if name != "loss" and metric.fits(rows.task)]
+    share = float(rows.answered.double().mean())  # the mean of no rows is NaN
+    return {**{name: _value(name, answered) for name in names}, "coverage": share, "rows": float(len(rows.y))}
+
+
+def _answered(rows: Answers) -> Answers:
+    return rows if bool(rows.answered.all()) else rows.where(rows.answered)
+
+
+def _value(name: str, rows: Answers) -> float:
+    return METRICS[name].of(rows) if len(rows.y) else math.nan

@@ -1,0 +1,73 @@
+"""What trains a party's networks: torch's optimizers, by name, with a learning rate that may fall."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from anyparty.errors import ConfigError, nearest
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+SCHEDULES = ("constant", "cosine", "step")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """Settings of one party's optimizer; the learning rate is a function of the epoch, so resuming is exact.
+
+    Attributes:
+        name: "sgd", "adam" or "adamw".
+        lr: learning rate of the first epoch.
+        weight_decay: L2 for SGD and Adam, decoupled for AdamW.
+        momentum: of SGD.
+        schedule: "constant"; "cosine" from lr to ``final`` x lr; "step": x ``gamma`` at each of ``milestones``.
+        final: what share of lr the cosine ends at.
+        milestones: epochs (counted from 0) at which the step schedule falls.
+        gamma: its factor.
+    """
+
+    name: str = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    schedule: str = "constant"
+    final: float = 0.0
+    milestones: tuple[int, ...] = ()
+    gamma: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.name not in OPTIMIZERS:
+            raise ConfigError(f"optimizer: no {self.name!r}{nearest(self.name, OPTIMIZERS)}")
+        if self.schedule not in SCHEDULES:
+            raise ConfigError(f"optimizer: no schedule {self.schedule!r}{nearest(self.schedule, SCHEDULES)}")
+        if not (self.lr > 0 and math.isfinite(self.lr)):
+            raise ConfigError(f"optimizer: lr must be a positive number, got {self.lr}")
+        if not 0 <= self.momentum < 1 or self.weight_decay < 0:
+            raise ConfigError(f"optimizer: momentum {self.momentum} must lie in [0, 1), "
+                              f"weight_decay {self.weight_decay} must not be negative")  # fmt: skip
+        if self.momentum and self.name != "sgd":
+            raise ConfigError(f"optimizer: momentum belongs to sgd, not to {self.name}")
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Return the torch optimizer over ``parameters``."""
+        settings: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
+        if self.name == "sgd":
+            settings["momentum"] = self.momentum
+        return OPTIMIZERS[self.name](parameters, fused=True, **settings)
+
+    def rate(self, epoch: int, epochs: int) -> float:
+        """Return the learning rate of an epoch, counted from 0."""
+        if self.schedule == "cosine":
+            return self.lr * (self.final + (1 - self.final) * (1 + math.cos(math.pi * epoch / epochs)) / 2)
+        if self.schedule == "step":
+            return self.lr * self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
+        return self.lr

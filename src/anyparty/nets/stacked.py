@@ -1,0 +1,93 @@
+"""Many small networks of one shape, computed together.
+
+LASER-VFL has a head for every party and Combinatorial an encoder for every subset: a loop over them would spend its
+time between the products.  Here the copies stand in one tensor and one batched product serves all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "elu": nn.ELU}
+
+
+class StackedLinear(nn.Module):
+    """M linear layers: [B, M, inputs] -> [B, M, outputs], each copy drawn as ``torch.nn.Linear`` draws its own."""
+
+    def __init__(self, copies: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(inputs)  # what nn.Linear's kaiming_uniform_(a=sqrt(5)) comes to
+        self.weight = nn.Parameter(torch.empty(copies, outputs, inputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(copies, outputs).uniform_(-bound, bound))
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Apply copy m to u[:, m]: [B, M, inputs] -> [B, M, outputs]."""
+        if u.shape[1] == 1:
+            return nn.functional.linear(u, self.weight[0], self.bias[0])
+        return torch.baddbmm(self.bias.unsqueeze(1), u.transpose(0, 1), self.weight.mT).transpose(0, 1)
+
+    def products(self, h: Tensor) -> Tensor:
+        """Return W_m h_f for every copy and every input, without bias: [B, F, inputs] -> [B, F, M, outputs]."""
+        B, F, _ = h.shape
+        return nn.functional.linear(h, self.weight.flatten(0, 1)).view(B, F, *self.weight.shape[:2])
+
+
+class StackedMLP(nn.Module):
+    """M multilayer perceptrons of one shape: [B, M, widths[0]] -> [B, M, widths[-1]].
+
+    No activation follows the last layer.  The first layer is linear, so that it commutes with means over parties:
+    ``finish(mean_f products(h_f)) == forward(mean_f h_f)``.
+    """
+
+    def __init__(self, copies: int, widths: Sequence[int], activation: str = "relu") -> None:
+        super().__init__()
+        self.first = StackedLinear(copies, widths[0], widths[1])
+        rest: list[nn.Module] = []
+        for inputs, outputs in pairwise(widths[1:]):
+            rest += [ACTIVATIONS[activation](), StackedLinear(copies, inputs, outputs)]
+        self.rest = nn.Sequential(*rest)
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Apply copy m to u[:, m]."""
+        return self.rest(self.first(u))  # type: ignore[no-any-return]
+
+    def products(self, h: Tensor) -> Tensor:
+        """Return the first layer of every copy for every input, without its bias: [B, F, I] -> [B, F, M, D]."""
+        return self.first.products(h)
+
+    def finish(self, u: Tensor) -> Tensor:
+        """Carry means of ``products`` to the outputs: [B, M, T, D] -> [B, M, T, C], for T tasks a copy."""
+        u = u + self.first.bias.unsqueeze(1)
+        if not len(self.rest):
+            return u
+        B, _, T, _ = u.shape
+        out: Tensor = self.rest(u.transpose(1, 2).flatten(0, 1))  # [B T, M, C]
+        return out.view(B, T, *out.shape[1:]).transpose(1, 2)
+
+
+class ModuleHeads(nn.Module):
+    """M modules of a user's own, with the same face as ``StackedMLP``; each maps [..., I] to [..., C]."""
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.each = nn.ModuleList(modules)
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Apply module m to u[:, m]."""
+        return torch.stack([module(u[:, m]) for m, module in enumerate(self.each)], dim=1)
+
+    def products(self, h: Tensor) -> Tensor:
+        """Return the inputs themselves for every module: they, too, commute with means."""
+        return h.unsqueeze(2).expand(-1, -1, len(self.each), -1)
+
+    def finish(self, u: Tensor) -> Tensor:
+        """Apply module m to u[:, m, t] of every task t."""
+        return torch.stack([module(u[:, m]) for m, module in enumerate(self.each)], dim=1)
+
+
+Heads = StackedMLP | ModuleHeads

@@ -1,0 +1,142 @@
+"""What a party keeps between epochs, so that a run that was stopped goes on to the same weights.
+
+One safetensors file a checkpoint, written beside its place and moved into it, so that a killed process leaves either
+the old one or the new one.  Numbers and histories stand in the file's own metadata as JSON; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from anyparty.errors import ModelError
+from anyparty.methods.method import State
+
+KEEP = 2
+
+
+@dataclass
+class Progress:
+    """Where a run stands, and what it has seen.
+
+    Attributes:
+        stage: the stage that comes next, counted from 0.
+        epoch: the epoch of it that comes next.
+        best: the selection metric's best value so far in this stage; ``None`` before the first.
+        best_epoch: the epoch (counted from 0) that reached it.
+        history: one record an epoch, at the active party.
+
+    """
+
+    stage: int = 0
+    epoch: int = 0
+    best: float | None = None
+    best_epoch: int = -1
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return copies of a module's parameters and buffers, contiguous, on the CPU."""
+    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in module.state_dict().items()}
+
+
+def write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    """Write a safetensors file in one move, with ``about`` as JSON in its metadata."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".part")
+    save_file(tensors, beside, metadata={"anyparty": json.dumps(about)})
+    beside.replace(path)
+
+
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what ``write`` wrote.
+
+    Raises:
+        ModelError: the file is absent, cut short, or not one of anyparty's.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {})["anyparty"])
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - not a dict
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such file") from None
+    except (SafetensorError, KeyError, json.JSONDecodeError, OSError) as error:
+        raise ModelError(
+            f"{path}: this is not a whole file of anyparty's ({error}); train again, or copy it anew"
+        ) from None
+
+
+def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | str) -> None:
+    """Load tensors into a module of the same shape.
+
+    Raises:
+        ModelError: names or shapes differ.
+    """
+    try:
+        module.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise ModelError(f"{source}: its weights do not fit the networks that its settings describe: {error}") from None
+
+
+@dataclass
+class Checkpoints:
+    """A party's folder of checkpoints: the last two, by stage and epoch."""
+
+    folder: Path
+
+    def save(self, state: State, progress: Progress, best: dict[str, dict[str, Tensor]]) -> None:
+        """Write networks, optimizers and progress; forget all but the last two."""
+        tensors: dict[str, Tensor] = {}
+        for name, module in state.modules.items():
+            tensors |= {f"module/{name}/{key}": tensor for key, tensor in tensors_of(module).items()}
+        for name, kept in best.items():
+            tensors |= {f"best/{name}/{key}": tensor for key, tensor in kept.items()}
+        for name, optimizer in state.optimizers.items():
+            for place, values in optimizer.state_dict()["state"].items():
+                held = {key: value for key, value in values.items() if value is not None}
+                tensors |= {f"optimizer/{name}/{place}/{key}": value.clone() for key, value in held.items()}
+        write(self.folder / f"{progress.stage:02d}-{progress.epoch:06d}.safetensors", tensors, vars(progress))
+        for old in self.files()[:-KEEP]:
+            old.unlink()
+
+    def files(self) -> list[Path]:
+        """Return the checkpoints that are there, oldest first."""
+        return sorted(self.folder.glob("*.safetensors"))
+
+    def moments(self) -> list[tuple[int, int]]:
+        """Return the (stage, epoch) of every checkpoint that is there, oldest first."""
+        return [(int(stage), int(epoch)) for stage, _, epoch in (file.stem.partition("-") for file in self.files())]
+
+    def load(self, state: State, moment: tuple[int, int]) -> tuple[Progress, dict[str, dict[str, Tensor]]]:
+        """Restore networks and optimizers as they were at ``moment``; return progress and the best networks.
+
+        Raises:
+            ModelError: the checkpoint is cut short or does not fit the networks.
+        """
+        path = self.folder / f"{moment[0]:02d}-{moment[1]:06d}.safetensors"
+        tensors, about = read(path)
+        for name, module in state.modules.items():
+            load_module(module, _under(tensors, f"module/{name}/"), path)
+        for name, optimizer in state.optimizers.items():
+            _load_optimizer(optimizer, _under(tensors, f"optimizer/{name}/"))
+        best = {name: _under(tensors, f"best/{name}/") for name in state.modules}
+        return Progress(**about), {name: kept for name, kept in best.items() if kept}
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    held: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        place, _, key = name.partition("/")
+        held.setdefault(int(place), {})[key] = tensor
+    optimizer.load_state_dict({"state": held, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,0 +1,276 @@
+"""Start here: several parties' tables become one federation, and a federation trains models.
+
+    federation = Federation.from_tables({"bank": "bank.csv", "shop": frame}, id="customer", label="default")
+    print(federation.overlap)
+    model = federation.train("laser", epochs=50, seed=1)
+    model.predict(tables, parties=["bank"])
+
+Everything here runs all parties in one process, over the in-process carrier: for research, for a first look, and for
+one team's own data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from anyparty.align import plain
+from anyparty.align.alignment import Alignment
+from anyparty.align.overlap import Overlap
+from anyparty.blocks.splits import TRAIN, split
+from anyparty.config import Config, MethodSettings, TrainSettings
+from anyparty.errors import ConfigError, TableError, nearest
+from anyparty.methods.method import Method
+from anyparty.nets.mlp import MLP, Factory
+from anyparty.nets.optimizer import Optimizer
+from anyparty.run.model import Model
+from anyparty.run.simulate import train
+from anyparty.run.watch import Watch
+from anyparty.seeds import Seeds
+from anyparty.tables import sources
+from anyparty.tables.labels import infer_task
+from anyparty.tables.table import Table, read_table
+from anyparty.terms import Party, Roster, Task
+
+PerParty = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Several parties' tables, aligned.
+
+    Attributes:
+        config: the settings, resolved.
+        tables: each party's table, in the roster's order.
+        roster: the parties, and which of them leads.
+
+    """
+
+    config: Config
+    tables: Mapping[str, Table]
+    roster: Roster
+
+    @classmethod
+    def from_tables(
+        cls,
+        tables: Mapping[str, Any],
+        *,
+        id: str | Mapping[str, str] = "id",  # noqa: A002 - the user's word
+        label: str | None = None,
+        active: str | None = None,
+        task: str = "auto",
+        types: Mapping[str, Mapping[str, str]] | None = None,
+        drop: Mapping[str, Sequence[str]] | None = None,
+    ) -> Federation:
+        """Return the federation of ``tables``: file names, polars or pandas data frames by party.
+
+        Args:
+            tables: each party's table.
+            id: the column of ids, the same everywhere or by party.
+            label: the column of labels, in the active party's table.
+            active: the party that leads; without it, the one whose table has the label column.
+            task: "auto", "classification" or "regression".
+            types: by party and column, "numeric" or "categorical" where the inferred kind is wrong.
+            drop: by party, columns to leave out.
+
+        Raises:
+            TableError, AlignmentError, ConfigError: see ``anyparty.errors``.
+
+        """
+        ids = {name: id if isinstance(id, str) else id.get(name) for name in tables}
+        parties = {
+            name: {
+                "id": ids[name],
+                "types": dict((types or {}).get(name, {})),
+                "drop": tuple((drop or {}).get(name, ())),
+            }
+            for name in tables
+        }
+        config = Config.of({"federation": {"label": label, "active": active, "task": task}, "parties": parties})
+        return cls.from_config(config, tables)
+
+    @classmethod
+    def from_config(cls, config: Config, tables: Mapping[str, Any] | None = None) -> Federation:
+        """Return the federation that settings describe; ``tables`` stand in for the files that they name.
+
+        Raises:
+            TableError, AlignmentError, ConfigError: see ``anyparty.errors``.
+        """
+        found = {name: (tables or {}).get(name, party.table) for name, party in config.parties.items()}
+        for name, source in found.items():
+            if source is None:
+                raise ConfigError(f'parties.{name}: no table; write table = "file.csv"')
+        if not found:
+            raise ConfigError("no parties: give each a group [parties.NAME] with its table")
+        holders = _label_columns(config, found)
+        read = {
+            name: read_table(
+                found[name], party=name, id=party.id or config.federation.id,
+                label=holders.get(name), drop=party.drop, types=party.types,
+            )
+            for name, party in config.parties.items()
+        }  # fmt: skip
+        active = next(iter(holders))
+        parties = tuple(
+            Party(name=name, columns=table.columns.width > 0, labels=name in holders) for name, table in read.items()
+        )
+        return cls(config, read, Roster(parties, active))
+
+    # What the tables say
+
+    @cached_property
+    def alignment(self) -> Alignment:
+        """Who has which row."""
+        return plain.align(list(self.tables.values()))
+
+    @cached_property
+    def observed(self) -> NDArray[np.bool_]:
+        """[N, K], who of the parties with columns has which row."""
+        return self.alignment.observed(self.roster.blocks)
+
+    @cached_property
+    def labeled(self) -> NDArray[np.bool_]:
+        """[N], rows whose label the active party knows."""
+        label = self.label(self.roster.active)
+        at = self.alignment.position[self.roster.active]
+        known = label.is_not_null().to_numpy()
+        return np.where(at >= 0, known[at], False)
+
+    def label(self, party: str) -> pl.Series:
+        """Return a label holder's label column."""
+        label = self.tables[party].label
+        assert label is not None
+        return label
+
+    @cached_property
+    def overlap(self) -> Overlap:
+        """How many rows each set of parties has."""
+        return Overlap.of(self.alignment, self.roster.blocks, self.labeled)
+
+    def split(self, settings: TrainSettings) -> NDArray[np.int8]:
+        """Return each row's use [N]: training, validation or test; drawn by the seed before anything is fitted."""
+        usable = self.labeled & self.observed.any(axis=1)
+        return split(usable, settings.validation, settings.test, Seeds(settings.seed))
+
+    def task(self, use: NDArray[np.int8]) -> Task:
+        """Return what is predicted, from the labels of training rows.
+
+        Raises:
+            TableError: no labels, or a single class.
+        """
+        at = self.alignment.position[self.roster.active]
+        rows = at[(at >= 0) & (use == TRAIN)]
+        kind = self.config.federation.task
+        return infer_task(self.label(self.roster.active), party=self.roster.active, kind=kind, train_rows=rows)
+
+    # Training
+
+    def train(
+        self,
+        method: str | Method | None = None,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        encoder: MLP | Factory | Mapping[str, MLP | Factory] | None = None,
+        optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
+        folder: Path | str | None = None,
+        resume: bool = False,
+        watch: Watch | None = None,
+        progress: bool = False,
+        **settings: Any,
+    ) -> Model:
+        """Train a model with all parties in this process.
+
+        Args:
+            method: a name from ``anyparty methods``, or a method; by default the settings' own.
+            parameters: of the named method.
+            encoder: what makes the parties' networks, for all or by party.
+            optimizer: what trains them, for all or by party.
+            folder: where checkpoints, the model and the record go; ``None`` keeps them in memory.
+            resume: go on from the folder's checkpoints.
+            watch: who is told of progress.
+            progress: show a progress bar.
+            settings: of training: epochs, batch_size, seed, validation, test, patience ... (``TrainSettings``).
+
+        Raises:
+            ConfigError, TableError, AlignmentError, ResumeError, Diverged: see ``anyparty.errors``.
+
+        """
+        config = self.config
+        if isinstance(method, str):
+            config = config.model_copy(
+                update={"method": MethodSettings.model_validate({"name": method, **(parameters or {})})}
+            )
+        if settings:
+            config = config.model_copy(
+                update={"train": TrainSettings.of(config.train.model_dump() | settings, "train")}
+            )
+        return train(
+            self,
+            config,
+            method=None if method is None or isinstance(method, str) else method,
+            encoders=_by_party(encoder, self.roster),
+            optimizers=_by_party(optimizer, self.roster),
+            folder=None if folder is None else Path(folder),
+            resume=resume,
+            watch=watch,
+            progress=progress,
+        )
+
+
+def _by_party(given: Any, roster: Roster) -> dict[str, Any]:
+    """Return a value for each party that has one."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(roster.names, given)
+    for name in given:
+        if name not in roster.names:
+            raise ConfigError(f"there is no party {name!r}{nearest(name, roster.names)}")
+    return dict(given)
+
+
+def _label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
+    """Return the label column of each party that holds labels, the active one first.
+
+    Raises:
+        ConfigError: no label named, or nobody, or more than one party has it and none is named as active.
+    """
+    federation = config.federation
+    own = {name: party.label for name, party in config.parties.items() if party.label}
+    if federation.label is None and not own:
+        raise ConfigError('no label: name the column to predict, federation.label = "column"')
+    have = {name for name, source in found.items() if federation.label in sources.names(source, name)}
+    have -= {name for name, party in config.parties.items() if federation.label in party.drop}
+    active = federation.active or _only(have | own.keys(), federation.label)
+    if active not in have | own.keys():
+        where = f"party {_list(have)} has it" if have else "no party has it"
+        raise TableError(
+            f"party {active!r} is to lead, but its table has no label column {federation.label!r}; {where}"
+        )
+    stray = have - own.keys() - {active}
+    if stray:
+        raise TableError(
+            f"party {_list(stray)} also holds the label column {federation.label!r}, which would be used as a feature: "
+            f"write label = {federation.label!r} in [parties.{min(stray)}] if it holds labels, or drop it there"
+        )
+    first = {active: own.get(active) or str(federation.label)}
+    return first | {name: column for name, column in own.items() if name != active}
+
+
+def _only(have: set[str], label: str | None) -> str:
+    if len(have) == 1:
+        return next(iter(have))
+    if not have:
+        raise TableError(f"no party's table has the label column {label!r}; check its name, federation.label")
+    raise ConfigError(f"parties {_list(have)} have the label column {label!r}: say which leads, federation.active")
+
+
+def _list(names: set[str]) -> str:
+    return ", ".join(repr(name) for name in sorted(names))

@@ -1,0 +1,333 @@
+"""A trained model: predicts from whoever is there, is scored, saved and loaded.
+
+A saved model is a folder:
+
+    model.json                  method and parameters, roster, task
+    parties/NAME/party.json     what the party needs to prepare its table and rebuild its network
+    parties/NAME/model.safetensors
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from anyparty import metrics
+from anyparty.align import plain
+from anyparty.align.alignment import Alignment
+from anyparty.blocks.blocks import Rows
+from anyparty.errors import ModelError, PredictionError, nearest
+from anyparty.methods.method import Method, Seat, State
+from anyparty.methods.table import method as method_by_name
+from anyparty.nets.mlp import MLP, Factory
+from anyparty.predictions import Predictions
+from anyparty.run import checkpoint
+from anyparty.run.predict import predict_rows
+from anyparty.run.rows import assemble
+from anyparty.seeds import Seeds
+from anyparty.tables.labels import encode
+from anyparty.tables.prepare import Prepare
+from anyparty.tables.table import Table, read_table
+from anyparty.terms import Channel, Party, Roster, Task
+from anyparty.wire import inproc
+from anyparty.wire.guard import Guarded
+from anyparty.wire.ledger import Counted, Ledger
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One party of a trained model.
+
+    Attributes:
+        state: its networks.
+        prepare: how its table becomes numbers; ``None`` without columns.
+        id: the name of its column of ids.
+        label: the name of its column of labels, if it holds them.
+
+    """
+
+    state: State
+    prepare: Prepare | None
+    id: str
+    label: str | None = None
+
+
+@dataclass(kw_only=True)
+class Model:
+    """What training leaves: every party's networks, and how to use them.
+
+    Attributes:
+        method: what was trained; ``named`` is its name and parameters, for saving.
+        roster: the parties.
+        task: what is predicted.
+        members: each party's part.
+        seed: the run's root seed.
+        history: one record an epoch.
+        best_epoch: the epoch (counted from 0) whose weights were kept, if validation chose; else -1.
+        ledger: what crossed between parties in training.
+        held_out: answers ``evaluate()`` without tables: the test rows of the run.
+
+    """
+
+    method: Method
+    named: dict[str, Any] | None
+    roster: Roster
+    task: Task
+    members: dict[str, Member]
+    seed: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    best_epoch: int = -1
+    ledger: Ledger = field(default_factory=Ledger)
+    held_out: tuple[dict[str, Rows], Alignment, torch.Tensor] | None = None
+
+    # Prediction
+
+    def predict(
+        self,
+        tables: Mapping[str, Any],
+        parties: Sequence[str] | None = None,
+        *,
+        ledger: Ledger | None = None,
+    ) -> Predictions:
+        """Predict every row of ``tables`` from the parties that have it and may take part.
+
+        Args:
+            tables: by party, a file name or data frame; a party that is left out is absent.
+            parties: the parties whose blocks may take part; by default all that have a table here.
+            ledger: counts what crosses.
+
+        Raises:
+            PredictionError: a party that the model does not know, or no party to ask.
+            TableError: a table lacks a column that the model was trained on.
+
+        """
+        asked = self._asked(tables, parties)
+        read = [self._read(name, tables[name], labels=False) for name in self.roster.names if name in tables]
+        rows, alignment = self._rows(read)
+        return self._answer(rows, alignment, torch.arange(alignment.n), asked, ledger)
+
+    def predict_proba(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> np.ndarray[Any, Any]:
+        """Return class probabilities (or numbers) [n, C], rows in the order of their ids as text, NaN where unknown.
+
+        ``predict`` answers the same with ids and provenance.
+        """
+        return self.predict(tables, parties).scores.numpy()
+
+    def evaluate(
+        self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
+    ) -> metrics.Evaluation:
+        """Score the labelled rows of ``tables``, or the run's own test rows.
+
+        Raises:
+            PredictionError: there are no such rows or tables, or a label that training never saw.
+        """
+        if tables is None:
+            if self.held_out is None:
+                raise PredictionError(
+                    "this model has no test rows at hand: give tables with labels, or evaluate its run folder"
+                )
+            rows, alignment, wanted = self.held_out
+            asked = self._asked(dict.fromkeys(self.roster.blocks), parties)
+        else:
+            asked = self._asked(tables, parties)
+            if self.roster.active not in tables:
+                raise PredictionError(f"labels are at {self.roster.active!r}: give its table too")
+            read = [self._read(name, tables[name], labels=True) for name in self.roster.names if name in tables]
+            rows, alignment = self._rows(read)
+            wanted = torch.arange(alignment.n)
+        lead = rows[self.roster.active]
+        assert lead.y is not None
+        assert lead.labeled is not None
+        assert lead.observed is not None
+        wanted = wanted[lead.labeled[wanted].cpu()]
+        if not len(wanted):
+            raise PredictionError(
+                "there is no labelled row to score; set train.test above 0, or give tables with labels"
+            )
+        answered = self._answer(rows, alignment, wanted, asked, None)
+        y, observed = lead.y.cpu()[wanted], lead.observed.cpu()[wanted]
+        return metrics.evaluate(answered, y, None, observed, Seeds(self.seed))
+
+    def _asked(self, tables: Mapping[str, Any], parties: Sequence[str] | None) -> list[str]:
+        for name in (*tables, *(parties or ())):
+            if name not in self.roster.names:
+                raise PredictionError(f"the model has no party {name!r}{nearest(name, self.roster.names)}")
+        asked = [name for name in self.roster.blocks if name in tables and (parties is None or name in parties)]
+        lacking = [name for name in parties or () if name not in tables]
+        if lacking:
+            raise PredictionError(f"party {lacking[0]!r} is to take part, but there is no table of it")
+        if not asked:
+            raise PredictionError("no party with columns is to take part; name at least one, with its table")
+        return asked
+
+    def _read(self, name: str, source: Any, *, labels: bool) -> Table:
+        member = self.members[name]
+        expect = member.prepare.kinds if member.prepare else {}
+        return read_table(source, party=name, id=member.id, label=member.label if labels else None, expect=expect)
+
+    def _rows(self, tables: Sequence[Table]) -> tuple[dict[str, Rows], Alignment]:
+        alignment = plain.align(tables, apart=True)
+        features = {}
+        for table in tables:
+            prepare = self.members[table.party].prepare
+            features[table.party] = prepare.apply(table) if prepare else np.empty((len(table), 0), np.float32)
+        labels = {
+            table.party: encode(table.label, self.task, table.party) for table in tables if table.label is not None
+        }
+        device = self.members[self.roster.active].state.seat.device
+        return assemble(alignment, self.roster, features, labels, device), alignment
+
+    def _answer(
+        self, rows: dict[str, Rows], alignment: Alignment, wanted: torch.Tensor, asked: list[str], ledger: Ledger | None
+    ) -> Predictions:
+        def part(name: str) -> Callable[[Channel], Any]:
+            member, seeds = self.members[name], Seeds(self.seed)
+            return lambda net: predict_rows(self.method, net, member.state, rows[name], wanted, asked, seeds)
+
+        wrap = partial(_wrapped, roster=self.roster, method=self.method, ledger=ledger or Ledger())
+        answered = inproc.play({name: part(name) for name in self.roster.names}, wrap)[self.roster.active]
+        assert isinstance(answered, Predictions)
+        ids = None if alignment.ids is None else tuple(alignment.ids.gather(wanted.numpy()).to_list())
+        return replace(answered, ids=ids)
+
+    # Files
+
+    def save(self, folder: Path | str) -> None:
+        """Write the model: one folder a party, safetensors and JSON, nothing pickled."""
+        folder = Path(folder)
+        for name, member in self.members.items():
+            home = folder / "parties" / name
+            tensors = {
+                f"{module}/{key}": tensor
+                for module, network in member.state.modules.items()
+                for key, tensor in checkpoint.tensors_of(network).items()
+            }
+            checkpoint.write(home / "model.safetensors", tensors, {"party": name})
+            seat = member.state.seat
+            about = {
+                "inputs": seat.inputs,
+                "encoder": asdict(seat.encoder) if isinstance(seat.encoder, MLP) else None,
+                "prepare": member.prepare.to_json() if member.prepare else None,
+                "id": member.id,
+                "label": member.label,
+            }
+            write_json(home / "party.json", about)
+        about = {
+            "format": FORMAT,
+            "method": self.named,
+            "roster": {"parties": [asdict(party) for party in self.roster.parties], "active": self.roster.active},
+            "task": asdict(self.task),
+            "seed": self.seed,
+            "best_epoch": self.best_epoch,
+        }
+        write_json(folder / "model.json", about)
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path | str,
+        *,
+        encoders: Mapping[str, Factory] | None = None,
+        method: Method | None = None,
+        device: str = "cpu",
+    ) -> Model:
+        """Read what ``save`` wrote.
+
+        Args:
+            folder: the saved model's, or the run's.
+            encoders: by party, what made its network, for parties that were trained with a module of the user's own.
+            method: the method, if it was the user's own.
+            device: where the networks go.
+
+        Raises:
+            ModelError: a file is absent, cut short, foreign or of another version.
+
+        """
+        folder = Path(folder)
+        about = read_json(folder / "model.json")
+        try:
+            if about["format"] != FORMAT:
+                raise ModelError(f"{folder}: saved in format {about['format']}, this version reads format {FORMAT}")
+            if about["method"] is None and method is None:
+                raise ModelError(f"{folder}: trained with a method of the user's own; give it, load(..., method=...)")
+            roster = Roster(tuple(Party(**party) for party in about["roster"]["parties"]), about["roster"]["active"])
+            task = Task(**(about["task"] | {"classes": tuple(about["task"]["classes"])}))
+            made = method or method_by_name(**_tuples(about["method"]))
+            members = {
+                name: _load_member(
+                    folder, name, made, Seat(me=name, roster=roster, device=torch.device(device)), task, encoders
+                )
+                for name in roster.names
+            }
+            return cls(
+                method=made, named=about["method"], roster=roster, task=task, members=members,
+                seed=about["seed"], best_epoch=about["best_epoch"],
+            )  # fmt: skip
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ModelError(f"{folder}: model.json is not one of anyparty's: {error!r}") from None
+
+
+def _load_member(
+    folder: Path, name: str, method: Method, seat: Seat, task: Task, encoders: Mapping[str, Factory] | None
+) -> Member:
+    home = folder / "parties" / name
+    about = read_json(home / "party.json")
+    encoder: MLP | Factory | None = (encoders or {}).get(name)
+    if encoder is None:
+        if about["encoder"] is None:
+            raise ModelError(f"{home}: party {name!r} was trained with a network of its own making; "
+                             f"give what makes it, load(..., encoders={{{name!r}: ...}})")  # fmt: skip
+        encoder = MLP(**_tuples(about["encoder"]))
+    labeler = name in seat.roster.labelers
+    seat = replace(seat, inputs=about["inputs"], encoder=encoder, task=task if labeler else None)
+    state = method.begin(seat, Seeds(0))
+    tensors, _ = checkpoint.read(home / "model.safetensors")
+    for module, network in state.modules.items():
+        own = {key.removeprefix(f"{module}/"): t for key, t in tensors.items() if key.startswith(f"{module}/")}
+        checkpoint.load_module(network, own, home / "model.safetensors")
+    state.train(False)
+    prepare = None if about["prepare"] is None else Prepare.from_json(about["prepare"])
+    return Member(state=state, prepare=prepare, id=about["id"], label=about["label"])
+
+
+def _wrapped(channel: Channel, *, roster: Roster, method: Method, ledger: Ledger) -> Channel:
+    return Guarded(Counted(channel, ledger), roster, method.can.messages)
+
+
+def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Undo what JSON makes of tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON in one move."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".part")
+    beside.write_text(json.dumps(value, indent=1), encoding="utf-8")
+    beside.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        ModelError: the file is absent, or not a JSON object.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such file; is {path.parent} a saved model or a run's folder?") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ModelError(f"{path}: not readable as JSON ({error}); copy the folder anew") from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value

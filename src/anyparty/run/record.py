@@ -1,0 +1,132 @@
+"""What a run leaves to read: settings, versions, data fingerprints, history, messages, scores.
+
+    config.toml     the settings, resolved
+    record.json     everything else; written at the start, after every epoch, and at the end
+
+A run that is resumed must be the same run: other settings or other tables are refused, and named.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyparty
+from anyparty.config import Config
+from anyparty.errors import ResumeError
+from anyparty.run.model import Model, read_json, write_json
+from anyparty.run.watch import Watch
+from anyparty.wire.ledger import Ledger
+
+if TYPE_CHECKING:
+    from anyparty.run.federation import Federation
+
+MAY_DIFFER = {"run.folder", "train.device", "train.checkpoint_every"}
+
+
+@dataclass
+class Record(Watch):
+    """A run's folder, and what is written into it."""
+
+    folder: Path
+    values: dict[str, Any]
+    ledger: Ledger = field(default_factory=Ledger)
+
+    @classmethod
+    def begin(cls, folder: Path, federation: Federation, config: Config, *, resume: bool) -> Record:
+        """Open a run's folder.
+
+        Raises:
+            ResumeError: it holds a run already, or, to resume, another one or none.
+        """
+        there = (folder / "record.json").exists()
+        prints = {name: table.fingerprint for name, table in federation.tables.items()}
+        if there and not resume:
+            raise ResumeError(f"{folder} holds a run already: resume it (--resume), or name another folder (--run)")
+        if resume and not there:
+            raise ResumeError(f"{folder} holds no run to resume; start without --resume")
+        if resume:
+            old = read_json(folder / "record.json")
+            _same(old["tables"], prints, "the tables changed since the run began", "party")
+            _same(
+                _flat(tomllib.loads((folder / "config.toml").read_text())),
+                _flat(_toml(config)),
+                "other settings",
+                "setting",
+            )
+            return cls(folder, old, Ledger.of(old["ledger"]))
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.toml").write_text(config.to_toml(), encoding="utf-8")
+        began = {
+            "status": "running",
+            "began": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": versions(),
+            "tables": prints,
+            "rows": federation.alignment.n,
+            "overlap": federation.overlap.to_json(),
+            "history": [],
+            "ledger": [],
+        }
+        record = cls(folder, began)
+        write_json(folder / "record.json", began)
+        return record
+
+    def on_epoch_end(self, record: dict[str, Any]) -> None:
+        """Keep the epoch; a repeated one (after resuming) replaces its first."""
+        self.values["history"] = [
+            old for old in self.values["history"] if (old["stage"], old["epoch"]) != (record["stage"], record["epoch"])
+        ] + [record]
+        self.values["ledger"] = self.ledger.rows()
+        write_json(self.folder / "record.json", self.values)
+
+    def finish(self, model: Model) -> None:
+        """Close the record with the model's history and ledger."""
+        self.values |= {
+            "status": "done",
+            "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+            "best_epoch": model.best_epoch + 1,
+            "history": model.history,
+            "ledger": self.ledger.rows(),
+        }
+        write_json(self.folder / "record.json", self.values)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    packages = ("torch", "numpy", "polars", "scikit-learn")
+    return {
+        "anyparty": anyparty.__version__,
+        "python": sys.version.split()[0],
+        "machine": platform.machine(),
+        **{package: version(package) for package in packages},
+    }
+
+
+def _toml(config: Config) -> dict[str, Any]:
+    return tomllib.loads(config.to_toml())
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, kind: str) -> None:
+    differs = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key) and key not in MAY_DIFFER)
+    if differs:
+        said = "; ".join(f"{kind} {key}: was {_short(old.get(key))}, is {_short(new.get(key))}" for key in differs[:5])
+        raise ResumeError(f"cannot resume, {what}: {said}")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 24 else text[:20] + "...'"

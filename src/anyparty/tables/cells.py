@@ -1,0 +1,96 @@
+"""Cells: which are missing, which are numbers, and how an id, a category or a class reads as text.
+
+The rules hold per cell and never depend on the other cells of a column, so that two files, or two parties, that
+hold the same value read it the same way.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
+
+
+def as_text(series: pl.Series) -> pl.Series:
+    """Return the cells as trimmed text, null where they are missing (:data:`MISSING`).
+
+    Whole numbers read without a fraction, because pandas turns whole numbers into floats where there are gaps:
+
+    >>> as_text(pl.Series([7.0, None, 2.5])).to_list()
+    ['7', None, '2.5']
+    >>> as_text(pl.Series([" 7", "7.0", "red ", "N/A"])).to_list()
+    ['7', '7', 'red', None]
+    """
+    if series.dtype.is_float():
+        series = _whole_as_integers(series.fill_nan(None))
+    text = series.cast(pl.String).str.strip_chars().str.replace(r"^([+-]?\d+)\.0$", "${1}")
+    missing = text.is_in(MISSING)
+    return text.set(missing, None) if missing.any() else text
+
+
+def as_level(series: pl.Series) -> pl.Series:
+    """Return the cells as the names of categories or classes: text, with true and false in lower case.
+
+    >>> as_level(pl.Series(["True", "b", "1.0"])).to_list()
+    ['true', 'b', '1']
+    """
+    text = as_text(series)
+    return text.str.replace("^(?i:true)$", "true").str.replace("^(?i:false)$", "false")
+
+
+def as_numbers(series: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Return the cells as Float64, null where they are missing, and which cells are neither number nor missing.
+
+    >>> numbers, bad = as_numbers(pl.Series([" 1.5", "?", "TRUE", "old"]))
+    >>> numbers.to_list(), bad.to_list()
+    ([1.5, None, 1.0, None], [False, False, False, True])
+    """
+    numbers = _cast(series)
+    bad = series.is_not_null() & numbers.is_null()
+    if bad.any() and series.dtype == pl.String:
+        series = _truth_as_numbers(as_text(series))
+        numbers = _cast(series)
+        bad = series.is_not_null() & numbers.is_null()
+    return numbers, bad
+
+
+def is_text(series: pl.Series) -> bool:
+    """Say whether the column holds text: strings, or a polars Categorical or Enum."""
+    return series.dtype == pl.String or is_category(series)
+
+
+def is_category(series: pl.Series) -> bool:
+    """Say whether the column was declared categorical by whoever made it."""
+    return isinstance(series.dtype, pl.Categorical | pl.Enum)
+
+
+def is_number(series: pl.Series) -> bool:
+    """Say whether the column holds numbers, or truth values, which read as 0 and 1."""
+    return series.dtype.is_numeric() or series.dtype in {pl.Boolean, pl.Null}
+
+
+def cited(series: pl.Series, bad: pl.Series, most: int = 3) -> str:
+    """Name the first few bad cells and the rows they stand in, counted from 1 without the header.
+
+    >>> cited(pl.Series(["1", "x", "y"]), pl.Series([False, True, True]))
+    "'x' in row 2, 'y' in row 3"
+    """
+    rows = bad.arg_true()
+    named = [f"{str(series[row])!r} in row {row + 1}" for row in rows.head(most).to_list()]
+    return ", ".join(named) + (f" and {len(rows) - most} more" if len(rows) > most else "")
+
+
+def _cast(series: pl.Series) -> pl.Series:
+    return series.cast(pl.Float64, strict=False).fill_nan(None)
+
+
+def _truth_as_numbers(text: pl.Series) -> pl.Series:
+    """Read true and false, in any case, as 1 and 0."""
+    return text.str.replace("^(?i:true)$", "1").str.replace("^(?i:false)$", "0")
+
+
+def _whole_as_integers(series: pl.Series) -> pl.Series:
+    """Return a column of whole floats as integers: 1e16 would print so, and 7.0 as 7.0."""
+    exact = 2**24 if series.dtype == pl.Float32 else 2**53
+    whole = ((series == series.floor()) & (series.abs() <= exact)).fill_null(value=True).all()
+    return series.cast(pl.Int64) if whole else series

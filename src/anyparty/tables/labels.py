@@ -1,0 +1,132 @@
+"""Labels: what is predicted, and each row's label as a number that methods compute with."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from anyparty.errors import TableError, some
+from anyparty.tables import cells
+from anyparty.tables.kinds import MANY_VALUES, NUMERIC_SHARE
+from anyparty.terms import Task
+
+Rows: TypeAlias = NDArray[np.integer[Any]]
+AskedKind: TypeAlias = Literal["auto", "classification", "regression"]
+
+MANY_CLASSES = 20  # whole numbers with more different values than this are a quantity
+
+
+def infer_task(label: pl.Series, *, party: str, kind: AskedKind = "auto", train_rows: Rows | None = None) -> Task:
+    """Return what the labels ask for.
+
+    Under "auto", text, truth values and whole numbers with at most 20 different values are classes (whole floats too:
+    pandas makes them where there are gaps); other numbers are a quantity.  Classes are text, sorted as numbers if they
+    all are, and taken from all known labels, so that the split does not decide which exist; mean and scale come from
+    training rows alone.
+
+    >>> infer_task(pl.Series("y", ["10", "1", None, "0", "1.0"]), party="bank").classes
+    ('0', '1', '10')
+    >>> infer_task(pl.Series("y", [0.5, 1.5, None]), party="bank")
+    Task(kind='regression', classes=(), mean=1.0, scale=0.5)
+
+    Args:
+        label: [n] the label column, null where unlabelled.
+        party: who holds it, for sentences.
+        kind: what the user asked for.
+        train_rows: which rows are for training; all if ``None``.
+
+    Raises:
+        TableError: no labels, or one value only, among the training rows; a regression label that is not a number;
+            text with too many values to be classes.
+    """
+    where = f"party {party!r}, label column {label.name!r}"
+    rows = np.arange(len(label)) if train_rows is None else train_rows
+    if cells.as_level(label[rows]).null_count() == len(rows):
+        raise TableError(f"{where}: no row for training has a label; at least two with different labels are needed")
+    if kind == "regression" or (kind == "auto" and not _are_classes(label, where)):
+        return _regression(_numbers(label, where)[rows].drop_nulls(), where)
+    return _classification(cells.as_level(label), rows, where)
+
+
+def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
+    """Return the labels as numbers, and which rows have one.
+
+    Returns:
+        y [n]: int64 class, or float32 (number - mean) / scale; -1, or NaN, where the row is unlabelled, so that using
+            it by mistake shows.
+        labeled [n]: bool.
+
+    Raises:
+        TableError: a class that training never saw, or a regression label that is not a number.
+    """
+    where = f"party {party!r}, label column {label.name!r}"
+    if task.kind == "regression":
+        numbers = _numbers(label, where).to_numpy()  # NaN where null
+        y = ((numbers - task.mean) / task.scale).astype(np.float32)
+        return torch.from_numpy(y), torch.from_numpy(~np.isnan(y))
+    names = cells.as_level(label)
+    places = pl.Series(range(len(task.classes)), dtype=pl.Int64)
+    known = pl.Series(list(task.classes), dtype=pl.String)
+    classes = names.replace_strict(known, places, default=-1, return_dtype=pl.Int64)
+    unseen = (classes == -1) & names.is_not_null()
+    if unseen.any():
+        raise TableError(
+            f"{where}: training never saw the label {cells.cited(names, unseen)}; known are {some(task.classes, 20)}: "
+            f"mend it, or leave the cell empty to have the row unlabelled"
+        )
+    return torch.from_numpy(classes.to_numpy(writable=True)), torch.from_numpy(
+        names.is_not_null().to_numpy(writable=True)
+    )
+
+
+def _are_classes(label: pl.Series, where: str) -> bool:
+    """Say whether labels read as classes; see :func:`infer_task`."""
+    if label.dtype == pl.Boolean or cells.is_category(label):
+        return True
+    numbers, bad = cells.as_numbers(label)
+    known = numbers.drop_nulls()
+    share = len(known) / max(1, len(known) + int(bad.sum()))
+    if bad.any() and known.n_unique() > MANY_CLASSES and share >= NUMERIC_SHARE:
+        raise TableError(f"{where}: nearly all cells are numbers, but not {cells.cited(label, bad)}; mend them")
+    return bool(bad.any()) or (bool((known == known.floor()).all()) and known.n_unique() <= MANY_CLASSES)
+
+
+def _classification(names: pl.Series, rows: Rows, where: str) -> Task:
+    seen = names[rows].drop_nulls().unique()
+    if len(seen) < 2:
+        raise TableError(f"{where}: all labels for training are {seen[0]!r}; at least two classes are needed")
+    classes, known = names.drop_nulls().unique(), len(names) - names.null_count()
+    if len(classes) > max(MANY_VALUES, known / 2):
+        raise TableError(
+            f"{where}: {len(classes)} different values in {known} labelled rows, such as {some(classes.sort().head(2))}"
+            f", are too many to be classes; name another label column, or ask for regression if they are numbers"
+        )
+    numbers, bad = cells.as_numbers(classes)
+    by_number = pl.DataFrame([numbers.alias("number"), classes.alias("name")]).sort("number", "name")["name"]
+    return Task(kind="classification", classes=tuple(classes.sort() if bad.any() else by_number))
+
+
+def _regression(known: pl.Series, where: str) -> Task:
+    values = known.to_numpy()
+    mean, scale = float(values.mean()), float(values.std())
+    if values.min() == values.max():
+        raise TableError(f"{where}: all labels for training are {mean:g}; at least two values are needed")
+    return Task(kind="regression", mean=mean, scale=scale)
+
+
+def _numbers(label: pl.Series, where: str) -> pl.Series:
+    """Return the labels as Float64, null where unlabelled."""
+    text = label.cast(pl.String) if cells.is_category(label) else label
+    numbers, bad = cells.as_numbers(text)
+    bad |= numbers.is_infinite().fill_null(value=False)
+    if bad.any():
+        raise TableError(
+            f"{where}: a number was expected for regression, not {cells.cited(label, bad)}; mend it, leave the cell "
+            f"empty, or ask for classification"
+        )
+    return numbers

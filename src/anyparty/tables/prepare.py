@@ -1,0 +1,164 @@
+"""Prepare: one party's columns as numbers, fitted on its own training rows and applied again to any of its rows.
+
+scikit-learn does the work both times: ``SimpleImputer`` and ``StandardScaler`` for numeric columns, ``OneHotEncoder``
+for categorical ones (a missing cell is a level of its own, a value that training never saw is all zeros).  A saved
+``Prepare`` gives the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from pydantic import BaseModel, ValidationError
+
+from anyparty.errors import ModelError, TableError, nearest, some
+from anyparty.tables import cells
+from anyparty.tables.fitted import CHUNK, STRICT, Categorical, Impute, Numeric, Rows
+from anyparty.tables.kinds import Kind
+from anyparty.tables.table import Table
+
+
+class Prepare(BaseModel):
+    """What one party's training rows taught about its columns."""
+
+    model_config = STRICT
+
+    format: Literal["anyparty.prepare.1"] = "anyparty.prepare.1"
+    party: str
+    numeric: Numeric
+    categorical: Categorical
+
+    @classmethod
+    def fit(cls, table: Table, rows: Rows, *, scale: bool = True, impute: Impute = "mean") -> Prepare:
+        """Fit on the party's own training rows.
+
+        Args:
+            table: the party's table, n rows.
+            rows: [m] which of its rows are for training.
+            scale: standardise numeric columns; a constant column becomes zeros.
+            impute: what a missing number becomes.
+
+        Raises:
+            TableError: no training rows; a column that is empty in all of them, or has too many levels.
+        """
+        if len(rows) == 0:
+            raise TableError(f"{_where(table)}: none of its rows is for training; at least one was expected")
+        empty = [column.name for column in table.columns.iter_columns() if column[rows].null_count() == len(rows)]
+        if empty:
+            raise TableError(
+                f"{_where(table)}: {some(empty)} is empty in all {len(rows)} training rows; leave it out with drop"
+            )
+        numeric, categorical = (
+            table.columns.select([name for name, of in table.kinds.items() if of == kind])
+            for kind in ("numeric", "categorical")
+        )
+        return cls(
+            party=table.party,
+            numeric=Numeric.fit(numeric, rows, scale=scale, impute=impute),
+            categorical=Categorical.fit(categorical, rows, _where(table)),
+        )
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """The columns it needs, numeric ones first, and their kinds: what ``read_table(..., expect=)`` takes."""
+        numeric: dict[str, Kind] = dict.fromkeys(self.numeric.columns, "numeric")
+        return numeric | dict.fromkeys(self.categorical.columns, "categorical")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The outputs' names: numeric columns first, then ``column=level``."""
+        pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
+        hot = (f"{c}={'(missing)' if level is None else level}" for c, levels in pairs for level in levels)
+        return (*self.numeric.columns, *hot)
+
+    @property
+    def width(self) -> int:
+        """How many outputs a row has."""
+        return len(self.numeric.columns) + sum(map(len, self.categorical.levels))
+
+    def apply(self, table: Table) -> NDArray[np.float32]:
+        """Return the table's rows as numbers [n, width].
+
+        Columns are matched by name: their order does not matter, and those that training did not have are ignored.
+
+        Raises:
+            TableError: a column is missing, or holds text where numbers were.
+        """
+        frame = self._matched(table)
+        out = np.empty((len(table), self.width), dtype=np.float32)
+        step = max(1, CHUNK // max(1, self.width))
+        for start in range(0, len(table), step):
+            self._fill(out[start : start + step], frame[start : start + step], table)
+        return out
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what was fitted as values that JSON can hold, exactly."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> Prepare:
+        """Return the ``Prepare`` that :meth:`to_json` described.
+
+        Raises:
+            ModelError: it is not what was expected.
+        """
+        try:
+            return cls.model_validate_json(json.dumps(saved))
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"the saved preparation of a table is not what was expected: {_reason(error)}") from error
+
+    def _matched(self, table: Table) -> pl.DataFrame:
+        """Return the needed columns: Float64 for numeric ones, String for categorical ones."""
+        there = table.columns.columns
+        missing = [name for name in self.kinds if name not in there]
+        if missing:
+            raise TableError(
+                f"{_where(table)}: the model was trained on {some(missing)}, which the table does not have"
+                f"{nearest(missing[0], there)}; add the column, empty where it is not known"
+            )
+        return pl.DataFrame([_as_kind(table, name, kind) for name, kind in self.kinds.items()])
+
+    def _fill(self, out: NDArray[np.float32], frame: pl.DataFrame, table: Table) -> None:
+        """Write the outputs of some rows [b, width]."""
+        split = len(self.numeric.columns)
+        if split:
+            with np.errstate(over="ignore"):
+                out[:, :split] = self.numeric.transform(frame[:, :split].to_numpy(writable=True))
+            finite = np.isfinite(out[:, :split]).all(axis=0)
+            if not finite.all():
+                far = self.numeric.columns[int(finite.argmin())]
+                raise TableError(
+                    f"{_where(table)}: column {far!r} has a number too far from those of training; mend it"
+                )
+        if split < frame.width:
+            out[:, split:] = self.categorical.transform(frame[:, split:].to_numpy())
+
+
+def _where(table: Table) -> str:
+    return f"party {table.party!r}, {table.source}"
+
+
+def _as_kind(table: Table, name: str, kind: Kind) -> pl.Series:
+    column = table.columns[name]
+    if kind == "categorical":
+        return cells.as_level(column)
+    if column.dtype == pl.String:
+        raise TableError(
+            f"{_where(table)}: column {name!r} holds text, such as {some(column.drop_nulls().head(2))}, "
+            f"where numbers were in training; mend it"
+        )
+    return column.cast(pl.Float64)
+
+
+def _reason(error: Exception) -> str:
+    """Return the first thing that is wrong, and where."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg']}" if place else first["msg"]

@@ -1,0 +1,143 @@
+"""Sources: from a file or a data frame to a polars frame of raw cells, or to a sentence that says what is wrong."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import numbers
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO, TypeAlias
+
+import polars as pl
+
+from anyparty.errors import TableError, some
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Source: TypeAlias = str | Path | pl.DataFrame | pl.LazyFrame | pd.DataFrame
+
+_READABLE = (".csv", ".csv.gz", ".parquet")
+
+
+def read(source: Source, party: str) -> tuple[str, pl.DataFrame]:
+    """Return the source's name and its cells: all of them text if it is a CSV, else typed as they came.
+
+    Raises:
+        TableError: the file is absent, unreadable, empty, malformed or of an unknown kind, or a column name repeats.
+    """
+    if isinstance(source, pl.LazyFrame):
+        source = _collected(source, party)
+    if isinstance(source, pl.DataFrame):
+        return "data frame", source
+    if type(source).__module__.split(".")[0] == "pandas":
+        return "data frame", _from_pandas(source, party)
+    if not isinstance(source, str | Path):
+        raise TableError(
+            f"party {party!r}: a table is read from a .csv, .csv.gz or .parquet file, or from a polars or pandas data "
+            f"frame, not from {type(source).__name__}"
+        )
+    return Path(source).name, _from_file(Path(source), party)
+
+
+def names(source: Source, party: str) -> list[str]:
+    """Return the source's column names, without reading its cells where that can be helped.
+
+    Raises:
+        TableError: as ``read``.
+    """
+    if isinstance(source, pl.LazyFrame):
+        return source.collect_schema().names()
+    if isinstance(source, str | Path) and Path(source).is_file() and Path(source).stat().st_size:
+        path = Path(source)
+        if path.name.lower().endswith(".parquet"):
+            return list(pl.read_parquet_schema(path))
+        if path.name.lower().endswith((".csv", ".csv.gz")):
+            return _header(path)
+    return read(source, party)[1].columns
+
+
+def _collected(source: pl.LazyFrame, party: str) -> pl.DataFrame:
+    try:
+        return source.collect()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise TableError(f"party {party!r}: the lazy frame cannot be collected: {reason}; mend its query") from error
+
+
+def _from_file(path: Path, party: str) -> pl.DataFrame:
+    kind = next((end for end in _READABLE if path.name.lower().endswith(end)), None)
+    if path.is_dir():
+        raise TableError(f"party {party!r}: {path} is a folder; name one .csv, .csv.gz or .parquet file in it")
+    if not path.exists():
+        raise TableError(f"party {party!r}: there is no file {path}; check the path (looked from {Path.cwd()})")
+    if kind is None:
+        raise TableError(f"party {party!r}: {path} is none of {', '.join(_READABLE)}; convert it to one of them")
+    if path.stat().st_size == 0:
+        raise TableError(f"party {party!r}: {path} is empty; a table with a line of column names was expected")
+    try:
+        return pl.read_parquet(path) if kind == ".parquet" else _from_csv(path, party)
+    except UnicodeDecodeError as error:
+        raise TableError(f"party {party!r}: {path} is not UTF-8 text; save it as UTF-8") from error
+    except (pl.exceptions.PolarsError, OSError, EOFError, csv.Error) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise TableError(f"party {party!r}: {path} cannot be read as {kind}: {reason}; export it again") from error
+
+
+def _from_csv(path: Path, party: str) -> pl.DataFrame:
+    """Read every cell as text: types are inferred over the whole column later, and a bad cell can be named."""
+    header = _header(path)
+    if not any(header):
+        raise TableError(f"party {party!r}: {path} is empty; a line of column names was expected first")
+    _check_unique(header, f"party {party!r}: {path}")
+    if len(header) == 1 and (marks := [mark for mark in ";\t|" if mark in header[0]]):
+        raise TableError(f"party {party!r}: {path} seems to be separated by {marks[0]!r}; save it with commas")
+    frame = pl.read_csv(path, infer_schema=False)
+    frame.columns = header
+    blank_lines = frame.to_series(0).null_count() > 0
+    return frame.filter(~pl.all_horizontal(pl.all().is_null())) if blank_lines else frame
+
+
+def _header(path: Path) -> list[str]:
+    with _open(path) as file:
+        return [name.strip() for name in next(csv.reader(file), [])]
+
+
+def _open(path: Path) -> TextIO:
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return path.open(encoding="utf-8-sig", newline="")
+
+
+def _from_pandas(frame: pd.DataFrame, party: str) -> pl.DataFrame:
+    """Convert a pandas frame; named index levels become columns; objects of several scalar types become text."""
+    where = f"party {party!r}: data frame"
+    if any(name is not None for name in frame.index.names):
+        frame = frame.reset_index()
+    _check_unique([str(name) for name in frame.columns], where)
+    try:
+        return pl.DataFrame([_from_pandas_column(frame[name], str(name), where) for name in frame.columns])
+    except ImportError as error:
+        raise TableError(f"{where}: reading it needs pyarrow: pip install 'anyparty[pandas]'") from error
+
+
+def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
+    """Convert one column; what pandas calls object may hold anything."""
+    if column.dtype == object:
+        known = column[column.notna()]
+        if all(isinstance(cell, str | numbers.Number) for cell in known) and len({type(cell) for cell in known}) > 1:
+            column = column.map(str, na_action="ignore")
+    try:
+        return pl.Series(name, pl.from_pandas(column))
+    except (ValueError, TypeError, pl.exceptions.PolarsError) as error:
+        reason = str(error).split("\n")[0]
+        raise TableError(
+            f"{where}: column {name!r} has cells that are neither numbers nor text ({reason}); drop or convert it"
+        ) from error
+
+
+def _check_unique(names: list[str], where: str) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise TableError(f"{where}: column names must differ, but {some(twice)} stands there more than once; rename")

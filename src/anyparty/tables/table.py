@@ -1,0 +1,183 @@
+"""One party's table: ids, feature columns, and labels if it has them, read and checked.
+
+Rows are counted from 1 in every sentence, without the header and without blank lines.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from anyparty.errors import TableError, nearest, some
+from anyparty.tables import cells, sources
+from anyparty.tables.kinds import Kind, feature
+
+if TYPE_CHECKING:
+    from anyparty.tables.sources import Source
+
+
+@dataclass(frozen=True)
+class Table:
+    """One party's n rows, checked.
+
+    Attributes:
+        party: who holds it.
+        source: the file's name, or "data frame".
+        ids: [n] String, trimmed, unique, no nulls.
+        columns: [n, d] the features: numeric, or String for categorical; null is missing, NaN and infinity do not
+            occur. [0, 0] for a party that holds labels only.
+        label: [n] the label column as it came, text if from a CSV, if this party holds it; null is unlabelled.
+    """
+
+    party: str
+    source: str
+    ids: pl.Series
+    columns: pl.DataFrame
+    label: pl.Series | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """Each feature column's kind."""
+        return {c.name: "categorical" if c.dtype == pl.String else "numeric" for c in self.columns.iter_columns()}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The sha256 of ids, columns and label: it changes when a cell, a name or the order of rows or columns does."""
+        digest = hashlib.sha256()
+        labels = [] if self.label is None else [self.label]
+        for column in (self.ids, *self.columns.iter_columns(), *labels):
+            digest.update(repr((column.name, len(column), column is self.label)).encode())
+            for part in _content(column):
+                digest.update(part)
+        return digest.hexdigest()
+
+
+def read_table(
+    source: Source,
+    *,
+    party: str,
+    id: str,  # noqa: A002 - the user's word
+    label: str | None = None,
+    drop: Collection[str] = (),
+    types: Mapping[str, Kind] | None = None,
+    expect: Mapping[str, Kind] | None = None,
+) -> Table:
+    """Read one party's table from a .csv, .csv.gz or .parquet file, or a polars or pandas data frame.
+
+    Ids of any type are compared as text after trimming: the number 7, the texts " 7" and "7", and the float 7.0 are
+    one id (pandas turns whole ids into floats where a column has gaps).  Empty cells and NA, N/A, NaN, nan, null, None
+    and ? are missing (so no class can be called None).  A text column whose cells are all numbers, or all true and false, is numeric.
+
+    Args:
+        source: the file or data frame.
+        party: the name of the party that holds it, for sentences.
+        id: the column of ids.
+        label: the column of labels, if the party holds them.
+        drop: columns to leave out.
+        types: "numeric" or "categorical" for columns where the inferred kind is wrong.
+        expect: the columns and kinds that a model was trained on (``Prepare.kinds``): they are read as such, one that
+            is missing is an error, and all others are ignored.
+
+    Raises:
+        TableError: the table cannot be used as it is.
+    """
+    file, raw = sources.read(source, party)
+    where = f"party {party!r}, {file}"
+    _check_named(raw.columns, where, id=id, label=label, drop=drop, types=types or {})
+    if raw.height == 0:
+        raise TableError(f"{where}: there are no rows; at least one was expected below the column names")
+    ids = _ids(raw[id], where)
+    if expect is None:
+        kinds: dict[str, Kind | None] = {c: (types or {}).get(c) for c in raw.columns if c not in {id, label, *drop}}
+    else:
+        kinds = dict(_expected(raw.columns, expect, where))
+    columns = pl.DataFrame([feature(raw[name], kind, where) for name, kind in kinds.items()])
+    return Table(party, file, ids, columns, None if label is None else _label(raw[label], where))
+
+
+def _check_named(
+    names: list[str],
+    where: str,
+    *,
+    id: str,  # noqa: A002
+    label: str | None,
+    drop: Collection[str],
+    types: Mapping[str, Kind],
+) -> None:
+    """Refuse names of columns that are not there, or that are asked to be two things."""
+    if isinstance(drop, str):
+        raise TableError(f"{where}: drop takes a list of column names, not the text {drop!r}")
+    for role, name in [("id", id), ("label", label), *(("drop", d) for d in drop), *(("types", t) for t in types)]:
+        if name is not None and name not in names:
+            raise TableError(f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}")
+    if id == label:
+        raise TableError(f"{where}: column {id!r} is named both as id and as label; name two columns")
+    for name in (id, label):
+        if name in drop or name in types:
+            raise TableError(f"{where}: column {name!r} holds ids or labels; drop and types are for features")
+    for name, kind in types.items():
+        if kind not in {"numeric", "categorical"}:
+            raise TableError(f"{where}: types says {kind!r} for column {name!r}; known are: categorical, numeric")
+
+
+def _expected(names: list[str], expect: Mapping[str, Kind], where: str) -> Mapping[str, Kind]:
+    missing = [name for name in expect if name not in names]
+    if missing:
+        raise TableError(
+            f"{where}: the model was trained on {some(missing)}, which the table does not have"
+            f"{nearest(missing[0], names)}; add the column, empty where it is not known"
+        )
+    return expect
+
+
+def _ids(column: pl.Series, where: str) -> pl.Series:
+    """Return the ids as text, or say which are missing, repeated or no longer exact."""
+    if column.dtype.is_nested() or column.dtype in {pl.Binary, pl.Object}:
+        raise TableError(f"{where}: id column {column.name!r} is of type {column.dtype}; expected text or numbers")
+    if (
+        column.dtype.is_float()
+        and (column.fill_nan(None).abs() > (2**24 if column.dtype == pl.Float32 else 2**53)).any()
+    ):
+        raise TableError(
+            f"{where}: id column {column.name!r} holds numbers too large for {column.dtype} to tell neighbours apart; "
+            f"read the ids as text"
+        )
+    ids = cells.as_text(column)
+    if ids.null_count():
+        rows = some((row + 1 for row in ids.is_null().arg_true()), 5)
+        raise TableError(f"{where}: id column {ids.name!r} has no id in row {rows}; give each row one, or leave it out")
+    if ids.n_unique() < len(ids):
+        twice = ids.filter(ids.is_duplicated()).unique(maintain_order=True)
+        raise TableError(
+            f"{where}: id column {ids.name!r} must name each row once, but {some(twice)} stand there more than once "
+            f"(as text, trimmed); keep one row for each id"
+        )
+    return ids
+
+
+def _label(column: pl.Series, where: str) -> pl.Series:
+    """Return the labels as they came, null where missing."""
+    if not (cells.is_text(column) or cells.is_number(column)):
+        raise TableError(f"{where}: label column {column.name!r} is of type {column.dtype}; expected numbers or text")
+    if column.dtype.is_float():
+        return column.fill_nan(None)
+    return cells.as_level(column) if cells.is_text(column) else column
+
+
+def _content(column: pl.Series) -> list[bytes]:
+    """Return the bytes of a column: numbers as float64 with NaN for missing, text with its lengths."""
+    if column.dtype != pl.String:
+        numbers = column.cast(pl.Float64).to_numpy().astype("<f8", copy=True)
+        numbers[np.isnan(numbers)] = np.nan
+        return [b"numbers", numbers.tobytes()]
+    lengths = column.str.len_bytes().cast(pl.Int64).fill_null(-1).to_numpy().astype("<i8")
+    return [b"text", lengths.tobytes(), (column.str.join("").item() or "").encode()]

@@ -1,0 +1,85 @@
+"""What stands between a party and what others send it: nothing undeclared leaves, nothing unexpected comes in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyparty.errors import MessageError
+from anyparty.terms import Channel, Declared, Expect, Role, Roster, Tensors
+
+
+def roles(roster: Roster, party: str) -> set[Role]:
+    """Return the roles that a party plays: see ``Declared``."""
+    held: set[Role] = {"any", "active" if party == roster.active else "passive"}
+    if party in roster.blocks:
+        held.add("block")
+    if party in roster.labelers:
+        held.add("host")
+    return held
+
+
+@dataclass
+class Guarded:
+    """A channel that holds its party to the messages that the run declares, and checks what arrives.
+
+    Raises:
+        MessageError: from ``send``, for a tag or direction that is not declared; from ``recv``, for tensors of
+            another name, shape or dtype than expected, or with NaN or infinity in them.
+    """
+
+    channel: Channel
+    roster: Roster
+    declared: Iterable[Declared]
+
+    def __post_init__(self) -> None:
+        self._roles = {name: roles(self.roster, name) for name in self.roster.names}
+        self._allowed: dict[tuple[str, str], bool] = {}
+
+    @property
+    def me(self) -> str:
+        """The party whose end of the channel this is."""
+        return self.channel.me
+
+    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
+        """Send what is declared."""
+        if (to, tag) not in self._allowed:
+            self._allowed[to, tag] = any(
+                message.tag == tag and message.frm in self._roles[self.me] and message.to in self._roles.get(to, set())
+                for message in self.declared
+            )
+        if not self._allowed[to, tag]:
+            raise MessageError(
+                f"party {self.me!r} tried to send {tag!r} to {to!r}, which its method does not declare; "
+                f"declared are {sorted({message.tag for message in self.declared})}"
+            )
+        await self.channel.send(to, tag, tensors)
+
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
+        """Receive and check."""
+        tensors = await self.channel.recv(frm, tag, expect)
+        check(tensors, expect, f"message {tag!r} from {frm!r} to {self.me!r}")
+        return tensors
+
+    async def close(self) -> None:
+        """Close the channel beneath."""
+        await self.channel.close()
+
+
+def check(tensors: Tensors, expect: Mapping[str, Expect], what: str) -> None:
+    """Hold a message to what its receiver expects; a size of -1 in a shape takes any length."""
+    if tensors.keys() != expect.keys():
+        raise MessageError(f"{what}: expected tensors {sorted(expect)}, got {sorted(tensors)}")
+    for name, want in expect.items():
+        got = tensors[name]
+        fits = len(got.shape) == len(want.shape) and all(
+            w in (-1, g) for g, w in zip(got.shape, want.shape, strict=True)
+        )
+        if not fits or got.dtype != want.dtype:
+            raise MessageError(f"{what}: {name!r} should be {want.dtype} {list(want.shape)}, "
+                               f"got {got.dtype} {list(got.shape)}")  # fmt: skip
+        if got.is_floating_point() and not torch.isfinite(got).all():
+            raise MessageError(f"{what}: {name!r} holds NaN or infinity")

@@ -1,0 +1,126 @@
+"""All parties in one process: queues in memory, on one thread, so that a run is a function of its seed.
+
+Messages are copied, so that a simulation cannot share what a network could not.  When every party waits for a
+message that nobody will send, all of them hear so at once instead of hanging.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from torch import Tensor
+
+from anyparty.errors import Deadlock, PartyLost
+from anyparty.terms import Channel, Expect, Tensors
+
+T = TypeVar("T")
+Lane = tuple[str, str, str]  # sender, receiver, tag
+
+
+@dataclass
+class Hub:
+    """The queues between all parties of one process."""
+
+    names: Sequence[str]
+    queues: dict[Lane, deque[dict[str, Tensor]]] = field(default_factory=lambda: defaultdict(deque))
+    waiting: dict[Lane, asyncio.Future[None]] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+
+    def channel(self, me: str) -> InProcess:
+        """Return the end of the channel at the party ``me``."""
+        return InProcess(me, self)
+
+    def wake(self, lane: Lane) -> None:
+        """Let the receiver of ``lane`` look into its queue."""
+        future = self.waiting.pop(lane, None)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def look_for_deadlock(self) -> None:
+        """Tell everybody when all that are still there wait."""
+        waiting = {receiver for _, receiver, _ in self.waiting}
+        if waiting and waiting == set(self.names) - self.gone:
+            lanes = "; ".join(f"{to} waits for {tag!r} from {frm}" for frm, to, tag in sorted(self.waiting))
+            for future in self.waiting.values():
+                if not future.done():
+                    future.set_exception(Deadlock(f"no party can go on: {lanes}"))
+            self.waiting.clear()
+
+
+@dataclass
+class InProcess:
+    """One party's end of a hub."""
+
+    me: str
+    hub: Hub
+
+    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
+        """Copy into the receiver's queue; never waits."""
+        lane = (self.me, to, tag)
+        if to not in self.hub.gone:
+            self.hub.queues[lane].append({name: tensor.detach().clone() for name, tensor in tensors.items()})
+            self.hub.wake(lane)
+
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:  # noqa: ARG002
+        """Take the next message of the lane, or wait for it."""
+        lane = (frm, self.me, tag)
+        queue = self.hub.queues[lane]
+        while not queue:
+            if frm in self.hub.gone:
+                raise PartyLost(frm, f"it left while {self.me!r} waited for {tag!r}")
+            future = asyncio.get_running_loop().create_future()
+            self.hub.waiting[lane] = future
+            self.hub.look_for_deadlock()
+            await future
+        return queue.popleft()
+
+    async def close(self) -> None:
+        """Leave: whoever waits for this party hears so."""
+        self.hub.gone.add(self.me)
+        for lane in [lane for lane in self.hub.waiting if self.me in lane[:2]]:
+            self.hub.wake(lane)
+        self.hub.look_for_deadlock()
+
+
+async def _seat(channel: Channel, part: Callable[[Channel], Awaitable[T]]) -> T:
+    try:
+        return await part(channel)
+    finally:
+        await channel.close()
+
+
+def play(
+    parts: Mapping[str, Callable[[Channel], Awaitable[T]]],
+    wrap: Callable[[Channel], Channel] = lambda channel: channel,
+) -> dict[str, T]:
+    """Run every party's part to its end and return what each returned.
+
+    The first error that is not merely the echo of another party's end is raised, after all have stopped.
+    """
+    hub = Hub(tuple(parts))
+
+    async def all_parts() -> list[T | BaseException]:
+        tasks = [asyncio.ensure_future(_seat(wrap(hub.channel(name)), part)) for name, part in parts.items()]
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    results = _run(all_parts())
+    errors = [result for result in results if isinstance(result, BaseException)]
+    if errors:
+        raise next((error for error in errors if not isinstance(error, PartyLost)), errors[0])
+    return {name: result for name, result in zip(parts, results, strict=True) if not isinstance(result, BaseException)}
+
+
+def _run(work: Awaitable[T]) -> T:
+    """Run a coroutine to its end, also where a loop runs already (a notebook): then on a thread of its own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)  # type: ignore[arg-type]
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()  # type: ignore[arg-type]

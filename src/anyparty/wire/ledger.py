@@ -1,0 +1,90 @@
+"""Who sent what to whom: every message counted, whatever carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from anyparty.terms import Channel, Expect, Tensors
+
+
+@dataclass(frozen=True, order=True)
+class Flow:
+    """One kind of message between two parties."""
+
+    sender: str
+    receiver: str
+    tag: str
+
+
+@dataclass
+class Tally:
+    """How often, and how many bytes of tensors."""
+
+    messages: int = 0
+    bytes_sent: int = 0
+
+
+@dataclass
+class Ledger:
+    """The sum over all messages, by sender, receiver and tag."""
+
+    flows: dict[Flow, Tally] = field(default_factory=dict)
+
+    def add(self, flow: Flow, size: int) -> None:
+        """Count one message of ``size`` bytes."""
+        tally = self.flows.setdefault(flow, Tally())
+        tally.messages += 1
+        tally.bytes_sent += size
+
+    def rows(self) -> list[dict[str, str | int]]:
+        """Return the ledger as plain rows, sorted, for records and reports."""
+        return [
+            {"sender": flow.sender, "receiver": flow.receiver, "tag": flow.tag}
+            | {"messages": tally.messages, "bytes_sent": tally.bytes_sent}
+            for flow, tally in sorted(self.flows.items())
+        ]
+
+    @classmethod
+    def of(cls, rows: list[dict[str, str | int]]) -> Ledger:
+        """Return the ledger that ``rows`` came from."""
+        flows = {
+            Flow(str(row["sender"]), str(row["receiver"]), str(row["tag"])): Tally(
+                int(row["messages"]), int(row["bytes_sent"])
+            )
+            for row in rows
+        }
+        return cls(flows)
+
+
+def size(tensors: Tensors) -> int:
+    """Return the bytes of the tensors themselves."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+@dataclass
+class Counted:
+    """A channel that enters what its party sends into a ledger."""
+
+    channel: Channel
+    ledger: Ledger
+
+    @property
+    def me(self) -> str:
+        """The party whose end of the channel this is."""
+        return self.channel.me
+
+    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
+        """Count, then send."""
+        self.ledger.add(Flow(self.me, to, tag), size(tensors))
+        await self.channel.send(to, tag, tensors)
+
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
+        """Receive; the sender counts."""
+        return await self.channel.recv(frm, tag, expect)
+
+    async def close(self) -> None:
+        """Close the channel beneath."""
+        await self.channel.close()

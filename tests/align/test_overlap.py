@@ -1,0 +1,102 @@
+import io
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from anyparty.align.alignment import Alignment
+from anyparty.align.overlap import SHOWN, Overlap, Pattern
+
+OBSERVED = np.array([[1, 1, 0], [1, 1, 1], [0, 1, 0], [1, 1, 0], [0, 0, 0]], dtype=bool)
+LABELED = np.array([True, False, True, False, True])
+
+
+def shown(overlap):
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(overlap.render())
+    return console.export_text()
+
+
+def test_by_hand():
+    overlap = Overlap.count(OBSERVED, ["a", "b", "c"], LABELED)
+    assert overlap.patterns == (
+        Pattern(parties=("a", "b"), rows=2, labelled=1),
+        Pattern(parties=("a", "b", "c"), rows=1, labelled=0),
+        Pattern(parties=("b",), rows=1, labelled=1),
+        Pattern(parties=(), rows=1, labelled=1),
+    )
+    assert (overlap.rows, overlap.labelled, overlap.by_all) == (5, 3, 1)
+    assert overlap.held == {"a": 3, "b": 4, "c": 1}
+    assert overlap.alone == {"a": 0, "b": 1, "c": 0}
+    assert (overlap.more_patterns, overlap.more_rows, overlap.notes) == (0, 0, ())
+
+
+def test_of_an_alignment():
+    at = {"a": np.array([0, -1]), "b": np.array([0, 1])}
+    overlap = Overlap.of(Alignment(("a", "b"), 2, at), ["a", "b"])
+    assert overlap.patterns == (
+        Pattern(parties=("a", "b"), rows=1, labelled=None),
+        Pattern(parties=("b",), rows=1, labelled=None),
+    )
+    assert overlap.labelled is None
+
+
+@pytest.mark.parametrize("parties", [1, 7, 8, 9, 63, 64, 65, 130])
+def test_counts_equal_those_by_a_dictionary(parties):
+    rng = np.random.default_rng(parties)
+    observed = rng.random((300, parties)) < 0.5
+    observed[:200] = observed[rng.integers(0, 20, 200)]
+    observed[200:] &= rng.random((100, parties)) < 0.5
+    labeled = rng.random(300) < 0.5
+    names = [f"p{k}" for k in range(parties)]
+    who = [tuple(name for name, has in zip(names, row, strict=True) if has) for row in observed]
+    rows, labelled = Counter(who), Counter(w for w, known in zip(who, labeled, strict=True) if known)
+    overlap = Overlap.count(observed, names, labeled)
+    assert len(overlap.patterns) == min(SHOWN, len(rows))
+    assert all((p.rows, p.labelled) == (rows[p.parties], labelled[p.parties]) for p in overlap.patterns)
+    assert [p.rows for p in overlap.patterns] == sorted(rows.values(), reverse=True)[:SHOWN]
+    assert overlap.more_patterns == len(rows) - len(overlap.patterns)
+    assert overlap.more_rows == 300 - sum(p.rows for p in overlap.patterns)
+
+
+def test_a_party_that_shares_no_row_is_noted():
+    observed = np.array([[1, 1, 0], [0, 0, 1], [1, 0, 0]], dtype=bool)
+    assert Overlap.count(observed, ["a", "b", "c"]).notes == (
+        "c shares no row with any other party: check how its ids are written",
+    )
+    assert Overlap.count(observed[:, :1], ["a"]).notes == ()
+
+
+def test_json():
+    overlap = Overlap.count(OBSERVED, ["a", "b", "c"], LABELED)
+    saved = json.loads(json.dumps(overlap.to_json()))
+    assert saved["patterns"][0] == {"parties": ["a", "b"], "rows": 2, "labelled": 1}
+    assert saved["alone"] == {"a": 0, "b": 1, "c": 0}
+    assert saved["rows"] == 5
+
+
+def test_render():
+    observed = np.concatenate([OBSERVED, [[0, 0, 1]] * 2000])
+    text = shown(Overlap.count(observed, ["[red]", "b", "c"], np.ones(2005, dtype=bool)))
+    for line in (
+        "2,005 rows known",
+        "[red], b",
+        "all 3",
+        "nobody with columns",
+        "2,000",
+        "99.8%",
+        "rows that all 3 have",
+    ):
+        assert line in text
+
+
+def test_render_many_parties():
+    observed = np.ones((200, 64), dtype=bool)
+    observed[np.arange(100), np.arange(100) % 64] = False
+    observed[150:] = np.random.default_rng(0).random((50, 64)) < 0.5
+    text = shown(Overlap.count(observed, [f"p{k}" for k in range(64)]))
+    for line in ("all 64", "all but p7", "more patterns", "... 48 more parties"):
+        assert line in text
+    assert max(map(len, text.splitlines())) < 120

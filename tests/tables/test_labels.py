@@ -1,0 +1,121 @@
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from anyparty.errors import TableError
+from anyparty.tables.labels import encode, infer_task
+from anyparty.terms import Task
+
+
+def series(*cells):
+    return pl.Series("sick", list(cells), strict=False)
+
+
+def task_of(*cells, **settings):
+    return infer_task(series(*cells), party="clinic", **settings)
+
+
+def refuses(sentence, *cells, **settings):
+    with pytest.raises(TableError, match=rf"party 'clinic', label column 'sick': .*{sentence}"):
+        task_of(*cells, **settings)
+
+
+class TestInfer:
+    @pytest.mark.parametrize(
+        ("cells", "classes"),
+        [
+            (("no", "yes ", None, "no"), ("no", "yes")),
+            ((True, False, None), ("false", "true")),
+            (("TRUE", "false"), ("false", "true")),
+            ((10, 1, 0, None), ("0", "1", "10")),
+            ((1.0, 0.0, None, float("nan")), ("0", "1")),
+            (("10", "9", "-1", "?"), ("-1", "9", "10")),
+            (("2", "10", "b"), ("10", "2", "b")),
+            (tuple("abcdefghijklmnopqrstuvwxyz"), tuple("abcdefghijklmnopqrstuvwxyz")),
+            (range(20), tuple(map(str, range(20)))),
+        ],
+    )
+    def test_classes(self, cells, classes):
+        assert task_of(*cells) == Task(kind="classification", classes=classes)
+
+    def test_categories_are_classes(self):
+        label = pl.Series("y", ["1.5", "2.5"], dtype=pl.Categorical)
+        assert infer_task(label, party="clinic").classes == ("1.5", "2.5")
+
+    @pytest.mark.parametrize("cells", [range(21), (0.5, 1.0), ("0.5", "1")])
+    def test_quantities(self, cells):
+        assert task_of(*cells).kind == "regression"
+
+    def test_the_user_may_know_better(self):
+        assert task_of(1, 2, 3, kind="regression").kind == "regression"
+        assert task_of(*range(30), kind="classification").outputs == 30
+        assert task_of(0.5, 1.5, kind="classification").classes == ("0.5", "1.5")
+
+    def test_mean_and_scale_are_of_training_rows_and_classes_are_of_all(self):
+        task = task_of(1.5, 3.5, 1000.0, None, train_rows=np.array([0, 1, 3]))
+        assert (task.mean, task.scale) == (2.5, 1.0)
+        assert task_of("a", "b", "c", train_rows=np.array([0, 1])).classes == ("a", "b", "c")
+
+    @pytest.mark.parametrize("cells", [(None, None), ("", "NA"), (float("nan"),)])
+    def test_no_labels(self, cells):
+        refuses("no row for training has a label; at least two", *cells)
+
+    def test_no_labels_in_training(self):
+        refuses("no row for training has a label", None, "a", "b", train_rows=np.array([0]))
+
+    def test_one_class(self):
+        refuses("all labels for training are 'yes'; at least two classes", "yes", None, "yes ")
+        refuses("all labels for training are 'a'", "a", "a", "b", train_rows=np.array([0, 1]))
+
+    def test_one_number(self):
+        refuses("all labels for training are 2.5; at least two values", 2.5, 2.5, 7.0, train_rows=np.array([0, 1]))
+
+    def test_a_cell_that_is_no_number_in_regression(self):
+        refuses("a number was expected for regression, not 'x' in row 2; mend it", "1.5", "x", kind="regression")
+        refuses("a number was expected for regression, not 'inf' in row 2", 1.5, float("inf"), kind="regression")
+
+    def test_a_cell_that_is_no_number_among_many_numbers(self):
+        refuses("nearly all cells are numbers, but not 'x' in row 31; mend", *map(str, range(30)), "x")
+
+    def test_identifiers_are_no_classes(self):
+        refuses(
+            "1200 different values in 1200 labelled rows, such as 'p0', 'p1', are too", *(f"p{i}" for i in range(1200))
+        )
+
+
+class TestEncode:
+    def test_classes(self):
+        y, labeled = encode(series("b", None, "a", " b"), Task(kind="classification", classes=("a", "b")), "clinic")
+        assert y.tolist() == [1, -1, 0, 1]
+        assert y.dtype == torch.int64
+        assert labeled.tolist() == [True, False, True, True]
+
+    def test_the_same_class_however_it_is_written(self):
+        task = task_of("0", "1")
+        for cells in ((0, 1), (0.0, 1.0), ("0.0", "1")):
+            assert encode(series(*cells), task, "clinic")[0].tolist() == [0, 1]
+
+    def test_numbers_are_standardised(self):
+        label = series(1, None, 4, 10)
+        task = infer_task(label, party="clinic", kind="regression")
+        y, labeled = encode(label, task, "clinic")
+        assert y.dtype == torch.float32
+        assert y[labeled].mean().item() == pytest.approx(0, abs=1e-6)
+        assert y[labeled].std(unbiased=False).item() == pytest.approx(1)
+        assert y[1].isnan()
+        assert (y[3] * task.scale + task.mean).item() == pytest.approx(10)
+
+    def test_no_labels_at_prediction(self):
+        for task in (Task(kind="classification", classes=("a", "b")), Task(kind="regression")):
+            assert not encode(series(None, None), task, "clinic")[1].any()
+
+    def test_a_class_that_training_never_saw(self):
+        with pytest.raises(
+            TableError, match=r"'clinic', .*'sick': training never saw the label 'c' in row 2; known are 'a'"
+        ):
+            encode(series("a", "c", None), Task(kind="classification", classes=("a", "b")), "clinic")
+
+    def test_a_label_that_is_no_number(self):
+        with pytest.raises(TableError, match="expected for regression, not 'c' in row 2"):
+            encode(series("1", "c"), Task(kind="regression"), "clinic")

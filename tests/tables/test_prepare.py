@@ -1,0 +1,175 @@
+import copy
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from anyparty.errors import ModelError, TableError
+from anyparty.tables.prepare import Prepare
+from anyparty.tables.table import read_table
+
+
+def table_of(columns, **options):
+    frame = pl.DataFrame(columns, strict=False)
+    return read_table(frame.with_columns(pl.int_range(frame.height).alias("id")), party="clinic", id="id", **options)
+
+
+def rows(*which):
+    return np.array(which, dtype=np.int64)
+
+
+MIXED = {"age": [1.0, 3.0, None, 100.0], "town": ["Ulm", None, "Ulm", "Bonn"], "sick": [True, False, False, True]}
+
+
+class TestFit:
+    def test_by_hand(self):
+        """Training rows 0, 1, 2: ages 1, 3 and the mean 2, so mean 2 and scale sqrt(2/3); sick 1, 0, 0."""
+        prepare = Prepare.fit(table_of(MIXED), rows(0, 1, 2))
+        assert prepare.names == ("age", "sick", "town=Ulm", "town=(missing)")
+        assert prepare.width == 4
+        assert prepare.numeric.fill == pytest.approx((2, 1 / 3))
+        assert prepare.numeric.mean == pytest.approx((2, 1 / 3))
+        assert prepare.numeric.scale == pytest.approx((np.sqrt(2 / 3), np.sqrt(2) / 3))
+        out = prepare.apply(table_of(MIXED))
+        assert out.dtype == np.float32
+        assert out[:, 0] == pytest.approx([-np.sqrt(1.5), np.sqrt(1.5), 0, 98 * np.sqrt(1.5)])
+        assert out[:, 2:].tolist() == [[1, 0], [0, 1], [1, 0], [0, 0]]  # Bonn was never seen
+
+    def test_rows_outside_training_teach_nothing(self):
+        other = {name: [*values[:3], None if name == "town" else 7] for name, values in MIXED.items()}
+        assert Prepare.fit(table_of(MIXED), rows(0, 1, 2)) == Prepare.fit(table_of(other), rows(0, 1, 2))
+        assert Prepare.fit(table_of(MIXED), rows(0, 1, 3)) != Prepare.fit(table_of(other), rows(0, 1, 3))
+
+    def test_median_and_raw(self):
+        table = table_of({"x": [1.0, 2.0, 30.0, None], "n": [5, 6, 7, 8]})
+        prepare = Prepare.fit(table, rows(0, 1, 2, 3), scale=False, impute="median")
+        assert prepare.apply(table).tolist() == [[1, 5], [2, 6], [30, 7], [2, 8]]
+
+    def test_many_columns_are_fitted_a_few_at_a_time(self, monkeypatch):
+        table = table_of({f"c{j}": np.random.default_rng(j).normal(size=9) for j in range(7)})
+        whole = Prepare.fit(table, np.arange(9))
+        expected = whole.apply(table)
+        monkeypatch.setattr("anyparty.tables.fitted.CHUNK", 20)
+        monkeypatch.setattr("anyparty.tables.prepare.CHUNK", 20)
+        assert Prepare.fit(table, np.arange(9)) == whole
+        assert (whole.apply(table) == expected).all()
+
+    def test_constant_columns_become_zeros(self):
+        table = table_of({"x": [3.3, 3.3, None], "big": [1e30, 1e30, 1e30]})
+        assert (Prepare.fit(table, rows(0, 1, 2)).apply(table) == 0).all()
+
+    def test_no_columns(self):
+        table = table_of({"y": [1, 2]}, label="y")
+        assert Prepare.fit(table, rows(0, 1)).apply(table).shape == (2, 0)
+
+    @pytest.mark.parametrize("empty", [[None, None, 1.0], [None, "", "x"]])
+    def test_column_that_is_empty_in_training(self, empty):
+        table = table_of({"age": empty, "other": [1, 2, 3]})
+        with pytest.raises(
+            TableError, match=r"'clinic', data frame: 'age' is empty in all 2 training rows; leave it out"
+        ):
+            Prepare.fit(table, rows(0, 1))
+
+    def test_no_training_rows(self):
+        with pytest.raises(TableError, match="none of its rows is for training"):
+            Prepare.fit(table_of(MIXED), rows())
+
+    def test_too_many_levels(self, monkeypatch):
+        monkeypatch.setattr("anyparty.tables.fitted.MANY_LEVELS", 2)
+        with pytest.raises(
+            TableError, match=r"column 'town' has 3 different values .* at most 2 can be encoded; group"
+        ):
+            Prepare.fit(table_of(MIXED), rows(0, 1, 3))
+
+
+class TestApply:
+    PREPARE = Prepare.fit(table_of(MIXED), rows(0, 1, 2, 3))
+
+    def test_columns_are_matched_by_name(self):
+        shuffled = table_of({"extra": ["x"] * 4, **dict(reversed(MIXED.items()))})
+        assert (self.PREPARE.apply(shuffled) == self.PREPARE.apply(table_of(MIXED))).all()
+
+    def test_rows_do_not_depend_on_each_other(self):
+        whole = self.PREPARE.apply(table_of(MIXED))
+        for i in range(4):
+            one = table_of(
+                {name: values[i : i + 1] for name, values in MIXED.items()},
+                types=dict.fromkeys(["town"], "categorical"),
+            )
+            assert (self.PREPARE.apply(one) == whole[i]).all()
+
+    def test_kinds_are_what_read_table_expects(self):
+        assert self.PREPARE.kinds == {"age": "numeric", "sick": "numeric", "town": "categorical"}
+        again = table_of({**MIXED, "note": [[1]] * 4}, expect=self.PREPARE.kinds)
+        assert (self.PREPARE.apply(again) == self.PREPARE.apply(table_of(MIXED))).all()
+
+    def test_missing_column(self):
+        table = table_of({"agee": [1], "town": ["Ulm"], "sick": [True]})
+        with pytest.raises(
+            TableError, match=r"'clinic', data frame: .* trained on 'age', .* did you mean 'agee'\?; add"
+        ):
+            self.PREPARE.apply(table)
+
+    def test_text_where_numbers_were(self):
+        with pytest.raises(TableError, match=r"column 'age' holds text, such as 'old', 'new', where numbers were"):
+            self.PREPARE.apply(table_of({"age": ["old", "new"], "town": ["Ulm", "x"], "sick": [1, 0]}))
+
+    def test_numbers_where_categories_were_are_their_names(self):
+        prepare = Prepare.fit(table_of({"code": ["1", "b"]}, types={"code": "categorical"}), rows(0, 1))
+        assert prepare.apply(table_of({"code": [1.0, 2.0]})).tolist() == [[1, 0], [0, 0]]
+
+    def test_a_number_that_no_float32_holds(self):
+        table = table_of({"x": [0.0, 1e-30]})
+        with pytest.raises(TableError, match="column 'x' has a number too far from those of training"):
+            Prepare.fit(table, rows(0, 1)).apply(table_of({"x": [1e30]}))
+
+
+class TestJson:
+    @settings(max_examples=25, deadline=None)
+    @given(
+        numbers=hnp.arrays(np.float64, st.tuples(st.integers(2, 8), st.just(3)), elements=st.floats(-1e6, 1e6)),
+        towns=st.lists(st.none() | st.text(max_size=3), min_size=8, max_size=8),
+        scale=st.booleans(),
+    )
+    def test_round_trip_gives_the_same_bits(self, numbers, towns, scale):
+        n = len(numbers)
+        columns = {f"c{j}": numbers[:, j] for j in range(3)} | {"town": ["x", *towns[1:n]]}
+        table = table_of(columns, types={"town": "categorical"})
+        prepare = Prepare.fit(table, np.arange(n), scale=scale)
+        again = Prepare.from_json(json.loads(json.dumps(prepare.to_json())))
+        assert again == prepare
+        assert again.apply(table).tobytes() == prepare.apply(table).tobytes()
+        assert again == prepare  # what apply keeps is no part of it
+
+    @pytest.mark.parametrize(
+        ("place", "value", "sentence"),
+        [
+            (["format"], "anyparty.prepare.9", r"format: Input should be 'anyparty\.prepare\.1'"),
+            (["party"], 3, "party: Input should be a valid string"),
+            (["class"], "os.system", "class: Extra inputs are not permitted"),
+            (["numeric", "fill"], [1.0], "numeric: .* one value for each numeric column"),
+            (["numeric", "fill", 0], "1.0", r"numeric\.fill\.0: Input should be a valid number"),
+            (["numeric", "mean", 0], float("nan"), r"numeric\.mean\.0: Input should be a finite number"),
+            (["numeric", "mean"], None, "numeric: .* one value for each numeric column"),
+            (["numeric", "scale", 0], 0.0, r"numeric\.scale\.0: Input should be greater than 0"),
+            (["categorical", "levels", 0], [], r"categorical\.levels\.0: Tuple should have at least 1 item"),
+            (["categorical", "levels", 0], ["a", "a"], "categorical: .* levels must be different"),
+            (["categorical", "levels", 0, 0], b"x", "bytes is not JSON serializable"),
+        ],
+    )
+    def test_what_is_not_a_preparation(self, place, value, sentence):
+        saved = copy.deepcopy(TestApply.PREPARE.to_json())
+        inner = saved
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = value
+        with pytest.raises(ModelError, match=f"the saved preparation .* not what was expected: .*{sentence}"):
+            Prepare.from_json(saved)
+
+    def test_truncated(self):
+        with pytest.raises(ModelError, match="numeric: Field required"):
+            Prepare.from_json({"format": "anyparty.prepare.1", "party": "a"})

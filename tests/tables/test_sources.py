@@ -1,0 +1,159 @@
+import gzip
+import sys
+from pathlib import Path
+
+import pandas as pd
+import polars as pl
+import pytest
+
+from anyparty.errors import TableError
+from anyparty.tables.table import read_table
+
+ROWS = pl.DataFrame({"id": ["a", "b", "c"], "age": [31, None, 52], "town": ["Ulm", "Bonn", None]})
+
+
+def read(source, **settings):
+    return read_table(source, party="clinic", **{"id": "id"} | settings)
+
+
+def write(path: Path, text: str | bytes) -> Path:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """Return the same table, in every form that can be read."""
+    ROWS.write_csv(tmp_path / "t.csv")
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress((tmp_path / "t.csv").read_bytes()))
+    ROWS.write_parquet(tmp_path / "t.parquet")
+    frame = pd.DataFrame({"age": [31, None, 52], "town": ["Ulm", "Bonn", None]}, index=pd.Index(list("abc"), name="id"))
+    files = [tmp_path / name for name in ("t.csv", "t.csv.gz", "t.parquet")]
+    return [*files, str(files[0]), ROWS, ROWS.lazy(), frame, frame.reset_index()]
+
+
+def test_every_source_gives_the_same_table(sources):
+    tables = [read(source) for source in sources]
+    assert {table.fingerprint for table in tables} == {tables[0].fingerprint}
+    for table in tables:
+        assert table.ids.to_list() == ["a", "b", "c"]
+        assert table.columns.rows() == [(31, "Ulm"), (None, "Bonn"), (52, None)]
+    assert [table.source for table in tables[:5]] == ["t.csv", "t.csv.gz", "t.parquet", "t.csv", "data frame"]
+
+
+def test_byte_order_mark_windows_lines_blank_lines_and_blanks_around_names(tmp_path):
+    table = read(write(tmp_path / "t.csv", b'\xef\xbb\xbfid, age\r\n1,2\r\n\r\n"3",4\r\n\r\n'))
+    assert table.ids.to_list() == ["1", "3"]
+    assert table.columns.to_dict(as_series=False) == {"age": [2.0, 4.0]}
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(TableError, match=r"party 'clinic': there is no file .*nowhere\.csv; check the path"):
+        read(tmp_path / "nowhere.csv")
+
+
+def test_folder(tmp_path):
+    with pytest.raises(TableError, match=r"is a folder; name one \.csv"):
+        read(tmp_path)
+
+
+def test_unknown_extension(tmp_path):
+    with pytest.raises(TableError, match=r"t\.xlsx is none of \.csv, \.csv\.gz, \.parquet; convert it"):
+        read(write(tmp_path / "t.xlsx", "id\n1\n"))
+
+
+def test_unreadable_file(tmp_path, monkeypatch):
+    def refuse(*_args, **_settings):
+        raise PermissionError("permission denied")
+
+    monkeypatch.setattr(pl, "read_parquet", refuse)
+    with pytest.raises(TableError, match=r"cannot be read as \.parquet: permission denied"):
+        read(write(tmp_path / "t.parquet", b"PAR1"))
+
+
+@pytest.mark.parametrize("text", ["", "\n", "\n\n"])
+def test_empty_file(tmp_path, text):
+    with pytest.raises(TableError, match=r"t\.csv is empty"):
+        read(write(tmp_path / "t.csv", text))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.csv", "id,age\n1,2\n1,2,3\n"),
+        ("t.csv", 'id,age\n"1,2\n3,4\n'),
+        ("t.csv.gz", gzip.compress(b"id,age\n1,2\n")[:20]),
+        ("t.csv.gz", b"id,age\n1,2\n"),
+        ("t.parquet", b"id,age\n1,2\n"),
+    ],
+)
+def test_malformed_file(tmp_path, name, content):
+    with pytest.raises(TableError, match=rf"{name} cannot be read as .*; export it again"):
+        read(write(tmp_path / name, content))
+
+
+@pytest.mark.parametrize("text", ["id,\xe9\n1,2\n", "id,age\n1,\xe9\n"])
+def test_not_utf8(tmp_path, text):
+    with pytest.raises(TableError, match=r"t\.csv (is not UTF-8 text; save|cannot be read as \.csv: invalid utf-8)"):
+        read(write(tmp_path / "t.csv", text.encode("latin-1")))
+
+
+def test_semicolons(tmp_path):
+    with pytest.raises(TableError, match=r"seems to be separated by ';'; save it with commas"):
+        read(write(tmp_path / "t.csv", "id;age\n1;2\n"))
+
+
+def test_duplicate_column_names(tmp_path):
+    with pytest.raises(TableError, match=r"t\.csv: column names must differ, but 'age' stands there more than once"):
+        read(write(tmp_path / "t.csv", "id,age, age\n1,2,3\n"))
+    with pytest.raises(TableError, match="data frame: column names must differ, but 'age'"):
+        read(pd.DataFrame([[1, 2, 3]], columns=["id", "age", "age"]))
+
+
+def test_lazy_frame_that_fails(tmp_path):
+    with pytest.raises(TableError, match="party 'clinic': the lazy frame cannot be collected: .*; mend its query"):
+        read(pl.scan_parquet(tmp_path / "nowhere.parquet"))
+    with pytest.raises(TableError, match="the lazy frame cannot be collected"):
+        read(ROWS.lazy().select("nothing"))
+
+
+def test_not_a_table():
+    with pytest.raises(TableError, match=r"party 'clinic': a table is read from .* not from list"):
+        read([1, 2])
+
+
+def test_pandas_ids_made_floats_by_gaps_match_whole_numbers():
+    frame = pd.DataFrame({"id": [7, None, 8], "age": [1, 2, 3]}).dropna()
+    assert read(frame).ids.to_list() == ["7", "8"]
+
+
+def test_pandas_mixed_objects_are_read_as_text():
+    frame = pd.DataFrame({"id": [7, "x7"], "town": pd.Categorical(["Ulm", "Bonn"]), 3: [True, None]})
+    table = read(frame)
+    assert table.ids.to_list() == ["7", "x7"]
+    assert table.kinds == {"town": "categorical", "3": "numeric"}
+    assert table.columns["3"].to_list() == [1, None]
+
+
+def test_pandas_objects_that_are_no_scalars():
+    with pytest.raises(TableError, match=r"data frame: column 'age' has cells that are neither numbers nor text"):
+        read(pd.DataFrame({"id": [1, 2], "age": [[1], {}]}))
+
+
+def test_pandas_without_pyarrow(monkeypatch):
+    def missing(*_args, **_settings):
+        raise ModuleNotFoundError("pyarrow")
+
+    monkeypatch.setattr(pl, "from_pandas", missing)
+    with pytest.raises(TableError, match=r"needs pyarrow: pip install 'anyparty\[pandas\]'"):
+        read(pd.DataFrame({"id": [1]}))
+
+
+def test_pandas_is_not_imported_to_read_a_table():
+    import subprocess  # noqa: PLC0415
+
+    code = (
+        "import sys, polars as pl; from anyparty.tables.table import read_table as r; "
+        "r(pl.DataFrame({'id': [1]}), party='a', id='id'); sys.exit('pandas' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603

@@ -1,0 +1,232 @@
+import datetime as dt
+import string
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anyparty.errors import TableError
+from anyparty.tables import cells
+from anyparty.tables.table import read_table
+
+
+def read(columns, **settings):
+    """Read a data frame, with ids if it brings none."""
+    frame = pl.DataFrame(columns)
+    if "id" not in frame.columns:
+        frame = frame.with_columns(pl.int_range(frame.height).alias("id"))
+    return read_table(frame, party="clinic", **{"id": "id"} | settings)
+
+
+def refuses(sentence: str, columns, **settings):
+    with pytest.raises(TableError, match=sentence) as caught:
+        read(columns, **settings)
+    assert str(caught.value).startswith("party 'clinic', data frame")
+
+
+class TestIds:
+    def test_one_id_however_it_is_written(self):
+        for ids in ([7, 12], [7.0, 12.0], [" 7", "12 "], ["7", "12"], ["7.0", "12.0"]):
+            assert read({"id": ids}).ids.to_list() == ["7", "12"], ids
+
+    def test_what_is_not_a_whole_number_stays(self):
+        ids = ["007", "7.5", "7.00", "v7.0", "-3", "x y"]
+        assert read({"id": ids}).ids.to_list() == ids
+        assert read({"id": [7.5, 3.0]}).ids.to_list() == ["7.5", "3"]
+
+    def test_large_whole_floats_are_not_written_with_an_exponent(self):
+        assert read({"id": [9007199254740991.0, 1e15]}).ids.to_list() == ["9007199254740991", "1000000000000000"]
+
+    @given(st.lists(st.integers(-(2**53), 2**53), min_size=1, unique=True))
+    def test_whole_numbers_round_trip_as_any_type(self, ids):
+        expected = [str(i) for i in ids]
+        assert read({"id": pl.Series(ids, dtype=pl.Int64)}).ids.to_list() == expected
+        assert read({"id": pl.Series([f" {i}\t" for i in ids])}).ids.to_list() == expected
+        if max(map(abs, ids)) < 2**53:
+            assert read({"id": pl.Series(ids, dtype=pl.Float64)}).ids.to_list() == expected
+
+    @given(st.lists(st.text(string.ascii_letters + "-_é漢", min_size=1), min_size=1, unique=True))
+    def test_text_round_trips(self, ids):
+        ids = [i for i in ids if i not in cells.MISSING] or ["x"]
+        assert read({"id": ids}).ids.to_list() == ids
+
+    def test_duplicates(self):
+        refuses(
+            r"id column 'id' must name each row once, but '7', 'b', 'c' and 1 more stand there more than once",
+            {"id": ["7", "b", "7 ", "7.0", "b", "c", "c", "d", "d"]},
+        )
+
+    @pytest.mark.parametrize("empty", [None, "", "  ", "NA", "nan"])
+    def test_missing_ids(self, empty):
+        refuses(r"id column 'id' has no id in row '2', '4'; give", {"id": ["a", empty, "b", empty]})
+
+    def test_nan_id(self):
+        refuses(r"has no id in row '2'", {"id": [1.0, float("nan")]})
+
+    def test_floats_too_large_to_be_ids(self):
+        refuses(r"id column 'id' holds numbers too large for Float64 .*; read the ids as text", {"id": [2.0**60]})
+
+    def test_ids_of_a_type_that_is_no_id(self):
+        refuses(r"id column 'id' is of type List\(Int64\); expected text or numbers", {"id": [[1], [2]]})
+
+
+class TestNames:
+    def test_missing_id_column(self):
+        refuses(r"there is no column 'ids', named as id; did you mean 'id'\?", {"age": [1]}, id="ids")
+
+    def test_missing_label_column(self):
+        refuses(r"there is no column 'sicc', named as label; did you mean 'sick'\?", {"sick": [1]}, label="sicc")
+
+    def test_drop_and_types_that_do_not_exist(self):
+        refuses(r"there is no column 'agee', named as drop; did you mean 'age'\?", {"age": [1]}, drop=["agee"])
+        refuses(r"there is no column 'zzz', named as types; known are: age, id", {"age": [1]}, types={"zzz": "numeric"})
+
+    def test_one_column_asked_to_be_two_things(self):
+        refuses(r"'id' is named both as id and as label", {"age": [1]}, label="id")
+        refuses(r"'id' holds ids or labels; drop and types", {"age": [1]}, drop=["id"])
+        refuses(r"'y' holds ids or labels; drop and types", {"y": [1]}, label="y", types={"y": "numeric"})
+
+    def test_unknown_kind_and_drop_as_text(self):
+        refuses(r"types says 'number' for column 'age'; known are", {"age": [1]}, types={"age": "number"})
+        refuses(r"drop takes a list of column names, not the text 'age'", {"age": [1]}, drop="age")
+
+    def test_column_without_a_name(self):
+        refuses(r"column '' has no name \(pandas writes its index so\)", {"": [0, 1], "age": [1, 2]})
+        assert read({"": [0, 1], "age": [1, 2]}, drop=[""]).columns.columns == ["age"]
+
+    def test_no_rows(self):
+        refuses("there are no rows; at least one was expected", {"id": [], "age": []})
+
+
+class TestColumns:
+    def test_kinds(self):
+        table = read(
+            {
+                "whole": [1, None],
+                "real": [0.5, float("nan")],
+                "truth": [True, None],
+                "number text": [" 1.5", "?"],
+                "truth text": ["TRUE", "false"],
+                "town": [" Ulm ", "N/A"],
+                "category": pl.Series(["1", "2"], dtype=pl.Categorical),
+                "empty": [None, None],
+            }
+        )
+        assert table.columns.drop("category").rows() == [
+            (1, 0.5, True, 1.5, 1.0, "Ulm", None),
+            (None, None, None, None, 0.0, None, None),
+        ]
+        assert [name for name, kind in table.kinds.items() if kind == "categorical"] == ["town", "category"]
+        assert len(table) == 2
+
+    def test_labels_only(self):
+        table = read({"y": [1, None]}, label="y")
+        assert table.columns.width == 0
+        assert table.kinds == {}
+        assert len(table) == 2
+        assert table.label.to_list() == [1, None]
+
+    def test_drop_and_types(self):
+        table = read({"zip": ["01234", "99999"], "code": [1.0, 2.5], "note": ["x", "y"]}, drop=["note"])
+        assert table.kinds == {"zip": "numeric", "code": "numeric"}
+        table = read(
+            {"zip": ["01234", "99999"], "code": [1.0, 2.5]}, types={"zip": "categorical", "code": "categorical"}
+        )
+        assert table.columns.rows() == [("01234", "1"), ("99999", "2.5")]
+
+    def test_a_cell_that_is_no_number_among_many_numbers(self):
+        refuses(
+            r"column 'age' has cells that are not numbers: 'old' in row 3\. Nearly all others are: mend them.* or "
+            r"declare the column categorical",
+            {"age": ["1", "2", "old", None, *map(str, range(20))]},
+        )
+
+    def test_below_nine_in_ten_it_is_a_category(self):
+        assert read({"grade": [*map(str, range(8)), "A", "B"]}).kinds == {"grade": "categorical"}
+
+    def test_declared_numeric(self):
+        refuses(
+            r"column 'age' has cells that are not numbers: 'a' in row 1, 'b' in row 2, 'c' in row 3 and 1 more",
+            {"age": ["a", "b", "c", "d", "5"]},
+            types={"age": "numeric"},
+        )
+
+    @pytest.mark.parametrize("cells_of", [[1.0, float("-inf")], ["1", "-inf"], [1.0, 1e39]])
+    def test_infinity(self, cells_of):
+        refuses(r"column 'age' has numbers that are infinite or too large .*'.*' in row 2; mend", {"age": cells_of})
+
+    @pytest.mark.parametrize(
+        ("cells_of", "kind"), [([dt.date(2020, 1, 1)], "Date"), ([[1, 2]], r"List\(Int64\)"), ([b"x"], "Binary")]
+    )
+    @pytest.mark.parametrize("types", [None, {"day": "categorical"}])
+    def test_unsupported_type(self, cells_of, kind, types):
+        refuses(
+            rf"column 'day' is of type {kind}; expected numbers, .*: drop it, or convert",
+            {"day": cells_of},
+            types=types,
+        )
+        assert read({"day": cells_of}, drop=["day"]).columns.width == 0
+
+    def test_identifiers_and_free_text(self):
+        note = [f"note {i}" for i in range(1001)]
+        refuses(r"column 'note' is text with 1001 different values in 1001 rows, such as 'note 0'", {"note": note})
+        assert read({"note": note}, drop=["note"]).kinds == {}
+        assert read({"note": note}, types={"note": "categorical"}).kinds == {"note": "categorical"}
+        assert read({"note": note * 2, "id": range(2002)}).kinds == {"note": "categorical"}
+        assert read({"note": note[:1000]}).kinds == {"note": "categorical"}
+
+
+class TestExpect:
+    """Reading a table for a model that was trained on certain columns."""
+
+    def test_others_are_ignored_and_kinds_are_the_models(self):
+        frame = {"note": [[1], [2]], "zip": ["01", "02"], "day": [dt.date(2020, 1, 1)] * 2, "age": [None, None]}
+        table = read(frame, expect={"age": "numeric", "zip": "categorical"})
+        assert table.columns.rows() == [(None, "01"), (None, "02")]
+        assert table.kinds == {"age": "numeric", "zip": "categorical"}
+
+    def test_missing_column(self):
+        refuses(
+            r"the model was trained on 'age', which the table does not have; did you mean 'agee'\?; add the column",
+            {"agee": [1]},
+            expect={"age": "numeric"},
+        )
+
+    def test_text_where_numbers_were(self):
+        refuses(r"column 'age' has cells that are not numbers: 'x'", {"age": ["x", "y"]}, expect={"age": "numeric"})
+
+
+BASE = {"id": ["a", "b"], "age": [1.5, None], "town": ["xy", "z"], "y": ["0", None]}
+
+
+class TestFingerprint:
+    def of(self, **changes):
+        return read(BASE | changes, label="y").fingerprint
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"id": ["a", "c"]},
+            {"age": [1.5, 0.0]},
+            {"age": [None, 1.5]},
+            {"town": ["x", "yz"]},
+            {"town": ["xy", None]},
+            {"y": ["0", "1"]},
+            {"more": [1, 2]},
+        ],
+    )
+    def test_changes_with_any_cell(self, changes):
+        assert self.of(**changes) != self.of()
+
+    def test_changes_with_a_name_and_an_order(self):
+        table = read(BASE, label="y")
+        renamed = read({"tOwn" if k == "town" else k: v for k, v in BASE.items()}, label="y")
+        assert renamed.fingerprint != table.fingerprint
+        assert read(pl.DataFrame(BASE).reverse(), label="y").fingerprint != table.fingerprint
+
+    def test_is_stable(self):
+        assert self.of() == "f6884ea8378142869bc26a2dfbe034a6f37f77a479036771cac0b508241b697c"
+
+    def test_missing_text_is_not_empty_text(self):
+        assert self.of(town=["xyz", None]) != self.of(town=[None, "xyz"])
