@@ -42,9 +42,11 @@ def test_every_source_gives_the_same_table(sources):
 
 
 def test_byte_order_mark_windows_lines_blank_lines_and_blanks_around_names(tmp_path):
-    table = read(write(tmp_path / "t.csv", b'\xef\xbb\xbfid, age\r\n1,2\r\n\r\n"3",4\r\n\r\n'))
-    assert table.ids.to_list() == ["1", "3"]
-    assert table.columns.to_dict(as_series=False) == {"age": [2.0, 4.0]}
+    content = b'\xef\xbb\xbfid, age\r\n1,2\r\n\r\n"3",4\r\n\r\n'
+    for path in (write(tmp_path / "t.csv", content), write(tmp_path / "t.csv.gz", gzip.compress(content))):
+        table = read(path)
+        assert table.ids.to_list() == ["1", "3"]
+        assert table.columns.to_dict(as_series=False) == {"age": [2.0, 4.0]}
 
 
 def test_missing_file(tmp_path):
@@ -111,7 +113,7 @@ def test_duplicate_column_names(tmp_path):
 
 
 def test_lazy_frame_that_fails(tmp_path):
-    with pytest.raises(TableError, match="party 'clinic': the lazy frame cannot be collected: .*; mend its query"):
+    with pytest.raises(TableError, match=r"party 'clinic': the lazy frame cannot be collected: .*; mend its query"):
         read(pl.scan_parquet(tmp_path / "nowhere.parquet"))
     with pytest.raises(TableError, match="the lazy frame cannot be collected"):
         read(ROWS.lazy().select("nothing"))

@@ -24,18 +24,18 @@ from numpy.typing import NDArray
 from anyparty.align import plain
 from anyparty.align.alignment import Alignment
 from anyparty.align.overlap import Overlap
-from anyparty.blocks.splits import TRAIN, split
+from anyparty.blocks.splits import split
 from anyparty.config import Config, MethodSettings, TrainSettings
 from anyparty.errors import ConfigError, TableError, nearest
 from anyparty.methods.method import Method
 from anyparty.nets.mlp import MLP, Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.model import Model
+from anyparty.run.party import labeled_rows, task_of
 from anyparty.run.simulate import train
 from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
 from anyparty.tables import sources
-from anyparty.tables.labels import infer_task
 from anyparty.tables.table import Table, read_table
 from anyparty.terms import Party, Roster, Task
 
@@ -138,10 +138,7 @@ class Federation:
     @cached_property
     def labeled(self) -> NDArray[np.bool_]:
         """[N], rows whose label the active party knows."""
-        label = self.label(self.roster.active)
-        at = self.alignment.position[self.roster.active]
-        known = label.is_not_null().to_numpy()
-        return np.where(at >= 0, known[at], False)
+        return labeled_rows(self.tables[self.roster.active], self.alignment.position[self.roster.active])
 
     def label(self, party: str) -> pl.Series:
         """Return a label holder's label column."""
@@ -165,10 +162,8 @@ class Federation:
         Raises:
             TableError: no labels, or a single class.
         """
-        at = self.alignment.position[self.roster.active]
-        rows = at[(at >= 0) & (use == TRAIN)]
-        kind = self.config.federation.task
-        return infer_task(self.label(self.roster.active), party=self.roster.active, kind=kind, train_rows=rows)
+        active = self.roster.active
+        return task_of(self.tables[active], self.alignment.position[active], use, self.config.federation.task)
 
     # Training
 

@@ -17,6 +17,41 @@ from anyparty.terms import Roster
 Labels = Mapping[str, tuple[Tensor, Tensor]]
 
 
+def own_rows(
+    position: NDArray[np.int64],
+    *,
+    features: NDArray[np.float32] | None = None,
+    labels: tuple[Tensor, Tensor] | None = None,
+    observed: Tensor | None = None,
+    key: Tensor | None = None,
+    device: torch.device | str = "cpu",
+) -> Rows:
+    """Return what one party knows of N aligned rows.
+
+    Args:
+        position: [N], its own row of each aligned row, -1 where it has none.
+        features: its prepared block [n_k, width]; ``None`` without columns.
+        labels: of its own rows, (y [n_k], labeled [n_k]); ``None`` without labels.
+        observed: [N, K], at hosts.
+        key: [N], at hosts.
+        device: where tensors go.
+
+    """
+    block = y = labeled = None
+    if features is not None:
+        block = Block(torch.from_numpy(features).to(device), torch.from_numpy(position).to(device))
+    if labels is not None:
+        y, labeled = (part.to(device) for part in _spread(labels, position))
+    return Rows(
+        n=len(position),
+        block=block,
+        y=y,
+        labeled=labeled,
+        observed=None if observed is None else observed.to(device),
+        key=None if key is None else key.to(device),
+    )
+
+
 def assemble(
     alignment: Alignment,
     roster: Roster,
@@ -24,37 +59,33 @@ def assemble(
     labels: Labels | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, Rows]:
-    """Return each party's ``Rows``.
+    """Return every party's ``Rows``, where one process knows all.
 
     Args:
         alignment: who has which of N rows.
         roster: the parties.
-        features: each party's prepared block [n_k, width]; a party that is not there has no rows.
-        labels: of label holders, for their own rows: (y [n_k], labeled [n_k]).
+        features: by party, its prepared block [n_k, width]; a party that is not there has no rows.
+        labels: by label holder, for its own rows: (y [n_k], labeled [n_k]).
         device: where tensors go.
 
     """
-    here = {name: torch.from_numpy(alignment.position[name]) for name in features}
-    nobody = torch.full((alignment.n,), -1)
-    observed = torch.stack([here.get(name, nobody) >= 0 for name in roster.blocks], dim=1).to(device)
-    key = row_keys(alignment).to(device)
-    every: dict[str, Rows] = {}
-    for name in roster.names:
-        block = y = labeled = None
-        if name in features and name in roster.blocks:
-            block = Block(torch.from_numpy(features[name]).to(device), here[name].to(device))
-        if labels and name in labels:
-            y, labeled = (part.to(device) for part in _spread(labels[name], alignment.position[name]))
+    nobody = np.full(alignment.n, -1)
+    position = {name: alignment.position[name] if name in features else nobody for name in roster.names}
+    observed = torch.from_numpy(np.stack([position[name] >= 0 for name in roster.blocks], axis=1))
+    key = row_keys(alignment)
+
+    def rows(name: str) -> Rows:
         host = name in roster.labelers
-        every[name] = Rows(
-            n=alignment.n,
-            block=block,
-            y=y,
-            labeled=labeled,
+        return own_rows(
+            position[name],
+            features=features.get(name) if name in roster.blocks else None,
+            labels=(labels or {}).get(name),
             observed=observed if host else None,
             key=key if host else None,
+            device=device,
         )
-    return every
+
+    return {name: rows(name) for name in roster.names}
 
 
 def _spread(labels: tuple[Tensor, Tensor], position: NDArray[np.int64]) -> tuple[Tensor, Tensor]:

@@ -75,7 +75,8 @@ def read_table(
 
     Ids of any type are compared as text after trimming: the number 7, the texts " 7" and "7", and the float 7.0 are
     one id (pandas turns whole ids into floats where a column has gaps).  Empty cells and NA, N/A, NaN, nan, null, None
-    and ? are missing (so no class can be called None).  A text column whose cells are all numbers, or all true and false, is numeric.
+    and ? are missing (so no class can be called None).  A text column whose cells are all numbers, or all true and
+    false, is numeric.
 
     Args:
         source: the file or data frame.

@@ -1,0 +1,1 @@
+"""Speed and size, measured: each program prints a table and leaves it in ``results/``; see README.md."""

@@ -1,0 +1,155 @@
+"""Three ways to do the same training steps: as the package does, in one autograd graph, and with a plain loop.
+
+The last two are what the first is held against.  They share the networks' shapes, the rows and the optimizers.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from anyparty.methods.fusion import Fusion
+from anyparty.methods.laser import size_weights
+from anyparty.methods.method import Batch
+from anyparty.methods.split import Gathered, encode
+from anyparty.nets.stacked import StackedMLP
+from anyparty.terms import Channel
+from anyparty.wire import inproc
+from anyparty.wire.guard import Guarded
+from anyparty.wire.ledger import Counted, Ledger
+from benchmarks.worlds import TASK, Model
+
+
+@dataclass
+class Coroutines:
+    """As a run does it: every party a coroutine, every message copied, counted and checked."""
+
+    model: Model
+    ledger: Ledger = field(default_factory=Ledger)
+
+    def __call__(self, steps: int) -> float:
+        """Do so many steps; return the seconds between the first party's start and the last one's end."""
+        batches, marks = self.model.batches(steps), []
+
+        def part(name: str) -> Callable[[Channel], object]:
+            state, rows = self.model.states[name], self.model.world.rows[name]
+
+            async def play(net: Channel) -> None:
+                marks.append(time.perf_counter())
+                for batch in batches:
+                    await self.model.method.step(net, state, rows, batch)
+                marks.append(time.perf_counter())
+
+            return play
+
+        roster, declared = self.model.world.roster, self.model.method.can.messages
+        inproc.play(
+            {name: part(name) for name in roster.names},  # type: ignore[misc]
+            lambda channel: Guarded(Counted(channel, self.ledger), roster, declared),
+        )
+        return max(marks) - min(marks)
+
+
+@dataclass
+class OneGraph:
+    """The same mathematics by one owner of all data: the same modules and loss, one backward pass, no messages."""
+
+    model: Model
+
+    def __call__(self, steps: int) -> float:
+        """Do so many steps; return their seconds."""
+        model, fusion = self.model, _fusion(self.model)
+        optimizers = [optimizer for state in model.states.values() for optimizer in state.optimizers.values()]
+        batches, began = model.batches(steps), time.perf_counter()
+        for batch in batches:
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            h, observed, y = embeddings(model, batch)
+            loss = model.method.rule.loss(fusion, h, observed, y, batch)
+            assert math.isfinite(loss.item())
+            loss.backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        return time.perf_counter() - began
+
+
+@dataclass
+class PlainLoop:
+    """LASER-VFL as one would first write it: Algorithm 1, a loop over heads and one sampled subset of every size.
+
+    Where all rows of a batch share a pattern, a subset is drawn once for the batch (as the paper does); where they do
+    not, once a row, by a mask.  All in one autograd graph, without parties or messages.
+    """
+
+    model: Model
+
+    def __call__(self, steps: int) -> float:
+        """Do so many steps; return their seconds."""
+        model = self.model
+        optimizers = [optimizer for state in model.states.values() for optimizer in state.optimizers.values()]
+        batches, began = model.batches(steps), time.perf_counter()
+        for batch in batches:
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            self.loss(batch).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        return time.perf_counter() - began
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the mean over rows of (7) of the paper, normalised as the package does by default."""
+        h, observed, y = embeddings(self.model, batch)  # [B, K, H]
+        K, generator = observed.shape[1], batch.generator("tasks")
+        total, weights, parts = h.new_zeros(()), size_weights(K, normalize=True), h.unbind(dim=1)
+        held, full = observed.sum(dim=1), bool(observed.all())  # |O_n|
+        for m in range(K):
+            for size in range(1, K + 1):
+                if full:
+                    others = [k for k in torch.randperm(K, generator=generator).tolist() if k != m]
+                    mean = torch.stack([parts[k] for k in (m, *others[: size - 1])]).mean(dim=0)  # [B, H]
+                    each = functional.cross_entropy(self.head(m, mean), y, reduction="none")
+                    total = total + weights[K, size - 1] * each.sum()
+                    continue
+                rows = (observed[:, m] & (held >= size)).nonzero().squeeze(1)
+                if not len(rows):
+                    continue
+                lots = torch.rand(len(rows), K, generator=generator).masked_fill(~observed[rows], 2.0)
+                lots[:, m] = -1.0
+                chosen = lots.argsort(dim=1)[:, :size]
+                mean = h[rows.unsqueeze(1), chosen].mean(dim=1)
+                each = functional.cross_entropy(self.head(m, mean), y[rows], reduction="none")
+                total = total + (weights[held[rows], size - 1] * each).sum()
+        return total / len(y)
+
+    def head(self, m: int, mean: Tensor) -> Tensor:
+        """Return what head m answers: [B, H] -> [B, C]."""
+        heads = self.model.lead.modules["heads"]
+        assert isinstance(heads, StackedMLP)
+        return functional.linear(mean, heads.first.weight[m], heads.first.bias[m])
+
+
+def embeddings(model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Return h [B, K, H], observed [B, K] and y [B] of a batch, all in one graph."""
+    world, lead = model.world, model.world.lead
+    assert lead.observed is not None
+    assert lead.y is not None
+    there = Gathered(observed=lead.observed[batch.rows])
+    for name in world.roster.blocks:
+        own = encode(model.states[name], world.rows[name], batch)
+        if own is not None:
+            there.parts[name] = own
+    return there.scatter(world.roster), there.observed, lead.y[batch.rows]
+
+
+def _fusion(model: Model) -> Fusion:
+    owners = model.method.rule.owners(model.world.roster)
+    every = torch.tensor(() if owners is None else owners, dtype=torch.int64)
+    heads = model.lead.modules["heads"]
+    assert isinstance(heads, StackedMLP)
+    return Fusion(heads=heads, owners=every, everyone=every, task=TASK, k=0)

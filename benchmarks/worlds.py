@@ -1,0 +1,99 @@
+"""Rows, parties and networks to time with: the shapes of the published HAPT experiment, random numbers in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyparty.blocks.blocks import Block, Rows
+from anyparty.methods.method import Batch, Seat, State
+from anyparty.methods.split import Split
+from anyparty.methods.table import method
+from anyparty.nets.mlp import MLP
+from anyparty.nets.optimizer import Optimizer
+from anyparty.seeds import Seeds
+from anyparty.terms import Party, Roster, Task
+
+FEATURES, HIDDEN, EMBEDDING, CLASSES, BATCH, N = 560, (128, 128), 128, 12, 128, 4096
+SGD = Optimizer(name="sgd", lr=0.03, momentum=0.8, weight_decay=1e-4)
+TASK = Task(kind="classification", classes=tuple(f"activity {c}" for c in range(CLASSES)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """K parties over N rows, each block absent from a row with probability ``missing``; labels at the first party."""
+
+    roster: Roster
+    rows: Mapping[str, Rows]
+    inputs: int
+
+    @classmethod
+    def of(cls, K: int, missing: float = 0.0, n: int = N) -> World:
+        """Draw a world: 560 features in K equal blocks (what does not divide is left out)."""
+        lots = torch.Generator().manual_seed(0)
+        roster = Roster(tuple(Party(name=f"p{k}", labels=k == 0) for k in range(K)), "p0")
+        observed = torch.rand(n, K, generator=lots) >= missing
+        inputs, every = FEATURES // K, {}
+        for k, name in enumerate(roster.names):
+            held = observed[:, k]
+            block = Block(
+                torch.randn(int(held.sum()), inputs, generator=lots), torch.where(held, held.cumsum(0) - 1, -1)
+            )
+            every[name] = Rows(n=n, block=block)
+        lead = Rows(
+            n=n,
+            block=every["p0"].block,
+            y=torch.randint(CLASSES, (n,), generator=lots),
+            labeled=torch.ones(n, dtype=torch.bool),
+            observed=observed,
+            key=torch.arange(n),
+        )
+        return cls(roster=roster, rows=every | {"p0": lead}, inputs=inputs)
+
+    @property
+    def lead(self) -> Rows:
+        """What the active party knows."""
+        return self.rows[self.roster.active]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A method with all parties' networks, freshly drawn, over a world."""
+
+    world: World
+    method: Split
+    states: Mapping[str, State]
+    seeds: Seeds = Seeds(0)
+
+    @classmethod
+    def of(cls, world: World, name: str, **parameters: object) -> Model:
+        """Let every party begin."""
+        made = method(name, embedding=EMBEDDING, **parameters)
+        assert isinstance(made, Split)
+        states = {}
+        for party in world.roster.names:
+            task = TASK if party == world.roster.active else None
+            seat = Seat(
+                me=party, roster=world.roster, task=task, inputs=world.inputs, encoder=MLP(hidden=HIDDEN), optimizer=SGD
+            )
+            states[party] = made.begin(seat, Seeds(0))
+        return cls(world=world, method=made, states=states)
+
+    @property
+    def lead(self) -> State:
+        """What the active party trains."""
+        return self.states[self.world.roster.active]
+
+    def batches(self, count: int) -> list[Batch]:
+        """Draw batches of the rows that the method trains on."""
+        usable = self.method.stages(self.lead.seat)[0].rows(self.world.lead).nonzero().squeeze(1)
+        lots = torch.Generator().manual_seed(1)
+        picked = [usable[torch.randint(len(usable), (BATCH,), generator=lots)] for _ in range(count)]
+        return [Batch(rows, self.seeds, ("train", 0, step)) for step, rows in enumerate(picked)]
+
+    def parameters(self) -> list[Tensor]:
+        """Return all weights of all parties."""
+        return [p for state in self.states.values() for module in state.modules.values() for p in module.parameters()]

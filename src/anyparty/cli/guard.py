@@ -1,0 +1,47 @@
+"""Errors as one sentence on stderr, and exit codes: 0 done, 2 something to mend, 130 stopped by Ctrl-C.
+
+``ANYPARTY_DEBUG=1`` shows the stack trace instead of the sentence.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from anyparty.errors import AnypartyError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+TO_MEND = 2
+STOPPED = 130
+
+
+def say(sentence: str, style: str = "red") -> None:
+    """Write one sentence to stderr, unwrapped, so that it can be searched for."""
+    Console(stderr=True).print(Text(sentence, style=style), soft_wrap=True)
+
+
+def sentences(command: Callable[P, T]) -> Callable[P, T]:
+    """Let a command fail with a sentence and no stack trace."""
+
+    @functools.wraps(command)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return command(*args, **kwargs)
+        except (AnypartyError, OSError) as error:
+            if os.environ.get("ANYPARTY_DEBUG", "0") not in {"", "0"}:
+                raise
+            say(str(error))
+            raise typer.Exit(TO_MEND) from None
+        except KeyboardInterrupt:
+            say("Stopped.", "yellow")
+            raise typer.Exit(STOPPED) from None
+
+    return guarded

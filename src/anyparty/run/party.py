@@ -1,0 +1,206 @@
+"""One party's whole part in a training run, from its own table to its trained networks.
+
+The same coroutine runs for every party, in one process or each in its own: what a party knows comes from its own
+table and from messages, never from another party's memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import anyparty
+from anyparty.blocks.blocks import Rows
+from anyparty.blocks.splits import TRAIN, VALIDATION, split
+from anyparty.config import Config
+from anyparty.errors import ConfigError
+from anyparty.methods.method import Method, Seat
+from anyparty.nets.mlp import MLP, Factory
+from anyparty.nets.optimizer import Optimizer
+from anyparty.run import agree
+from anyparty.run.checkpoint import Checkpoints
+from anyparty.run.rows import own_rows
+from anyparty.run.train import Part, Trained, play
+from anyparty.run.watch import Watch
+from anyparty.seeds import Seeds
+from anyparty.tables.labels import encode, infer_task
+from anyparty.tables.prepare import Prepare
+from anyparty.tables.table import Table
+from anyparty.terms import Channel, Roster, Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What a party knows of the alignment.
+
+    Attributes:
+        position: [N] int64, its own row of each aligned row, -1 where it has none.
+        observed: [N, K] bool, who has which row, at hosts.
+        key: [N] int64, a number that belongs to the row, at hosts.
+
+    """
+
+    position: NDArray[np.int64]
+    observed: Tensor | None = None
+    key: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class House:
+    """What a party brings from home, and keeps there.
+
+    Attributes:
+        name: the party.
+        table: its checked table.
+        known: what it knows of the alignment.
+        encoder: what makes its network.
+        optimizer: what trains it.
+        scale: whether its numeric columns are standardised.
+        folder: where its checkpoints go; ``None`` keeps nothing.
+        watch: who is told of progress, at the active party.
+
+    """
+
+    name: str
+    table: Table
+    known: Known
+    encoder: MLP | Factory
+    optimizer: Optimizer
+    scale: bool = True
+    folder: Path | None = None
+    watch: Watch = field(default_factory=Watch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What a party has after a run.
+
+    Attributes:
+        seat: its place.
+        trained: its networks; at the active party the run's history.
+        prepare: how its table became numbers; ``None`` without columns.
+        rows: its part of the aligned rows.
+        use: [N] int8, what each row was for.
+
+    """
+
+    seat: Seat
+    trained: Trained
+    prepare: Prepare | None
+    rows: Rows
+    use: NDArray[np.int8]
+
+
+async def take_part(
+    net: Channel, *, house: House, roster: Roster, config: Config, method: Method, resume: bool = False
+) -> Outcome:
+    """Play a party's part: split and task from the active party, preparation at home, then training.
+
+    Raises:
+        TableError, ConfigError, AlignmentError, PartyLost, MessageError, Diverged: see ``anyparty.errors``.
+    """
+    settings, known, table = config.train, house.known, house.table
+    leads = house.name == roster.active
+    use, task = await share_setup(net, roster, *(_setup(house, config) if leads else (None, None)))
+    if leads and task is not None:
+        settings.metric_for(task)  # a metric that does not fit is named now, not after the first epoch
+    prepare = features = None
+    if house.name in roster.blocks:
+        at = known.position
+        prepare = Prepare.fit(table, at[(at >= 0) & (use == TRAIN)], scale=house.scale)
+        features = prepare.apply(table)
+    seat = Seat(
+        me=house.name, roster=roster, task=task, inputs=prepare.width if prepare else 0,
+        encoder=house.encoder, optimizer=house.optimizer, device=device_of(settings.device),
+    )  # fmt: skip
+    labels = None if task is None or table.label is None else encode(table.label, task, house.name)
+    rows = own_rows(
+        known.position, features=features, labels=labels, observed=known.observed, key=known.key, device=seat.device
+    )
+    part = Part(
+        seat=seat, method=method, rows=rows, settings=settings, agreed=_agreed(config, method, roster, rows.n),
+        validation=torch.from_numpy(np.flatnonzero(use == VALIDATION)) if leads else None,
+        training=torch.from_numpy(use == TRAIN) if leads else None,
+        checkpoints=None if house.folder is None else Checkpoints(house.folder),
+        resume=resume, watch=house.watch,
+    )  # fmt: skip
+    return Outcome(seat=seat, trained=await play(part, net), prepare=prepare, rows=rows, use=use)
+
+
+def _setup(house: House, config: Config) -> tuple[NDArray[np.int8], Task]:
+    """Split the rows and read the task from the labels of training rows, at the active party."""
+    known = house.known
+    assert house.table.label is not None
+    assert known.observed is not None
+    usable = labeled_rows(house.table, known.position) & known.observed.any(dim=1).numpy()
+    use = split(usable, config.train.validation, config.train.test, Seeds(config.train.seed))
+    return use, task_of(house.table, known.position, use, config.federation.task)
+
+
+def labeled_rows(table: Table, position: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which of the N aligned rows have a label in the party's table: [N] bool."""
+    assert table.label is not None
+    known = table.label.is_not_null().to_numpy()
+    return np.where(position >= 0, known[position], False)
+
+
+def task_of(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], kind: str) -> Task:
+    """Return what is predicted, from the labels of the active party's training rows.
+
+    Raises:
+        TableError: no labels, or a single class.
+    """
+    assert table.label is not None
+    rows = position[(position >= 0) & (use == TRAIN)]
+    return infer_task(table.label, party=table.party, kind=kind, train_rows=rows)  # type: ignore[arg-type]
+
+
+async def share_setup(
+    net: Channel, roster: Roster, use: NDArray[np.int8] | None, task: Task | None
+) -> tuple[NDArray[np.int8], Task | None]:
+    """Give every party the use of the rows, and label holders the task."""
+    if use is not None:
+        about = torch.frombuffer(bytearray(json.dumps(asdict(task)).encode()), dtype=torch.uint8) if task else None
+        for name in roster.names:
+            if name != net.me:
+                known = about if about is not None and name in roster.labelers else torch.empty(0, dtype=torch.uint8)
+                await net.send(name, "setup", {"use": torch.from_numpy(use), "task": known})
+        return use, task
+    got = await net.recv(roster.active, "setup", agree.SETUP)
+    text = got["task"].numpy().tobytes().decode()
+    values = json.loads(text) if text else None
+    return got["use"].numpy(), Task(**(values | {"classes": tuple(values["classes"])})) if values else None
+
+
+def _agreed(config: Config, method: Method, roster: Roster, n: int) -> Mapping[str, str]:
+    """Return the groups of settings that all parties must share, as text."""
+    return {
+        "version": anyparty.__version__,
+        "method": repr(method),
+        "train": config.train.model_dump_json(exclude={"device"}),
+        "roster": repr(roster),
+        "number of rows": str(n),
+    }
+
+
+def device_of(name: str) -> torch.device:
+    """Return the torch device ``name``.
+
+    Raises:
+        ConfigError: this machine has none such.
+    """
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            f"train.device: {name!r} cannot be used here ({str(error).splitlines()[0]}); try 'cpu'"
+        ) from None
+    return device

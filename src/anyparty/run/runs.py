@@ -1,0 +1,170 @@
+"""What can be done with a run's folder: load its model, predict with it, score it; the command line's other half.
+
+    evaluation = evaluate_run("runs/federation-laser-seed0")
+    predictions = predict_run("runs/federation-laser-seed0", {"bank": "new-bank.csv"})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from anyparty import config as settings
+from anyparty.blocks.splits import TEST
+from anyparty.config import Config
+from anyparty.errors import ConfigError, ModelError
+from anyparty.metrics import Evaluation
+from anyparty.nets.mlp import MLP, Factory
+from anyparty.predictions import Predictions
+from anyparty.run.federation import Federation
+from anyparty.run.model import Model, read_json
+from anyparty.run.rows import assemble
+from anyparty.tables.labels import encode
+
+
+def default_folder(path: Path | str, config: Config) -> Path:
+    """Return where a run of the settings file ``path`` goes: ``run.folder``, or a name beside the file that tells it.
+
+    >>> default_folder("work/shop.toml", Config()).as_posix()
+    'work/runs/shop-laser-seed0'
+    """
+    path = Path(path)
+    name = f"{path.stem}-{config.method.name}-seed{config.train.seed}"
+    return config.run.folder or path.parent / "runs" / name
+
+
+def settings_of(folder: Path | str) -> Config:
+    """Return the resolved settings of a run.
+
+    Raises:
+        ModelError: the folder is no run's.
+    """
+    path = Path(folder) / "config.toml"
+    if not path.is_file():
+        raise ModelError(f"{folder} is not the folder of a run: it has no config.toml; `anyparty train` makes one")
+    return settings.load(path)
+
+
+def model_for_run(folder: Path | str, *, device: str | None = None) -> Model:
+    """Load the model that a run left, with the encoders that its settings name.
+
+    Args:
+        folder: of the run.
+        device: where the networks go; by default where they were trained.
+
+    Raises:
+        ModelError: no such run, one that has not finished, or files that are cut short or foreign.
+        ConfigError: an encoder's factory cannot be imported.
+    """
+    folder = Path(folder)
+    config = settings_of(folder)
+    if not (folder / "model.json").exists() and (folder / "record.json").exists():
+        raise ModelError(f"{folder}: this run has not finished; go on with it: anyparty train ... --resume")
+    return Model.load(folder, encoders=_factories(config), device=device or config.train.device)
+
+
+def federation_of_run(folder: Path | str) -> Federation:
+    """Read a run's own tables again.
+
+    Raises:
+        ModelError: no such run; it was trained from data frames; or a table is not what it was.
+        TableError, AlignmentError: as ``Federation.from_config``.
+    """
+    folder = Path(folder)
+    federation = Federation.from_config(_with_tables(folder))
+    before = read_json(folder / "record.json").get("tables", {})
+    for name, table in federation.tables.items():
+        if table.fingerprint != before.get(name):
+            raise ModelError(
+                f"{folder}: the table of party {name!r}, {federation.config.parties[name].table}, changed since the "
+                f"run was trained, so its test rows cannot be found again; score other rows with --table"
+            )
+    return federation
+
+
+def evaluate_run(
+    folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
+) -> Evaluation:
+    """Score a run's model on its own held-out test rows, or on the labelled rows of ``tables``.
+
+    Args:
+        folder: of the run.
+        tables: by party, a file name or data frame; without them the run's own are read again, and the rows that its
+            seed held out are scored.
+        parties: whose blocks may take part; by default all that have a table.
+
+    Raises:
+        ModelError, PredictionError, TableError: see ``anyparty.errors``.
+    """
+    model = model_for_run(folder)
+    if tables:
+        return model.evaluate(tables, parties)
+    hold_out(model, federation_of_run(folder))
+    return model.evaluate(parties=parties)
+
+
+def predict_run(
+    folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
+) -> Predictions:
+    """Predict every row of ``tables``, or of the run's own, from the parties that have it and may take part.
+
+    Raises:
+        ModelError, PredictionError, TableError: see ``anyparty.errors``.
+    """
+    model = model_for_run(folder)
+    if not tables:
+        tables = {name: party.table for name, party in _with_tables(Path(folder)).parties.items()}
+    return model.predict(tables, parties)
+
+
+def hold_out(model: Model, federation: Federation) -> None:
+    """Give a loaded model the test rows of the run that it came from, drawn again by the run's seed."""
+    alignment, tables = federation.alignment, federation.tables
+    use = federation.split(federation.config.train)
+    features = {
+        name: member.prepare.apply(tables[name]) for name, member in model.members.items() if member.prepare is not None
+    }
+    held = {name: table.label for name, table in tables.items() if table.label is not None}
+    labels = {name: encode(label, model.task, name) for name, label in held.items()}
+    device = model.members[model.roster.active].state.seat.device
+    rows = assemble(alignment, model.roster, features, labels, device)
+    model.held_out = (rows, alignment, torch.from_numpy(np.flatnonzero(use == TEST)))
+
+
+def _with_tables(folder: Path) -> Config:
+    """Return a run's settings, once they name a file for every party."""
+    config = settings_of(folder)
+    lacking = [name for name, party in config.parties.items() if party.table is None]
+    if lacking or not config.parties:
+        raise ModelError(f"{folder}: the run was trained from data frames, not files; give tables (--table party=file)")
+    return config
+
+
+def _factories(config: Config) -> dict[str, Factory]:
+    """Return the user's own encoders, by party."""
+    made = {name: config.encoder_of(name) for name in config.parties}
+    return {name: factory for name, factory in made.items() if not isinstance(factory, MLP)}
+
+
+def tables_from(pairs: Sequence[str]) -> dict[str, Path]:
+    """Return the tables that ``party=file`` texts name.
+
+    >>> tables_from(["bank=new/bank.csv"])
+    {'bank': PosixPath('new/bank.csv')}
+
+    Raises:
+        ConfigError: a text of another form, or a party named twice.
+    """
+    tables: dict[str, Path] = {}
+    for pair in pairs:
+        party, equals, file = pair.partition("=")
+        if not equals or not party.strip() or not file.strip():
+            raise ConfigError(f"--table {pair}: write it as party=file, for example bank=bank.csv")
+        if party.strip() in tables:
+            raise ConfigError(f"--table: party {party.strip()!r} is named twice; each has one table")
+        tables[party.strip()] = Path(file.strip())
+    return tables
