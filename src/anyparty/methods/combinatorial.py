@@ -19,7 +19,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, joint
+from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, all_blocks, joint
 from anyparty.methods.method import Batch
 from anyparty.nets.objective import losses
 from anyparty.terms import Capabilities, Roster
@@ -61,6 +61,10 @@ class Combinatorial:
     def owners(self, roster: Roster) -> None:  # noqa: ARG002
         """Return ``None``: heads belong to subsets."""
         return
+
+    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
+        """Return every party: a head fuses them all."""
+        return all_blocks(roster)
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
         """Return a head for every subset, on the mean embedding of its parties."""

@@ -54,6 +54,10 @@ class Ensemble:
         """Return every party."""
         return self.alone.owners(roster)
 
+    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the heads' own parties."""
+        return self.alone.reads(roster, owners)
+
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
         """One head a party."""
         return self.alone.head(roster, width)

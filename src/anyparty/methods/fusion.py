@@ -122,6 +122,9 @@ class Rule(Protocol):
     def owners(self, roster: Roster) -> tuple[int, ...] | None:
         """Return the parties k that have a head of their own, or ``None`` if heads belong to nobody."""
 
+    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the parties k whose embeddings a host with the heads of ``owners`` reads."""
+
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
         """Return how many heads there are if they belong to nobody, and the width of a head's input."""
 
@@ -136,6 +139,11 @@ class Rule(Protocol):
 
     def answer(self, given: Given) -> Answer:
         """Combine the heads' answers into one per row."""
+
+
+def all_blocks(roster: Roster) -> tuple[int, ...]:
+    """Return every party k."""
+    return tuple(range(roster.K))
 
 
 def mean_over(h: Tensor, observed: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from anyparty.errors import ConfigError
 from anyparty.methods.combinatorial import subsets
-from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, mean_over
+from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, all_blocks, mean_over
 from anyparty.methods.method import Batch
 from anyparty.nets.objective import losses
 from anyparty.terms import Capabilities, Roster
@@ -87,13 +87,17 @@ class Laser:
     def owners(self, roster: Roster) -> tuple[int, ...]:
         """Return the parties with a head."""
         if self.heads == "every":
-            return tuple(range(roster.K))
+            return all_blocks(roster)
         wanted = roster.labelers if self.heads == "labels" else (roster.active,)
         owners = tuple(k for k, name in enumerate(roster.blocks) if name in wanted)
         if not owners:
             raise ConfigError(f"laser: heads={self.heads!r} asks for a head at a party that holds labels and columns, "
                               f"and none does; use heads='every'")  # fmt: skip
         return owners
+
+    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
+        """Return every party: a head fuses them all."""
+        return all_blocks(roster)
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
         """One head for each of ``owners``, on a mean embedding."""

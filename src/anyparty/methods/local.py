@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, own_rows
+from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, all_blocks, own_rows
 from anyparty.methods.method import Batch
 from anyparty.terms import Capabilities, Roster
 
@@ -44,7 +44,11 @@ class Local:
 
     def owners(self, roster: Roster) -> tuple[int, ...]:
         """Return every party."""
-        return tuple(range(roster.K))
+        return all_blocks(roster)
+
+    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
+        """Return the heads' own parties."""
+        return owners
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
         """One head a party, on its own embedding."""

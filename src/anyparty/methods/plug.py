@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from anyparty.errors import ConfigError
-from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, joint
+from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, all_blocks, joint
 from anyparty.methods.method import Batch
 from anyparty.nets.objective import losses
 from anyparty.terms import Capabilities, Roster
@@ -60,6 +60,10 @@ class Plug:
     def owners(self, roster: Roster) -> None:  # noqa: ARG002
         """Return ``None``: the head is everybody's."""
         return
+
+    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
+        """Return every party: a head fuses them all."""
+        return all_blocks(roster)
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
         """One head on all embeddings side by side."""

@@ -10,7 +10,7 @@ Who hosts which heads is data.  By default all heads stand at the active party, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -101,6 +101,14 @@ class Split:
             at.setdefault(name if name in roster.labelers else roster.active, []).append(k)
         return {name: tuple(ks) for name, ks in at.items()}
 
+    def readers(self, roster: Roster, party: str) -> list[str]:
+        """Return the hosts that read a party's embeddings."""
+        return [host for host in self.hosts(roster) if party in self.read_by(roster, host)]
+
+    def read_by(self, roster: Roster, host: str) -> list[str]:
+        """Return the parties whose embeddings a host reads."""
+        return [roster.blocks[k] for k in self.rule.reads(roster, self.hosts(roster)[host])]
+
     def begin(self, seat: Seat, seeds: Seeds) -> State:
         """Make a party's encoder, the heads that it hosts, and their optimizer."""
         self._check(seat.roster)
@@ -173,8 +181,8 @@ class Split:
             PartyLost: a party left that the method cannot do without.
         """
         seat, hosts = state.seat, self.hosts(state.seat.roster)
-        mine = encode(state, rows, batch)
-        for host in hosts:
+        mine, readers = encode(state, rows, batch), self.readers(seat.roster, seat.me)
+        for host in readers:
             if mine and host != seat.me:
                 await net.send(host, "embedding", {"h": mine[1].detach()})
         loss: float | None = None
@@ -187,7 +195,7 @@ class Split:
                     await net.send(name, "gradient", {"g": gradient})
             state.optimizers["heads"].step()
         if mine:
-            await self._learn(net, state, hosts, mine[1], gradients.get(seat.me))
+            await self._learn(net, state, readers, mine[1], gradients.get(seat.me))
         return loss
 
     async def _gather(
@@ -198,13 +206,14 @@ class Split:
         seat, copies = state.seat, self.rule.copies(state.seat.roster)
         width = (self.embedding,) if copies == 1 else (copies, self.embedding)
         there = Gathered(observed=rows.observed[batch.rows])
-        counts = there.observed.sum(dim=0).tolist()
         for k, name in enumerate(seat.roster.blocks):
-            if not counts[k]:
-                continue
             if name not in asked:
                 there.observed[:, k] = False
-            elif name == seat.me:
+        counts, read = there.observed.sum(dim=0).tolist(), self.read_by(seat.roster, seat.me)
+        for k, name in enumerate(seat.roster.blocks):
+            if not counts[k] or name not in read:
+                continue
+            if name == seat.me:
                 assert mine is not None
                 there.parts[name] = (mine[0], mine[1].detach())
             else:
@@ -223,6 +232,7 @@ class Split:
             raise PartyLost(there.silent[0], f"{self.can.title} cannot train without it")
         assert rows.y is not None
         assert rows.labeled is not None
+        state.optimizers["heads"].zero_grad()
         for _, h in there.parts.values():
             h.requires_grad_()
         h, observed, y = there.scatter(state.seat.roster), there.observed, rows.y[batch.rows]
@@ -232,7 +242,6 @@ class Split:
             h, observed, y = h[left], observed[left], y[left]
         if not len(y):
             return 0.0, {name: torch.zeros_like(h) for name, (_, h) in there.parts.items()}
-        state.optimizers["heads"].zero_grad()
         loss = self.rule.loss(self._fusion(state), h, observed, y, batch)
         value = loss.item()
         if not torch.isfinite(loss):
@@ -243,12 +252,10 @@ class Split:
             name: h.grad if h.grad is not None else torch.zeros_like(h) for name, (_, h) in there.parts.items()
         }
 
-    async def _learn(
-        self, net: Channel, state: State, hosts: Mapping[str, object], h: Tensor, own: Tensor | None
-    ) -> None:
+    async def _learn(self, net: Channel, state: State, readers: Sequence[str], h: Tensor, own: Tensor | None) -> None:
         """Sum the hosts' gradients (Algorithm 1 of LASER-VFL, line 8) and step."""
         total = own
-        for host in hosts:
+        for host in readers:
             if host != state.seat.me:
                 got = await net.recv(host, "gradient", {"g": Expect(tuple(h.shape))})
                 gradient = got["g"].to(state.seat.device)
@@ -267,7 +274,7 @@ class Split:
         seat, hosts = state.seat, self.hosts(state.seat.roster)
         with torch.no_grad():  # never around an await: other parties' coroutines share the thread
             mine = encode(state, rows, batch) if seat.me in asked else None
-        for host in hosts:
+        for host in self.readers(seat.roster, seat.me):
             if mine and host != seat.me:
                 await net.send(host, "embedding", {"h": mine[1]})
         if seat.me not in hosts:

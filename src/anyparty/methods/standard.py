@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, joint, mean_over
+from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, all_blocks, joint, mean_over
 from anyparty.methods.method import Batch
 from anyparty.nets.objective import losses
 from anyparty.terms import Capabilities, Roster
@@ -43,6 +43,10 @@ class Standard:
     def owners(self, roster: Roster) -> None:  # noqa: ARG002
         """Return ``None``: the head is everybody's."""
         return
+
+    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
+        """Return every party: a head fuses them all."""
+        return all_blocks(roster)
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:  # noqa: ARG002
         """One head on the mean embedding."""
