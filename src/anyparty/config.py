@@ -21,8 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from anyparty.errors import ConfigError, nearest
 from anyparty.metrics import headline
+from anyparty.nets.lstm import LSTM
 from anyparty.nets.mlp import MLP, Factory
 from anyparty.nets.optimizer import Optimizer
+from anyparty.nets.resnet import ResNet
 from anyparty.terms import Task
 
 
@@ -48,7 +50,8 @@ class TrainSettings(Settings):
     """How a run trains, the same at every party.
 
     ``validation`` and ``test`` are shares of the labelled rows, drawn before anything is fitted.  ``patience`` is in
-    epochs without a better ``metric`` on validation rows; ``keep`` says which weights remain.
+    epochs without a better ``metric`` on validation rows; ``keep`` says which weights remain.  ``balance`` lets every
+    class count as much as any other, however rare (a weight on the loss, so that nobody learns labels from batches).
     """
 
     epochs: Annotated[int, Field(ge=1)] = 100
@@ -61,6 +64,7 @@ class TrainSettings(Settings):
     patience: Annotated[int, Field(ge=1)] | None = 20
     keep: Literal["best", "last"] = "best"
     checkpoint_every: Annotated[int, Field(ge=1)] = 5
+    balance: bool = False
     device: str = "cpu"
 
     @model_validator(mode="after")
@@ -79,22 +83,40 @@ class TrainSettings(Settings):
 
 
 class Encoder(Settings):
-    """A multilayer perceptron by its widths, or ``factory = "module:function"`` for a user's own torch module."""
+    """A network by ``kind`` and that kind's own settings, or ``factory = "module:function"`` for a user's own module.
 
+    ``kind = "mlp"`` takes hidden, activation, dropout, norm; ``"resnet"`` shape, widths, depths; ``"lstm"`` steps,
+    memory.
+    """
+
+    kind: Literal["mlp", "resnet", "lstm"] = "mlp"
     hidden: tuple[int, ...] = (64,)
     activation: str = "relu"
     dropout: float = 0.0
     norm: bool = False
+    shape: tuple[int, int, int] | None = None
+    widths: tuple[int, ...] = (64, 128, 256, 512)
+    depths: tuple[int, ...] = (2, 2, 2, 2)
+    steps: int | None = None
+    memory: int = 128
     factory: str | None = None
 
-    def make(self) -> MLP | Factory:
+    def make(self) -> Factory:
         """Return what makes the network.
 
         Raises:
             ConfigError: widths or activation out of range, or the factory cannot be imported.
         """
+        if self.factory is None and self.kind == "resnet":
+            if self.shape is None:
+                raise ConfigError("encoder: kind 'resnet' needs shape = [channels, height, width]")
+            return ResNet(shape=self.shape, widths=self.widths, depths=self.depths)
+        if self.factory is None and self.kind == "lstm":
+            if self.steps is None:
+                raise ConfigError("encoder: kind 'lstm' needs steps, the length of the series")
+            return LSTM(steps=self.steps, hidden=self.memory)
         if self.factory is None:
-            return MLP(**self.model_dump(exclude={"factory"}))
+            return MLP(hidden=self.hidden, activation=self.activation, dropout=self.dropout, norm=self.norm)
         module, _, name = self.factory.partition(":")
         try:
             return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
@@ -195,7 +217,7 @@ class Config(Settings):
             raise ValueError(f"the active party {active!r} is not among the parties{nearest(active, self.parties)}")
         return self
 
-    def encoder_of(self, party: str) -> MLP | Factory:
+    def encoder_of(self, party: str) -> Factory:
         """Return what makes a party's encoder: its own, or everybody's."""
         own = self.parties.get(party)
         return ((own and own.encoder) or self.encoder).make()
@@ -250,7 +272,8 @@ def _apply(values: dict[str, Any], change: str) -> None:
 
 
 def _with_paths(config: Config, folder: Path) -> Config:
-    """Resolve relative paths against the settings file's folder."""
+    """Resolve relative paths against the settings file's folder, so that a run finds its tables from anywhere."""
+    folder = folder.absolute()
     parties = {
         name: party if party.table is None else party.model_copy(update={"table": folder / party.table})
         for name, party in config.parties.items()

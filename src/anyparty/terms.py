@@ -24,13 +24,15 @@ class Task:
     """What is predicted.
 
     ``classes`` are the labels as text, in the order of the outputs (classification); ``mean`` and ``scale`` are those
-    of the training labels (regression), which heads predict standardised.
+    of the training labels (regression), which heads predict standardised.  ``weights`` are what a row of each class
+    counts in training; empty is one each.
     """
 
     kind: Literal["classification", "regression"]
     classes: tuple[str, ...] = ()
     mean: float = 0.0
     scale: float = 1.0
+    weights: tuple[float, ...] = ()
 
     @property
     def outputs(self) -> int:

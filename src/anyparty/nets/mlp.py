@@ -49,7 +49,7 @@ class MLP:
 class Copies(nn.Module):
     """M encoders over one block: [B, inputs] -> [B, M, H] (Combinatorial has one for every subset of the others)."""
 
-    def __init__(self, encoder: MLP | Factory, copies: int, inputs: int, outputs: int) -> None:
+    def __init__(self, encoder: Factory, copies: int, inputs: int, outputs: int) -> None:
         super().__init__()
         self.copies = copies
         plain = isinstance(encoder, MLP) and not (encoder.norm or encoder.dropout)
@@ -66,7 +66,7 @@ class Copies(nn.Module):
         return self.stack(x.unsqueeze(1).expand(-1, self.copies, -1))  # type: ignore[no-any-return]
 
 
-def build(encoder: MLP | Factory, inputs: int, outputs: int, copies: int = 1, *, party: str = "") -> nn.Module:
+def build(encoder: Factory, inputs: int, outputs: int, copies: int = 1, *, party: str = "") -> nn.Module:
     """Return a party's encoder [B, inputs] -> [B, H], or [B, M, H] for M copies.
 
     Raises:

@@ -28,7 +28,7 @@ from anyparty.blocks.splits import split
 from anyparty.config import Config, MethodSettings, TrainSettings
 from anyparty.errors import ConfigError, TableError, nearest
 from anyparty.methods.method import Method
-from anyparty.nets.mlp import MLP, Factory
+from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.model import Model
 from anyparty.run.party import labeled_rows, task_of
@@ -172,7 +172,7 @@ class Federation:
         method: str | Method | None = None,
         *,
         parameters: Mapping[str, Any] | None = None,
-        encoder: MLP | Factory | Mapping[str, MLP | Factory] | None = None,
+        encoder: Factory | Mapping[str, Factory] | None = None,
         optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
         folder: Path | str | None = None,
         resume: bool = False,

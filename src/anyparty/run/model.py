@@ -1,17 +1,12 @@
 """A trained model: predicts from whoever is there, is scored, saved and loaded.
 
-A saved model is a folder:
-
-    model.json                  method and parameters, roster, task
-    parties/NAME/party.json     what the party needs to prepare its table and rebuild its network
-    parties/NAME/model.safetensors
+How it lies on disk says ``anyparty.run.files``.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,41 +19,19 @@ from anyparty.align import plain
 from anyparty.align.alignment import Alignment
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ModelError, PredictionError, nearest
-from anyparty.methods.method import Method, Seat, State
-from anyparty.methods.table import method as method_by_name
-from anyparty.nets.mlp import MLP, Factory
+from anyparty.methods.method import Method, Seat
+from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions
-from anyparty.run import checkpoint
+from anyparty.run.files import About, Member, load_member, save_member
 from anyparty.run.predict import predict_rows
 from anyparty.run.rows import assemble
 from anyparty.seeds import Seeds
 from anyparty.tables.labels import encode
-from anyparty.tables.prepare import Prepare
 from anyparty.tables.table import Table, read_table
-from anyparty.terms import Channel, Party, Roster, Task
+from anyparty.terms import Channel, Roster, Task
 from anyparty.wire import inproc
 from anyparty.wire.guard import Guarded
 from anyparty.wire.ledger import Counted, Ledger
-
-FORMAT = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class Member:
-    """One party of a trained model.
-
-    Attributes:
-        state: its networks.
-        prepare: how its table becomes numbers; ``None`` without columns.
-        id: the name of its column of ids.
-        label: the name of its column of labels, if it holds them.
-
-    """
-
-    state: State
-    prepare: Prepare | None
-    id: str
-    label: str | None = None
 
 
 @dataclass(kw_only=True)
@@ -205,31 +178,11 @@ class Model:
         """Write the model: one folder a party, safetensors and JSON, nothing pickled."""
         folder = Path(folder)
         for name, member in self.members.items():
-            home = folder / "parties" / name
-            tensors = {
-                f"{module}/{key}": tensor
-                for module, network in member.state.modules.items()
-                for key, tensor in checkpoint.tensors_of(network).items()
-            }
-            checkpoint.write(home / "model.safetensors", tensors, {"party": name})
-            seat = member.state.seat
-            about = {
-                "inputs": seat.inputs,
-                "encoder": asdict(seat.encoder) if isinstance(seat.encoder, MLP) else None,
-                "prepare": member.prepare.to_json() if member.prepare else None,
-                "id": member.id,
-                "label": member.label,
-            }
-            write_json(home / "party.json", about)
-        about = {
-            "format": FORMAT,
-            "method": self.named,
-            "roster": {"parties": [asdict(party) for party in self.roster.parties], "active": self.roster.active},
-            "task": asdict(self.task),
-            "seed": self.seed,
-            "best_epoch": self.best_epoch,
-        }
-        write_json(folder / "model.json", about)
+            save_member(folder / "parties" / name, member)
+        about = About(
+            method=self.named, roster=self.roster, task=self.task, seed=self.seed, best_epoch=self.best_epoch
+        )  # fmt: skip
+        about.save(folder / "model.json")
 
     @classmethod
     def load(
@@ -253,81 +206,22 @@ class Model:
 
         """
         folder = Path(folder)
-        about = read_json(folder / "model.json")
-        try:
-            if about["format"] != FORMAT:
-                raise ModelError(f"{folder}: saved in format {about['format']}, this version reads format {FORMAT}")
-            if about["method"] is None and method is None:
-                raise ModelError(f"{folder}: trained with a method of the user's own; give it, load(..., method=...)")
-            roster = Roster(tuple(Party(**party) for party in about["roster"]["parties"]), about["roster"]["active"])
-            task = Task(**(about["task"] | {"classes": tuple(about["task"]["classes"])}))
-            made = method or method_by_name(**_tuples(about["method"]))
-            members = {
-                name: _load_member(
-                    folder, name, made, Seat(me=name, roster=roster, device=torch.device(device)), task, encoders
-                )
-                for name in roster.names
-            }
-            return cls(
-                method=made, named=about["method"], roster=roster, task=task, members=members,
-                seed=about["seed"], best_epoch=about["best_epoch"],
-            )  # fmt: skip
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ModelError(f"{folder}: model.json is not one of anyparty's: {error!r}") from None
-
-
-def _load_member(
-    folder: Path, name: str, method: Method, seat: Seat, task: Task, encoders: Mapping[str, Factory] | None
-) -> Member:
-    home = folder / "parties" / name
-    about = read_json(home / "party.json")
-    encoder: MLP | Factory | None = (encoders or {}).get(name)
-    if encoder is None:
-        if about["encoder"] is None:
-            raise ModelError(f"{home}: party {name!r} was trained with a network of its own making; "
-                             f"give what makes it, load(..., encoders={{{name!r}: ...}})")  # fmt: skip
-        encoder = MLP(**_tuples(about["encoder"]))
-    labeler = name in seat.roster.labelers
-    seat = replace(seat, inputs=about["inputs"], encoder=encoder, task=task if labeler else None)
-    state = method.begin(seat, Seeds(0))
-    tensors, _ = checkpoint.read(home / "model.safetensors")
-    for module, network in state.modules.items():
-        own = {key.removeprefix(f"{module}/"): t for key, t in tensors.items() if key.startswith(f"{module}/")}
-        checkpoint.load_module(network, own, home / "model.safetensors")
-    state.train(False)
-    prepare = None if about["prepare"] is None else Prepare.from_json(about["prepare"])
-    return Member(state=state, prepare=prepare, id=about["id"], label=about["label"])
+        about = About.load(folder / "model.json")
+        if about.task is None:
+            raise ModelError(
+                f"{folder}: a passive party's part alone; predictions are asked for at {about.roster.active!r}"
+            )
+        made = about.make(folder, method)
+        seat = Seat(me="", roster=about.roster, task=about.task, device=torch.device(device))
+        members = {
+            name: load_member(folder / "parties" / name, replace(seat, me=name), made, (encoders or {}).get(name))
+            for name in about.roster.names
+        }
+        return cls(
+            method=made, named=about.method, roster=about.roster, task=about.task, members=members,
+            seed=about.seed, best_epoch=about.best_epoch,
+        )  # fmt: skip
 
 
 def _wrapped(channel: Channel, *, roster: Roster, method: Method, ledger: Ledger) -> Channel:
     return Guarded(Counted(channel, ledger), roster, method.can.messages)
-
-
-def _tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Undo what JSON makes of tuples."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON in one move."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".part")
-    beside.write_text(json.dumps(value, indent=1), encoding="utf-8")
-    beside.replace(path)
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        ModelError: the file is absent, or not a JSON object.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{path}: no such file; is {path.parent} a saved model or a run's folder?") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
-        raise ModelError(f"{path}: not readable as JSON ({error}); copy the folder anew") from None
-    if not isinstance(value, dict):
-        raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
-    return value

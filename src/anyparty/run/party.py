@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,10 +22,11 @@ from anyparty.blocks.splits import TRAIN, VALIDATION, split
 from anyparty.config import Config
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Method, Seat
-from anyparty.nets.mlp import MLP, Factory
+from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run import agree
 from anyparty.run.checkpoint import Checkpoints
+from anyparty.run.files import tuples
 from anyparty.run.rows import own_rows
 from anyparty.run.train import Part, Trained, play
 from anyparty.run.watch import Watch
@@ -71,7 +72,7 @@ class House:
     name: str
     table: Table
     known: Known
-    encoder: MLP | Factory
+    encoder: Factory
     optimizer: Optimizer
     scale: bool = True
     folder: Path | None = None
@@ -141,7 +142,10 @@ def _setup(house: House, config: Config) -> tuple[NDArray[np.int8], Task]:
     assert known.observed is not None
     usable = labeled_rows(house.table, known.position) & known.observed.any(dim=1).numpy()
     use = split(usable, config.train.validation, config.train.test, Seeds(config.train.seed))
-    return use, task_of(house.table, known.position, use, config.federation.task)
+    task = task_of(house.table, known.position, use, config.federation.task)
+    if config.train.balance and task.kind == "classification":
+        task = replace(task, weights=balanced(house.table, known.position, use, task))
+    return use, task
 
 
 def labeled_rows(table: Table, position: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -162,6 +166,15 @@ def task_of(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], ki
     return infer_task(table.label, party=table.party, kind=kind, train_rows=rows)  # type: ignore[arg-type]
 
 
+def balanced(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task) -> tuple[float, ...]:
+    """Return the weight of each class that lets all count alike: rows / (classes x rows of the class)."""
+    assert table.label is not None
+    y, labeled = encode(table.label, task, table.party)
+    own = torch.from_numpy(position[(position >= 0) & (use == TRAIN)])
+    counts = torch.bincount(y[own][labeled[own]], minlength=task.outputs)
+    return tuple((counts.sum() / (task.outputs * counts.clamp(min=1))).tolist())
+
+
 async def share_setup(
     net: Channel, roster: Roster, use: NDArray[np.int8] | None, task: Task | None
 ) -> tuple[NDArray[np.int8], Task | None]:
@@ -176,7 +189,7 @@ async def share_setup(
     got = await net.recv(roster.active, "setup", agree.SETUP)
     text = got["task"].numpy().tobytes().decode()
     values = json.loads(text) if text else None
-    return got["use"].numpy(), Task(**(values | {"classes": tuple(values["classes"])})) if values else None
+    return got["use"].numpy(), None if values is None else Task(**tuples(values))
 
 
 def _agreed(config: Config, method: Method, roster: Roster, n: int) -> Mapping[str, str]:

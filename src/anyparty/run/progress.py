@@ -19,10 +19,10 @@ class Bar(Watch):
     def __init__(self, console: Console | None = None) -> None:
         self.bar = Progress(
             TextColumn("{task.description}"),
-            BarColumn(),
+            BarColumn(bar_width=16),
             MofNCompleteColumn(),
             TextColumn("{task.fields[seen]}"),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(compact=True),
             console=console or Console(stderr=True),
         )
         self.task: TaskID | None = None
@@ -55,4 +55,8 @@ class Bar(Watch):
         """End the line, saying why."""
         if self.task is not None:
             self.bar.update(self.task, description=f"{stage}: {reason}")
+        self.bar.stop()
+
+    def close(self) -> None:
+        """Give the terminal back, also when a run was stopped in the middle."""
         self.bar.stop()

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import anyparty
 from anyparty.config import Config
 from anyparty.errors import ResumeError
-from anyparty.run.model import Model, read_json, write_json
+from anyparty.run.files import read_json, write_json
+from anyparty.run.model import Model
 from anyparty.run.watch import Watch
 from anyparty.wire.ledger import Ledger
 

@@ -1,7 +1,7 @@
-"""What can be done with a run's folder: load its model, predict with it, score it; the command line's other half.
+"""What can be done with a run's folder: load its model, predict with it, score it.
 
-    evaluation = evaluate_run("runs/federation-laser-seed0")
-    predictions = predict_run("runs/federation-laser-seed0", {"bank": "new-bank.csv"})
+The command line's other half: ``anyparty evaluate RUN`` is ``evaluate_run("RUN")``, ``anyparty predict RUN --table
+bank=new.csv`` is ``predict_run("RUN", {"bank": "new.csv"})``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from anyparty.blocks.splits import TEST
 from anyparty.config import Config
 from anyparty.errors import ConfigError, ModelError
 from anyparty.metrics import Evaluation
-from anyparty.nets.mlp import MLP, Factory
+from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions
 from anyparty.run.federation import Federation
-from anyparty.run.model import Model, read_json
+from anyparty.run.files import read_json
+from anyparty.run.model import Model
 from anyparty.run.rows import assemble
 from anyparty.tables.labels import encode
 
@@ -146,8 +147,8 @@ def _with_tables(folder: Path) -> Config:
 
 def _factories(config: Config) -> dict[str, Factory]:
     """Return the user's own encoders, by party."""
-    made = {name: config.encoder_of(name) for name in config.parties}
-    return {name: factory for name, factory in made.items() if not isinstance(factory, MLP)}
+    encoders = {name: party.encoder or config.encoder for name, party in config.parties.items()}
+    return {name: encoder.make() for name, encoder in encoders.items() if encoder.factory is not None}
 
 
 def tables_from(pairs: Sequence[str]) -> dict[str, Path]:

@@ -14,10 +14,11 @@ from anyparty.blocks.splits import TEST
 from anyparty.config import Config
 from anyparty.methods.method import Method
 from anyparty.methods.table import method as method_by_name
-from anyparty.nets.mlp import MLP, Factory
+from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run import agree
-from anyparty.run.model import Member, Model
+from anyparty.run.files import Member
+from anyparty.run.model import Model
 from anyparty.run.party import House, Known, Outcome, take_part
 from anyparty.run.progress import Bar
 from anyparty.run.record import Record
@@ -37,7 +38,7 @@ def train(
     config: Config,
     *,
     method: Method | None = None,
-    encoders: Mapping[str, MLP | Factory] | None = None,
+    encoders: Mapping[str, Factory] | None = None,
     optimizers: Mapping[str, Optimizer] | None = None,
     folder: Path | None = None,
     resume: bool = False,
@@ -49,7 +50,8 @@ def train(
     observed, key = torch.from_numpy(federation.observed), row_keys(federation.alignment)
     record = None if folder is None else Record.begin(folder, federation, config, resume=resume)
     ledger = Ledger() if record is None else record.ledger
-    watches = All([each for each in (watch, Bar() if progress else None, record) if each is not None])
+    bar = Bar() if progress else None
+    watches = All([each for each in (watch, bar, record) if each is not None])
 
     def house(name: str) -> House:
         own, host = config.parties.get(name), name in federation.roster.labelers
@@ -75,7 +77,11 @@ def train(
     def wrap(channel: Channel) -> Channel:
         return Guarded(Counted(channel, ledger), federation.roster, declared)
 
-    outcomes = inproc.play(parts, wrap)
+    try:
+        outcomes = inproc.play(parts, wrap)
+    finally:
+        if bar is not None:
+            bar.close()
     model = _model(federation, config, made, outcomes, ledger, named=method is None)
     if record is not None:
         model.save(record.folder)

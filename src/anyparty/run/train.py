@@ -6,6 +6,7 @@ says when to keep the weights and when to stop.  A method's own messages cross i
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -171,6 +172,7 @@ async def _epoch(
         if loss is not None:
             total, seen = total + loss * len(rows), seen + len(rows)
             part.watch.on_batch_end(len(rows), loss)
+        await asyncio.sleep(0)  # a party that waits for nobody hears Ctrl-C here
     seconds = time.perf_counter() - began
     return {"stage": stage.name, "epoch": epoch + 1, "loss": total / max(seen, 1), "seconds": seconds}
 

@@ -1,0 +1,133 @@
+"""Running a suite: independent runs in parallel, one record each, what is done is skipped, what fails is named."""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import joblib
+from filelock import FileLock, Timeout
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from anyparty.bench.one import execute
+from anyparty.bench.suite import Run
+from anyparty.errors import AnypartyError, ConfigError, ModelError
+from anyparty.run.files import read_json, write_json
+
+
+@dataclass
+class Result:
+    """What became of a suite's runs: records by key, errors by key."""
+
+    records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+
+
+def run_all(
+    runs: Sequence[Run],
+    folder: Path,
+    *,
+    data_dir: Path | None = None,
+    jobs: int = 1,
+    backend: str | None = None,
+    console: Console | None = None,
+) -> Result:
+    """Run what is not done yet; return all records.
+
+    Args:
+        runs: the suite's runs.
+        folder: where records go, one folder each.
+        data_dir: where data sets lie.
+        jobs: how many runs at once.
+        backend: a joblib back end: processes of this machine by default, "ray" or "dask" for a cluster's.
+        console: where progress is shown; ``None`` shows none.
+
+    Raises:
+        ConfigError: another suite is at work in this folder, or the back end is not installed.
+
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder / ".lock", timeout=0):
+            return _run_all(runs, folder, data_dir, jobs, backend, console)
+    except Timeout:
+        raise ConfigError(
+            f"{folder}: another suite is at work here; wait for it, or name another folder (--folder)"
+        ) from None
+
+
+def _run_all(
+    runs: Sequence[Run], folder: Path, data_dir: Path | None, jobs: int, backend: str | None, console: Console | None
+) -> Result:
+    result = Result({run.key: record for run in runs if (record := finished(folder, run)) is not None})
+    todo = [run for run in runs if run.key not in result.records]
+    tasks = (joblib.delayed(attempt)(run, folder, data_dir) for run in todo)
+    with _bar(console) as bar, _backend(backend):
+        line = bar.add_task("runs", total=len(runs), completed=len(result.records), failed=0, jobs=min(jobs, len(todo)))
+        parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs")
+        for key, record, error in parallel(tasks):
+            if error is None:
+                result.records[key] = record
+            else:
+                result.failed[key] = error
+            bar.update(line, advance=1, failed=len(result.failed))
+    return result
+
+
+def attempt(run: Run, folder: Path, data_dir: Path | None) -> tuple[str, dict[str, Any], str | None]:
+    """Execute a run and write its record; an error becomes a sentence, so that it does not stop the others."""
+    home = folder / run.key
+    began = time.perf_counter()
+    try:
+        record = execute(run, data_dir)
+    except AnypartyError as error:
+        return run.key, {}, str(error)
+    except Exception as error:  # a run must not take the suite with it
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        return run.key, {}, f"{type(error).__name__}: {error} (see {home / 'error.txt'})"
+    record["wall_seconds"] = time.perf_counter() - began
+    write_json(home / "record.json", record)
+    return run.key, json.loads(json.dumps(record)), None
+
+
+def finished(folder: Path, run: Run) -> dict[str, Any] | None:
+    """Return a run's record if it is there and whole."""
+    try:
+        record = read_json(folder / run.key / "record.json")
+    except ModelError:
+        return None
+    return record if set(record.get("scores", ())) == set(run.tests) else None
+
+
+def _bar(console: Console | None) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[jobs]} at once, {task.fields[failed]} failed"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+        console=console or Console(quiet=True),
+    )
+
+
+def _backend(name: str | None) -> Any:
+    if name is None:
+        return joblib.parallel_config(backend="loky")
+    try:
+        if name == "ray":
+            from ray.util.joblib import register_ray  # noqa: PLC0415
+
+            register_ray()
+        return joblib.parallel_config(backend=name)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(
+            f"back end {name!r} cannot be used here ({error}); install it, or leave --backend out"
+        ) from None

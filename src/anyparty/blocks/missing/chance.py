@@ -1,0 +1,74 @@
+"""Blocks that are missing independently of each other: MCAR, MCAR with p ~ Beta, MNAR."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from anyparty.blocks.missing.drawn import Blocks, Drawn, checked, each, independent, stream
+from anyparty.errors import ConfigError
+from anyparty.seeds import Seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class MCAR:
+    """Each party misses each row with probability p, whatever the values (LASER-VFL, section 5)."""
+
+    name: ClassVar[str] = "mcar"
+    p: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.p < 1:
+            raise ConfigError(f"mcar: p must be at least 0 and below 1, not {self.p}")
+
+    def expected_rate(self, K: int) -> float:
+        """The expected share of missing cells, rows that nobody has being drawn anew: (p - p^K) / (1 - p^K)."""
+        return (self.p - self.p**K) / (1 - self.p**K)
+
+    def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: Blocks | None = None) -> Drawn:
+        """See ``Missing``."""
+        checked(n, K, blocks)
+        return independent(stream(seeds, name), np.broadcast_to(np.float64(self.p), (n, K)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BetaMCAR:
+    """As MCAR, with a p of each party's own, drawn from Beta(a, b) (LASER-VFL, appendix E: Beta(2, 2))."""
+
+    name: ClassVar[str] = "beta"
+    a: float = 2.0
+    b: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not (0 < self.a < np.inf and 0 < self.b < np.inf):
+            raise ConfigError(f"beta: a and b must be positive numbers, not {self.a} and {self.b}")
+
+    def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: Blocks | None = None) -> Drawn:
+        """See ``Missing``."""
+        checked(n, K, blocks)
+        rng = stream(seeds, name)
+        p = np.minimum(rng.beta(self.a, self.b, size=K), 1 - 1e-9)
+        return independent(rng, np.broadcast_to(p, (n, K)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MNAR:
+    """A party misses the rows where its own features are high: a_k, their mean in the row, decides.
+
+    Missing with probability p where a_k > 0, else with 1 - p (FALSE-VFL, section 5.1: MNAR 7 is p = .7; the text's
+    condition is lost, > 0 is ours).  Depends on the block's own values only, but for rows that came out empty.
+    """
+
+    name: ClassVar[str] = "mnar"
+    p: float = 0.7
+
+    def __post_init__(self) -> None:
+        if not 0 < self.p < 1:
+            raise ConfigError(f"mnar: p must lie between 0 and 1, both excluded, not {self.p}")
+
+    def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: Blocks | None = None) -> Drawn:
+        """See ``Missing``."""
+        mean = each(self.name, n, K, blocks, "mean")
+        return independent(stream(seeds, name), np.where(mean > 0, self.p, 1 - self.p))

@@ -1,0 +1,84 @@
+"""Masks with a given number of rows of a kind: alignment of two parties, scarce labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from anyparty.blocks.missing.chance import MCAR
+from anyparty.blocks.missing.drawn import Blocks, Drawn, Missing, checked, stream
+from anyparty.errors import ConfigError
+from anyparty.seeds import Seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alignment:
+    """Two parties of whom both hold round(ratio * N) rows, drawn at random (APC-VFL, section 6 and appendix A).
+
+    Of the other rows, round(active_only * rest) are the active party's alone (in the paper all are: 20000 rows, of
+    which 10000 to 2500 aligned), and those left the passive party's alone.
+
+    Attributes:
+        ratio: the share of rows that both hold.
+        active_only: the share of the other rows that only the active party holds.
+        active: the place of the active party among the two, 0 or 1.
+    """
+
+    name: ClassVar[str] = "alignment"
+    ratio: float = 0.5
+    active_only: float = 1.0
+    active: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.ratio <= 1 and 0 <= self.active_only <= 1 and self.active in {0, 1}):
+            raise ConfigError(f"alignment: ratio {self.ratio} and active_only {self.active_only} must lie between 0 "
+                              f"and 1, active {self.active} must be 0 or 1")  # fmt: skip
+
+    def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: Blocks | None = None) -> Drawn:
+        """See ``Missing``."""
+        if K != 2:
+            raise ConfigError(f"alignment is for two parties, not {K}; mcar and its kin are for any number")
+        checked(n, K, blocks)
+        both = round(self.ratio * n)
+        alone = both + round(self.active_only * (n - both))
+        rows = stream(seeds, name).permutation(n)
+        observed = np.ones((n, 2), dtype=bool)
+        observed[rows[both:alone], 1 - self.active] = False
+        observed[rows[alone:], self.active] = False
+        return Drawn(observed, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """Only n rows are labelled, and of these ``aligned`` are held by all parties (FALSE-VFL, section 5).
+
+    The paper's: 500 labelled and 100 of them aligned for tables, 1000 and 200 for images.  Which rows is drawn at
+    random, apart from the values and the classes; all other rows, labelled or not, follow ``rest``.
+
+    Attributes:
+        n: labelled rows.
+        aligned: how many of them are fully aligned.
+        rest: the mechanism of all rows but the aligned ones.
+    """
+
+    name: ClassVar[str] = "labels"
+    n: int = 500
+    aligned: int = 100
+    rest: Missing = field(default_factory=MCAR)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.aligned <= self.n:
+            raise ConfigError(f"labels: aligned must lie between 0 and n = {self.n}, not {self.aligned}")
+
+    def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: Blocks | None = None) -> Drawn:
+        """See ``Missing``; ``Drawn.labeled`` says which rows are labelled."""
+        if self.n > n:
+            raise ConfigError(f"labels: {self.n} rows cannot be labelled where there are {n}")
+        drawn = self.rest.draw(seeds, name, n, K, blocks)
+        rows = seeds.numpy("missing", name, "labels").permutation(n)[: self.n]
+        observed, labeled = drawn.observed.copy(), np.zeros(n, dtype=bool)
+        observed[rows[: self.aligned]] = True
+        labeled[rows] = True
+        return Drawn(observed, drawn.redrawn, labeled)

@@ -1,0 +1,175 @@
+"""How a model lies on disk: one folder a party, so that each can keep its own.
+
+model.json                        method and parameters, roster, task, seed
+parties/NAME/party.json           what the party needs to prepare its table and rebuild its network
+parties/NAME/model.safetensors    its weights
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from anyparty.errors import ModelError
+from anyparty.methods.method import Method, Seat, State
+from anyparty.methods.table import method as method_by_name
+from anyparty.nets.mlp import Factory
+from anyparty.nets.table import describe, restore
+from anyparty.run import checkpoint
+from anyparty.seeds import Seeds
+from anyparty.tables.prepare import Prepare
+from anyparty.terms import Party, Roster, Task
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """What all parties of a model share; the task is known to label holders alone.
+
+    Attributes:
+        method: the method's name and parameters, ``None`` if it was the user's own.
+        roster: the parties.
+        task: what is predicted.
+        seed: the run's root seed.
+        best_epoch: the epoch (counted from 0) whose weights were kept; -1 if the last.
+
+    """
+
+    method: dict[str, Any] | None
+    roster: Roster
+    task: Task | None
+    seed: int
+    best_epoch: int
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON."""
+        write_json(path, {"format": FORMAT, **asdict(self)})
+
+    @classmethod
+    def load(cls, path: Path) -> About:
+        """Read what ``save`` wrote.
+
+        Raises:
+            ModelError: the file is absent, foreign or of another version.
+        """
+        about = read_json(path)
+        try:
+            if about["format"] != FORMAT:
+                raise ModelError(f"{path}: saved in format {about['format']}, this version reads format {FORMAT}")
+            roster = Roster(tuple(Party(**party) for party in about["roster"]["parties"]), about["roster"]["active"])
+            task = None if about["task"] is None else Task(**tuples(about["task"]))
+            return cls(
+                method=about["method"], roster=roster, task=task, seed=about["seed"], best_epoch=about["best_epoch"]
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ModelError(f"{path}: this is not one of anyparty's: {error!r}") from None
+
+    def make(self, source: Path, given: Method | None = None) -> Method:
+        """Return the method, or the user's own that is ``given``.
+
+        Raises:
+            ModelError: it was the user's own, and is not given.
+        """
+        if given is not None:
+            return given
+        if self.method is None:
+            raise ModelError(f"{source}: trained with a method of the user's own; give it, load(..., method=...)")
+        return method_by_name(**tuples(self.method))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One party of a trained model.
+
+    Attributes:
+        state: its networks.
+        prepare: how its table becomes numbers; ``None`` without columns.
+        id: the name of its column of ids.
+        label: the name of its column of labels, if it holds them.
+
+    """
+
+    state: State
+    prepare: Prepare | None
+    id: str
+    label: str | None = None
+
+
+def save_member(home: Path, member: Member) -> None:
+    """Write one party's part."""
+    tensors = {
+        f"{module}/{key}": tensor
+        for module, network in member.state.modules.items()
+        for key, tensor in checkpoint.tensors_of(network).items()
+    }
+    seat = member.state.seat
+    checkpoint.write(home / "model.safetensors", tensors, {"party": seat.me})
+    about = {
+        "inputs": seat.inputs,
+        "encoder": describe(seat.encoder),
+        "prepare": member.prepare.to_json() if member.prepare else None,
+        "id": member.id,
+        "label": member.label,
+    }
+    write_json(home / "party.json", about)
+
+
+def load_member(home: Path, seat: Seat, method: Method, encoder: Factory | None) -> Member:
+    """Read one party's part.
+
+    ``seat`` says who it is; ``encoder`` makes its network, if that was a module of the user's own.
+
+    Raises:
+        ModelError: a file is absent, cut short or foreign, or the network cannot be made.
+    """
+    name, about = seat.me, read_json(home / "party.json")
+    try:
+        if encoder is None and about["encoder"] is None:
+            raise ModelError(f"{home}: party {name!r} was trained with a network of its own making; "
+                             f"give what makes it, load(..., encoders={{{name!r}: ...}})")  # fmt: skip
+        made = encoder or restore(about["encoder"])
+        labeler = name in seat.roster.labelers
+        seat = replace(seat, inputs=about["inputs"], encoder=made, task=seat.task if labeler else None)
+        state, id_, label, prepare = method.begin(seat, Seeds(0)), about["id"], about["label"], about["prepare"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ModelError(f"{home}: party.json is not one of anyparty's: {error!r}") from None
+    tensors, _ = checkpoint.read(home / "model.safetensors")
+    for module, network in state.modules.items():
+        own = {key.removeprefix(f"{module}/"): t for key, t in tensors.items() if key.startswith(f"{module}/")}
+        checkpoint.load_module(network, own, home / "model.safetensors")
+    state.train(False)
+    return Member(state=state, prepare=None if prepare is None else Prepare.from_json(prepare), id=id_, label=label)
+
+
+def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Undo what JSON makes of tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON in one move."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_suffix(".part")
+    beside.write_text(json.dumps(value, indent=1), encoding="utf-8")
+    beside.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        ModelError: the file is absent, or not a JSON object.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such file; is {path.parent} a saved model or a run's folder?") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ModelError(f"{path}: not readable as JSON ({error}); copy the folder anew") from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value

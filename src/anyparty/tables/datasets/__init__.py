@@ -1,0 +1,110 @@
+"""Data sets of the published experiments, by name.
+
+    >>> load("breast-cancer").X_train.shape
+    (569, 30)
+
+``catalogue`` says what there is, ``files`` where files are looked for, ``fetch`` how they come there; ``tabular``,
+``images`` and ``prepared`` read them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import lzma
+import tarfile
+import zipfile
+import zlib
+from pathlib import Path
+
+import polars as pl
+
+from anyparty.errors import ConfigError, TableError, nearest
+from anyparty.tables.datasets import fetch, files
+from anyparty.tables.datasets.catalogue import CATALOGUE, Entry, Form
+from anyparty.tables.datasets.dataset import Dataset
+
+__all__ = ["CATALOGUE", "NAMES", "Dataset", "load"]
+
+NAMES = tuple(CATALOGUE)
+
+_BROKEN = (ValueError, OSError, EOFError, KeyError, lzma.LZMAError, zlib.error, zipfile.BadZipFile, tarfile.TarError,
+           pl.exceptions.PolarsError)  # fmt: skip
+
+
+def load(
+    name: str, *, data_dir: Path | None = None, download: bool = True, verify: bool = True, progress: bool = True
+) -> Dataset:
+    """Return a data set, from files on disk or, where its publisher offers a plain download, from there.
+
+    Args:
+        name: one of ``NAMES``.
+        data_dir: look here and nowhere else; by default in ANYPARTY_DATA, then in the cache.
+        download: fetch what is not there into the cache; never with ``data_dir``.
+        verify: refuse files whose sha256 is not the known one.
+        progress: show a bar while downloading.
+
+    Raises:
+        ConfigError: no such data set.
+        TableError: its files are not there (the sentence says where to get them), incomplete, damaged or malformed.
+    """
+    if name not in CATALOGUE:
+        raise ConfigError(f"no data set {name!r}{nearest(name, CATALOGUE)}")
+    entry = CATALOGUE[name]
+    form, paths = _found(entry, data_dir) or _fetched(
+        name, entry, data_dir, wanted=download and data_dir is None, verify=verify, progress=progress
+    )
+    if verify:
+        for file, path in zip(form.files, paths, strict=True):
+            if file.sha256:
+                files.check(path, file.sha256)
+    try:
+        fields = {"classes": entry.classes, **form.read(paths)}
+        return Dataset(
+            name=name, title=entry.title, task=entry.task, source=entry.source, licence=entry.licence, **fields
+        )
+    except _BROKEN as error:
+        where = str(paths[0]) if len(paths) == 1 else f"the files in {paths[0].parent}"
+        raise TableError(f"data set {name!r}: {where} cannot be read: {_reason(error)}; expected\n"
+                         f"{_described(form)}\nget them again from {entry.source}") from error  # fmt: skip
+
+
+def _found(entry: Entry, data_dir: Path | None) -> tuple[Form, list[Path]] | None:
+    """Return the first form all of whose files lie in one folder."""
+    for folder in files.folders(data_dir):
+        for form in entry.forms:
+            paths = [folder / file.path for file in form.files]
+            if all(path.is_file() for path in paths):
+                return form, paths
+    return None
+
+
+def _fetched(
+    name: str, entry: Entry, data_dir: Path | None, *, wanted: bool, verify: bool, progress: bool
+) -> tuple[Form, list[Path]]:
+    form = next((form for form in entry.forms if all(file.url for file in form.files)), None)
+    if form is None or not wanted:
+        looked = " and ".join(str(folder) for folder in files.folders(data_dir))
+        ways = "\nor\n".join(_described(each) for each in entry.forms)
+        hint = " (load fetches it when data_dir is not given and download is not False)" if form else ""
+        raise TableError(
+            f"data set {name!r} ({entry.title}) is not there: looked in {looked}. Get it from {entry.source}{hint}; "
+            f"licence: {entry.licence}. Put it below one of these folders, or the one that ANYPARTY_DATA names, as\n"
+            f"{ways}"
+        )
+    target = files.cache_folder()
+    return form, [
+        fetch.download(file.url, target / file.path, sha256=file.sha256, verify=verify, progress=progress)
+        for file in form.files
+    ]
+
+
+def _described(form: Form) -> str:
+    """Return the files of a form, and what their reader's docstring says of them."""
+    listed = ", ".join(file.path for file in form.files)
+    return f"{listed}\n    " + (inspect.getdoc(form.read) or "").replace("\n", "\n    ")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    return str(error).strip().split("\n")[0].rstrip(":") or type(error).__name__
