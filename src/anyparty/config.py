@@ -154,9 +154,10 @@ class OptimizerSettings(Settings):
 
 
 class PartySettings(Settings):
-    """What is one party's own."""
+    """What is one party's own.  ``columns = false`` is a party that holds labels alone, where nobody sees its table."""
 
     table: Path | None = None
+    columns: bool = True
     id: str | None = None
     label: str | None = None
     drop: tuple[str, ...] = ()
@@ -169,13 +170,15 @@ class PartySettings(Settings):
 class FederationSettings(Settings):
     """What all parties share about the data.
 
-    ``label`` is a column of the active party's table; without ``active``, of the one table that has it.
+    ``label`` is a column of the active party's table; without ``active``, of the one table that has it.  ``salt`` is
+    this federation's own word in the hashes of private alignment; it is no secret.
     """
 
     id: str = "id"
     label: str | None = None
     active: str | None = None
     task: Literal["auto", "classification", "regression"] = "auto"
+    salt: str = "anyparty"
 
 
 class MethodSettings(BaseModel):

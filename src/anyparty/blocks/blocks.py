@@ -47,7 +47,7 @@ class Rows:
         y: [N] int64 class, or float32 standardised number, at parties that hold labels; anything where not labeled.
         labeled: [N] bool, at parties that hold labels.
         observed: [N, K] bool, who has which row: at parties that host heads (they match rows), nowhere else.
-        key: [N] int64 at hosts, a number that belongs to the row wherever it stands: ties are broken by it.
+        key: [N] int64 at the active party, a number that belongs to the row wherever it stands: ties are broken by it.
     """
 
     n: int

@@ -13,8 +13,9 @@ from anyparty.terms import Channel, Declared, Expect, Roster
 
 MESSAGES = (
     Declared(tag="setup", frm="active", to="passive",
-             holds="what each row is for (training, validation, test); to label holders also the classes",
-             learns="the use of its own rows, and how many others there are"),
+             holds="what each row is for (training, validation, test); to other label holders also the classes and who "
+                   "has which row",
+             learns="the use of its own rows, and how many others there are; label holders the pattern of presence"),
     Declared(tag="hello", frm="passive", to="active",
              holds="a hash of each group of settings, and the epochs that the party has checkpoints of",
              learns="whether both run the same settings and version"),
@@ -28,7 +29,11 @@ MESSAGES = (
 )  # fmt: skip
 
 FRESH = -1
-SETUP = {"use": Expect((-1,), torch.int8), "task": Expect((-1,), torch.uint8)}
+SETUP = {
+    "use": Expect((-1,), torch.int8),
+    "task": Expect((-1,), torch.uint8),
+    "observed": Expect((-1,), torch.uint8),
+}
 
 
 def fingerprint(text: str) -> Tensor:

@@ -43,8 +43,8 @@ class Known:
 
     Attributes:
         position: [N] int64, its own row of each aligned row, -1 where it has none.
-        observed: [N, K] bool, who has which row, at hosts.
-        key: [N] int64, a number that belongs to the row, at hosts.
+        observed: [N, K] bool, who has which row, at the active party; label holders get it from there.
+        key: [N] int64, a number that belongs to the row, at the active party.
 
     """
 
@@ -109,7 +109,7 @@ async def take_part(
     """
     settings, known, table = config.train, house.known, house.table
     leads = house.name == roster.active
-    use, task = await share_setup(net, roster, *(_setup(house, config) if leads else (None, None)))
+    use, task, observed = await share_setup(net, roster, _setup(house, config) if leads else None)
     if leads and task is not None:
         settings.metric_for(task)  # a metric that does not fit is named now, not after the first epoch
     prepare = features = None
@@ -123,7 +123,7 @@ async def take_part(
     )  # fmt: skip
     labels = None if task is None or table.label is None else encode(table.label, task, house.name)
     rows = own_rows(
-        known.position, features=features, labels=labels, observed=known.observed, key=known.key, device=seat.device
+        known.position, features=features, labels=labels, observed=observed, key=known.key, device=seat.device
     )
     part = Part(
         seat=seat, method=method, rows=rows, settings=settings, agreed=_agreed(config, method, roster, rows.n),
@@ -135,7 +135,10 @@ async def take_part(
     return Outcome(seat=seat, trained=await play(part, net), prepare=prepare, rows=rows, use=use)
 
 
-def _setup(house: House, config: Config) -> tuple[NDArray[np.int8], Task]:
+Setup = tuple[NDArray[np.int8], Task | None, Tensor | None]
+
+
+def _setup(house: House, config: Config) -> Setup:
     """Split the rows and read the task from the labels of training rows, at the active party."""
     known = house.known
     assert house.table.label is not None
@@ -145,7 +148,7 @@ def _setup(house: House, config: Config) -> tuple[NDArray[np.int8], Task]:
     task = task_of(house.table, known.position, use, config.federation.task)
     if config.train.balance and task.kind == "classification":
         task = replace(task, weights=balanced(house.table, known.position, use, task))
-    return use, task
+    return use, task, known.observed
 
 
 def labeled_rows(table: Table, position: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -175,21 +178,26 @@ def balanced(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], t
     return tuple((counts.sum() / (task.outputs * counts.clamp(min=1))).tolist())
 
 
-async def share_setup(
-    net: Channel, roster: Roster, use: NDArray[np.int8] | None, task: Task | None
-) -> tuple[NDArray[np.int8], Task | None]:
-    """Give every party the use of the rows, and label holders the task."""
-    if use is not None:
-        about = torch.frombuffer(bytearray(json.dumps(asdict(task)).encode()), dtype=torch.uint8) if task else None
+async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setup:
+    """Give every party the use of the rows, and label holders the task and who has which row."""
+    if setup is not None:
+        use, task, observed = setup
+        assert task is not None
+        assert observed is not None
+        about = torch.frombuffer(bytearray(json.dumps(asdict(task)).encode()), dtype=torch.uint8)
+        nothing = torch.empty(0, dtype=torch.uint8)
         for name in roster.names:
             if name != net.me:
-                known = about if about is not None and name in roster.labelers else torch.empty(0, dtype=torch.uint8)
-                await net.send(name, "setup", {"use": torch.from_numpy(use), "task": known})
-        return use, task
+                known = {"task": about, "observed": observed.flatten().byte()} if name in roster.labelers else {}
+                await net.send(
+                    name, "setup", {"use": torch.from_numpy(use), "task": nothing, "observed": nothing, **known}
+                )
+        return setup
     got = await net.recv(roster.active, "setup", agree.SETUP)
-    text = got["task"].numpy().tobytes().decode()
-    values = json.loads(text) if text else None
-    return got["use"].numpy(), None if values is None else Task(**tuples(values))
+    if not len(got["task"]):
+        return got["use"].numpy(), None, None
+    values = json.loads(got["task"].numpy().tobytes().decode())
+    return got["use"].numpy(), Task(**tuples(values)), got["observed"].bool().view(len(got["use"]), roster.K)
 
 
 def _agreed(config: Config, method: Method, roster: Roster, n: int) -> Mapping[str, str]:

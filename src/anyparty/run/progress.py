@@ -59,4 +59,5 @@ class Bar(Watch):
 
     def close(self) -> None:
         """Give the terminal back, also when a run was stopped in the middle."""
-        self.bar.stop()
+        if self.bar.live.is_started:
+            self.bar.stop()

@@ -49,7 +49,7 @@ class Record(Watch):
         """
         there = (folder / "record.json").exists()
         prints = {name: table.fingerprint for name, table in federation.tables.items()}
-        if there and not resume:
+        if there and not resume and read_json(folder / "record.json").get("history"):  # one that failed at once may go
             raise ResumeError(f"{folder} holds a run already: resume it (--resume), or name another folder (--run)")
         if resume and not there:
             raise ResumeError(f"{folder} holds no run to resume; start without --resume")

@@ -33,7 +33,7 @@ def own_rows(
         features: its prepared block [n_k, width]; ``None`` without columns.
         labels: of its own rows, (y [n_k], labeled [n_k]); ``None`` without labels.
         observed: [N, K], at hosts.
-        key: [N], at hosts.
+        key: [N], at the active party.
         device: where tensors go.
 
     """
@@ -81,7 +81,7 @@ def assemble(
             features=features.get(name) if name in roster.blocks else None,
             labels=(labels or {}).get(name),
             observed=observed if host else None,
-            key=key if host else None,
+            key=key if name == roster.active else None,
             device=device,
         )
 

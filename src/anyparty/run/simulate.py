@@ -54,20 +54,20 @@ def train(
     watches = All([each for each in (watch, bar, record) if each is not None])
 
     def house(name: str) -> House:
-        own, host = config.parties.get(name), name in federation.roster.labelers
+        own, leads = config.parties.get(name), name == federation.roster.active
         return House(
             name=name,
             table=federation.tables[name],
             known=Known(
                 position=federation.alignment.position[name],
-                observed=observed if host else None,
-                key=key if host else None,
+                observed=observed if leads else None,
+                key=key if leads else None,
             ),
             encoder=(encoders or {}).get(name) or config.encoder_of(name),
             optimizer=(optimizers or {}).get(name) or config.optimizer_of(name),
             scale=own is None or own.scale,
             folder=None if folder is None else folder / "parties" / name / "checkpoints",
-            watch=watches if name == federation.roster.active else Watch(),
+            watch=watches if leads else Watch(),
         )
 
     part = partial(take_part, roster=federation.roster, config=config, method=made, resume=resume)

@@ -32,7 +32,7 @@ def infer_task(label: pl.Series, *, party: str, kind: AskedKind = "auto", train_
     >>> infer_task(pl.Series("y", ["10", "1", None, "0", "1.0"]), party="bank").classes
     ('0', '1', '10')
     >>> infer_task(pl.Series("y", [0.5, 1.5, None]), party="bank")
-    Task(kind='regression', classes=(), mean=1.0, scale=0.5)
+    Task(kind='regression', classes=(), mean=1.0, scale=0.5, weights=())
 
     Args:
         label: [n] the label column, null where unlabelled.

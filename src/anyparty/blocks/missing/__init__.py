@@ -73,12 +73,13 @@ def missing(what: str | Mapping[str, Any], **parameters: Any) -> Missing:
     given = {**({"name": what} if isinstance(what, str) else what), **parameters}
     name = given.pop("name", None)
     if not isinstance(name, str) or name not in MECHANISMS:
-        raise ConfigError(f"no missingness {name!r}{nearest(str(name), MECHANISMS)}")
+        known = nearest(str(name), MECHANISMS)
+        raise ConfigError(f"missingness needs a name{known}" if name is None else f"no missingness {name!r}{known}")
     made = MECHANISMS[name]
-    known = {each.name for each in fields(made)}  # type: ignore[arg-type]
-    unknown = sorted(given.keys() - known)
+    own = {each.name for each in fields(made)}  # type: ignore[arg-type]
+    unknown = sorted(given.keys() - own)
     if unknown:
-        raise ConfigError(f"missingness {name!r} has no parameter {unknown[0]!r}{nearest(unknown[0], known)}")
+        raise ConfigError(f"missingness {name!r} has no parameter {unknown[0]!r}{nearest(unknown[0], own)}")
     if isinstance(given.get("rest"), str | Mapping):
         given["rest"] = missing(given["rest"])
     try:

@@ -1,0 +1,131 @@
+"""Ids as points on Curve25519, and blinding: what private alignment computes.
+
+D. J. Bernstein: "Curve25519: new Diffie-Hellman speed records", PKC 2006; RFC 7748 (X25519), RFC 9380 (Elligator 2).
+All arithmetic with secrets is libsodium's, through PyNaCl: constant time, and without Python's lock.
+
+Letters    H(id)  a point of the group of prime order l, as its x-coordinate u, 32 bytes little-endian
+           s      a clamped scalar: a multiple of 8 in [2^254, 2^255)
+Blinding   X25519(s, u) = x(s P), so that blinding by s and then by t is blinding by t and then by s
+
+Why it is safe to blind by x-coordinates alone
+    *The twist.*  Any 32 bytes are the x-coordinate of a point of the curve or of its twist, and blinding never leads
+    from one to the other: ids hashed straight to 32 bytes would give away one bit each, however they were blinded.
+    Hence the map to the curve (Elligator 2).  Points that others send may still lie on the twist; clamping clears its
+    cofactor (4) too, and its group has a prime order of 253 bits, so such points teach their sender nothing.
+    *Small order.*  Points of order 1, 2, 4, 8 would blind to zero whatever the scalar: libsodium refuses them, and so
+    does ``blind``.  A clamped scalar is never a multiple of either prime order, so no other point blinds to zero.
+    *The same point.*  Two ids have one token only if their hashes agree: chance about n^2 / 2^253.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from nacl.bindings import crypto_core_ed25519_from_uniform, crypto_scalarmult
+from numpy.typing import NDArray
+
+SIZE = 32
+P = 2**255 - 19
+L = 2**252 + 27742317777372353535851937790883648493
+
+
+class SmallOrder(ValueError):  # noqa: N818 - what the point is
+    """A point that would blind to zero."""
+
+
+def hashed(ids: Iterable[str], salt: str) -> bytes:
+    """Return H(id) of every id, 32 bytes each.
+
+    ``salt`` is public and of this federation: a table of points made for another is of no use here.
+    """
+    key = hashlib.sha256(salt.encode()).digest()
+    digests = (hashlib.blake2b(text.encode(), digest_size=32, key=key, person=b"anyparty.align.1") for text in ids)
+    return _montgomery([crypto_core_ed25519_from_uniform(digest.digest()) for digest in digests])
+
+
+def _montgomery(edwards: Sequence[bytes]) -> bytes:
+    """Return u = (1 + y) / (1 - y) of Ed25519 points (RFC 7748, 4.1), with one inversion for all."""
+    ys = [int.from_bytes(point, "little") & (2**255 - 1) for point in edwards]
+    before, product = [], 1
+    for y in ys:
+        before.append(product)
+        product = product * (1 - y) % P
+    inverse, us = pow(product, -1, P), []
+    for y, others in zip(reversed(ys), reversed(before), strict=True):
+        us.append(((1 + y) * inverse * others % P).to_bytes(SIZE, "little"))
+        inverse = inverse * (1 - y) % P
+    return b"".join(reversed(us))
+
+
+def blind(scalar: bytes, points: bytes) -> bytes:
+    """Return every point times ``scalar``, in order.
+
+    Raises:
+        SmallOrder: one of the points would come to zero.
+    """
+    try:
+        return b"".join(crypto_scalarmult(scalar, points[at : at + SIZE]) for at in range(0, len(points), SIZE))
+    except RuntimeError as error:
+        raise SmallOrder from error
+
+
+@dataclass(frozen=True, repr=False)
+class Secret:
+    """What one party keeps to itself in one alignment: all of it is drawn from ``root``, 32 bytes.
+
+    The bytes come from the operating system, never from the run's seed: that stands in the settings, which every
+    party knows, and who knows all scalars can walk through a list of ids.
+
+    Attributes:
+        scalar: s, applied once to every list of the federation.
+        once: r, under which this party's own list makes its round: a one-time scalar, used for nothing else.
+        rest: t with r t = s (mod l), applied to the own list when it is home again.
+    """
+
+    root: bytes
+    scalar: bytes
+    once: bytes
+    rest: bytes
+
+    @classmethod
+    def of(cls, root: bytes | None = None) -> Secret:
+        """Draw a secret; ``root`` is for tests."""
+        root = secrets.token_bytes(SIZE) if root is None else root
+        scalar = _clamped(_stream(root, "scalar", SIZE))
+        once, rest = _halves(scalar, root)
+        return cls(root, scalar, once, rest)
+
+    def order(self, n: int) -> NDArray[np.int64]:
+        """Return the secret order [n] in which the own ids leave: place i holds the id of row order[i]."""
+        lots = np.frombuffer(_stream(self.root, "order", 16 * n), dtype=np.uint64).reshape(n, 2)
+        return np.lexsort((lots[:, 0], lots[:, 1])).astype(np.int64)
+
+
+def _stream(root: bytes, name: str, length: int) -> bytes:
+    return hashlib.shake_256(root + name.encode()).digest(length)
+
+
+def _clamped(raw: bytes) -> bytes:
+    """Return the scalar that X25519 makes of 32 bytes (RFC 7748, 5)."""
+    return bytes([raw[0] & 248, *raw[1:31], raw[31] & 127 | 64])
+
+
+def _halves(scalar: bytes, root: bytes) -> tuple[bytes, bytes]:
+    """Return clamped (r, t), r at random, with r t = s (mod l).
+
+    X25519 takes clamped scalars only: of the three or four numbers t in [2^254, 2^255) that solve the equation, one is
+    a multiple of 8 for every second r.
+    """
+    s = int.from_bytes(scalar, "little")
+    for attempt in range(256):
+        once = _clamped(_stream(root, f"once {attempt}", SIZE))
+        t = s * pow(int.from_bytes(once, "little"), -1, L) % L
+        t += L * -(-(2**254 - t) // L)
+        for each in range(t, 2**255, L):
+            if each % 8 == 0:
+                return once, each.to_bytes(SIZE, "little")
+    raise AssertionError("half of all r have a t")

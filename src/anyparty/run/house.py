@@ -1,0 +1,261 @@
+"""A party at home: its own process, its own table, its own folder.
+
+    train_at_home   aligns privately (once), takes part in training, keeps its part of the model
+
+What a party keeps, in its folder:
+
+    alignment.safetensors     places of its own rows; at the active party also who has which
+    model.json, parties/ME/   its part of the model; the task at label holders alone
+    checkpoints/              the last two
+    record.json               what it sent, how it ended; at the active party history and test scores
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from anyparty import metrics
+from anyparty.align import private
+from anyparty.blocks.splits import TEST
+from anyparty.config import Config
+from anyparty.errors import ConfigError, ModelError, ResumeError
+from anyparty.methods.method import Method
+from anyparty.methods.table import method as method_by_name
+from anyparty.run import agree, checkpoint
+from anyparty.run.files import About, Member, save_member, write_json
+from anyparty.run.party import House, Known, Outcome, take_part
+from anyparty.run.predict import predict_rows
+from anyparty.run.record import versions
+from anyparty.run.watch import Watch
+from anyparty.seeds import Seeds
+from anyparty.tables.table import Table, read_table
+from anyparty.terms import Channel, Declared, Expect, Party, Roster
+from anyparty.wire.guard import Guarded
+from anyparty.wire.ledger import Counted, Ledger
+
+ID_BYTES = 16
+MESSAGES = (
+    Declared(tag="alignment", frm="passive", to="active",
+             holds="the number of the alignment that the party keeps, if its table is still the same",
+             learns="whether to align anew"),
+    Declared(tag="realign", frm="active", to="passive",
+             holds="whether to align anew, and the new alignment's number",
+             learns="nothing else"),
+)  # fmt: skip
+NUMBER = {"number": Expect((ID_BYTES,), torch.uint8)}
+
+
+class Site(Protocol):
+    """What a party says at home about itself."""
+
+    @property
+    def party(self) -> str:
+        """Its name."""
+
+    @property
+    def active(self) -> str:
+        """Who leads."""
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """All parties, in the order that all share."""
+
+    @property
+    def table(self) -> Path | None:
+        """Its table."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it keeps what it keeps."""
+
+
+@dataclass(frozen=True)
+class Home:
+    """One party at home."""
+
+    site: Site
+    config: Config
+    roster: Roster
+    table: Table
+    method: Method
+
+    @classmethod
+    def of(cls, site: Site, config: Config) -> Home:
+        """Read the party's table.
+
+        Raises:
+            ConfigError: the settings name no table, no label, or other parties than the site.
+            TableError: the table cannot be used.
+        """
+        roster = roster_of(site, config)
+        if site.table is None:
+            raise ConfigError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
+        own = config.parties.get(site.party)
+        label = (own and own.label) or (config.federation.label if site.party == site.active else None)
+        table = read_table(
+            site.table, party=site.party, id=(own and own.id) or config.federation.id, label=label,
+            drop=own.drop if own else (), types=own.types if own else {},
+        )  # fmt: skip
+        method = method_by_name(config.method.name, **config.method.parameters)
+        return cls(site, config, roster, table, method)
+
+
+def roster_of(site: Site, config: Config) -> Roster:
+    """Return the parties as settings and site describe them: nobody sees another's table.
+
+    Raises:
+        ConfigError: the settings name parties that the site does not know, or no label.
+    """
+    for name in config.parties:
+        if name not in site.parties:
+            raise ConfigError(f"the settings name party {name!r}, the federation has {list(site.parties)}")
+    if config.federation.label is None and not getattr(config.parties.get(site.active), "label", None):
+        raise ConfigError('no label: name the active party\'s column, federation.label = "column"')
+
+    def party(name: str) -> Party:
+        own = config.parties.get(name)
+        return Party(
+            name=name, columns=own is None or own.columns, labels=name == site.active or bool(own and own.label)
+        )
+
+    return Roster(tuple(party(name) for name in site.parties), site.active)
+
+
+async def train_at_home(site: Site, config: Config, net: Channel, *, resume: bool = False) -> dict[str, Any]:
+    """Play one party's whole part of a run at its own machine; return what may be told of it.
+
+    Raises:
+        AnypartyError: see ``anyparty.errors``; what was kept stays, and ``resume`` goes on from it.
+    """
+    home, ledger = Home.of(site, config), Ledger()
+    declared = (*home.method.can.messages, *agree.MESSAGES, *private.MESSAGES, *MESSAGES)
+    wired = Guarded(Counted(net, ledger), home.roster, declared)
+    known = await aligned(home, wired, resume=resume)
+    outcome = await take_part(
+        wired, house=_house(home, known), roster=home.roster, config=config, method=home.method, resume=resume
+    )
+    _keep(home, outcome)
+    scores = await _score(home, outcome, wired)
+    record = {
+        "party": site.party,
+        "versions": versions(),
+        "table": home.table.fingerprint,
+        "history": outcome.trained.history,
+        "best_epoch": outcome.trained.best_epoch + 1,
+        "ledger": ledger.rows(),
+        **({"evaluation": scores} if scores else {}),
+    }
+    write_json(site.folder / "record.json", record)
+    return {"epochs": len(outcome.trained.history), "evaluation": scores}
+
+
+async def aligned(home: Home, net: Channel, *, resume: bool) -> Known:
+    """Return what the party knows of the alignment: the one that all keep, or a new one.
+
+    Raises:
+        ResumeError: a run is to go on, and a party's table has changed or its alignment is not there.
+    """
+    path, roster = home.site.folder / "alignment.safetensors", home.roster
+    kept, number = _kept_alignment(path, home.table.fingerprint)
+    again = await _agree_on_alignment(net, roster, number, resume=resume)
+    if again is None:
+        assert kept is not None
+        return kept
+    fresh = await private.align(net, roster, home.table.ids, salt=home.config.federation.salt)
+    leads = net.me == roster.active
+    known = Known(
+        position=fresh.position,
+        observed=torch.from_numpy(fresh.observed(roster.blocks)) if leads else None,
+        key=None if fresh.key is None else torch.from_numpy(fresh.key),
+    )
+    _keep_alignment(path, known, again, home.table.fingerprint)
+    return known
+
+
+async def _agree_on_alignment(net: Channel, roster: Roster, number: Tensor, *, resume: bool) -> Tensor | None:
+    """Return ``None`` to keep the alignment that all have, or the number of the one to make."""
+    others = [name for name in roster.names if name != net.me]
+    if net.me != roster.active:
+        await net.send(roster.active, "alignment", {"number": number})
+        said = (await net.recv(roster.active, "realign", NUMBER))["number"]
+        return None if torch.equal(said, number) else said
+    numbers = {name: (await net.recv(name, "alignment", NUMBER))["number"] for name in others}
+    unlike = [name for name, each in numbers.items() if not torch.equal(each, number)]
+    same = bool(number.any()) and not unlike
+    if resume and not same:
+        raise ResumeError(f"cannot resume: the alignment is not that of the run at {unlike or [net.me]} "
+                          f"(its table changed, or its folder is another); start without --resume")  # fmt: skip
+    fresh = number if same else torch.frombuffer(bytearray(secrets.token_bytes(ID_BYTES)), dtype=torch.uint8)
+    for name in others:
+        await net.send(name, "realign", {"number": fresh})
+    return None if same else fresh
+
+
+def _kept_alignment(path: Path, fingerprint: str) -> tuple[Known | None, Tensor]:
+    """Return the alignment that a party keeps, if its table is still the same, and its number (zeros: none)."""
+    try:
+        tensors, about = checkpoint.read(path)
+    except ModelError:
+        return None, torch.zeros(ID_BYTES, dtype=torch.uint8)
+    if about.get("table") != fingerprint:
+        return None, torch.zeros(ID_BYTES, dtype=torch.uint8)
+    known = Known(position=tensors["position"].numpy(), observed=tensors.get("observed"), key=tensors.get("key"))
+    return known, tensors["number"]
+
+
+def _keep_alignment(path: Path, known: Known, number: Tensor, fingerprint: str) -> None:
+    tensors = {"position": torch.from_numpy(known.position), "number": number}
+    if known.observed is not None and known.key is not None:
+        tensors |= {"observed": known.observed.contiguous(), "key": known.key}
+    checkpoint.write(path, tensors, {"table": fingerprint})
+
+
+def _house(home: Home, known: Known) -> House:
+    name, own = home.site.party, home.config.parties.get(home.site.party)
+    return House(
+        name=name, table=home.table, known=known, encoder=home.config.encoder_of(name),
+        optimizer=home.config.optimizer_of(name), scale=own is None or own.scale,
+        folder=home.site.folder / "checkpoints", watch=Watch(),
+    )  # fmt: skip
+
+
+def _keep(home: Home, outcome: Outcome) -> None:
+    """Keep the party's part of the model."""
+    site, own = home.site, home.config.parties.get(home.site.party)
+    label = None if home.table.label is None else home.table.label.name
+    member = Member(
+        state=outcome.trained.state,
+        prepare=outcome.prepare,
+        id=(own and own.id) or home.config.federation.id,
+        label=label,
+    )
+    save_member(site.folder / "parties" / site.party, member)
+    named = {"name": home.config.method.name, **home.config.method.parameters}
+    about = About(
+        method=named, roster=home.roster, task=outcome.seat.task, seed=home.config.train.seed,
+        best_epoch=outcome.trained.best_epoch,
+    )  # fmt: skip
+    about.save(site.folder / "model.json")
+
+
+async def _score(home: Home, outcome: Outcome, net: Channel) -> dict[str, Any] | None:
+    """Score the test rows together; the active party gets the scores."""
+    wanted, seeds = torch.from_numpy(np.flatnonzero(outcome.use == TEST)), Seeds(home.config.train.seed)
+    if not len(wanted):
+        return None
+    answered = await predict_rows(
+        home.method, net, outcome.trained.state, outcome.rows, wanted, home.roster.blocks, seeds
+    )
+    if answered is None:
+        return None
+    rows = outcome.rows
+    assert rows.y is not None
+    assert rows.observed is not None
+    return metrics.evaluate(answered, rows.y[wanted].cpu(), None, rows.observed[wanted].cpu(), seeds).to_json()
