@@ -74,12 +74,13 @@ class Page:
     def _made(self) -> str:
         took = (datetime.now(UTC) - self.began).total_seconds()
         packages = ", ".join(f"{name} {version(name)}" for name in ("anyparty", "torch", "numpy", "polars"))
+        threads = torch.get_num_threads()
         return "\n".join([
             f"- Command: `python -m benchmarks.{self.name}{' --quick' if self.quick else ''}`, {took:.0f} s",
             f"- Date: {self.began:%Y-%m-%d %H:%M} UTC",
             f"- Versions: Python {platform.python_version()}, {packages}",
-            f"- Machine: {_processor()}, {os.cpu_count()} cores, {_memory():.0f} GiB; {torch.get_num_threads()} torch "
-            f"threads by default; load {self.load:.1f} before the run",
+            f"- Machine: {_processor()}, {os.cpu_count()} cores, {_memory():.0f} GiB, {threads} torch threads",
+            f"- Load before the run: {self.load:.1f} (other jobs on the machine)",
         ])  # fmt: skip
 
 
@@ -87,6 +88,7 @@ def target(value: float, most: float | None = None, *, least: float | None = Non
     """Return a target in words, and whether ``value`` meets it."""
     if most is None and least is None:
         return ""
+    value = round(value, 2)  # as it is shown
     met = (most is None or value <= most) and (least is None or value >= least)
     bound = f"<= {most:g}" if most is not None else f">= {least:g}"
     return f"{bound} {'met' if met else 'MISSED'}"

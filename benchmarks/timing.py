@@ -2,11 +2,13 @@
 
 Every round runs each contender once, in a fresh order, for about as long as the others; a round's ratio is between
 neighbours in time, and the median over rounds is what a table shows, with the quartiles as its spread.
+On one thread the clock counts that thread's own time, so that what others do on the machine counts as little as can be.
 """
 
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,7 +54,7 @@ class Times:
 
 
 def alternate(contenders: Mapping[str, Contender], rounds: int, turn_s: float) -> Times:
-    """Let the contenders take turns of about ``turn_s`` seconds each, for ``rounds`` rounds after a first to warm up."""
+    """Let the contenders take turns of about ``turn_s`` seconds each, for so many rounds after a first to warm up."""
     steps = {}
     for name, run in contenders.items():
         run(2)
@@ -64,6 +66,11 @@ def alternate(contenders: Mapping[str, Contender], rounds: int, turn_s: float) -
         for name in order:
             seconds[name].append(contenders[name](steps[name]) / steps[name])
     return Times(seconds)
+
+
+def now() -> float:
+    """Return seconds: of this thread's work if torch computes on one thread, else of the clock on the wall."""
+    return time.thread_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
 @contextmanager

@@ -1,13 +1,12 @@
-"""Three ways to do the same training steps: as the package does, in one autograd graph, and with a plain loop.
+"""Four ways to do the same training steps: as the package does, and three that it is held against.
 
-The last two are what the first is held against.  They share the networks' shapes, the rows and the optimizers.
+They share the networks' shapes, the rows and the optimizers.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -23,6 +22,7 @@ from anyparty.terms import Channel
 from anyparty.wire import inproc
 from anyparty.wire.guard import Guarded
 from anyparty.wire.ledger import Counted, Ledger
+from benchmarks.timing import now
 from benchmarks.worlds import TASK, Model
 
 
@@ -37,20 +37,20 @@ class Coroutines:
         """Do so many steps; return the seconds between the first party's start and the last one's end."""
         batches, marks = self.model.batches(steps), []
 
-        def part(name: str) -> Callable[[Channel], object]:
+        def part(name: str) -> Callable[[Channel], Awaitable[None]]:
             state, rows = self.model.states[name], self.model.world.rows[name]
 
             async def play(net: Channel) -> None:
-                marks.append(time.perf_counter())
+                marks.append(now())
                 for batch in batches:
                     await self.model.method.step(net, state, rows, batch)
-                marks.append(time.perf_counter())
+                marks.append(now())
 
             return play
 
         roster, declared = self.model.world.roster, self.model.method.can.messages
         inproc.play(
-            {name: part(name) for name in roster.names},  # type: ignore[misc]
+            {name: part(name) for name in roster.names},
             lambda channel: Guarded(Counted(channel, self.ledger), roster, declared),
         )
         return max(marks) - min(marks)
@@ -64,19 +64,51 @@ class OneGraph:
 
     def __call__(self, steps: int) -> float:
         """Do so many steps; return their seconds."""
-        model, fusion = self.model, _fusion(self.model)
+        model, fused = self.model, fusion(self.model)
         optimizers = [optimizer for state in model.states.values() for optimizer in state.optimizers.values()]
-        batches, began = model.batches(steps), time.perf_counter()
+        batches, began = model.batches(steps), now()
         for batch in batches:
             for optimizer in optimizers:
                 optimizer.zero_grad()
             h, observed, y = embeddings(model, batch)
-            loss = model.method.rule.loss(fusion, h, observed, y, batch)
+            loss = model.method.rule.loss(fused, h, observed, y, batch)
             assert math.isfinite(loss.item())
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             for optimizer in optimizers:
                 optimizer.step()
-        return time.perf_counter() - began
+        return now() - began
+
+
+@dataclass
+class Cut:
+    """One owner of all data again, but a graph of its own for every party: embeddings copied up, gradients down.
+
+    What is between this and ``OneGraph`` no carrier can save; what is between this and ``Coroutines`` is the carrier.
+    """
+
+    model: Model
+
+    def __call__(self, steps: int) -> float:
+        """Do so many steps; return their seconds."""
+        model, fused, lead = self.model, fusion(self.model), self.model.lead.optimizers["heads"]
+        batches, began = model.batches(steps), now()
+        for batch in batches:
+            there, own = _encoded(model, batch), {}
+            for name, (held, h) in there.parts.items():
+                own[name], there.parts[name] = h, (held, h.detach().clone())
+            whole = there.scatter(model.world.roster).requires_grad_()
+            lead.zero_grad()
+            loss = model.method.rule.loss(fused, whole, there.observed, _labels(model, batch), batch)
+            assert math.isfinite(loss.item())
+            loss.backward()  # type: ignore[no-untyped-call]
+            lead.step()
+            assert whole.grad is not None
+            for name, gradient in there.collect(model.world.roster, whole.grad).items():
+                optimizer = model.states[name].optimizers["encoder"]
+                optimizer.zero_grad()
+                own[name].backward(gradient.clone())  # type: ignore[no-untyped-call]
+                optimizer.step()
+        return now() - began
 
 
 @dataclass
@@ -93,14 +125,14 @@ class PlainLoop:
         """Do so many steps; return their seconds."""
         model = self.model
         optimizers = [optimizer for state in model.states.values() for optimizer in state.optimizers.values()]
-        batches, began = model.batches(steps), time.perf_counter()
+        batches, began = model.batches(steps), now()
         for batch in batches:
             for optimizer in optimizers:
                 optimizer.zero_grad()
-            self.loss(batch).backward()
+            self.loss(batch).backward()  # type: ignore[no-untyped-call]
             for optimizer in optimizers:
                 optimizer.step()
-        return time.perf_counter() - began
+        return now() - began
 
     def loss(self, batch: Batch) -> Tensor:
         """Return the mean over rows of (7) of the paper, normalised as the package does by default."""
@@ -136,18 +168,27 @@ class PlainLoop:
 
 def embeddings(model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """Return h [B, K, H], observed [B, K] and y [B] of a batch, all in one graph."""
-    world, lead = model.world, model.world.lead
-    assert lead.observed is not None
-    assert lead.y is not None
-    there = Gathered(observed=lead.observed[batch.rows])
-    for name in world.roster.blocks:
-        own = encode(model.states[name], world.rows[name], batch)
+    there = _encoded(model, batch)
+    return there.scatter(model.world.roster), there.observed, _labels(model, batch)
+
+
+def _encoded(model: Model, batch: Batch) -> Gathered:
+    assert model.world.lead.observed is not None
+    there = Gathered(observed=model.world.lead.observed[batch.rows])
+    for name in model.world.roster.blocks:
+        own = encode(model.states[name], model.world.rows[name], batch)
         if own is not None:
             there.parts[name] = own
-    return there.scatter(world.roster), there.observed, lead.y[batch.rows]
+    return there
 
 
-def _fusion(model: Model) -> Fusion:
+def _labels(model: Model, batch: Batch) -> Tensor:
+    assert model.world.lead.y is not None
+    return model.world.lead.y[batch.rows]
+
+
+def fusion(model: Model) -> Fusion:
+    """Return what the active party fuses with."""
     owners = model.method.rule.owners(model.world.roster)
     every = torch.tensor(() if owners is None else owners, dtype=torch.int64)
     heads = model.lead.modules["heads"]

@@ -31,12 +31,12 @@ class World:
     inputs: int
 
     @classmethod
-    def of(cls, K: int, missing: float = 0.0, n: int = N) -> World:
-        """Draw a world: 560 features in K equal blocks (what does not divide is left out)."""
+    def of(cls, K: int, missing: float = 0.0, n: int = N, blocks: int | None = None) -> World:
+        """Draw a world: 560 features in K (or so many) equal blocks; what does not divide is left out."""
         lots = torch.Generator().manual_seed(0)
         roster = Roster(tuple(Party(name=f"p{k}", labels=k == 0) for k in range(K)), "p0")
         observed = torch.rand(n, K, generator=lots) >= missing
-        inputs, every = FEATURES // K, {}
+        inputs, every = FEATURES // (blocks or K), {}
         for k, name in enumerate(roster.names):
             held = observed[:, k]
             block = Block(

@@ -1,1 +1,102 @@
-"""Published experiments: the paper's settings and numbers as data, one command to run them, ours beside theirs."""
+"""Published experiments: the paper's settings and numbers as data, one command to run them, ours beside theirs.
+
+    from anyparty.bench import run
+    report = run("laser-table1", datasets=["hapt"], seeds=5, jobs=2)
+
+``suite`` reads the data, ``one`` executes a run, ``runner`` all of them, ``compare`` makes tables and plots.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from anyparty.bench import compare, runner
+from anyparty.bench import suite as suites
+from anyparty.run.record import versions
+
+__all__ = ["Report", "run"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a suite's runs came to.
+
+    Attributes:
+        cells: the table's numbers.
+        markdown: the table.
+        folder: where records, table.md, table.csv and plots are.
+        failed: by run, why.
+
+    """
+
+    cells: Sequence[compare.Cell]
+    markdown: str
+    folder: Path
+    failed: dict[str, str]
+
+
+def run(
+    name: str,
+    *,
+    datasets: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    seeds: int = 5,
+    jobs: int = 1,
+    quick: bool = False,
+    backend: str | None = None,
+    data_dir: Path | None = None,
+    folder: Path | None = None,
+    console: Console | None = None,
+) -> Report:
+    """Run what is not done yet of a suite, and set ours beside the paper's.
+
+    Args:
+        name: the suite.
+        datasets: some of its data sets; all without.
+        methods: some of its methods.
+        seeds: how many seeds, 0, 1, ...
+        jobs: runs at once.
+        quick: a tenth of the epochs, to see that all works; its numbers mean nothing.
+        backend: a joblib back end, "ray" or "dask"; processes of this machine without.
+        data_dir: where data sets lie; ``ANYPARTY_DATA``, the cache and downloads without.
+        folder: where records go; runs/bench/NAME without.
+        console: where progress is shown.
+
+    Raises:
+        ConfigError: an unknown suite, data set, method or back end, or a suite at work in the folder.
+
+    """
+    suite = suites.load(name)
+    runs = list(suites.runs(suite, datasets=datasets, methods=methods, seeds=seeds, quick=quick))
+    folder = folder or Path("runs") / "bench" / (f"{name}-quick" if quick else name)
+    result = runner.run_all(runs, folder, data_dir=data_dir, jobs=jobs, backend=backend, console=console)
+    cells = compare.cells(suite, result.records)
+    about = {
+        "command": f"`{_command(name, datasets, methods, seeds, jobs, quick=quick)}`",
+        "runs": f"{len(result.records)} of {len(runs)} done, {len(result.failed)} failed",
+        "training time": f"{sum(record['seconds'] for record in result.records.values()) / 60:.0f} minutes in all, "
+        f"{jobs} at once, one thread each",
+        "made": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "versions": ", ".join(f"{key} {value}" for key, value in versions().items()),
+    }
+    text = compare.markdown(suite, cells, about)
+    (folder / "table.md").write_text(text, encoding="utf-8")
+    (folder / "table.csv").write_text(compare.as_csv(cells), encoding="utf-8")
+    if cells:
+        compare.plot(suite, cells, folder / "plot")
+    return Report(cells=cells, markdown=text, folder=folder, failed=result.failed)
+
+
+def _command(
+    name: str, datasets: Sequence[str] | None, methods: Sequence[str] | None, seeds: int, jobs: int, *, quick: bool
+) -> str:
+    words = ["anyparty", "bench", name]
+    words += [word for each in datasets or () for word in ("--dataset", each)]
+    words += [word for each in methods or () for word in ("--method", each)]
+    return shlex.join([*words, "--seeds", str(seeds), "--jobs", str(jobs), *(["--quick"] if quick else [])])

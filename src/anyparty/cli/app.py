@@ -5,19 +5,18 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 import anyparty
 from anyparty.cli.guard import STOPPED, say, sentences
-from anyparty.errors import UserError
 
 app = typer.Typer(
-    help="Vertical federated learning that works when data is missing.",
     epilog="Start with: anyparty demo",
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -26,7 +25,7 @@ Settings = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The feder
 Changes = Annotated[
     list[str] | None, typer.Option("--set", metavar="GROUP.KEY=VALUE", help="Change a setting, e.g. train.epochs=5.")
 ]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run that `anyparty train` left.")]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that `anyparty train` left.")]
 Tables = Annotated[
     list[str] | None, typer.Option("--table", metavar="PARTY=FILE", help="A party's table; by default the run's own.")
 ]
@@ -36,7 +35,9 @@ Parties = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-def about(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def about(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
     """Vertical federated learning that works when data is missing."""
     if version:
         typer.echo(f"anyparty {anyparty.__version__}")
@@ -49,12 +50,16 @@ def train(
     config: Settings,
     changes: Changes = None,
     run: Annotated[
-        Path | None, typer.Option("--run", metavar="FOLDER", help="Where the run goes; by default runs/NAME beside CONFIG.")
+        Path | None,
+        typer.Option("--run", metavar="FOLDER", help="Where the run goes.", show_default="runs/NAME beside CONFIG"),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
-    """Train a model on all parties' tables (Python: Federation.train)."""
+    """Train a model on all parties' tables.
+
+    In Python: Federation.from_config(config.load("CONFIG.toml")).train(folder="RUN").
+    """
     from anyparty import config as settings
     from anyparty.run.federation import Federation
     from anyparty.run.runs import default_folder
@@ -62,21 +67,20 @@ def train(
     _look_for_modules_in(config.parent)
     resolved = settings.load(config, changes or [])
     folder = run or default_folder(config, resolved)
+    console = Console(quiet=quiet)
     try:
         federation = Federation.from_config(resolved)
-        if not quiet:
-            _print(federation.overlap)
+        console.print(federation.overlap.render())
         model = federation.train(folder=folder, resume=resume, progress=not quiet)
     except KeyboardInterrupt:
         say(_how_to_go_on(config, changes or [], run, folder), "yellow")
         raise typer.Exit(STOPPED) from None
-    if quiet:
-        return
     if resolved.train.test:
-        _print(model.evaluate())
+        console.print("\nOn test rows, which training never saw:")
+        console.print(model.evaluate().render())
     else:
-        typer.echo("No rows were held out (train.test = 0); score others: anyparty evaluate RUN --table party=file")
-    typer.echo(f"The run is in {folder}")
+        console.print("\nNo rows were held out (train.test = 0): score others with anyparty evaluate RUN --table ...")
+    console.print(f"\nThe run is in {folder}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -85,22 +89,102 @@ def predict(
     run: Run,
     table: Tables = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where answers go: .parquet or .csv.")
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where answers go: a .parquet or .csv file.")
     ] = None,
     parties: Parties = None,
 ) -> None:
-    """Predict every row from the parties that have it and may take part (Python: anyparty.run.runs.predict_run)."""
-    from anyparty.cli.show import predictions_summary, write
+    """Predict every row, from the parties that have it and may take part.
+
+    In Python: anyparty.run.runs.predict_run("RUN", {"bank": "new.csv"}, ["bank"]).
+    """
+    from anyparty.cli import show
     from anyparty.run.runs import predict_run, tables_from
 
     _look_for_modules_in(*run.absolute().parents[:2])
-    check_suffix(out)
+    if out is not None:
+        show.check_kind(out)
     answered = predict_run(run, tables_from(table or []), _names(parties))
-    Console().print(predictions_summary(answered))
-    frame = answered.frame()
+    console = Console()
+    console.print(show.summary(answered))
     if out is None:
-        typer.echo(str(frame.head(10)))
-        typer.echo("Keep all of them with --out FILE.parquet or FILE.csv")
+        console.print(show.head(answered.frame()))
+        console.print("Keep all rows with --out FILE.parquet or --out FILE.csv.", markup=False)
     else:
-        write(frame, out)
-        typer.echo(f"{len(frame):,} rows are in {out}")
+        show.write(answered.frame(), out)
+        console.print(f"{len(answered):,} rows are in {out}", markup=False, soft_wrap=True)
+
+
+@app.command()
+@sentences
+def evaluate(run: Run, table: Tables = None, parties: Parties = None) -> None:
+    """Score a run on its own held-out test rows, or on the labelled rows of other tables.
+
+    In Python: anyparty.run.runs.evaluate_run("RUN").
+    """
+    from anyparty.run.runs import evaluate_run, tables_from
+
+    _look_for_modules_in(*run.absolute().parents[:2])
+    Console().print(evaluate_run(run, tables_from(table or []), _names(parties)).render())
+
+
+@app.command()
+@sentences
+def align(config: Settings, changes: Changes = None) -> None:
+    """Show who has which rows, without training.
+
+    In Python: Federation.from_config(config.load("CONFIG.toml")).overlap.
+    """
+    from anyparty import config as settings
+    from anyparty.run.federation import Federation
+
+    Console().print(Federation.from_config(settings.load(config, changes or [])).overlap.render())
+
+
+@app.command()
+@sentences
+def methods(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Show one method's parameters and messages.")
+    ] = None,
+) -> None:
+    """Show all methods and what each can do.
+
+    In Python: anyparty.METHODS, and anyparty.method("laser").can.
+    """
+    from anyparty.cli import show
+
+    Console().print(show.all_methods() if name is None else show.one_method(name))
+
+
+@app.command()
+@sentences
+def demo(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where its files go.")] = Path("anyparty-demo"),
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds each method is trained with.")] = 5,
+) -> None:
+    """Train all methods on a small medical data set with gaps, and compare them.
+
+    In Python: anyparty.demo.run("anyparty-demo").
+    """
+    from anyparty import demo as study
+
+    study.run(folder, seeds=seeds, console=Console())
+
+
+def _how_to_go_on(config: Path, changes: list[str], run: Path | None, folder: Path) -> str:
+    """Return the command that goes on with a run that was stopped."""
+    if not (folder / "record.json").exists():
+        return "Stopped before training began; nothing was kept."
+    words = ["anyparty", "train", str(config)]
+    words += [word for change in changes for word in ("--set", change)]
+    words += ["--run", str(run)] if run else []
+    return f"Stopped. Go on where it was with: {shlex.join(words)} --resume"
+
+
+def _look_for_modules_in(*folders: Path) -> None:
+    """Let a user's own encoders, ``factory = "module:function"``, stand beside the settings or where one is."""
+    sys.path += [str(folder) for folder in (Path.cwd(), *folders) if str(folder) not in sys.path]
+
+
+def _names(parties: str | None) -> list[str] | None:
+    return None if parties is None else [name.strip() for name in parties.split(",") if name.strip()]

@@ -27,7 +27,12 @@ from anyparty.terms import Capabilities, Roster
 
 @dataclass(frozen=True, kw_only=True)
 class Ensemble:
-    """A vote of the parties' own predictors."""
+    """A vote of the parties' own predictors.
+
+    Attributes:
+        vote: "hard", a class for each party and the most frequent wins, or "soft", the mean of their probabilities.
+
+    """
 
     vote: Literal["hard", "soft"] = "hard"
     alone: Local = field(default=Local(), repr=False)

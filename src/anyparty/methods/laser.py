@@ -108,16 +108,19 @@ class Laser:
         return observed[:, list(self.owners(roster))].any(dim=1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """Return the mean over rows of (7), or of the exact (5)."""
+        """Return the mean over the batch of (7), or of the exact (5).
+
+        Over all of the batch, also where this host knows fewer labels: the hosts' losses add up to that of one host.
+        """
         if self.tasks == "all":
-            return self._exact(fusion, h, observed, y)
+            return self._exact(fusion, h, observed, y) / len(batch.rows)
         order = draw_order(observed, fusion.owners, batch.generator("tasks"))  # [B, M, K]
         products = fusion.heads.products(h)  # [B, K, M, D]
         means: Tensor = RunningMeans.apply(products, order)  # type: ignore[no-untyped-call]  # [B, M, T, D]
         outputs = fusion.heads.finish(means)  # [B, M, T, C]
         each = losses(fusion.task, outputs, y.view(-1, 1, 1).expand(outputs.shape[:3]))  # [B, M, T]
         weight = self._weights(fusion, observed)  # [B, M, T]
-        return (weight * each).sum() / len(h)
+        return (weight * each).sum() / len(batch.rows)
 
     def _weights(self, fusion: Fusion, observed: Tensor) -> Tensor:
         """Return a_i of (8) for every row, head and size, zero where there is no such task: [B, M, T]."""
@@ -145,7 +148,7 @@ class Laser:
         if self.normalize:
             total = (2.0 ** observed.sum(dim=1) - 1).clamp(min=1) * self._share(fusion, observed)
             weight = weight / total.view(-1, 1, 1)
-        return (weight * each).sum() / len(h)
+        return (weight * each).sum()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return every head's answer from all that is observed (Algorithm 2, line 4): one predictor a head."""

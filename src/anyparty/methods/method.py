@@ -6,7 +6,8 @@ drive one party's part by hand.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -40,7 +41,7 @@ class Seat:
     roster: Roster
     task: Task | None = None
     inputs: int = 0
-    encoder: MLP | Factory = MLP()
+    encoder: Factory = MLP()
     optimizer: Optimizer = Optimizer()
     device: torch.device = torch.device("cpu")
 
@@ -77,6 +78,25 @@ class Batch:
     def generator(self, name: str) -> torch.Generator:
         """Return this moment's random stream ``name``."""
         return self.seeds.torch(name, *self.moment)
+
+    @contextmanager
+    def drawing(self, *name: str, device: torch.device) -> Iterator[None]:
+        """Let modules that draw by themselves (dropout) draw from this moment's stream ``name``; never around an await.
+
+        Torch's own stream goes on as if nothing had been drawn.
+        """
+        seed = self.seeds.number(*name, *self.moment)
+        if device.type != "cpu":
+            with torch.random.fork_rng([device], device_type=device.type):
+                torch.manual_seed(seed)
+                yield
+            return
+        before = torch.default_generator.get_state()  # as fork_rng, in a fortieth of the time
+        torch.default_generator.manual_seed(seed)
+        try:
+            yield
+        finally:
+            torch.default_generator.set_state(before)
 
 
 Step = Callable[[Channel, State, Rows, Batch], Awaitable[float | None]]

@@ -10,7 +10,9 @@ Who hosts which heads is data.  By default all heads stand at the active party, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,7 +23,7 @@ from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
 from anyparty.methods.fusion import Fusion, Given, Rule
 from anyparty.methods.method import Batch, Seat, Stage, State
-from anyparty.nets.mlp import Factory, build
+from anyparty.nets.mlp import MLP, Factory, build
 from anyparty.nets.objective import answers
 from anyparty.nets.stacked import Heads, ModuleHeads, StackedMLP
 from anyparty.predictions import Predictions
@@ -46,13 +48,21 @@ class Gathered:
 
     def scatter(self, roster: Roster) -> Tensor:
         """Return h [B, K, H], zero where not observed."""
-        B, K = self.observed.shape
+        (B, K), blocks = self.observed.shape, roster.blocks
         if len(self.parts) == K and all(len(held) == B for held, _ in self.parts.values()):
-            return torch.stack([self.parts[name][1] for name in roster.blocks], dim=1)
+            return torch.stack([self.parts[name][1] for name in blocks], dim=1)
         rows = torch.cat([held for held, _ in self.parts.values()])
-        party = torch.cat([held.new_full((len(held),), roster.blocks.index(k)) for k, (held, _) in self.parts.items()])
+        party = torch.cat([held.new_full((len(held),), blocks.index(k)) for k, (held, _) in self.parts.items()])
         h = torch.cat([h for _, h in self.parts.values()])
         return h.new_zeros(B, K, *h.shape[1:]).index_put((rows, party), h)
+
+    def collect(self, roster: Roster, whole: Tensor) -> dict[str, Tensor]:
+        """Return each part's [B_k, H] of a tensor [B, K, H]: the way back of ``scatter``."""
+        columns = dict(zip(roster.blocks, whole.unbind(dim=1), strict=True))
+        return {
+            name: columns[name] if len(held) == len(whole) else columns[name][held]
+            for name, (held, _) in self.parts.items()
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +117,8 @@ class Split:
 
     def read_by(self, roster: Roster, host: str) -> list[str]:
         """Return the parties whose embeddings a host reads."""
-        return [roster.blocks[k] for k in self.rule.reads(roster, self.hosts(roster)[host])]
+        blocks = roster.blocks
+        return [blocks[k] for k in self.rule.reads(roster, self.hosts(roster)[host])]
 
     def begin(self, seat: Seat, seeds: Seeds) -> State:
         """Make a party's encoder, the heads that it hosts, and their optimizer."""
@@ -123,7 +134,7 @@ class Split:
                 state.modules["heads"] = self._heads(seat)
         for name, module in state.modules.items():
             module.to(seat.device)
-            parameters = list(module.parameters())
+            parameters = [p for p in module.parameters() if p.requires_grad]
             if parameters:
                 state.optimizers[name] = seat.optimizer.build(parameters)
         return state
@@ -161,6 +172,13 @@ class Split:
             k=blocks.index(seat.me) if seat.me in blocks else -1,
         )
 
+    def _drawing(self, seat: Seat, batch: Batch, name: str) -> AbstractContextManager[None]:
+        """Return where modules draw from; our own heads, and our encoders without dropout, never draw."""
+        encoder, heads = seat.encoder, name == "head draws"
+        if self.make_head is None if heads else isinstance(encoder, MLP) and not encoder.dropout:
+            return nullcontext()
+        return batch.drawing(name, seat.me, device=seat.device)
+
     # Training
 
     def stages(self, seat: Seat) -> Sequence[Stage]:
@@ -181,7 +199,12 @@ class Split:
             PartyLost: a party left that the method cannot do without.
         """
         seat, hosts = state.seat, self.hosts(state.seat.roster)
-        mine, readers = encode(state, rows, batch), self.readers(seat.roster, seat.me)
+        with self._drawing(seat, batch, "encoder draws"):
+            mine = encode(state, rows, batch)
+        if mine and not math.isfinite(mine[1].detach().sum()):
+            raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {_moment(batch)}: lower its "
+                           f"learning rate, or look for extreme values in its columns")  # fmt: skip
+        readers = self.readers(seat.roster, seat.me)
         for host in readers:
             if mine and host != seat.me:
                 await net.send(host, "embedding", {"h": mine[1].detach()})
@@ -193,7 +216,8 @@ class Split:
             for name, gradient in gradients.items():
                 if name != seat.me:
                     await net.send(name, "gradient", {"g": gradient})
-            state.optimizers["heads"].step()
+            if "heads" in state.optimizers:
+                state.optimizers["heads"].step()
         if mine:
             await self._learn(net, state, readers, mine[1], gradients.get(seat.me))
         return loss
@@ -232,25 +256,28 @@ class Split:
             raise PartyLost(there.silent[0], f"{self.can.title} cannot train without it")
         assert rows.y is not None
         assert rows.labeled is not None
-        state.optimizers["heads"].zero_grad()
-        for _, h in there.parts.values():
-            h.requires_grad_()
-        h, observed, y = there.scatter(state.seat.roster), there.observed, rows.y[batch.rows]
+        if "heads" in state.optimizers:  # a user's own may have nothing to train
+            state.optimizers["heads"].zero_grad()
+        if not there.parts:
+            return 0.0, {}
+        roster = state.seat.roster
+        embeddings = there.scatter(roster).requires_grad_()
+        h, observed, y = embeddings, there.observed, rows.y[batch.rows]
         known = rows.labeled[batch.rows]
         if there.silent or not known.all():
-            left = (known & self.rule.trains_on(state.seat.roster, observed)).nonzero().squeeze(1)
+            left = (known & self.rule.trains_on(roster, observed)).nonzero().squeeze(1)
             h, observed, y = h[left], observed[left], y[left]
         if not len(y):
-            return 0.0, {name: torch.zeros_like(h) for name, (_, h) in there.parts.items()}
-        loss = self.rule.loss(self._fusion(state), h, observed, y, batch)
+            return 0.0, there.collect(roster, torch.zeros_like(embeddings))
+        with self._drawing(state.seat, batch, "head draws"):
+            loss = self.rule.loss(self._fusion(state), h, observed, y, batch)
         value = loss.item()
-        if not torch.isfinite(loss):
+        if not math.isfinite(value):
             raise Diverged(f"the loss is {value} at {_moment(batch)}: lower the learning rate, or look for extreme "
                            f"values in the parties' columns")  # fmt: skip
         loss.backward()  # type: ignore[no-untyped-call]
-        return value, {
-            name: h.grad if h.grad is not None else torch.zeros_like(h) for name, (_, h) in there.parts.items()
-        }
+        gradient = embeddings.grad  # none where the heads do not look at any
+        return value, there.collect(roster, torch.zeros_like(embeddings) if gradient is None else gradient)
 
     async def _learn(self, net: Channel, state: State, readers: Sequence[str], h: Tensor, own: Tensor | None) -> None:
         """Sum the hosts' gradients (Algorithm 1 of LASER-VFL, line 8) and step."""
@@ -288,6 +315,20 @@ class Split:
             return None
         return await self._answer(net, state, rows, batch, asked, there, (outputs, valid))
 
+    async def _from_host(
+        self, net: Channel, host: str, shape: tuple[int, ...], there: Gathered, roster: Roster
+    ) -> Tensor:
+        """Return what another host's heads answer; one that is gone is silent, and its heads have no answer."""
+        try:
+            got = await net.recv(host, "outputs", {"outputs": Expect(shape)})
+        except PartyLost:
+            if host not in there.silent:
+                there.silent.append(host)
+            if host in roster.blocks and host not in there.parts:
+                there.observed[:, roster.blocks.index(host)] = False
+            return torch.zeros(shape, device=there.observed.device)
+        return got["outputs"].to(there.observed.device)
+
     def _nothing(self, there: Gathered, seat: Seat) -> Tensor:
         copies = self.rule.copies(seat.roster)
         width = (self.embedding,) if copies == 1 else (copies, self.embedding)
@@ -303,11 +344,10 @@ class Split:
         outputs, valid, owners = [own[0]], [own[1]], [fusion.owners]
         for host, ks in self.hosts(seat.roster).items():
             if host != seat.me:
-                shape = (len(batch.rows), len(ks), seat.task.outputs)
-                got = await net.recv(host, "outputs", {"outputs": Expect(shape)})
-                outputs.append(got["outputs"].to(seat.device))
                 owners.append(torch.tensor(ks, device=seat.device))
-                valid.append(there.observed[:, owners[-1]])
+                shape = (len(batch.rows), len(ks), seat.task.outputs)
+                outputs.append(await self._from_host(net, host, shape, there, seat.roster))
+                valid.append(there.observed[:, owners[-1]] & (host not in there.silent))
         answer = self.rule.answer(
             Given(
                 task=seat.task, answers=answers(seat.task, torch.cat(outputs, 1)), valid=torch.cat(valid, 1),

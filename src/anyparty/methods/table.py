@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from anyparty.errors import ConfigError, nearest
 from anyparty.methods.combinatorial import Combinatorial
@@ -44,5 +46,15 @@ def method(name: str, **parameters: Any) -> Method:
     unknown = sorted(parameters.keys() - own - shared)
     if unknown:
         raise ConfigError(f"method {name!r} has no parameter {unknown[0]!r}{nearest(unknown[0], own | shared)}")
-    made = rule(**{key: value for key, value in parameters.items() if key in own})
-    return Split(rule=made, **{key: value for key, value in parameters.items() if key in shared})
+    hints = get_type_hints(Split) | get_type_hints(rule)
+    values = {key: _of_type(hints[key], value, f"method {name!r}: {key}") for key, value in parameters.items()}
+    made = rule(**{key: value for key, value in values.items() if key in own})
+    return Split(rule=made, **{key: value for key, value in values.items() if key in shared})
+
+
+def _of_type(hint: Any, value: Any, what: str) -> Any:
+    """Return a parameter as the type that its method declares: settings come from files, as whatever was written."""
+    try:
+        return TypeAdapter(hint).validate_python(value)
+    except ValidationError as error:
+        raise ConfigError(f"{what}: {error.errors()[0]['msg'].lower()}, got {value!r}") from None

@@ -70,11 +70,18 @@ def build(encoder: Factory, inputs: int, outputs: int, copies: int = 1, *, party
     """Return a party's encoder [B, inputs] -> [B, H], or [B, M, H] for M copies.
 
     Raises:
-        ConfigError: the user's factory returned something else than a module.
+        ConfigError: the user's factory makes something else than a module, or is itself one.
     """
+    if isinstance(encoder, nn.Module):
+        raise ConfigError(f"party {party!r}: its encoder should be a function of (inputs, outputs) that makes one, "
+                          f"not the module itself")  # fmt: skip
+
+    def checked(width: int, embedding: int) -> nn.Module:
+        module = encoder(width, embedding)
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"party {party!r}: its encoder must make a torch.nn.Module, got {type(module).__name__}")
+        return module
+
     if copies > 1:
-        return Copies(encoder, copies, inputs, outputs)
-    module = encoder(inputs, outputs)
-    if not isinstance(module, nn.Module):
-        raise ConfigError(f"party {party!r}: its encoder must make a torch.nn.Module, got {type(module).__name__}")
-    return module
+        return Copies(encoder if isinstance(encoder, MLP) else checked, copies, inputs, outputs)
+    return checked(inputs, outputs)

@@ -51,9 +51,12 @@ class Optimizer:
             raise ConfigError(f"optimizer: no schedule {self.schedule!r}{nearest(self.schedule, SCHEDULES)}")
         if not (self.lr > 0 and math.isfinite(self.lr)):
             raise ConfigError(f"optimizer: lr must be a positive number, got {self.lr}")
-        if not 0 <= self.momentum < 1 or self.weight_decay < 0:
+        if not 0 <= self.momentum < 1 or not 0 <= self.weight_decay < math.inf:
             raise ConfigError(f"optimizer: momentum {self.momentum} must lie in [0, 1), "
-                              f"weight_decay {self.weight_decay} must not be negative")  # fmt: skip
+                              f"weight_decay {self.weight_decay} must be a number and not negative")  # fmt: skip
+        if not 0 <= self.final <= 1 or not 0 < self.gamma <= 1 or any(milestone < 0 for milestone in self.milestones):
+            raise ConfigError(f"optimizer: final {self.final} must lie in [0, 1], gamma {self.gamma} in (0, 1], "
+                              f"milestones {list(self.milestones)} be epochs from 0")  # fmt: skip
         if self.momentum and self.name != "sgd":
             raise ConfigError(f"optimizer: momentum belongs to sgd, not to {self.name}")
 

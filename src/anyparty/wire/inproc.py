@@ -42,6 +42,8 @@ class Hub:
 
     def look_for_deadlock(self) -> None:
         """Tell everybody when all that are still there wait."""
+        if len(self.waiting) + len(self.gone) < len(self.names):
+            return  # somebody is at work
         waiting = {receiver for _, receiver, _ in self.waiting}
         if waiting and waiting == set(self.names) - self.gone:
             lanes = "; ".join(f"{to} waits for {tag!r} from {frm}" for frm, to, tag in sorted(self.waiting))
@@ -86,31 +88,38 @@ class InProcess:
         self.hub.look_for_deadlock()
 
 
-async def _seat(channel: Channel, part: Callable[[Channel], Awaitable[T]]) -> T:
-    try:
-        return await part(channel)
-    finally:
-        await channel.close()
-
-
 def play(
     parts: Mapping[str, Callable[[Channel], Awaitable[T]]],
     wrap: Callable[[Channel], Channel] = lambda channel: channel,
 ) -> dict[str, T]:
     """Run every party's part to its end and return what each returned.
 
-    The first error that is not merely the echo of another party's end is raised, after all have stopped.
+    Where a part fails, the others are stopped where they wait: they do not train on without it.  The first error is
+    raised.
     """
     hub = Hub(tuple(parts))
+    tasks: list[asyncio.Task[T]] = []
+    failed: list[Exception] = []
+
+    async def seat(channel: Channel, part: Callable[[Channel], Awaitable[T]]) -> T:
+        try:
+            return await part(channel)
+        except Exception as error:
+            failed.append(error)
+            for task in tasks:
+                if task is not asyncio.current_task():
+                    task.cancel()
+            raise
+        finally:
+            await channel.close()
 
     async def all_parts() -> list[T | BaseException]:
-        tasks = [asyncio.ensure_future(_seat(wrap(hub.channel(name)), part)) for name, part in parts.items()]
+        tasks.extend(asyncio.ensure_future(seat(wrap(hub.channel(name)), part)) for name, part in parts.items())
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     results = _run(all_parts())
-    errors = [result for result in results if isinstance(result, BaseException)]
-    if errors:
-        raise next((error for error in errors if not isinstance(error, PartyLost)), errors[0])
+    if failed:
+        raise failed[0]
     return {name: result for name, result in zip(parts, results, strict=True) if not isinstance(result, BaseException)}
 
 

@@ -1,0 +1,49 @@
+# make setup    a virtual environment in .venv with everything that the rest needs
+# make demo     the demo, in anyparty-demo/
+# make test     the quick tests          make test-slow   the others
+# make test-all both                     make check       style and types
+# make bench    the benchmarks' tables   make format      style, mended
+#
+# On Linux without a GPU, TORCH_INDEX=https://download.pytorch.org/whl/cpu spares gigabytes of CUDA packages.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+TORCH_INDEX ?=
+JOBS ?= 2
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: setup demo test test-slow test-all check format bench
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "anyparty needs Python 3.11 or newer; name one: make PYTHON=python3.12"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	  -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: $(READY)
+	$(BIN)/anyparty demo anyparty-demo
+
+test: $(READY)
+	$(BIN)/pytest -n $(JOBS) -m "not slow and not net"
+
+test-slow: $(READY)
+	$(BIN)/pytest -m "slow or net"
+
+test-all: test test-slow
+
+check: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks

@@ -1,0 +1,47 @@
+"""The command that runs published experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from anyparty.cli.guard import TO_MEND, say, sentences
+
+
+@sentences
+def bench(
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="laser-table1, laser-table3 or laser-fig2.")],
+    dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Some of the suite's data sets.")] = None,
+    method: Annotated[list[str] | None, typer.Option("--method", help="Some of the suite's methods.")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds.")] = 5,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Runs at once.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the epochs: shows that all works.")] = False,
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", envvar="ANYPARTY_DATA", help="Where data sets lie.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Where records go.", show_default="runs/bench/SUITE")
+    ] = None,
+    backend: Annotated[str | None, typer.Option("--backend", help="A joblib back end: ray or dask.")] = None,
+) -> None:
+    """Run a published experiment and set its numbers beside the paper's.
+
+    What is done is skipped, so a suite that was stopped goes on with the same command.
+    In Python: anyparty.bench.run("laser-table1", datasets=["hapt"]).
+    """
+    from anyparty.bench import run
+
+    console = Console()
+    report = run(
+        suite, datasets=dataset, methods=method, seeds=seeds, jobs=jobs, quick=quick,
+        backend=backend, data_dir=data_dir, folder=folder, console=Console(stderr=True),
+    )  # fmt: skip
+    console.print(report.markdown, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"Records, table.md, table.csv and plots are in {report.folder}", markup=False, soft_wrap=True)
+    for key, why in report.failed.items():
+        say(f"{key} failed: {why}")
+    if report.failed:
+        raise typer.Exit(TO_MEND)

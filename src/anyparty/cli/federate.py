@@ -1,0 +1,116 @@
+"""Commands for parties in their own processes, on one machine or on many."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from anyparty.cli.guard import sentences
+
+federate = typer.Typer(no_args_is_help=True, help="Real parties: their own processes, mutual TLS, over NVIDIA FLARE.")
+party = typer.Typer(no_args_is_help=True, help="One party at its own machine.")
+
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The federation's folder.")]
+Config = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The federation's settings.")]
+
+
+@federate.command()
+@sentences
+def init(
+    config: Config,
+    folder: Folder,
+    host: Annotated[str, typer.Option(help="How others reach the active party's machine.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The one inbound port, at the active party.")] = 8002,
+) -> None:
+    """Write a start-up kit with certificates for every party, one folder each to hand over.
+
+    In Python: anyparty.run.federate.init("CONFIG.toml", "FOLDER").
+    """
+    from anyparty.run import federate as federation
+
+    kits = federation.init(config, folder, host=host, port=port)
+    console = Console()
+    for name, kit in kits.items():
+        console.print(f"{name}: {kit}", markup=False, highlight=False, soft_wrap=True)
+    console.print("Hand every party its own folder, over a way that only it can read. Nobody else needs it.")
+
+
+@federate.command()
+@sentences
+def start(folder: Folder) -> None:
+    """Start all parties on this machine, each in its own processes: for trying out.
+
+    In Python: anyparty.wire.flare.federation.start("FOLDER").
+    """
+    from anyparty.wire.flare import federation as flare
+
+    flare.start(folder)
+    typer.echo(f"All parties are connected. Train: anyparty federate train {folder} CONFIG.toml")
+
+
+@federate.command()
+@sentences
+def train(
+    folder: Folder,
+    config: Config,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="GROUP.KEY=VALUE", help="Change a setting.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoints that all parties have.")] = False,
+) -> None:
+    """Train with the parties that are connected, and wait for the end.
+
+    In Python: anyparty.run.federate.train("FOLDER", "CONFIG.toml").
+    """
+    from anyparty.run import federate as federation
+
+    console = Console()
+    with console.status("training"):
+        ended = federation.train(folder, config, changes or [], resume=resume)
+    for name, outcome in ended.outcomes.items():
+        sentence = outcome["sentence"] or "done"
+        console.print(f"{name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
+        scores = ((outcome.get("result") or {}).get("evaluation") or {}).get("overall")
+        if scores:
+            console.print_json(json.dumps(scores))
+    console.print(f"job {ended.job}: {ended.status}", markup=False, highlight=False)
+
+
+@federate.command()
+@sentences
+def status(folder: Folder) -> None:
+    """Show who is connected and how the jobs stand.
+
+    In Python: anyparty.wire.flare.federation.status("FOLDER").
+    """
+    from anyparty.wire.flare import federation as flare
+
+    Console().print_json(json.dumps(flare.status(folder), default=str))
+
+
+@federate.command()
+@sentences
+def stop(folder: Folder) -> None:
+    """Stop all parties on this machine.
+
+    In Python: anyparty.wire.flare.federation.stop("FOLDER").
+    """
+    from anyparty.wire.flare import federation as flare
+
+    flare.stop(folder)
+
+
+@party.command("start")
+@sentences
+def start_party(kit: Annotated[Path, typer.Argument(metavar="KIT", help="The party's own start-up kit.")]) -> None:
+    """Take part in a federation from this machine, until Ctrl-C.
+
+    In Python: anyparty.wire.flare.federation.run_site("KIT").
+    """
+    from anyparty.wire.flare import federation as flare
+
+    raise typer.Exit(flare.run_site(kit))

@@ -1,0 +1,154 @@
+"""What commands print and write."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from anyparty.errors import ConfigError
+from anyparty.methods.split import Split
+from anyparty.methods.table import METHODS, method
+from anyparty.predictions import Predictions, members, patterns
+from anyparty.terms import Capabilities
+
+KINDS: dict[str, Callable[[pl.DataFrame, Path], None]] = {
+    ".parquet": lambda frame, path: frame.write_parquet(path),
+    ".csv": lambda frame, path: frame.write_csv(path),
+}
+SHOWN = 16
+
+
+# Predictions
+
+
+def check_kind(out: Path) -> None:
+    """Refuse a file whose kind cannot be written, before any work is done.
+
+    Raises:
+        ConfigError: neither .parquet nor .csv.
+    """
+    if out.suffix.lower() not in KINDS:
+        raise ConfigError(f"--out {out}: name a file that ends in {' or '.join(KINDS)}")
+
+
+def write(frame: pl.DataFrame, out: Path) -> None:
+    """Write the answers as the file's name says."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    KINDS[out.suffix.lower()](frame, out)
+
+
+def summary(answered: Predictions) -> RenderableType:
+    """Return how many rows got an answer, from whom, and why others got none."""
+    n = len(answered)
+    asked = ", ".join(members(answered.asked, answered.blocks))
+    table = Table("answered by", title=Text(f"{answered.predictor}: {n:,} rows, asked: {asked}"), title_justify="left")
+    for heading in ("rows", "share"):
+        table.add_column(heading, justify="right")
+    for names, rows in list(_by_parties(answered))[:SHOWN]:
+        table.add_row(Text(" + ".join(names)), f"{rows:,}", f"{rows / n:.1%}")
+    table.add_section()
+    rows = int(answered.answered.sum())
+    table.add_row("answered", f"{rows:,}", f"{rows / n:.1%}")
+    if rows < n:
+        table.add_row("no answer", f"{n - rows:,}", f"{1 - rows / n:.1%}")
+    notes = [f"No answer: {reason}." for reason in sorted(set(answered.reasons.values()))]
+    notes += [f"Asked, but did not answer: {', '.join(answered.silent)}."] if answered.silent else []
+    return Group(table, *map(Text, notes))
+
+
+def _by_parties(answered: Predictions) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield who took part and in how many answers, most first."""
+    distinct, which = patterns(answered.took_part[answered.answered])
+    counts = which.bincount(minlength=len(distinct))
+    for p in counts.argsort(descending=True, stable=True).tolist():
+        yield members(distinct[p], answered.blocks), int(counts[p])
+
+
+def head(frame: pl.DataFrame, rows: int = 8) -> RenderableType:
+    """Return the first rows as a table."""
+    table = Table(*map(escape, frame.columns), title=f"The first {min(rows, len(frame))} rows", title_justify="left")
+    for row in frame.head(rows).iter_rows():
+        table.add_row(*(Text(_cell(value)) for value in row))
+    return table
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# Methods
+
+
+def all_methods() -> RenderableType:
+    """Return every method and what it can do, as it declares itself."""
+    table = Table("method", "trains on", "predicts for", "needs, sends", show_lines=True)
+    for name in METHODS:
+        can = method(name).can
+        who = Text.assemble((name, "bold"), f"\n{can.title}\n", (can.paper, "dim"))
+        sends = f"{_needs(can)}; {_most(can)}; sends {', '.join(message.tag for message in can.messages)}"
+        table.add_row(who, can.trains_on, can.predicts_for, sends)
+    return Group(table, "Parameters, and what each message tells: anyparty methods NAME")
+
+
+def one_method(name: str) -> RenderableType:
+    """Return a method's parameters with defaults, and its messages with what can be learnt from each.
+
+    Raises:
+        ConfigError: no such method.
+    """
+    can = method(name).can
+    about = Table.grid(padding=(0, 2))
+    for what, value in (
+        ("paper", can.paper), ("trains on", can.trains_on), ("predicts for", can.predicts_for),
+        ("serves", f"{_needs(can)}; {_most(can)}"),
+    ):  # fmt: skip
+        about.add_row(what, value)
+    parameters = Table("parameter", "default", "meaning", title="In the settings, under method", title_justify="left")
+    for of in (METHODS[name], Split):
+        meanings = _meanings(of)
+        for field in _settable(of):
+            parameters.add_row(field.name, _default(field), Text(meanings.get(field.name, "")))
+    messages = Table("message", "from", "to", "what it holds", "what can be learnt from it", show_lines=True,
+                     title="What leaves a party", title_justify="left")  # fmt: skip
+    for message in can.messages:
+        messages.add_row(message.tag, message.frm, message.to, Text(message.holds), Text(message.learns))
+    return Group(Text(f"{can.title} (method.name = {name!r})", style="bold"), about, "", parameters, "", messages)
+
+
+def _needs(can: Capabilities) -> str:
+    return "needs all parties" if can.needs == "all" else "needs any one party"
+
+
+def _most(can: Capabilities) -> str:
+    return "any number of them" if can.most_parties is None else f"at most {can.most_parties} of them"
+
+
+def _settable(of: Any) -> list[Field[Any]]:
+    """Return the fields that settings can hold: not the rule itself, nor a user's own function."""
+    return [field for field in fields(of) if field.repr and field.name not in {"rule", "make_head"}]
+
+
+def _default(field: Field[Any]) -> str:
+    value = field.default
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(list(value)) if isinstance(value, tuple) else str(value)
+
+
+def _meanings(of: Any) -> dict[str, str]:
+    """Return what a class's docstring says of each of its attributes."""
+    _, _, listed = (inspect.getdoc(of) or "").partition("Attributes:\n")
+    found = re.findall(r"^    (\w+): (.+(?:\n {8,}.+)*)", listed, flags=re.MULTILINE)
+    return {name: re.sub(r"\s+", " ", text) for name, text in found}

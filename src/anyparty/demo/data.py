@@ -1,0 +1,146 @@
+"""The demo's files: Breast Cancer Wisconsin, cut into three parties' tables with gaps.
+
+Breast Cancer Wisconsin (Diagnostic), 569 tumours, 30 numbers each, comes with scikit-learn.  The ten means go to party
+``mean``, which leads and knows the diagnoses, the ten standard errors to ``error``, the ten worst values to ``worst``.
+30 % of the rows are held out, and all three have those; of the others each party lacks a third, drawn on its own.
+``mean`` knows no diagnosis of a row that it lacks: such rows are unlabelled, as they would be.  Ids are shuffled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer
+
+from anyparty.errors import ConfigError
+from anyparty.seeds import Seeds
+
+PARTIES = ("mean", "error", "worst")
+LEAD = "mean"
+MANIFEST = ".anyparty-demo.json"
+HELD_OUT, ABSENT = 0.3, 1 / 3
+
+SETTINGS = """\
+# Three parties' tables with gaps; `anyparty demo` wrote them.  Change what you like, then
+#     anyparty align {folder}/federation.toml
+#     anyparty train {folder}/federation.toml
+
+[federation]
+id = "id"
+label = "diagnosis"       # in the table of the party that leads: mean
+
+[parties.mean]
+table = "mean.csv"
+
+[parties.error]
+table = "error.csv"
+
+[parties.worst]
+table = "worst.csv"
+
+[method]
+name = "laser"            # or another of `anyparty methods`
+embedding = 32
+
+[encoder]                 # every party's; [parties.NAME.encoder] gives one its own
+hidden = [64]
+
+[optimizer]
+name = "adam"
+lr = 0.003
+
+[train]
+epochs = 60
+batch_size = 32
+validation = 0.2
+test = 0.0                # the test rows are in test/: all three parties have those
+seed = 0
+"""
+
+
+def write(folder: Path) -> None:
+    """Write the three tables, the test rows' tables and the settings.
+
+    Raises:
+        ConfigError: the folder holds something else, or files that were changed since the demo wrote them.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; name another folder: anyparty demo FOLDER")
+    if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
+        raise ConfigError(f"{folder} holds other files already; name another folder: anyparty demo FOLDER")
+    keep(folder, dict(_files(folder)))
+
+
+def keep(folder: Path, files: dict[str, bytes]) -> None:
+    """Write files, and note that the demo wrote them.
+
+    Raises:
+        ConfigError: one is there that the demo did not write, or that was changed since.
+    """
+    manifest = folder / MANIFEST
+    written = json.loads(manifest.read_text(encoding="utf-8")) if manifest.exists() else {}
+    for name in files:
+        path = folder / name
+        if path.exists() and _hash(path.read_bytes()) != written.get(name):
+            raise ConfigError(f"{path} was changed since the demo wrote it, and is kept; to run the demo itself again, "
+                              f"name another folder: anyparty demo FOLDER")  # fmt: skip
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    manifest.write_text(json.dumps(written | {name: _hash(files[name]) for name in files}, indent=1), encoding="utf-8")
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def training(seed: int) -> dict[str, pl.DataFrame]:
+    """Return each party's training table, with the gaps that a seed draws; those of seed 0 are in the files."""
+    whole, diagnosis = _tables()
+    tables = {}
+    for name, table in whole.items():
+        order = Seeds(seed).numpy("demo", "gaps", name).permutation(table.height)
+        own = order[~_held_out(table.height)[order]]
+        rows = own[round(ABSENT * len(own)) :]
+        tables[name] = (table.with_columns(diagnosis) if name == LEAD else table)[rows]
+    return tables
+
+
+def tests() -> dict[str, pl.DataFrame]:
+    """Return each party's table of the test rows, the same for all seeds."""
+    whole, diagnosis = _tables()
+    tables = {}
+    for name, table in whole.items():
+        order = Seeds(0).numpy("demo", "order", name).permutation(table.height)
+        tables[name] = (table.with_columns(diagnosis) if name == LEAD else table)[order[_held_out(table.height)[order]]]
+    return tables
+
+
+def _held_out(n: int) -> NDArray[np.bool_]:
+    return np.isin(np.arange(n), Seeds(0).numpy("demo", "test").permutation(n)[: round(HELD_OUT * n)])
+
+
+def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
+    yield "federation.toml", SETTINGS.format(folder=folder.as_posix()).encode()
+    for name, table in training(0).items():
+        yield f"{name}.csv", table.write_csv().encode()
+    for name, table in tests().items():
+        yield f"test/{name}.csv", table.write_csv().encode()
+
+
+def _tables() -> tuple[dict[str, pl.DataFrame], pl.Series]:
+    """Return each party's columns with ids for all 569 tumours, and the diagnoses."""
+    data = load_breast_cancer()
+    numbers = Seeds(0).numpy("demo", "ids").choice(16**6, size=len(data.target), replace=False)
+    ids = pl.Series("id", [f"T{number:06x}" for number in numbers.tolist()])
+    names = [str(name).removeprefix("mean ") for name in data.feature_names[:10]]  # the same ten at every party
+    blocks = zip(PARTIES, np.split(data.data, len(PARTIES), axis=1), strict=True)
+    tables = {party: pl.DataFrame(block, schema=names).insert_column(0, ids) for party, block in blocks}
+    return tables, pl.Series("diagnosis", data.target_names[data.target].tolist())

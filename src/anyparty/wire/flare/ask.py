@@ -1,0 +1,42 @@
+"""What a federation's folder says, and what its server answers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from anyparty.errors import ConfigError, RunError
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """Return what ``federation.toml`` says.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    path = folder / "federation.toml"
+    if not path.exists():
+        raise ConfigError(f"{folder} holds no federation; make one with 'anyparty federate init'")
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def desk(folder: Path, command: str, /, **asked: Any) -> dict[str, Any]:
+    """Ask the server for something with the administrator's kit, in a process of its own."""
+    about(folder)
+    kit, limit = (folder / "kits" / "admin").resolve(), float(asked.get("timeout_s", 10.0)) + 50.0
+    words = [sys.executable, "-m", "anyparty.wire.flare.desk", str(kit), command, json.dumps(asked)]
+    try:
+        ran = subprocess.run(words, capture_output=True, text=True, timeout=limit, check=False, cwd=kit)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        raise RunError(f"the server of {folder} did not answer within {limit:g} s") from None
+    try:
+        said: dict[str, Any] = json.loads(ran.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        raise RunError(f"the administrator's desk failed: {ran.stderr.strip()[-500:]}") from None
+    if "error" in said:
+        raise RunError(f"the server of {folder} said: {said['error']}")
+    return said

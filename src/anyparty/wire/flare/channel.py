@@ -1,0 +1,67 @@
+"""One party's end of a channel between processes: what a coroutine sees of a post."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from anyparty.terms import Expect, Tensors
+from anyparty.wire.flare.peer import Item
+from anyparty.wire.flare.post import Post
+
+MOST_ON_THE_WAY = 64 << 20  # bytes to one party that have not arrived, before ``send`` waits
+
+
+@dataclass
+class Posted:
+    """A channel over a post.
+
+    ``recv`` raises ``PartyLost`` when the sender left, gives no sign of life or sends nothing for too long, and
+    ``MessageError`` when what came is not a message.  Names, shapes and numbers are ``wire.guard``'s to check.
+    """
+
+    post: Post
+
+    @property
+    def me(self) -> str:
+        """The party whose end of the channel this is."""
+        return self.post.me
+
+    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
+        """Hand over; wait only where much is still on its way."""
+        self.post.send(to, tag, tensors)
+        while self.post.backlog(to) > MOST_ON_THE_WAY:
+            await asyncio.sleep(0.005)
+
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:  # noqa: ARG002
+        """Wait for the next message of the lane."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Item] = loop.create_future()
+
+        def give(item: Item) -> None:
+            loop.call_soon_threadsafe(self._settle, future, frm, tag, item)
+
+        item = self.post.collect(frm, tag, give)
+        try:
+            item = await future if item is None else item
+        except asyncio.CancelledError:
+            self.post.withdraw(frm, tag)
+            if future.done() and not future.cancelled():
+                self.post.give_back(frm, tag, future.result())
+            raise
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    def _settle(self, future: asyncio.Future[Item], frm: str, tag: str, item: Item) -> None:
+        if future.cancelled():
+            self.post.give_back(frm, tag, item)
+        else:
+            future.set_result(item)
+
+    async def close(self) -> None:
+        """Wait until what was sent has arrived, then leave."""
+        await asyncio.to_thread(self.post.close)

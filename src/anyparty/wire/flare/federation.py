@@ -1,0 +1,164 @@
+"""A federation on FLARE: kits for every organisation, processes on this machine to try it out, jobs.
+
+``init`` makes a folder:
+
+    federation.toml     who takes part, where the server is
+    authority/          FLARE's project file and the certificate authority's key: keep it, hand it to nobody
+    kits/PARTY/         to hand over to each party: certificate, start-up files, local/anyparty.toml for it to fill in
+    kits/admin/         to submit jobs with
+
+The active party runs FLARE's server, every other party a client; the only open port is the server's.  On real
+machines each party starts its own kit (``run_site``); ``start`` starts all of them here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from anyparty.errors import ConfigError
+from anyparty.terms import Roster
+from anyparty.wire.flare.ask import about, desk
+from anyparty.wire.flare.kits import LOOPBACK, OURS, dress, provision
+from anyparty.wire.flare.site import Site
+from anyparty.wire.flare.sites import processes, run_site, start, stop
+
+__all__ = ["abort", "init", "outcome", "processes", "public", "run_site", "start", "status", "stop", "submit", "wait"]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}")
+RESERVED = {"server", "admin", "authority", "localhost"}
+JOB = "anyparty"
+
+
+def init(
+    folder: Path,
+    roster: Roster,
+    host: str = "127.0.0.1",
+    port: int = 8002,
+    *,
+    tables: Mapping[str, Path] | None = None,
+    scheme: str | None = None,
+    site: Mapping[str, Any] | None = None,
+) -> dict[str, Path]:
+    """Make a federation's folder; return each party's kit.
+
+    ``host`` is how the others reach the active party's machine; with a loopback address the server listens on nothing
+    else.  ``scheme`` is FLARE's driver, both with mutual TLS: ``tcp`` takes half the time of ``grpc`` and is the choice
+    on loopback; ``grpc``, elsewhere, is the one that a stranger who connects and says nothing cannot hold up.
+    ``site`` are further settings for every party's ``anyparty.toml``.
+
+    Raises:
+        ConfigError: names that FLARE cannot take, a folder that holds a federation already, FLARE not installed.
+    """
+    scheme = scheme or ("tcp" if host in LOOPBACK else "grpc")
+    _checked(folder, roster, host, port, scheme)
+    folder.mkdir(parents=True, exist_ok=True)
+    kits = provision(folder, roster, host, port, scheme)
+    for name, kit in kits.items():
+        if name != "admin":
+            own = {"party": name, "active": roster.active, "parties": list(roster.names), **(site or {})}
+            if tables and name in tables:
+                own["table"] = str(Path(tables[name]).resolve())
+            dress(kit, own)
+    said = {"active": roster.active, "parties": list(roster.names), "host": host, "port": port, "scheme": scheme}
+    (folder / "federation.toml").write_text(tomli_w.dumps(said), encoding="utf-8")
+    return kits
+
+
+def _checked(folder: Path, roster: Roster, host: str, port: int, scheme: str) -> None:
+    names = roster.names
+    if (folder / "federation.toml").exists():
+        raise ConfigError(f"{folder} holds a federation already; name another folder, or remove it")
+    for name in names:
+        if not NAME.fullmatch(name) or name.lower() in RESERVED:
+            raise ConfigError(f"party {name!r}: a federation's names are 1 to 41 letters, digits, '-' and '_', "
+                              f"and none of {sorted(RESERVED)}")  # fmt: skip
+    twice = sorted({name for name in names if [each.lower() for each in names].count(name.lower()) > 1})
+    if twice:
+        raise ConfigError(f"two parties have one name: {twice}")
+    if roster.active not in names or len(names) < 2:
+        raise ConfigError(f"a federation needs two parties or more, the active one among them; got {list(names)} "
+                          f"with {roster.active!r} as active")  # fmt: skip
+    if not 0 < port < 65536 or not host or scheme not in {"grpc", "tcp"}:
+        raise ConfigError(f"host {host!r}, port {port}, scheme {scheme!r}: expected a host name or address, a port of "
+                          f"1 to 65535, and 'grpc' or 'tcp'")  # fmt: skip
+
+
+def submit(folder: Path, config_toml: str, *, resume: bool = False, least: int = 1) -> str:
+    """Submit a run with these settings; return its job.
+
+    ``least`` is how many passive parties must be connected for the run to begin.  Paths never leave: a party's table
+    and the folder for results are taken out of the settings.
+
+    Raises:
+        RunError: the server cannot be reached or refuses.
+    """
+    said = about(folder)
+    job = folder / "kits" / "admin" / "jobs" / JOB
+    shutil.rmtree(job, ignore_errors=True)
+    config = job / "app" / "config"
+    config.mkdir(parents=True)
+    passive = [name for name in said["parties"] if name != said["active"]]
+    args = {"resume": resume}
+    _json(job / "meta.json", {"name": JOB, "min_clients": least, "resource_spec": {},
+                              "deploy_map": {"app": ["server", *passive]}})  # fmt: skip
+    _json(config / "config_fed_server.json", {
+        "format_version": 2, "workflows": [{"id": "active", "path": f"{OURS}Active", "args": args}],
+        "dead_client_grace_period": 1e9,  # who is gone, and what that means, is the run's to say: see post
+    })  # fmt: skip
+    executors = [{"tasks": ["take_part"], "executor": {"path": f"{OURS}Passive", "args": args}}]
+    _json(config / "config_fed_client.json", {"format_version": 2, "executors": executors})
+    (config / "anyparty.toml").write_text(public(config_toml), encoding="utf-8")
+    return str(desk(folder, "submit", path=str(job.resolve()))["job"])
+
+
+def public(config_toml: str) -> str:
+    r"""Return settings without what is a party's own business: paths.
+
+    >>> print(public('[run]\nfolder = "/home/me"\n[parties.bank]\ntable = "clients.csv"\nlabel = "y"'), end="")
+    [run]
+    <BLANKLINE>
+    [parties.bank]
+    label = "y"
+    """
+    values = tomllib.loads(config_toml)
+    values.get("run", {}).pop("folder", None)
+    for own in values.get("parties", {}).values():
+        own.pop("table", None)
+    return tomli_w.dumps(values)
+
+
+def status(folder: Path) -> dict[str, Any]:
+    """Return who is connected and how the jobs stand.
+
+    Raises:
+        RunError: the server cannot be reached.
+    """
+    return desk(folder, "status")
+
+
+def wait(folder: Path, job: str, timeout_s: float = 600.0) -> str:
+    """Wait until a job has ended, or the time is up; return its status in FLARE's words."""
+    return str(desk(folder, "wait", job=job, timeout_s=timeout_s)["status"])
+
+
+def abort(folder: Path, job: str) -> None:
+    """End a job."""
+    desk(folder, "abort", job=job)
+
+
+def outcome(folder: Path, party: str, job: str) -> dict[str, Any] | None:
+    """Return how a party's part in a job ended, where its kit is on this machine; ``None`` before it has."""
+    path = Site.read((folder / "kits" / party).resolve()).folder / f"{job}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _json(path: Path, values: object) -> None:
+    path.write_text(json.dumps(values, indent=1), encoding="utf-8")

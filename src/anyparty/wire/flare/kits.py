@@ -1,0 +1,106 @@
+"""Start-up kits: what FLARE's provisioning makes, and what we write into each."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from anyparty.errors import ConfigError
+from anyparty.terms import Roster
+from anyparty.wire.flare.site import FILE
+
+PROJECT = "anyparty"
+ADMIN = "admin@anyparty.local"
+OURS = "anyparty.wire.flare.seat."
+LOOPBACK = {"127.0.0.1", "localhost"}
+
+
+def project(roster: Roster, host: str, port: int, scheme: str) -> dict[str, Any]:
+    """Return FLARE's description of the federation."""
+    builders = "nvflare.lighter.impl."
+    local = host in LOOPBACK
+    server = {"name": "localhost" if local else host, "type": "server", "org": organisation(roster.active),
+              "fed_learn_port": port, "admin_port": port, "default_host": host}  # fmt: skip
+    passive = [
+        {"name": name, "type": "client", "org": organisation(name)} for name in roster.names if name != roster.active
+    ]
+    admin = {"name": ADMIN, "type": "admin", "org": organisation(roster.active), "role": "project_admin"}
+    return {
+        "api_version": 3, "name": PROJECT, "description": "made by 'anyparty federate init'",
+        "participants": [server, *passive, admin],
+        "builders": [
+            {"path": f"{builders}workspace.WorkspaceBuilder", "args": {"template_file": ["master_template.yml"]}},
+            {"path": f"{builders}static_file.StaticFileBuilder", "args": {"config_folder": "config", "scheme": scheme}},
+            {"path": f"{builders}cert.CertBuilder", "args": {}},
+            {"path": f"{builders}signature.SignatureBuilder", "args": {}},
+        ],
+    }  # fmt: skip
+
+
+def organisation(party: str) -> str:
+    """Return a party's name as FLARE wants an organisation's."""
+    return party.replace("-", "_")
+
+
+def provision(folder: Path, roster: Roster, host: str, port: int, scheme: str) -> dict[str, Path]:
+    """Make the certificate authority and a kit for every party, and for the administrator.
+
+    Raises:
+        ConfigError: FLARE is not installed, or refuses.
+    """
+    try:
+        from nvflare.lighter.prov_utils import prepare_builders  # noqa: PLC0415 - an extra
+        from nvflare.lighter.provision import prepare_project  # noqa: PLC0415
+        from nvflare.lighter.provisioner import Provisioner  # noqa: PLC0415
+    except ImportError:
+        raise ConfigError("a federation of processes needs NVIDIA FLARE: pip install 'anyparty[flare]'") from None
+    described = project(roster, host, port, scheme)
+    authority = folder / "authority"
+    authority.mkdir(mode=0o700)
+    (authority / "project.yml").write_text(json.dumps(described, indent=2), encoding="utf-8")  # JSON is YAML
+    theirs = json.loads((authority / "project.yml").read_text(encoding="utf-8"))  # FLARE takes it apart
+    provisioner = Provisioner(str(authority), prepare_builders(theirs))
+    context = provisioner.provision(prepare_project(theirs), logger=logging.getLogger())
+    made = Path(context.get("current_prod_dir") or "")
+    if not made.name:
+        raise ConfigError(f"FLARE could not make the kits; see {authority}")
+    names = {described["participants"][0]["name"]: roster.active, ADMIN: "admin"}
+    kits = {}
+    for source in sorted(made.iterdir()):
+        name = names.get(source.name, source.name)
+        kits[name] = folder / "kits" / name
+        shutil.copytree(source, kits[name])
+        kits[name].chmod(0o700)
+    return kits
+
+
+def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
+    """Write what a site needs beside FLARE's files: at first its own settings, and where it is each time it starts.
+
+    Only our two classes may be named by a job; no log leaves the house; little is logged.
+
+    Raises:
+        ConfigError: this is no kit.
+    """
+    local = kit / "local"
+    if not (local / "resources.json.default").exists():
+        raise ConfigError(f"{kit} is not a kit of 'anyparty federate init'")
+    if own is not None:
+        (local / FILE).write_text(tomli_w.dumps(dict(own)), encoding="utf-8")
+    text = (local / "resources.json.default").read_text(encoding="utf-8")
+    resources = json.loads(text.replace("/tmp/nvflare", str(kit.resolve() / "flare")))  # noqa: S108 - theirs
+    resources["class_allow_list"] = [OURS]
+    resources["allow_log_streaming"] = False
+    resources["components"] = [each for each in resources["components"] if "log" not in each["id"]]
+    for each in resources["components"]:
+        if each["path"].endswith(".ClientProcessJobLauncher"):
+            each["path"] = "anyparty.wire.flare.launch.Launcher"
+    (local / "resources.json").write_text(json.dumps(resources, indent=1), encoding="utf-8")
+    levels = (local / "log_config.json.default").read_text(encoding="utf-8").replace('"INFO"', '"WARNING"')
+    (local / "log_config.json").write_text(levels, encoding="utf-8")

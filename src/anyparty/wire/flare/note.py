@@ -1,0 +1,74 @@
+"""What is written on a parcel: which piece of which message it carries, what its sender has received, and news."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from anyparty.errors import MessageError
+
+MOST_LETTERS = 10_000
+PIECE_BYTES = 1 << 20  # a message is cut into pieces of this size, so that a slow line shows that it moves
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """The words on a parcel.
+
+    Attributes:
+        life: names the sender's process; another one under the same name is another life.
+        acks: by tag, the number of the next message that the sender waits for: all before have arrived.
+        ask: the sender wants to hear at once that the receiver is alive.
+        bye: the sender will send nothing more, and why.
+        gone: the sender has given the receiver up, and why.
+        tag: the lane of the message that the parcel carries a piece of; empty for a parcel without.
+        number: the message's number in its lane.
+        piece: which piece of the message, from 0.
+        pieces: how many pieces the message has.
+
+    """
+
+    life: str
+    acks: Mapping[str, int] = field(default_factory=dict)
+    ask: bool = False
+    bye: str = ""
+    gone: str = ""
+    tag: str = ""
+    number: int = 0
+    piece: int = 0
+    pieces: int = 1
+
+    def write(self) -> str:
+        """Return the note as text, defaults left out.
+
+        >>> Note(life="a1", tag="embedding", number=7).write()
+        '{"life":"a1","tag":"embedding","number":7}'
+        """
+        said = {name: value for name, value in vars(self).items() if value != DEFAULTS.get(name)}
+        return json.dumps(said, separators=(",", ":"))
+
+    @classmethod
+    def read(cls, text: object, source: str) -> Note:
+        """Read a note.
+
+        Raises:
+            MessageError: this is not a note of anyparty's.
+        """
+        if not isinstance(text, str) or len(text) > MOST_LETTERS:
+            raise MessageError(f"{source} sent a parcel without a note of anyparty's")
+        try:
+            values = json.loads(text)
+            acks = values.get("acks", {})
+            fits = all(type(value) is KINDS[name] for name, value in values.items())
+            fits = fits and all(type(number) is int for number in acks.values())
+            note = cls(**values)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise MessageError(f"{source} sent a parcel with a note that cannot be read: {text[:80]!r}") from None
+        if not fits or note.number < 0 or not 0 <= note.piece < note.pieces:
+            raise MessageError(f"{source} sent a parcel with a note that makes no sense: {text[:80]!r}")
+        return note
+
+
+DEFAULTS = vars(Note(life=""))
+KINDS = {name: type(value) for name, value in DEFAULTS.items()}

@@ -1,0 +1,225 @@
+"""Messages over a carrier that may lose, double, delay and reorder: each arrives once, in its lane's order, or its
+receiver hears who is gone.
+
+A party that waits for another asks it now and then whether it is alive; that is answered by threads that no training
+step blocks.  Silence for longer than ``Patience`` says means that the party is gone, for the rest of this run: it may
+have missed messages, so that it can only join again where a run begins (resuming).
+
+No socket, no FLARE here: see ``cell``.  Arrivals come on the carrier's threads; small messages leave on
+the caller's; one thread of its own sends the rest, asks, answers and repeats.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from anyparty.errors import MessageError
+from anyparty.terms import Tensors
+from anyparty.wire.flare.note import PIECE_BYTES, Note
+from anyparty.wire.flare.peer import Item, Outgoing, Parcel, Patience, Peer, Traffic, Waiting
+from anyparty.wire.message import MOST_BYTES, Header, decode, encode
+
+LONGEST_REST_S = 0.25
+
+
+class Carrier(Protocol):
+    """What a post needs of a network."""
+
+    def put(self, to: str, note: str, data: bytes) -> None:
+        """Send a parcel if that is possible now; whether it arrives is not known."""
+
+
+class Post:
+    """One party's end of all its lanes."""
+
+    def __init__(
+        self,
+        me: str,
+        names: Sequence[str],
+        run: str,
+        carrier: Carrier,
+        patience: Patience | None = None,
+        *,
+        most_bytes: int = MOST_BYTES,
+        clock: Callable[[], float] = time.monotonic,
+        news: Callable[[], str] = str,
+    ) -> None:
+        """Prepare; ``start`` begins to send.  ``news`` says why the run was ended from outside, once it was."""
+        self.me, self.run, self.carrier, self.most_bytes = me, run, carrier, most_bytes
+        self.patience, self.clock, self.news = patience or Patience(), clock, news
+        self.peers = {name: Peer(name, self.patience) for name in names if name != me}
+        self.life = uuid.uuid4().hex[:8]
+        self.refused: Counter[str] = Counter()
+        self._lock = threading.Condition()
+        self._bye = ""
+        self._rest_s = min(LONGEST_REST_S, self.patience.receipt_s, self.patience.retry_s, self.patience.silent_s / 10)
+        self._thread = threading.Thread(target=self._work, name=f"anyparty-post-{me}", daemon=True)
+
+    # ---- what the party does
+
+    def start(self, greet: Sequence[str] = ()) -> None:
+        """Begin to send; let the parties ``greet`` know at once that this one is here."""
+        for name in greet:
+            self.peers[name].answer = True
+        self._thread.start()
+
+    def send(self, to: str, tag: str, tensors: Tensors) -> None:
+        """Take a message to send; drop it where nobody is any more."""
+        peer = self._peer(to)
+        if peer.gone:
+            return
+        number = peer.sent[tag]
+        header = Header(run=self.run, frm=self.me, to=to, tag=tag, number=number)
+        data = encode(header, tensors, most_bytes=self.most_bytes)
+        with self._lock:
+            peer.sent[tag] += 1
+            if peer.gone:
+                return
+            peer.out[tag, number] = Outgoing(data)
+            small = len(data) <= PIECE_BYTES  # what takes long is left to the post's own thread
+            parcels = list(peer.parcels(self.life, self.clock())) if small else []
+            if not small:
+                self._lock.notify_all()
+        for parcel in parcels:
+            self._put(*parcel)
+
+    def backlog(self, to: str) -> int:
+        """Return the bytes on their way to a party."""
+        with self._lock:
+            return self._peer(to).backlog
+
+    def collect(self, frm: str, tag: str, give: Callable[[Item], None]) -> Item | None:
+        """Return the next message of a lane, or the reason that none will come; if neither is there, give it later.
+
+        ``give`` is called once, on another thread.
+        """
+        with self._lock:
+            peer = self._peer(frm)
+            item = peer.next(tag)
+            if item is None:
+                assert tag not in peer.waiting, f"two parts of {self.me!r} wait for {tag!r} from {frm!r}"
+                peer.waiting[tag] = Waiting(give, self.clock())
+            return item
+
+    def withdraw(self, frm: str, tag: str) -> None:
+        """Stop waiting for a lane."""
+        with self._lock:
+            self._peer(frm).waiting.pop(tag, None)
+
+    def give_back(self, frm: str, tag: str, item: Item) -> None:
+        """Return a message that was given to somebody who had left in the meantime."""
+        with self._lock:
+            self._peer(frm).inbox.setdefault(tag, deque()).appendleft(item)
+
+    def lose(self, name: str, why: str) -> None:
+        """Give a party up."""
+        with self._lock:
+            self._peer(name).lose(why)
+            self._lock.notify_all()
+
+    def gone(self) -> dict[str, str]:
+        """Return who is gone, and why."""
+        with self._lock:
+            return {peer.name: peer.gone for peer in self.peers.values() if peer.gone}
+
+    def traffic(self) -> dict[str, Traffic]:
+        """Return what went to each party."""
+        return {peer.name: peer.traffic for peer in self.peers.values()}
+
+    def close(self, why: str = "its part is done") -> None:
+        """Wait until all that was sent has arrived, say goodbye and stop."""
+        with self._lock:
+            if self._bye:
+                return
+            end = self.clock() + self.patience.flush_s
+            while any(peer.out for peer in self.peers.values()) and self.clock() < end:
+                self._lock.wait(0.05)
+            self._bye = why
+            self._lock.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join()
+        for peer in self.peers.values():
+            if peer.heard is not None:
+                self._put(*self._farewell(peer))
+
+    def _peer(self, name: str) -> Peer:
+        if name not in self.peers:
+            raise MessageError(f"{self.me!r} has no party {name!r} to talk to; there are {sorted(self.peers)}")
+        return self.peers[name]
+
+    # ---- what arrives, on the carrier's threads
+
+    def arrived(self, frm: str, text: object, data: bytes) -> None:
+        """Take a parcel that the carrier knows to be from ``frm``."""
+        if frm not in self.peers:
+            self.refused[frm] += 1
+            return
+        peer, whole, farewell = self.peers[frm], None, None
+        try:
+            note = Note.read(text, repr(frm))
+        except MessageError as error:
+            with self._lock:
+                peer.bad = error
+                peer.serve()
+            return
+        with self._lock:
+            if self._bye or peer.gone:
+                farewell = None if note.gone or note.bye else self._farewell(peer)
+            else:
+                if peer.heard is None or note.ask:
+                    self._lock.notify_all()
+                peer.read(note, self.clock())
+                whole = peer.gather(note, data, self.most_bytes) if note.tag and not peer.gone else None
+        if farewell is not None:
+            self._put(*farewell)
+        if whole is not None:
+            item = self._decoded(frm, note, whole)
+            with self._lock:
+                peer.file(note.tag, note.number, item, self.clock())
+
+    def _decoded(self, frm: str, note: Note, data: bytes) -> Item:
+        want = Header(run=self.run, frm=frm, to=self.me, tag=note.tag, number=note.number)
+        try:
+            message = decode(data, repr(frm), most_bytes=self.most_bytes)
+            if message.header != want:
+                raise MessageError(f"{frm!r} sent {message.header} of run {message.header.run!r}, "
+                                   f"expected {want} of run {want.run!r}")  # fmt: skip
+        except MessageError as error:
+            return error
+        return message.tensors
+
+    def _farewell(self, peer: Peer) -> Parcel:
+        """Tell a party that nothing more will come from here, or that it is not listened to any more."""
+        gone = "" if self._bye else peer.gone
+        return peer.name, Note(life=self.life, acks=dict(peer.taken), bye=self._bye, gone=gone), b""
+
+    # ---- what is sent, on the post's own thread
+
+    def _work(self) -> None:
+        while parcels := self._next():
+            for parcel in parcels:
+                self._put(*parcel)
+
+    def _next(self) -> list[Parcel]:
+        """Wait for something to send; none at the end."""
+        with self._lock:
+            while True:
+                now, parcels, ended = self.clock(), list[Parcel](), self.news()
+                for peer in self.peers.values():
+                    if ended:
+                        peer.lose(ended)
+                    peer.check(now)
+                    if not peer.gone:
+                        parcels += peer.parcels(self.life, now)
+                if parcels or self._bye:
+                    return parcels
+                moments = [moment for peer in self.peers.values() if not peer.gone for moment in peer.times()]
+                self._lock.wait(min(self._rest_s, max(0.001, min(moments, default=now + self._rest_s) - now)))
+
+    def _put(self, to: str, note: Note, data: bytes) -> None:
+        self.carrier.put(to, note.write(), data)

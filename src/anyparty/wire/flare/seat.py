@@ -1,0 +1,206 @@
+"""What FLARE starts in every organisation's process for a job: the party's part, run to its end.
+
+The active party's seat is the job's workflow, in the server's job process; every other party's is the job's executor,
+in its client's.  So active and passive are one relay apart (the server's own), two passive parties two.
+
+    server's job process  ⇄  server  ⇄  TLS  ⇄  client's job process
+    Active: the active party's part             Passive: a passive party's part
+
+Messages are bytes of ours in FLARE's single cell messages (``core_cell.fire_and_forget``), which cross five times
+faster than its streams and leave acknowledging, ordering and deadlines to ``post``.  FLARE knows for certain which
+organisation a message is from: the server checks its token against its certificate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anyparty.config import Config
+from anyparty.errors import AnypartyError, RunError
+from anyparty.wire.flare.channel import Posted
+from anyparty.wire.flare.post import Post
+from anyparty.wire.flare.site import Site
+
+try:
+    from nvflare.apis.controller_spec import ClientTask, Task
+    from nvflare.apis.executor import Executor
+    from nvflare.apis.fl_context import FLContext
+    from nvflare.apis.impl.controller import Controller
+    from nvflare.apis.shareable import Shareable, make_reply
+    from nvflare.apis.signal import Signal
+    from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+    from nvflare.fuel.f3.message import Message
+except ImportError:  # an extra: without it nobody sits here, and reading this file does no harm
+    Controller = Executor = object
+
+CHANNEL, TOPIC, NOTE = "anyparty", "parcel", "anyparty"
+TASK, CONFIG = "take_part", "anyparty.toml"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The parties' job processes, as FLARE's cells: a carrier of parcels."""
+
+    core: Any
+    job: str
+    active: str
+
+    def put(self, to: str, note: str, data: bytes) -> None:
+        """Send one cell message and forget it."""
+        try:
+            self.core.fire_and_forget(CHANNEL, TOPIC, self.address(to), Message({NOTE: note}, data), optional=True)
+        except RuntimeError as error:  # the cell is stopping
+            log.debug("a parcel to %s was not sent: %s", to, error)
+
+    def address(self, party: str) -> str:
+        """Return the cell of a party's job process."""
+        return f"{'server' if party == self.active else party}.{self.job}"
+
+    def listen(self, post: Post) -> None:
+        """Hand what arrives to a post, on FLARE's threads."""
+        parties = {self.address(name): name for name in (post.me, *post.peers)}
+
+        def arrived(request: Message) -> None:
+            origin = request.get_header(MessageHeaderKey.ORIGIN)
+            post.arrived(parties.get(origin, str(origin)), request.get_header(NOTE), request.payload or b"")
+
+        self.core.register_request_cb(CHANNEL, TOPIC, arrived)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a party's part ended.
+
+    Attributes:
+        party, job: whose, in which job.
+        error: the kind of error that ended it; empty when it came to its end.
+        sentence: what that error says.
+        result: what the part returned, where that can be written as JSON.
+        gone: which parties were lost or left, and why.
+        traffic: what went to each party: messages, bytes, repeated.
+
+    """
+
+    party: str
+    job: str
+    error: str = ""
+    sentence: str = ""
+    result: Any = None
+    gone: dict[str, str] = field(default_factory=dict)
+    traffic: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """A party's place in a job."""
+
+    site: Site
+    config: str
+    job: str
+    core: Any
+
+    @classmethod
+    def at(cls, context: FLContext) -> Seat:
+        """Find the site's own settings, and the job's."""
+        engine, job = context.get_engine(), context.get_job_id()
+        workspace = engine.get_workspace()
+        config = Path(workspace.get_app_config_dir(job), CONFIG).read_text(encoding="utf-8")
+        return cls(site=Site.read(Path(workspace.get_root_dir())), config=config, job=job,
+                   core=engine.get_cell().core_cell)  # fmt: skip
+
+    def play(self, resume: bool, news: Callable[[], str]) -> Outcome:
+        """Run the party's part to its end; keep a record of how it ended at home."""
+        site = self.site
+        if site.threads:
+            torch.set_num_threads(site.threads)
+        cells = Cells(self.core, self.job, site.active)
+        post = Post(site.party, site.parties, self.job, cells, site.patience, news=news)
+        cells.listen(post)
+        post.start([site.active] if site.party != site.active else [])
+        said: dict[str, Any] = {}
+        try:
+            config = Config.of(tomllib.loads(self.config), f"the settings of job {self.job}")
+            said["result"] = _plain(asyncio.run(_run(site, config, post, resume)))
+        except Exception as error:
+            said |= {"error": type(error).__name__, "sentence": str(error)}
+            log.error("%s: %s", site.party, error, exc_info=not isinstance(error, AnypartyError))
+        post.close(f"it stopped with {said['error']}" if "error" in said else "its part is done")
+        traffic = {name: asdict(each) for name, each in post.traffic().items()}
+        outcome = Outcome(party=site.party, job=self.job, gone=post.gone(), traffic=traffic, **said)
+        site.folder.mkdir(parents=True, exist_ok=True)
+        (site.folder / f"{self.job}.json").write_text(json.dumps(asdict(outcome), indent=1), encoding="utf-8")
+        return outcome
+
+
+async def _run(site: Site, config: Config, post: Post, resume: bool) -> Any:
+    return await site.load_part()(site, config, Posted(post), resume=resume)
+
+
+def _plain(result: Any) -> Any:
+    try:
+        return json.loads(json.dumps(result))
+    except (TypeError, ValueError):
+        return None
+
+
+class Active(Controller):  # type: ignore[misc]
+    """The active party's seat; the job lasts as long as its part."""
+
+    def __init__(self, resume: bool = False) -> None:
+        super().__init__()
+        self.resume = resume
+        self.ended: dict[str, str] = {}
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing to prepare."""
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Nothing to undo."""
+
+    def process_result_of_unknown_task(self, client: Any, task_name: str, client_task_id: str, result: Shareable,
+                                       fl_ctx: FLContext) -> None:  # fmt: skip
+        """Ignore what a party says after the job has stopped waiting for it."""
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Ask the others to take part, play one's own part, wait for theirs to end."""
+        seat = Seat.at(fl_ctx)
+        task = Task(name=TASK, data=Shareable(), result_received_cb=self._ended)
+        others = len(seat.site.parties) - 1
+        self.broadcast(task, fl_ctx, min_responses=others)
+        outcome = seat.play(self.resume, lambda: "the job was ended" if abort_signal.triggered else "")
+        end = time.monotonic() + seat.site.patience.flush_s
+        lost = {name for name, why in outcome.gone.items() if not why.startswith("it left")}
+        while len(self.ended.keys() | lost) < others and time.monotonic() < end and not abort_signal.triggered:
+            time.sleep(0.1)
+        self.cancel_task(task, fl_ctx=fl_ctx)
+        if outcome.error:
+            raise RunError(f"{outcome.error}: {outcome.sentence}")
+
+    def _ended(self, client_task: ClientTask, fl_ctx: FLContext) -> None:  # noqa: ARG002
+        self.ended[client_task.client.name] = str((client_task.result or {}).get("error", "no result"))
+
+
+class Passive(Executor):  # type: ignore[misc]
+    """A passive party's seat."""
+
+    def __init__(self, resume: bool = False) -> None:
+        super().__init__()
+        self.resume = resume
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:  # noqa: ARG002
+        """Play the party's part; tell the server how it ended, by the error's kind alone: its words stay at home."""
+        outcome = Seat.at(fl_ctx).play(self.resume, lambda: "the job was ended" if abort_signal.triggered else "")
+        reply = make_reply("OK")
+        reply["error"] = outcome.error
+        return reply

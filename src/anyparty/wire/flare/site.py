@@ -1,0 +1,75 @@
+"""What one organisation says at home about itself: its file ``local/anyparty.toml``, which no job carries."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from anyparty.config import Settings
+from anyparty.errors import ConfigError
+from anyparty.wire.flare.peer import Patience
+
+FILE = "anyparty.toml"
+Part = Callable[..., Awaitable[Any]]
+
+
+class Site(Settings):
+    """One organisation's own settings.
+
+    Attributes:
+        party: its name in the federation.
+        active: the party that leads.
+        parties: all parties, in the order that all share.
+        table: its table; relative to the kit.
+        folder: where it keeps checkpoints and records; relative to the kit.
+        part: what it runs for a job, ``module:function``: ``await function(site, config, net, resume=...)``.
+        threads: how many threads PyTorch may use; all without.
+        patience: how long it waits for others.
+
+    """
+
+    party: str
+    active: str
+    parties: tuple[str, ...]
+    table: Path | None = None
+    folder: Path = Path("runs")
+    part: str = "anyparty.run.party:take_part"
+    threads: int | None = None
+    patience: Patience = Patience()
+
+    @classmethod
+    def read(cls, kit: Path) -> Site:
+        """Read the file of a kit.
+
+        Raises:
+            ConfigError: it is absent or says what it cannot.
+        """
+        path = kit / "local" / FILE
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ConfigError(f"{path}: no such file; 'anyparty federate init' writes one into every kit") from None
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{path}: this is not TOML ({error})") from None
+        site: Site = cls.of(values, str(path))
+        for name in {site.party, site.active} - set(site.parties):
+            raise ConfigError(f"{path}: {name!r} is not among its parties {list(site.parties)}")
+        places = {"folder": kit / site.folder} | ({"table": kit / site.table} if site.table else {})
+        return site.model_copy(update=places)
+
+    def load_part(self) -> Part:
+        """Return the function that ``part`` names.
+
+        Raises:
+            ConfigError: it cannot be imported.
+        """
+        module, _, name = self.part.partition(":")
+        try:
+            part: Part = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"{self.party}: cannot import part {self.part!r} ({error}); "
+                              f"write it as 'module:function'") from None  # fmt: skip
+        return part

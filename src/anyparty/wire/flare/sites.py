@@ -1,0 +1,139 @@
+"""The processes of a federation on one machine: every party's site, started, watched and stopped together.
+
+On real machines each party runs its own kit: ``run_site``.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from anyparty.errors import ConfigError, RunError
+from anyparty.wire.flare.ask import about, desk
+from anyparty.wire.flare.kits import LOOPBACK, dress, organisation
+
+_started: list[subprocess.Popen[bytes]] = []  # by this process, until they have ended: somebody must reap them
+
+
+def site_command(kit: Path) -> list[str]:
+    """Return the command that runs one organisation's site, server or client."""
+    server = (kit / "startup" / "fed_server.json").exists()
+    kind, file = ("server", "fed_server.json") if server else ("client", "fed_client.json")
+    module = f"nvflare.private.fed.app.{kind}.{kind}_train"
+    own = [] if server else [f"uid={kit.name}"]
+    return [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", file, "--set", "secure_train=true",
+            "config_folder=config", f"org={organisation(kit.name)}", *own]  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a site: as ours, without what slows FLARE down."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {
+        "NVFLARE_NP_DOWNLOAD_CHUNK_SIZE": "0", "NVFLARE_TENSOR_DOWNLOAD_CHUNK_SIZE": "0",
+        "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "20",  # s, for word of a party whose machine is gone; theirs is 900
+    }  # fmt: skip
+
+
+def run_site(kit: Path) -> int:
+    """Run one organisation's site in the foreground, until it is stopped; return its exit code.
+
+    Raises:
+        ConfigError: this is no kit.
+    """
+    dress(kit.resolve())
+    return subprocess.run(site_command(kit.resolve()), env=environment(), check=False).returncode  # noqa: S603
+
+
+def start(folder: Path, timeout_s: float = 60.0) -> None:
+    """Start every party's site on this machine and wait until all are connected.
+
+    Raises:
+        ConfigError: the port is in use, or sites of this federation run already.
+        RunError: a site did not start in time.
+    """
+    said = about(folder)
+    if processes(folder):
+        raise ConfigError(f"sites of {folder} run already; stop them with 'anyparty federate stop'")
+    _port_is_free(said["host"], said["port"])
+    started: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for name in [said["active"], *(each for each in said["parties"] if each != said["active"])]:
+            kit = (folder / "kits" / name).resolve()
+            dress(kit)
+            with (kit / "site.log").open("ab") as out:
+                started[name] = subprocess.Popen(  # noqa: S603 - our own command
+                    site_command(kit), env=environment(), cwd=kit, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )  # fmt: skip
+            _started.append(started[name])
+        _await_sites(folder, said, started, timeout_s)
+    except BaseException:
+        stop(folder)
+        raise
+
+
+def _port_is_free(host: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host if host in LOOPBACK else "", port))
+        except OSError as error:
+            raise ConfigError(f"port {port} cannot be used ({error.strerror}); free it, or make a federation "
+                              f"with another one") from None  # fmt: skip
+
+
+def _await_sites(
+    folder: Path, said: Mapping[str, Any], started: Mapping[str, subprocess.Popen[bytes]], timeout_s: float
+) -> None:
+    end, names = time.monotonic() + timeout_s, sorted(set(said["parties"]) - {said["active"]})
+    there: Sequence[str] = ()
+    while time.monotonic() < end:
+        for name, process in started.items():
+            if process.poll() is not None:
+                tail = (folder / "kits" / name / "site.log").read_text(errors="replace").strip().splitlines()[-3:]
+                raise RunError(f"the site of {name!r} ended at once ({' / '.join(tail)[:500]})")
+        try:
+            there = desk(folder, "sites", sites=len(names), timeout_s=max(1.0, end - time.monotonic()))["sites"]
+        except RunError:
+            time.sleep(0.3)  # the server does not listen yet
+            continue
+        if set(there) >= set(names):
+            return
+    raise RunError(f"sites that did not connect to {said['host']}:{said['port']} within {timeout_s:g} s: "
+                   f"{sorted(set(names) - set(there))}; see kits/PARTY/site.log")  # fmt: skip
+
+
+def processes(folder: Path) -> list[Any]:
+    """Return the processes of this federation's sites and jobs on this machine."""
+    import psutil  # noqa: PLC0415 - comes with FLARE
+
+    place, found = str((folder / "kits").resolve()) + os.sep, []
+    for process in psutil.process_iter():
+        try:
+            words = process.cmdline()
+        except psutil.Error:
+            continue
+        if any("nvflare.private" in word for word in words) and any(word.startswith(place) for word in words):
+            found.append(process)
+    return found
+
+
+def stop(folder: Path, timeout_s: float = 5.0) -> None:
+    """Stop every site and job of this federation that runs on this machine."""
+    import psutil  # noqa: PLC0415 - comes with FLARE
+
+    end = time.monotonic() + timeout_s
+    while found := processes(folder):
+        for process in found:
+            try:
+                process.terminate() if time.monotonic() < end else process.kill()
+            except psutil.Error:
+                continue
+        psutil.wait_procs(found, timeout=1.0)
+    _started[:] = [process for process in _started if process.poll() is None]

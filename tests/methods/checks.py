@@ -1,0 +1,519 @@
+"""What every method must pass: one list of named checks over one list of cases.
+
+A check is a function of a case and a folder to write into; a case is a method with its parameters, and what kind of
+world it is tried in.  Exceptions are data with a reason, in ``test_checks.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from anyparty.errors import ConfigError, Diverged, MessageError, PartyLost
+from anyparty.methods.method import Method
+from anyparty.methods.table import method
+from anyparty.nets.mlp import MLP
+from anyparty.nets.optimizer import Optimizer
+from anyparty.predictions import Predictions
+from anyparty.run.watch import Watch
+from anyparty.terms import Capabilities
+from anyparty.wire.guard import roles
+from tests import worlds
+from tests.methods.reference import joint_gradients
+from tests.worlds import SGD, SMALL, Table, World, world
+
+ADAM = Optimizer(name="adam", lr=0.02)
+
+
+class OwnEncoder(nn.Module):
+    """A user's own encoder, with a buffer that training changes and a parameter that it does not."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(inputs, 6), nn.Linear(6, outputs)
+        self.outer.bias.requires_grad_(False)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls += 1
+        return self.outer(torch.sin(self.inner(x)))
+
+
+class OwnHead(nn.Module):
+    """A user's own head, of no kind that the package knows."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.scale, self.out = nn.Parameter(torch.rand(inputs) + 0.5), nn.Linear(inputs, outputs)
+
+    def forward(self, u: Tensor) -> Tensor:
+        return self.out(torch.tanh(u * self.scale))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A method, its parameters, and its world.
+
+    Attributes:
+        title: the name of the method, and what is special.
+        of: the name of the method in ``METHODS``.
+        parameters: of the method.
+        world: how its worlds differ from the usual ones (``worlds.world``).
+        encoder: what makes the parties' networks.
+        optimizer: what trains them, where a check does not say.
+    """
+
+    title: str
+    of: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    world: Mapping[str, Any] = field(default_factory=dict)
+    encoder: Callable[[int, int], nn.Module] = SMALL
+    optimizer: Optimizer = SGD
+
+    def make(self) -> Method:
+        return method(self.of, **{"embedding": 5} | self.parameters)
+
+    def draw(self, **changes: Any) -> World:
+        return world(**{**self.world, **changes})
+
+    def trainable(self, of: World) -> Tensor:
+        """The rows that the method trains on, of those with a label."""
+        (stage,) = self.make().stages(of.seat(of.roster.active))
+        return stage.rows(of.rows[of.roster.active]).nonzero().squeeze(1)
+
+    def train(self, of: World, **settings: Any) -> dict[str, Any]:
+        return worlds.train(
+            self.make(), of, **{"encoder": self.encoder, "optimizer": self.optimizer, **settings}
+        )
+
+    def begin(self, of: World, **settings: Any) -> dict[str, Any]:
+        return worlds.begin(self.make(), of, **{"encoder": self.encoder, "optimizer": self.optimizer, **settings})
+
+
+LABELERS = {"labelers": (0, 2)}
+NUMBERS = {"kind": "regression"}
+CASES = (
+    Case(title="local", of="local"),
+    Case(title="standard", of="standard"),
+    Case(title="ensemble", of="ensemble"),
+    Case(title="combinatorial", of="combinatorial"),
+    Case(title="plug", of="plug"),
+    Case(title="laser", of="laser"),
+    Case(title="local at label holders", of="local", parameters={"hosting": "labelers"}, world=LABELERS),
+    Case(title="local of numbers", of="local", world=NUMBERS),
+    Case(title="standard with a server", of="standard", world={"server": True}, optimizer=ADAM),
+    Case(title="standard with own modules", of="standard", parameters={"make_head": OwnHead}, encoder=OwnEncoder),
+    Case(title="standard of numbers", of="standard", world=NUMBERS),
+    Case(title="ensemble, soft", of="ensemble", parameters={"vote": "soft"}),
+    Case(title="ensemble at label holders", of="ensemble", parameters={"hosting": "labelers"}, world=LABELERS),
+    Case(title="ensemble of numbers", of="ensemble", world=NUMBERS),
+    Case(title="combinatorial, hidden heads", of="combinatorial", parameters={"head_hidden": (4,)}),
+    Case(title="combinatorial with own modules", of="combinatorial",
+         parameters={"make_head": OwnHead}, encoder=OwnEncoder),
+    Case(title="combinatorial of numbers", of="combinatorial", world=NUMBERS),
+    Case(title="plug, dropout 0.5", of="plug", parameters={"dropout": 0.5}, optimizer=ADAM),
+    Case(title="plug with a server", of="plug", parameters={"head_hidden": (4,)}, world={"server": True}),
+    Case(title="plug of numbers", of="plug", parameters={"dropout": 0.0}, world=NUMBERS),
+    Case(title="laser, not normalized", of="laser", parameters={"normalize": False}),
+    Case(title="laser, all tasks", of="laser", parameters={"tasks": "all"}, optimizer=ADAM),
+    Case(title="laser, all tasks, not normalized", of="laser", parameters={"tasks": "all", "normalize": False}),
+    Case(title="laser, active head", of="laser", parameters={"heads": "active"}),
+    Case(title="laser, heads with labels", of="laser", parameters={"heads": "labels"}, world=LABELERS),
+    Case(title="laser at label holders", of="laser", parameters={"hosting": "labelers"}, world=LABELERS),
+    Case(title="laser at label holders, all tasks", of="laser",
+         parameters={"hosting": "labelers", "tasks": "all", "normalize": False}, world=LABELERS),
+    Case(title="laser with a server", of="laser", world={"server": True}),
+    Case(title="laser, hidden heads", of="laser", parameters={"head_hidden": (4, 3)}),
+    Case(title="laser with own modules", of="laser", parameters={"make_head": OwnHead}, encoder=OwnEncoder),
+    Case(title="laser of numbers", of="laser", world=NUMBERS),
+    Case(title="laser, encoders that draw", of="laser", encoder=MLP(hidden=(7,), dropout=0.3, norm=True),
+         optimizer=ADAM),
+)  # fmt: skip
+
+BAD: dict[str, tuple[dict[str, Any], ...]] = {
+    "local": (),
+    "standard": (),
+    "ensemble": ({"vote": "loud"}, {"vote": 1}),
+    "combinatorial": (),
+    "plug": ({"dropout": 1.0}, {"dropout": -0.1}, {"dropout": float("nan")}, {"dropout": "often"}),
+    "laser": ({"tasks": "some"}, {"heads": "none"}, {"normalize": "perhaps"}, {"tasks": None}),
+}
+BAD_OF_ALL = (
+    {"embedding": 0}, {"embedding": 2.5}, {"embedding": "wide"}, {"head_hidden": (0,)}, {"head_hidden": (-3,)},
+    {"head_hidden": 8}, {"hosting": "nowhere"}, {"make_head": "linear"}, {"embeding": 8},
+)  # fmt: skip
+
+
+# The checks
+
+
+def check_refuses_bad_parameters(case: Case, folder: Path) -> None:
+    for bad in (*BAD[case.of], *BAD_OF_ALL):
+        (parameter,) = bad
+        with pytest.raises(ConfigError, match=parameter):
+            method(case.of, **{**case.parameters, **bad})
+
+
+def check_says_what_it_can(case: Case, folder: Path) -> None:
+    can = case.make().can
+    assert isinstance(can, Capabilities)
+    assert all((can.title, can.paper, can.trains_on, can.predicts_for))
+    assert all(declared.holds and declared.learns for declared in can.messages)
+
+
+def check_only_declared_messages_cross(case: Case, folder: Path) -> None:
+    of, made, at = case.draw(), case.make(), Table()
+    states = case.begin(of)
+    worlds.step(made, of, states, case.trainable(of), at=at)
+    worlds.predict(made, of, states, at=at)
+    assert at.notes
+    crossed = set()
+    for sender, to, tag, _ in at.notes:
+        by = [
+            message for message in made.can.messages
+            if message.tag == tag and message.frm in roles(of.roster, sender) and message.to in roles(of.roster, to)
+        ]  # fmt: skip
+        assert by, f"{sender} sends {tag} to {to}"
+        crossed.update(by)
+    for message in crossed:  # and whoever sends what is not declared is stopped
+        fewer = Table(declared=[other for other in made.can.messages if other.tag != message.tag])
+        with pytest.raises(MessageError, match=f"tried to send '{message.tag}'.* does not declare"):
+            worlds.step(made, of, case.begin(of), case.trainable(of), at=fewer)
+            worlds.predict(made, of, states, at=fewer)
+        assert all(tag != message.tag for _, _, tag, _ in fewer.notes)
+
+
+def check_no_message_holds_a_cell_a_label_or_an_id(case: Case, folder: Path) -> None:
+    of, made, at = case.draw(), case.make(), Table()
+    states = case.begin(of)
+    worlds.step(made, of, states, case.trainable(of), at=at)
+    worlds.predict(made, of, states, at=at)
+    secret = torch.cat([x.flatten() for x in of.x.values()])
+    if of.task.kind == "regression":
+        secret = torch.cat([secret, of.y, of.y * of.task.scale + of.task.mean])
+    assert {"embedding", "gradient"} <= {tag for _, _, tag, _ in at.notes}
+    for sender, to, tag, tensors in at.notes:
+        for name, tensor in tensors.items():
+            what = f"{tag} {name} from {sender} to {to}"
+            assert tensor.dtype == torch.float32, f"{what}: classes and ids are whole numbers"
+            assert not tensor.any() or (tensor != tensor.round()).any(), f"{what} holds whole numbers"
+            assert not torch.isin(tensor, secret).any(), f"{what} holds a cell or a label"
+            assert len(tensor) <= of.n
+
+
+def check_unobserved_cells_do_not_matter(case: Case, folder: Path) -> None:
+    labeled = torch.arange(40) % 5 != 3
+    results = []
+    for garbage in (False, True):
+        of = case.draw(N=40, labeled=labeled, garbage=garbage)
+        trained = case.train(of, epochs=2)
+        states = worlds.states_of(trained)
+        results.append((worlds.weights(states), worlds.answers_of(worlds.predict(case.make(), of, states))))
+    assert any(torch.isnan(rows.block.x).any() for rows in of.rows.values() if rows.block)
+    assert all(torch.isfinite(tensor).all() for tensor in results[0][0].values())
+    assert worlds.same_bits(results[0][0], results[1][0])
+    assert worlds.same_bits(results[0][1], results[1][1])
+
+
+def check_gradients_equal_the_joint_reference(case: Case, folder: Path) -> None:
+    for seed in range(2):
+        of, made = case.draw(N=21, seed=seed), case.make()
+        states = case.begin(of, seed=seed)
+        rows = case.trainable(of)
+        rows = rows[torch.randperm(len(rows))]
+        loss, expected = joint_gradients(made, of, states, worlds.batch_of(rows, seed, seed))
+        got = worlds.step(made, of, states, rows, number=seed, seed=seed)
+        found = worlds.gradients(states)
+        assert found.keys() >= expected.keys()
+        assert all(not found[name].any() for name in found.keys() - expected.keys())  # frozen ones
+        for name, gradient in expected.items():
+            assert torch.allclose(found[name].double(), gradient, rtol=1e-4, atol=1e-5), name
+        assert any(gradient.abs().max() > 1e-3 for gradient in expected.values())
+        if len(made.hosts(of.roster)) == 1:
+            assert got == pytest.approx(loss, rel=1e-5)
+
+
+def check_same_over_another_carrier(case: Case, folder: Path) -> None:
+    of = case.draw(N=40)
+    results = []
+    for carrier in (Table().carrier, partial(worlds.by_hand, seed=1), partial(worlds.by_hand, seed=2)):
+        at = Table(carrier)
+        states = worlds.states_of(case.train(of, epochs=2, validation=torch.arange(0, 40, 4), at=at))
+        answers = worlds.answers_of(worlds.predict(case.make(), of, states, at=Table(carrier)))
+        results.append((worlds.weights(states), answers, at.ledger.rows()))
+    for other in results[1:]:
+        assert worlds.same_bits(results[0][0], other[0])
+        assert worlds.same_bits(results[0][1], other[1])
+        assert results[0][2] == other[2]
+
+
+def check_same_seed_same_bits(case: Case, folder: Path) -> None:
+    of = case.draw(N=40)
+    runs = []
+    for noise, seed in ((1, 5), (2, 5), (1, 6)):
+        torch.manual_seed(noise)  # torch's own stream has no say
+        runs.append(worlds.weights(worlds.states_of(case.train(of, epochs=2, seed=seed))))
+    assert worlds.same_bits(runs[0], runs[1])
+    assert not worlds.same_bits(runs[0], runs[2])
+
+
+class Stop(Exception):  # noqa: N818 - an interruption, not an error
+    pass
+
+
+@dataclass
+class Interrupts(Watch):
+    """Pulls the plug in the middle of an epoch."""
+
+    batches: int
+
+    def on_batch_end(self, rows: int, loss: float) -> None:
+        self.batches -= 1
+        if self.batches == 0:
+            raise Stop
+
+
+RESUMED = {
+    "momentum, cosine": Optimizer(name="sgd", lr=0.05, momentum=0.9, schedule="cosine", weight_decay=1e-3),
+    "adam": Optimizer(name="adam", lr=0.01),
+    "adamw, step": Optimizer(name="adamw", lr=0.01, weight_decay=0.1, schedule="step", milestones=(2, 4)),
+}
+
+
+def check_resumed_equals_uninterrupted(case: Case, folder: Path) -> None:
+    of = case.draw(N=56)
+    validation = torch.arange(0, 56, 4)
+    training = torch.ones(56, dtype=torch.bool)
+    training[validation] = False
+    settings = {"epochs": 7, "validation": validation, "training": training, "keep": "best", "checkpoint_every": 2}
+    chosen = list(RESUMED) if case.title == case.of else [list(RESUMED)[len(case.title) % len(RESUMED)]]
+    for name in chosen:
+        run = partial(case.train, of, optimizer=RESUMED[name], patience=4, **settings)
+        whole = run()
+        an_epoch = -(-int(training[case.trainable(of)].sum()) // 8)
+        with pytest.raises(Stop):  # in the fifth epoch: the fourth has a checkpoint
+            run(folder=folder / name, watch=Interrupts(4 * an_epoch + max(1, an_epoch - 1)))
+        assert sorted(path.name for path in (folder / name / "a").iterdir()) == [
+            "00-000002.safetensors", "00-000004.safetensors"
+        ]  # fmt: skip
+        seen = Counts()
+        resumed = run(folder=folder / name, watch=seen, resume=True)
+        assert seen.first_epoch == 4
+        assert worlds.same_bits(
+            worlds.weights(worlds.states_of(whole)), worlds.weights(worlds.states_of(resumed))
+        ), name  # fmt: skip
+        lead = of.roster.active
+        assert _timeless(whole[lead].history) == _timeless(resumed[lead].history)
+        assert whole[lead].best_epoch == resumed[lead].best_epoch
+
+
+@dataclass
+class Counts(Watch):
+    """Notes where a run went on."""
+
+    first_epoch: int = -1
+
+    def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:
+        self.first_epoch = first_epoch
+
+
+def _timeless(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in history]
+
+
+def check_prediction_ignores_batching_and_row_order(case: Case, folder: Path) -> None:
+    of, made = case.draw(N=35), case.make()
+    states = worlds.states_of(case.train(of, epochs=2))
+    whole = worlds.predict(made, of, states)
+    order = torch.randperm(of.n, generator=torch.Generator().manual_seed(3))
+    shuffled = worlds.predict(made, of, states, order)
+    _same_answers(whole, shuffled, order)
+    alone = [worlds.predict(made, of, states, torch.tensor([n])) for n in range(of.n)]
+    for n, one in enumerate(alone):
+        _same_answers(whole, one, torch.tensor([n]))
+
+
+def _same_answers(whole: Predictions, part: Predictions, rows: Tensor) -> None:
+    """``part`` answers ``rows`` of ``whole`` alike: numbers to 1e-6, classes and provenance exactly."""
+    assert torch.allclose(part.scores, whole.scores[rows], atol=1e-6, equal_nan=True)
+    assert torch.equal(part.took_part, whole.took_part[rows])
+    assert part.reasons == {i: whole.reasons[n] for i, n in enumerate(rows.tolist()) if n in whole.reasons}
+    if whole.task.kind == "classification":
+        assert part.labels() == [whole.labels()[n] for n in rows.tolist()]
+    if whole.by_party is not None:
+        assert torch.allclose(part.by_party, whole.by_party[rows], atol=1e-6, equal_nan=True)
+
+
+def check_one_row_at_a_time(case: Case, folder: Path) -> None:
+    of, made = case.draw(), case.make()
+    states = case.begin(of)
+    for n in case.trainable(of).tolist()[:8]:
+        before = worlds.weights(states)
+        assert worlds.step(made, of, states, torch.tensor([n]), number=n) >= 0
+        after = worlds.weights(states)
+        assert not worlds.same_bits(before, after)
+        assert all(torch.isfinite(tensor).all() for tensor in after.values())
+
+
+def check_one_party(case: Case, folder: Path) -> None:
+    of = case.draw(K=1, N=20, **({"labelers": (0,)} if "labelers" in case.world else {}))
+    trained = case.train(of, epochs=2)
+    answered = worlds.predict(case.make(), of, worlds.states_of(trained))
+    assert bool(answered.answered.all())
+    assert answered.took_part.tolist() == [[True]] * 20
+
+
+def check_rows_that_nobody_has_get_no_number(case: Case, folder: Path) -> None:
+    observed = worlds.all_patterns(24, 3)
+    observed[::4] = False
+    of, made = case.draw(observed=observed), case.make()
+    states = case.begin(of)
+    answered = worlds.predict(made, of, states)
+    unknown = ~observed.any(dim=1)
+    assert torch.isnan(answered.scores[unknown]).all()
+    assert not answered.took_part[unknown].any()
+    assert all("no party" in answered.reasons[n] for n in unknown.nonzero().squeeze(1).tolist())
+    assert set(answered.reasons) == set((~answered.answered).nonzero().squeeze(1).tolist())
+    nobody = worlds.predict(made, of, states, unknown.nonzero().squeeze(1))
+    assert torch.isnan(nobody.scores).all()
+    assert not nobody.answered.any()
+    none = worlds.predict(made, of, states, torch.arange(0))
+    assert len(none) == 0
+
+
+def check_absent_parties_are_not_asked(case: Case, folder: Path) -> None:
+    """Asking fewer parties is the same as rows that the others do not have, to the last bit."""
+    of, made = case.draw(), case.make()
+    states = case.begin(of)
+    first = of.roster.blocks[:2]
+    at = Table()
+    asked = worlds.predict(made, of, states, asked=first, at=at)
+    held = worlds.predict(made, replace(of, rows=_cut(of, 2)), states)
+    assert worlds.same_bits(_but_asked(asked), _but_asked(held))
+    assert asked.asked.tolist() == [True, True, False]
+    assert not asked.took_part[:, 2].any()
+    assert all(sender != of.roster.blocks[2] for sender, _, tag, _ in at.notes if tag == "embedding")
+    assert asked.reasons == held.reasons
+
+
+def _cut(of: World, k: int) -> dict[str, Any]:
+    """Everybody's rows if party k had none."""
+    name = of.roster.blocks[k]
+    rows = {}
+    for party, own in of.rows.items():
+        block = own.block
+        if party == name:
+            block = replace(block, position=torch.full_like(block.position, -1))
+        observed = own.observed
+        if observed is not None:
+            observed = observed.clone()
+            observed[:, k] = False
+        rows[party] = replace(own, block=block, observed=observed)
+    return rows
+
+
+def _but_asked(answered: Predictions) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in worlds.answers_of(answered).items() if name != "asked"}
+
+
+def check_no_labels_in_the_batch(case: Case, folder: Path) -> None:
+    """A batch without a label teaches nothing: plain gradient descent leaves every weight, after another batch too."""
+    labeled = torch.arange(24) < 14
+    of, made = case.draw(labeled=labeled, garbage=True), case.make()
+    states = case.begin(of, optimizer=SGD)
+    worlds.step(made, of, states, case.trainable(of))
+    before = {name: tensor for name, tensor in worlds.weights(states).items() if not name.endswith("calls")}
+    assert worlds.step(made, of, states, torch.arange(14, 24), number=1) == 0.0
+    after = worlds.weights(states)
+    assert worlds.same_bits(before, {name: after[name] for name in before})
+
+
+def check_unlabelled_rows_in_a_batch_teach_nothing(case: Case, folder: Path) -> None:
+    """They may only make a step smaller, never turn it."""
+    labeled = torch.arange(24) % 3 != 1
+    of, made = case.draw(labeled=labeled, garbage=True), case.make()
+    rows = case.trainable(of)
+    extra = (~labeled & of.observed.any(1)).nonzero().squeeze(1)
+    found = []
+    for batch in (rows, torch.cat([rows, extra])):
+        states = case.begin(of, optimizer=SGD)
+        worlds.step(made, of, states, batch)
+        found.append(worlds.gradients(states))
+    share = len(rows) / (len(rows) + len(extra)) if case.of == "laser" else 1.0
+    for name in found[0]:
+        assert torch.allclose(found[0][name] * share, found[1][name], atol=1e-6), name
+
+
+def check_what_is_no_longer_a_number_is_named(case: Case, folder: Path) -> None:
+    wild = Optimizer(name="sgd", lr=1e30)
+    with pytest.raises(Diverged, match=r"at stage 'train', epoch \d+, batch \d+: lower .*learning rate"):
+        case.train(case.draw(), optimizer=wild, epochs=20)
+
+
+def check_a_party_that_leaves_is_missed_and_not_replaced(case: Case, folder: Path) -> None:
+    """Without party b, the rest do as if it had no row, to the last bit, or say that they cannot."""
+    of, made = case.draw(), case.make()
+    cut = replace(of, rows=_cut(of, 1))
+    rows = case.trainable(cut)
+    if made.can.needs == "all":
+        with pytest.raises(PartyLost, match=r"party 'b' is gone"):
+            worlds.step(made, of, case.begin(of), case.trainable(of), leaves={"b"})
+    else:
+        left, had_none = case.begin(of), case.begin(of)
+        worlds.step(made, of, left, rows, leaves={"b"})
+        worlds.step(made, cut, had_none, rows)
+        assert worlds.same_bits(worlds.weights(left), worlds.weights(had_none))
+    states = case.begin(of)
+    for name, k in (("b", 1), ("c", 2)):  # c may hold labels, and heads
+        answered = worlds.predict(made, of, states, leaves={name})
+        held = worlds.predict(made, replace(of, rows=_cut(of, k)), states)
+        assert worlds.same_bits(worlds.answers_of(answered), worlds.answers_of(held))
+        assert answered.silent == (name,)
+        assert answered.asked.tolist() == [True] * 3
+
+
+def planted(case: Case, *, shuffled: bool) -> tuple[float, float]:
+    """Train where party c alone knows the label; return how good answers are on new rows, and what chance gives.
+
+    Classes: the share of right ones.  Numbers: the correlation.
+    """
+    observed = worlds.all_patterns(700, 3) | (torch.arange(700) % 3 > 0).unsqueeze(1)  # two thirds of rows are whole
+    signal = None if shuffled else 2
+    of = case.draw(observed=observed, classes=2, signal=signal, shuffled=shuffled)
+    trains = torch.arange(700) < 350
+    settings = {"epochs": 12, "batch_size": 32, "optimizer": ADAM, "training": trains}
+    states = worlds.states_of(case.train(of, **settings))
+    judged = (~trains & observed[:, 2]).nonzero().squeeze(1)
+    answered = worlds.predict(case.make(), of, states, judged)
+    scores = answered.scores if case.of != "local" or shuffled else answered.by_party[:, 2]
+    y, known = of.y[judged], ~torch.isnan(scores).any(1)
+    assert known.float().mean() > 0.5
+    if of.task.kind == "regression":
+        pair = torch.stack([scores[known, 0], y[known]])
+        return float(torch.corrcoef(pair)[0, 1]), 0.0
+    return float((scores[known].argmax(1) == y[known]).float().mean()), 0.5
+
+
+def check_finds_a_signal_planted_at_a_passive_party(case: Case, folder: Path) -> None:
+    found, chance = planted(case, shuffled=False)
+    assert found > chance + 0.2, f"{found:.3f} against {chance} by chance"
+
+
+def check_learns_nothing_from_shuffled_labels(case: Case, folder: Path) -> None:
+    found, chance = planted(case, shuffled=True)
+    assert abs(found - chance) < 0.1, f"{found:.3f} against {chance} by chance"
+
+
+CHECKS: dict[str, Callable[[Case, Path], None]] = {
+    name.removeprefix("check_").replace("_", " "): check
+    for name, check in list(globals().items())
+    if name.startswith("check_")
+}

@@ -1,0 +1,235 @@
+"""The slow versions: one autograd graph, loops over rows, heads and subsets, each line straight from the paper.
+
+All parties' networks are copied into one place in double precision, every row goes through them alone, and the loss is
+written as the equation is.  Nothing here is shared with the methods but the draw of random choices, which is given.
+
+Equations (1) to (8) are those of Valdeira, Wang, Chi, ICLR 2025.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from itertools import combinations
+from math import comb
+
+import torch
+from torch import Tensor, nn
+
+from anyparty.methods.combinatorial import Combinatorial
+from anyparty.methods.ensemble import Ensemble
+from anyparty.methods.laser import Laser, draw_order
+from anyparty.methods.local import Local
+from anyparty.methods.method import Batch, State
+from anyparty.methods.plug import Plug
+from anyparty.methods.split import Split
+from anyparty.methods.standard import Standard
+from anyparty.nets.mlp import Copies
+from anyparty.nets.stacked import ModuleHeads, StackedLinear, StackedMLP
+from anyparty.terms import Task
+from tests.worlds import World
+
+Subset = tuple[int, ...]
+Orders = Mapping[str, Tensor]  # by host: [B, M, K], the tasks of its heads for the rows of the batch
+
+
+def apply_copy(stack: nn.Module, m: int, u: Tensor) -> Tensor:
+    """Network m of a stack, applied to one vector: [I] -> [O]."""
+    if isinstance(stack, ModuleHeads):
+        return stack.each[m](u.unsqueeze(0))[0]
+    if isinstance(stack, nn.ModuleList):
+        return stack[m](u.unsqueeze(0))[0]
+    assert isinstance(stack, StackedMLP)
+    for layer in (stack.first, *stack.rest):
+        u = layer.weight[m] @ u + layer.bias[m] if isinstance(layer, StackedLinear) else layer(u)
+    return u
+
+
+def loss_of(task: Task, out: Tensor, y: Tensor) -> Tensor:
+    """One row's loss: [C], [] -> []."""
+    if task.kind == "regression":
+        return (out[0] - y) ** 2
+    return torch.logsumexp(out, 0) - out[y]
+
+
+def mean_of(vectors: list[Tensor]) -> Tensor:
+    return sum(vectors) / len(vectors)
+
+
+def subsets_with(m: int, O: Subset) -> Iterator[Subset]:  # noqa: E741 - the paper's letter
+    """P_m(O): the subsets of O that contain m."""
+    others = [k for k in O if k != m]
+    for size in range(len(others) + 1):
+        for rest in combinations(others, size):
+            yield tuple(sorted((m, *rest)))
+
+
+class Joint:
+    """Everybody's networks in one place, in double precision."""
+
+    def __init__(self, method: Split, of: World, states: Mapping[str, State]) -> None:
+        self.method, self.of = method, of
+        self.modules = {
+            f"{party}/{name}": deepcopy(module).double()
+            for party, state in states.items()
+            for name, module in state.modules.items()
+        }
+        self.hosts = method.hosts(of.roster)
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        return {
+            f"{where}/{name}": p
+            for where, module in self.modules.items()
+            for name, p in module.named_parameters()
+            if p.requires_grad
+        }
+
+    def f(self, k: int, n: int, copy: int = 0) -> Tensor:
+        """f_k(x_k^n), or the copy of it that a subset has to itself: [H]."""
+        name = self.of.roster.blocks[k]
+        encoder, x = self.modules[f"{name}/encoder"], self.of.x[name][n].double()
+        if isinstance(encoder, Copies):
+            return apply_copy(encoder.stack, copy, x)
+        return encoder(x.unsqueeze(0))[0]
+
+    def g(self, m: int, u: Tensor) -> Tensor:
+        """Head m of those at the active party."""
+        return apply_copy(self.modules[f"{self.of.roster.active}/heads"], m, u)
+
+    def head_of(self, k: int, u: Tensor) -> Tensor:
+        """The head that belongs to party k, wherever it stands."""
+        for host, owners in self.hosts.items():
+            if k in owners:
+                return apply_copy(self.modules[f"{host}/heads"], owners.index(k), u)
+        raise AssertionError(f"party {k} has no head")
+
+    def owners(self) -> list[int]:
+        return sorted(k for owners in self.hosts.values() for k in owners)
+
+    def O(self, n: int) -> Subset:  # noqa: E743, N802 - the paper's letter
+        """O_n: the parties that hold row n."""
+        return tuple(self.of.observed[n].nonzero().squeeze(1).tolist())
+
+    def ell(self, out: Tensor, n: int) -> Tensor:
+        y = self.of.y[n]
+        return loss_of(self.of.task, out, y.double() if self.of.task.kind == "regression" else y)
+
+    # One function a method
+
+    def local(self, B: list[int]) -> Tensor:
+        """Sum over parties of the mean over their own rows of loss(g_k(f_k(x_k^n)), y_n)   (2)."""
+        total = torch.zeros((), dtype=torch.float64)
+        for k in range(self.of.roster.K):
+            own = [n for n in B if k in self.O(n)]
+            for n in own:
+                total = total + self.ell(self.head_of(k, self.f(k, n)), n) / len(own)
+        return total
+
+    def standard(self, B: list[int]) -> Tensor:
+        """Mean over the rows that all have of loss(g(mean_k f_k), y_n)   (1)."""
+        whole = [n for n in B if len(self.O(n)) == self.of.roster.K]
+        return mean_of([self.ell(self.g(0, mean_of([self.f(k, n) for k in self.O(n)])), n) for n in whole])
+
+    def combinatorial(self, B: list[int]) -> Tensor:
+        """Sum over subsets S of the mean over rows that have S of loss(g_S(mean_{k in S} f_{k(S)}), y_n)   (3)."""
+        K = self.of.roster.K
+        every = sorted(
+            (S for size in range(1, K + 1) for S in combinations(range(K), size)), key=lambda S: sum(2**k for k in S)
+        )
+        total = torch.zeros((), dtype=torch.float64)
+        for place, S in enumerate(every):
+            copies = {k: [T for T in every if k in T].index(S) for k in S}
+            has = [n for n in B if set(S) <= set(self.O(n))]
+            for n in has:
+                u = mean_of([self.f(k, n, copies[k]) for k in S])
+                total = total + self.ell(self.g(place, u), n) / len(has)
+        return total
+
+    def plug(self, B: list[int], keep: list[bool]) -> Tensor:
+        """Mean over rows of loss(g(concat_k f_k, or zeros where k is absent or dropped), y_n)."""
+        losses = []
+        for n in B:
+            there = [k in self.O(n) and keep[k] for k in range(self.of.roster.K)]
+            zeros = torch.zeros(self.method.embedding, dtype=torch.float64)
+            u = torch.cat([self.f(k, n) if here else zeros for k, here in enumerate(there)])
+            losses.append(self.ell(self.g(0, u), n))
+        return mean_of(losses)
+
+    def laser_task(self, n: int, m: int, S: Subset) -> Tensor:
+        """L_{n m S}: the loss of head m for row n from the blocks S   (4)."""
+        return self.ell(self.head_of(m, mean_of([self.f(k, n) for k in S])), n)
+
+    def laser_exact(self, B: list[int], *, normalize: bool) -> Tensor:
+        """Mean over rows of sum_{m in O_n} sum_{S in P_m(O_n)} 1/|S| L_{n m S}   (5); normalized: weights sum to 1."""
+        total = torch.zeros((), dtype=torch.float64)
+        for n in B:
+            tasks = [(m, S) for m in self.owners() if m in self.O(n) for S in subsets_with(m, self.O(n))]
+            weights = [1 / len(S) for _, S in tasks]
+            share = sum(weights) if normalize else 1.0
+            for (m, S), weight in zip(tasks, weights, strict=True):
+                total = total + weight / share * self.laser_task(n, m, S)
+        return total / len(B)
+
+    def laser_sampled(self, B: list[int], tasks: Callable[[int, int], Subset], *, normalize: bool) -> Tensor:
+        """Mean over rows of sum_{m in O_n} sum_i a_i L_{n m S_mi}, a_i = comb(|O_n|-1, i-1)/i   (7), (8).
+
+        ``tasks(b, m)`` is the order of the parties whose first i are S_mi, for row b of the batch.
+        """
+        total = torch.zeros((), dtype=torch.float64)
+        for b, n in enumerate(B):
+            heads, size = [m for m in self.owners() if m in self.O(n)], len(self.O(n))
+            a = [comb(size - 1, i - 1) / i for i in range(1, size + 1)]
+            share = sum(a) * len(heads) if normalize else 1.0
+            for m in heads:
+                for i in range(1, size + 1):
+                    total = total + a[i - 1] / share * self.laser_task(n, m, tasks(b, m)[:i])
+        return total / len(B)
+
+    # The one to call
+
+    def loss(self, batch: Batch) -> Tensor:
+        """The loss of the method on a batch, with the random choices that the batch's moment makes."""
+        rule, B = self.method.rule, batch.rows.tolist()
+        if isinstance(rule, Local | Ensemble):
+            return self.local(B)
+        if isinstance(rule, Standard):
+            return self.standard(B)
+        if isinstance(rule, Combinatorial):
+            return self.combinatorial(B)
+        if isinstance(rule, Plug):
+            lots = torch.rand(self.of.roster.K, generator=batch.generator("party dropout"))
+            active = self.of.roster.active
+            keep = [
+                name == active or not lot < rule.dropout
+                for name, lot in zip(self.of.roster.blocks, lots.tolist(), strict=True)
+            ]
+            return self.plug(B, keep)
+        assert isinstance(rule, Laser)
+        if rule.tasks == "all":
+            return self.laser_exact(B, normalize=rule.normalize)
+        return self.laser_sampled(B, self._drawn(batch), normalize=rule.normalize)
+
+    def _drawn(self, batch: Batch) -> Callable[[int, int], Subset]:
+        """The orders that each host draws for the heads that it has and the rows whose labels it knows."""
+        orders: dict[tuple[int, int], Subset] = {}
+        for host, owners in self.hosts.items():
+            rows = self.of.rows[host]
+            trained = rows.observed[batch.rows][:, self.owners()].any(1) & rows.labeled[batch.rows]
+            known = trained.nonzero().squeeze(1)
+            order = draw_order(
+                rows.observed[batch.rows[known]], torch.tensor(owners, dtype=torch.int64), batch.generator("tasks")
+            )
+            for place, b in enumerate(known.tolist()):
+                for slot, m in enumerate(owners):
+                    orders[b, m] = tuple(order[place, slot].tolist())
+        return lambda b, m: orders[b, m]
+
+
+def joint_gradients(method: Split, of: World, states: Mapping[str, State], batch: Batch) -> tuple[float, dict[str, Tensor]]:
+    """The loss of a batch and its derivative by every parameter of every party."""
+    joint = Joint(method, of, states)
+    loss, parameters = joint.loss(batch), joint.parameters()
+    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    return loss.item(), {
+        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(parameters.items(), found, strict=True)
+    }

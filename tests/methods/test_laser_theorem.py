@@ -1,0 +1,291 @@
+"""LASER-VFL's estimate is unbiased (Lemma 1 of Valdeira, Wang, Chi, ICLR 2025), and its parts are what the paper says.
+
+Letters as in ``anyparty.methods.laser``: B rows, K parties, M heads, O_n parties that hold row n.
+"""
+
+from fractions import Fraction
+from itertools import permutations
+from math import comb
+
+import pytest
+import torch
+
+from anyparty.methods import laser
+from anyparty.methods.laser import Laser, RunningMeans, draw_order, size_weights
+from anyparty.methods.table import method
+from tests import worlds
+from tests.methods.reference import Joint, subsets_with
+from tests.worlds import Table, world
+
+FOUR = torch.tensor([  # mixed patterns of four parties in one batch: all, three, two, one
+    [True, True, True, True],
+    [True, False, True, True],
+    [False, True, False, True],
+    [False, False, True, False],
+    [True, False, False, False],
+])  # fmt: skip
+
+
+def orders_of(observed, owners):
+    """Every order of the other observed parties that ``draw_order`` may draw, one at a time for all rows and heads.
+
+    Cycling each row's and head's own list visits all of its orders equally often: |O|-1 <= 3, so 3! = 6 draws are
+    enough, and the mean over them is the expectation.
+    """
+    B, K = observed.shape
+    for draw in range(6):
+        order = torch.empty(B, len(owners), K, dtype=torch.int64)
+        for n in range(B):
+            for slot, m in enumerate(owners):
+                others = [k for k in range(K) if observed[n, k] and k != m]
+                absent = [k for k in range(K) if not observed[n, k] and k != m]
+                mixed = list(permutations(others))
+                order[n, slot] = torch.tensor([m, *mixed[draw % len(mixed)], *absent])
+        yield order
+
+
+class TestUnbiased:
+    """The mean of the loss, and of its gradient, over all draws is the sum over all subsets, (5)."""
+
+    @pytest.mark.parametrize("normalize", [True, False], ids=["normalized", "as in the paper"])
+    @pytest.mark.parametrize(
+        "parameters",
+        [{}, {"heads": "labels"}, {"heads": "active"}, {"head_hidden": (4,)}],
+        ids=["every head", "heads at two parties", "one head", "hidden heads"],
+    )
+    @pytest.mark.parametrize("kind", ["classification", "regression"])
+    def test_over_all_orders(self, normalize, parameters, kind, monkeypatch):
+        of = world(K=4, observed=FOUR, labelers=(0, 3), kind=kind)
+        made = method("laser", embedding=5, normalize=normalize, **parameters)
+        owners = made.rule.owners(of.roster)
+        rows = made.rule.trains_on(of.roster, of.observed).nonzero().squeeze(1)
+        losses, gradients = [], []
+        for order in orders_of(FOUR[rows], owners):
+            drawn = []
+            monkeypatch.setattr(laser, "draw_order", lambda *given, order=order: drawn.append(given) or order)
+            states = worlds.begin(made, of)
+            losses.append(worlds.step(made, of, states, rows))
+            gradients.append(worlds.gradients(states))
+            assert len(drawn) == 1
+        joint = Joint(made, of, worlds.begin(made, of))
+        exact = joint.laser_exact(rows.tolist(), normalize=normalize)
+        parameters = joint.parameters()
+        expected = torch.autograd.grad(exact, list(parameters.values()), allow_unused=True)
+        assert sum(losses) / 6 == pytest.approx(exact.item(), rel=1e-5)
+        if len(owners) > 1:
+            assert max(losses) - min(losses) > 1e-4  # each draw alone is not
+        for name, gradient in zip(parameters, expected, strict=True):
+            mean = sum(g[name].double() for g in gradients) / 6
+            assert torch.allclose(mean, torch.zeros_like(mean) if gradient is None else gradient, atol=1e-5), name
+
+    def test_the_exact_form_is_the_sum(self):
+        of = world(K=4, observed=FOUR)
+        for normalize in (True, False):
+            made = method("laser", embedding=5, tasks="all", normalize=normalize)
+            states = worlds.begin(made, of)
+            exact = Joint(made, of, states).laser_exact(list(range(5)), normalize=normalize).item()
+            assert worlds.step(made, of, states, of.places()) == pytest.approx(exact, rel=1e-6)
+
+
+class TestDraws:
+    def test_the_owner_first_and_the_absent_last(self):
+        observed = worlds.all_patterns(15, 4).repeat(20, 1)
+        for owners in (torch.arange(4), torch.tensor([2]), torch.tensor([3, 1])):
+            order = draw_order(observed, owners, torch.Generator().manual_seed(0))
+            assert order.shape == (300, len(owners), 4)
+            assert torch.equal(order.sort(2).values, torch.arange(4).expand(300, len(owners), 4))
+            assert torch.equal(order[:, :, 0], owners.expand(300, -1))
+            for n in range(300):
+                for slot, m in enumerate(owners.tolist()):
+                    size = int(observed[n].sum())
+                    if observed[n, m]:
+                        assert observed[n, order[n, slot, :size]].all()
+
+    @pytest.mark.parametrize("O", [(0, 1, 2, 3), (0, 1, 3), (1, 2)])
+    @pytest.mark.parametrize("draws", [4_000, pytest.param(200_000, marks=pytest.mark.slow)])
+    def test_each_prefix_is_uniform_over_the_subsets_of_its_size(self, O, draws):  # noqa: N803, E741
+        """A chi-square over the comb(|O|-1, i-1) subsets of size i that contain m, at five standard deviations."""
+        observed = torch.zeros(draws, 4, dtype=torch.bool)
+        observed[:, list(O)] = True
+        order = draw_order(observed, torch.arange(4), torch.Generator().manual_seed(7))
+        for m in O:
+            for i in range(1, len(O) + 1):
+                wanted = [S for S in subsets_with(m, O) if len(S) == i]
+                codes = (2 ** order[:, m, :i]).sum(1)
+                counts = torch.tensor([int((codes == sum(2**k for k in S)).sum()) for S in wanted])
+                assert counts.sum() == draws
+                assert len(wanted) == comb(len(O) - 1, i - 1)
+                expected = draws / len(wanted)
+                freedom = len(wanted) - 1
+                chi_square = float(((counts - expected) ** 2 / expected).sum())
+                assert chi_square <= freedom + 5 * (2 * freedom) ** 0.5, (m, i, counts)
+
+    def test_rows_and_heads_draw_apart(self):
+        """Two rows, or two heads, agree on who comes second of seven as often as chance says."""
+        order = draw_order(torch.ones(4000, 8, dtype=torch.bool), torch.arange(8), torch.Generator().manual_seed(1))
+        rows = (order[::2, 0, 1] == order[1::2, 0, 1]).float().mean()
+        assert rows == pytest.approx(1 / 7, abs=0.04)
+        heads = (order[:, 0, 1] == order[:, 1, 1]).float().mean()
+        assert heads == pytest.approx(6 / 49, abs=0.03)  # neither of the two itself
+
+    def test_draws_follow_the_moment(self):
+        of = world(K=4, observed=FOUR)
+        made = method("laser", embedding=5)
+        losses = [worlds.step(made, of, worlds.begin(made, of), of.places(), number=number) for number in (0, 0, 1)]
+        assert losses[0] == losses[1] != losses[2]
+
+
+class TestWeights:
+    """a_i = comb(|O|-1, i-1)/i.  Over |O| heads and all sizes they sum to 2^|O| - 1, the number of subsets."""
+
+    @pytest.mark.parametrize("K", [1, 2, 5, 20, 64])
+    def test_sums(self, K):
+        table, shares = size_weights(K, normalize=False), size_weights(K, normalize=True)
+        assert torch.isfinite(table).all()
+        assert torch.isfinite(shares).all()
+        for o in range(1, K + 1):
+            assert sum(Fraction(comb(o - 1, i - 1), i) for i in range(1, o + 1)) * o == 2**o - 1
+            assert o * table[o].double().sum().item() == pytest.approx(2**o - 1, rel=1e-5)
+            assert o * shares[o].double().sum().item() == pytest.approx(1, rel=1e-5)
+            assert not table[o, o:].any()
+        assert not table[0].any()
+
+    @pytest.mark.parametrize("heads", ["every", "labels", "active"])
+    def test_a_row_counts_once_with_any_set_of_heads(self, heads):
+        of = world(K=4, observed=worlds.all_patterns(15, 4), labelers=(0, 3))
+        for normalize in (True, False):
+            rule = Laser(heads=heads, normalize=normalize)
+            made = method("laser", embedding=5, heads=heads, normalize=normalize)
+            fusion = made._fusion(worlds.begin(made, of)["a"])
+            weight = rule._weights(fusion, of.observed)
+            trained = rule.trains_on(of.roster, of.observed)
+            assert not weight[~trained].any()
+            owners = list(rule.owners(of.roster))
+            size, count = of.observed.sum(1).double(), of.observed[:, owners].sum(1)
+            expected = torch.ones(15).double() if normalize else count * (2**size - 1) / size
+            assert torch.allclose(weight.sum((1, 2)).double()[trained], expected[trained], rtol=1e-6)
+
+
+class TestByHand:
+    def test_running_means(self):
+        """One row, three parties with products 1, 3, 8, head 0's order (0, 2, 1): means 1, 4.5, 4; head 1's (1, 0, 2):
+
+        3, 2, 4.  The gradient of the sum of all means by party 0's product for head 0 is 1 + 1/2 + 1/3, as it stands in
+        all three; by party 2's, second in the order, 1/2 + 1/3; by party 1's, last, 1/3.
+        """
+        products = torch.tensor([1.0, 3.0, 8.0]).view(1, 3, 1, 1).repeat(1, 1, 2, 1).requires_grad_()
+        order = torch.tensor([[[0, 2, 1], [1, 0, 2]]])
+        means = RunningMeans.apply(products, order)
+        assert means.flatten().tolist() == pytest.approx([1, 4.5, 4, 3, 2, 4])
+        means.sum().backward()
+        third, second, first = 1 / 3, 1 / 2 + 1 / 3, 1 + 1 / 2 + 1 / 3
+        assert products.grad[0, :, 0, 0].tolist() == pytest.approx([first, third, second])
+        assert products.grad[0, :, 1, 0].tolist() == pytest.approx([second, first, third])
+
+    def test_running_means_pass_torchs_own_gradient_check(self):
+        products = torch.randn(3, 4, 2, 3, dtype=torch.float64, requires_grad=True)
+        order = draw_order(worlds.all_patterns(3, 4), torch.tensor([1, 3]), torch.Generator().manual_seed(0))
+        assert torch.autograd.gradcheck(lambda p: RunningMeans.apply(p, order), (products,))
+
+    def test_three_parties_one_row(self, monkeypatch):
+        """Encoders f(x) = x, squared error, label 0, heads g_m(u) = u (regression), x = 1, 3, 8 at a, b, c.
+
+        With the orders a: (a, c, b), b: (b, a, c), c: (c, b, a) the tasks' inputs are
+            a: 1, (1+8)/2 = 4.5, 4      b: 3, 2, 4      c: 8, 5.5, 4
+        a_i of |O| = 3: comb(2, i-1)/i = 1, 1, 1/3, so the loss is
+            1 + 20.25 + 16/3  +  9 + 4 + 16/3  +  64 + 30.25 + 16/3  =  128.5 + 16  =  144.5;
+        normalized, by 2^3 - 1 = 7: 20.642857.
+        """
+        of = world(K=3, N=1, d=1, kind="regression", observed=torch.ones(1, 3, dtype=torch.bool))
+        of.rows["a"].y.zero_()
+        for name, value in {"a": 1.0, "b": 3.0, "c": 8.0}.items():
+            of.rows[name].block.x.fill_(value)
+        order = torch.tensor([[[0, 2, 1], [1, 0, 2], [2, 1, 0]]])
+        monkeypatch.setattr(laser, "draw_order", lambda *_: order)
+        for normalize, expected in ((False, 144.5), (True, 144.5 / 7)):
+            made = method("laser", embedding=1, normalize=normalize)
+            states = worlds.begin(made, of, encoder=lambda i, o: torch.nn.Identity())
+            with torch.no_grad():
+                states["a"].modules["heads"].first.weight.fill_(1.0)
+                states["a"].modules["heads"].first.bias.zero_()
+            assert worlds.step(made, of, states, torch.tensor([0])) == pytest.approx(expected, rel=1e-6)
+
+
+class TestOnePredictorForEverySet:
+    @pytest.mark.parametrize("parameters", [{}, {"head_hidden": (6,)}], ids=["linear heads", "hidden heads"])
+    def test_it_answers_as_it_was_trained(self, parameters):
+        """Algorithm 2 for the rows of a pattern is the training-time output of the task S = O_n: the last prefix."""
+        of = world(K=4, observed=worlds.all_patterns(15, 4))
+        made = method("laser", embedding=5, **parameters)
+        states = worlds.begin(made, of)
+        answered = worlds.predict(made, of, states)
+        fusion = made._fusion(states["a"])
+        h = torch.zeros(15, 4, 5)
+        for k, name in enumerate(of.roster.blocks):
+            held = of.observed[:, k]
+            h[held, k] = states[name].modules["encoder"](of.x[name][held]).detach()
+        order = draw_order(of.observed, fusion.owners, torch.Generator().manual_seed(0))
+        trained = fusion.heads.finish(RunningMeans.apply(fusion.heads.products(h), order))  # [B, M, T, C]
+        for n in range(15):
+            O = of.observed[n].nonzero().squeeze(1).tolist()  # noqa: E741
+            for m in range(4):
+                if m in O:
+                    expected = trained[n, m, len(O) - 1].softmax(0)
+                    assert torch.allclose(answered.by_party[n, m], expected, atol=1e-6)
+                else:
+                    assert torch.isnan(answered.by_party[n, m]).all()
+            own = answered.by_party[n, O]
+            assert torch.allclose(answered.scores[n], own.mean(0), atol=1e-6)
+
+    def test_any_subset_of_the_parties_may_be_asked(self):
+        of = world(K=4, observed=torch.ones(6, 4, dtype=torch.bool))
+        made = method("laser", embedding=5)
+        states = worlds.begin(made, of)
+        joint = Joint(made, of, states)
+        for S in [S for m in range(4) for S in subsets_with(m, (0, 1, 2, 3))]:
+            answered = worlds.predict(made, of, states, asked=[of.roster.blocks[k] for k in S])
+            u = sum(joint.f(k, 2) for k in S) / len(S)
+            each = torch.stack([joint.head_of(m, u).softmax(0) for m in S])
+            assert torch.allclose(answered.scores[2].double(), each.mean(0), atol=1e-6)
+            assert answered.took_part[2].nonzero().squeeze(1).tolist() == list(S)
+
+
+class TestManyParties:
+    def step_with_saved_tensors(self, K):
+        """Play one step with K parties; return what autograd kept for the way back, in numbers."""
+        observed = torch.rand(16, K, generator=torch.Generator().manual_seed(0)) < 0.7
+        of = world(K=K, N=16, d=2, classes=16, observed=observed)
+        made = method("laser", embedding=4)
+        states, kept = worlds.begin(made, of), []
+
+        def keep(tensor):
+            kept.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            rows = of.observed.any(1).nonzero().squeeze(1)
+            loss = worlds.step(made, of, states, rows)
+        assert loss > 0
+        assert all(torch.isfinite(w).all() for w in worlds.weights(states).values())
+        assert all(g.any() for name, g in worlds.gradients(states).items() if "heads" in name)
+        return sum(kept)
+
+    def test_memory_grows_no_faster_than_the_square(self):
+        kept = {K: self.step_with_saved_tensors(K) for K in (8, 16, 32, 64)}
+        for K in (8, 16, 32):
+            assert kept[2 * K] <= 4.2 * kept[K], kept
+
+    def test_unnormalized_sixty_four_parties_have_a_finite_loss(self):
+        """2^64 - 1 subsets: the paper's loss is huge, and a number."""
+        of = world(K=64, N=4, d=2, observed=torch.ones(4, 64, dtype=torch.bool))
+        for normalize, most in ((False, 2.0**66), (True, 4.0)):
+            made = method("laser", embedding=4, normalize=normalize)
+            loss = worlds.step(made, of, worlds.begin(made, of), of.places(), at=Table())
+            assert 0 < loss < most
+
+    def test_the_exact_sum_says_how_far_it_goes(self):
+        of = world(K=11, N=4)
+        with pytest.raises(ValueError, match="LASER-VFL serves at most 10 parties, here are 11"):
+            worlds.begin(method("laser", tasks="all"), of)
+        with pytest.raises(ValueError, match="Combinatorial serves at most 8 parties, here are 11; LASER-VFL"):
+            worlds.begin(method("combinatorial"), of)

@@ -1,0 +1,87 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from anyparty.errors import ConfigError
+from anyparty.nets.mlp import MLP, Copies, build
+
+
+def widths(module):
+    return [(layer.in_features, layer.out_features) for layer in module.modules() if isinstance(layer, nn.Linear)]
+
+
+class TestMLP:
+    def test_layers(self):
+        assert widths(MLP(hidden=(8, 6))(3, 5)) == [(3, 8), (8, 6), (6, 5)]
+        assert widths(MLP(hidden=())(3, 5)) == [(3, 5)]
+        full = MLP(hidden=(8,), activation="gelu", norm=True, dropout=0.1)(3, 5)
+        assert [type(layer) for layer in full] == [nn.Linear, nn.LayerNorm, nn.GELU, nn.Dropout, nn.Linear]
+        assert full[3].p == 0.1
+
+    @pytest.mark.parametrize(
+        ("bad", "sentence"),
+        [
+            ({"hidden": (8, 0)}, r"hidden widths must be at least 1, got \[8, 0\]"),
+            ({"activation": "rleu"}, "no activation 'rleu'; did you mean 'relu'"),
+            ({"dropout": 1.0}, r"dropout must lie in \[0, 1\), got 1.0"),
+            ({"dropout": float("nan")}, "dropout must lie in"),
+        ],
+    )
+    def test_refuses(self, bad, sentence):
+        with pytest.raises(ConfigError, match=sentence):
+            MLP(**bad)
+
+
+class TestCopies:
+    @pytest.mark.parametrize("encoder", [MLP(hidden=(4,)), MLP(hidden=(), activation="tanh"), MLP(hidden=(4,), norm=True)])
+    def test_every_copy_sees_the_same_rows(self, encoder):
+        torch.manual_seed(0)
+        copies, x = Copies(encoder, 3, 5, 2), torch.randn(6, 5)
+        out = copies(x)
+        assert out.shape == (6, 3, 2)
+        assert not torch.allclose(out[:, 0], out[:, 1])
+        assert torch.equal(copies(x[2:4]), out[2:4])
+
+    def test_a_users_own_module_is_made_once_for_each(self):
+        made = []
+
+        def factory(inputs, outputs):
+            made.append((inputs, outputs))
+            return nn.Linear(inputs, outputs)
+
+        module, x = build(factory, 5, 2, 3), torch.randn(6, 5)
+        assert made == [(5, 2)] * 3
+        assert torch.equal(module(x)[:, 1], module.stack[1](x))
+
+    def test_gradients_of_copies_do_not_mix(self):
+        copies = Copies(MLP(hidden=(4,)), 3, 5, 2)
+        copies(torch.randn(6, 5))[:, 1].sum().backward()
+        grad = copies.stack.first.weight.grad
+        assert grad[1].any()
+        assert not grad[0].any()
+        assert not grad[2].any()
+
+
+class TestBuild:
+    def test_one_copy_has_no_axis_of_its_own(self):
+        assert build(MLP(), 5, 2)(torch.randn(6, 5)).shape == (6, 2)
+        assert build(MLP(), 5, 2, 2)(torch.randn(6, 5)).shape == (6, 2, 2)
+
+    @pytest.mark.parametrize("copies", [1, 3])
+    def test_refuses_what_is_no_module(self, copies):
+        with pytest.raises(ConfigError, match="party 'shop': its encoder must make a torch.nn.Module, got function"):
+            build(lambda i, o: lambda x: x, 5, 2, copies, party="shop")
+
+    def test_a_module_instead_of_a_factory_is_refused(self):
+        """An easy mistake: the network itself, not what makes it."""
+        with pytest.raises(ConfigError, match="party 'shop'.*a function .* that makes one, not the module itself"):
+            build(nn.Linear(5, 2), 5, 2, party="shop")
+
+    def test_deep_copies_are_apart(self):
+        module = build(MLP(), 3, 2)
+        twin = copy.deepcopy(module)
+        with torch.no_grad():
+            module[0].weight.zero_()
+        assert twin[0].weight.any()

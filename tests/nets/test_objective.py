@@ -1,0 +1,55 @@
+import pytest
+import torch
+from torch.nn import functional
+
+from anyparty.nets import objective
+from anyparty.nets.objective import answers, losses
+from anyparty.terms import Task
+
+NUMBERS = Task(kind="regression", mean=10.0, scale=4.0)
+
+
+def classes(C, weights=()):
+    return Task(kind="classification", classes=tuple(map(str, range(C))), weights=weights)
+
+
+class TestLosses:
+    @pytest.mark.parametrize("C", [2, 3, 16, 20])
+    @pytest.mark.parametrize("rows", [1, 40, objective.WORTH_PADDING])
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_cross_entropy_row_by_row(self, C, rows, weighted):
+        """However it is computed: plain logsumexp is the reference, in double precision, gradient included."""
+        generator = torch.Generator().manual_seed(C)
+        outputs = (torch.randn(rows, C, generator=generator) * 3).requires_grad_()
+        y = torch.randint(C, (rows,), generator=generator)
+        weights = tuple((torch.arange(C) + 1.0).tolist()) if weighted else ()
+        got = losses(classes(C, weights), outputs, y)
+        got.sum().backward()
+        slow = outputs.detach().double().requires_grad_()
+        expected = torch.logsumexp(slow, 1) - slow.gather(1, y[:, None])[:, 0]
+        expected = expected * torch.tensor(weights).double()[y] if weighted else expected
+        expected.sum().backward()
+        assert torch.allclose(got.double(), expected, rtol=1e-5, atol=1e-5)
+        assert outputs.grad.shape == (rows, C)
+        assert torch.allclose(outputs.grad.double(), slow.grad, rtol=1e-4, atol=1e-5)
+
+    def test_any_number_of_axes(self):
+        outputs, y = torch.randn(5, 3, 4, 2), torch.randint(2, (5, 3, 4))
+        each = losses(classes(2), outputs, y)
+        assert each.shape == (5, 3, 4)
+        assert torch.allclose(each[2, 1, 3], functional.cross_entropy(outputs[2, 1, 3], y[2, 1, 3]))
+
+    def test_squared_error(self):
+        """Predicted 1.5 where 0.5 is right: 1."""
+        assert losses(NUMBERS, torch.tensor([[1.5], [-1.0]]), torch.tensor([0.5, -1.0])).tolist() == [1.0, 0.0]
+
+
+class TestAnswers:
+    def test_probabilities(self):
+        """Equal logits are equal chances; log 3 beside 0 is three to one."""
+        p = answers(classes(2), torch.tensor([[[0.0, 0.0]], [[0.0, float(torch.tensor(3.0).log())]]]))
+        assert p.flatten().tolist() == pytest.approx([0.5, 0.5, 0.25, 0.75])
+
+    def test_numbers_in_the_labels_own_units(self):
+        """0.5 standard deviations of 4 above a mean of 10 is 12."""
+        assert answers(NUMBERS, torch.tensor([[0.5]])).item() == 12.0

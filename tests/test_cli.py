@@ -1,0 +1,193 @@
+"""What the commands do when all is well."""
+
+import re
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import anyparty
+from anyparty import METHODS, Federation, Model, config
+from anyparty.cli import show
+from anyparty.methods.split import Split
+from anyparty.run.runs import evaluate_run, predict_run
+
+from .conftest import Call, write_tables
+
+
+def test_version_and_help(call: Call) -> None:
+    assert call("--version").stdout == f"anyparty {anyparty.__version__}\n"
+    assert "train" in call("--help").stdout
+    assert "Usage" in call().output
+
+
+def test_methods_are_all_listed(call: Call) -> None:
+    shown = call("methods")
+    assert shown.exit_code == 0
+    for name, rule in METHODS.items():
+        assert name in shown.stdout
+        assert rule().can.title in shown.stdout
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_method_shows_parameters_and_messages(call: Call, name: str) -> None:
+    shown = call("methods", name).stdout
+    assert "embedding" in shown
+    assert "every party's embedding" in shown
+    assert all(message.tag in shown for message in METHODS[name]().can.messages)
+
+
+def test_every_parameter_has_a_meaning() -> None:
+    for of in (*METHODS.values(), Split):
+        names = {field.name for field in show._settable(of)}
+        assert names == names & show._meanings(of).keys()
+
+
+def test_align_shows_who_has_what(work: Path, call: Call) -> None:
+    shown = call("align", "credit.toml")
+    assert shown.exit_code == 0
+    assert "all 2" in shown.stdout
+    assert not (work / "runs").exists()
+
+
+def test_train_shows_overlap_and_scores(work: Path, call: Call) -> None:
+    shown = call("train", "credit.toml")
+    assert shown.exit_code == 0
+    assert "120 rows known" in shown.stdout
+    assert "auroc" in shown.stdout
+    assert Model.load(work / "runs" / "credit-laser-seed1").roster.active == "bank"
+
+
+def test_train_without_test_rows_says_so(work: Path, call: Call) -> None:
+    shown = call("train", "credit.toml", "--set", "train.test=0", "--run", "here")
+    assert "No rows were held out" in shown.stdout
+    assert (work / "here" / "model.json").exists()
+
+
+def test_train_quietly(work: Path, call: Call) -> None:
+    shown = call("train", "credit.toml", "-q", "--set", "method.name=local")
+    assert shown.output == ""
+    assert (work / "runs" / "credit-local-seed1" / "model.json").exists()
+
+
+def test_train_with_one_party(work: Path, call: Call) -> None:
+    text = (work / "credit.toml").read_text(encoding="utf-8")
+    (work / "alone.toml").write_text(text.replace('[parties.shop]\ntable = "shop.csv"', ""), encoding="utf-8")
+    assert call("train", "alone.toml", "-q").exit_code == 0
+    assert call("predict", "runs/alone-laser-seed1").exit_code == 0
+
+
+def test_settings_may_name_the_folder(work: Path, call: Call) -> None:
+    assert call("train", "credit.toml", "-q", "--set", "run.folder=elsewhere").exit_code == 0
+    assert (work / "elsewhere" / "record.json").exists()
+
+
+def test_evaluate_scores_the_rows_that_training_held_out(work: Path, call: Call) -> None:
+    model = Federation.from_config(config.load("credit.toml")).train(folder="run")
+    again = evaluate_run("run")
+    assert again.to_json() == model.evaluate().to_json()
+    assert again.overall["rows"] == 20  # a fifth of the bank's hundred labelled rows
+    assert call("evaluate", "run").exit_code == 0
+
+
+def test_evaluate_from_another_folder(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "accuracy" in call("evaluate", run).stdout
+
+
+def test_a_run_of_relative_paths_is_found_from_anywhere(
+    work: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    assert call("train", "credit.toml", "-q").exit_code == 0
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert call("evaluate", work / "runs" / "credit-laser-seed1").exit_code == 0
+
+
+def test_evaluate_other_tables(run: Path, trained: Path, call: Call) -> None:
+    tables = [f"--table={name}={trained / name}.csv" for name in ("bank", "shop")]
+    assert evaluate_run(run, {"bank": trained / "bank.csv", "shop": trained / "shop.csv"}).overall["rows"] == 100
+    assert "bank + shop" in call("evaluate", run, *tables).stdout
+
+
+def test_evaluate_some_parties(run: Path, call: Call) -> None:
+    alone = evaluate_run(run, parties=["shop"])
+    assert alone.asked == ("shop",)
+    assert alone.overall["coverage"] < 1
+    assert call("evaluate", run, "--parties", "shop").exit_code == 0
+
+
+@pytest.mark.parametrize(("suffix", "read"), [(".parquet", pl.read_parquet), (".csv", pl.read_csv)])
+def test_predict_writes_every_row(run: Path, tmp_path: Path, call: Call, suffix: str, read) -> None:
+    out = tmp_path / "new" / f"answers{suffix}"
+    shown = call("predict", run, "--out", out)
+    assert shown.exit_code == 0
+    answers = read(out)
+    assert answers.columns == ["id", "prediction", "p(no)", "p(yes)", "parties", "reason"]
+    assert len(answers) == 120
+    assert set(answers["parties"]) == {"bank", "bank shop", "shop"}
+    assert "120 rows are in" in shown.stdout
+
+
+@pytest.mark.parametrize(("parties", "rows"), [("bank", 100), ("shop", 90), ("bank,shop", 120), ("shop, bank", 120)])
+def test_predict_with_some_parties(run: Path, tmp_path: Path, call: Call, parties: str, rows: int) -> None:
+    out = tmp_path / "answers.parquet"
+    assert call("predict", run, "--parties", parties, "--out", out).exit_code == 0
+    answers = pl.read_parquet(out)
+    assert answers["prediction"].count() == rows
+    assert answers.filter(pl.col("prediction").is_null())["reason"].null_count() == 0
+
+
+def test_predict_with_a_party_missing(run: Path, trained: Path, call: Call) -> None:
+    shown = call("predict", run, "--table", f"shop={trained / 'shop.csv'}")
+    assert shown.exit_code == 0
+    assert "90 rows, asked: shop" in shown.stdout
+    assert "The first 8 rows" in shown.stdout
+
+
+def test_predict_matches_columns_by_name(run: Path, trained: Path, tmp_path: Path, call: Call) -> None:
+    shop = pl.read_csv(trained / "shop.csv")
+    moved = shop.select("town", "visits", "customer").with_columns(pl.lit(7).alias("extra"))
+    moved.reverse().write_csv(tmp_path / "moved.csv")
+    straight, turned = (predict_run(run, {"shop": path}) for path in (trained / "shop.csv", tmp_path / "moved.csv"))
+    assert turned.frame().equals(straight.frame())
+    shop.drop("visits").write_csv(tmp_path / "less.csv")
+    less = call("predict", run, "--table", f"shop={tmp_path / 'less.csv'}")
+    assert less.exit_code == 2
+    assert "'visits'" in less.stderr
+
+
+def test_an_encoder_of_ones_own(work: Path, call: Call) -> None:
+    (work / "mynet.py").write_text(
+        "from torch import nn\n\n\ndef make(inputs, outputs):\n    return nn.Linear(inputs, outputs)\n",
+        encoding="utf-8",
+    )
+    text = (work / "credit.toml").read_text(encoding="utf-8")
+    own = text + '\n[parties.shop.encoder]\nfactory = "mynet:make"\n'
+    (work / "own.toml").write_text(own, encoding="utf-8")
+    shown = call("train", "own.toml", "-q")
+    assert shown.exit_code == 0, shown.output
+    assert call("evaluate", "runs/own-laser-seed1").exit_code == 0
+    assert call("predict", "runs/own-laser-seed1").exit_code == 0
+
+
+def test_a_party_with_a_name_like_markup(work: Path, call: Call) -> None:
+    text = (work / "credit.toml").read_text(encoding="utf-8")
+    (work / "odd.toml").write_text(text.replace("[parties.shop]", '[parties."[red] shop"]'), encoding="utf-8")
+    shown = call("align", "odd.toml")
+    assert "[red] shop" in shown.stdout
+
+
+def test_run_twice_is_the_same_to_the_bit(work: Path, tmp_path: Path, call: Call) -> None:
+    write_tables(tmp_path / "copy")
+    weights = []
+    for folder in (work, tmp_path / "copy"):
+        assert call("train", folder / "credit.toml", "-q").exit_code == 0
+        runs = folder / "runs" / "credit-laser-seed1" / "parties"
+        weights.append([path.read_bytes() for path in sorted(runs.glob("*/model.safetensors"))])
+    assert weights[0] == weights[1]
+
+
+def test_regression_runs_too(work: Path, call: Call) -> None:
+    shown = call("train", "credit.toml", "--set", "federation.label=income")
+    assert shown.exit_code == 0, shown.output
+    assert re.search(r"rmse", shown.stdout)

@@ -1,0 +1,176 @@
+"""What the commands say when something is wrong: one sentence on stderr, exit code 2, no stack trace."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from anyparty import Federation
+from anyparty.run.runs import evaluate_run
+
+from .conftest import Call
+
+
+def refused(result) -> str:
+    """The one sentence that a refused command said."""
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr.strip()
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("train.epoch=5", "no setting 'train.epoch'; did you mean 'epochs'?"),
+        ("training.epochs=5", "no setting 'training'; did you mean 'train'?"),
+        ("train.epochs=0", "train.epochs"),
+        ("train.epochs=many", "train.epochs"),
+        ("train.epochs", "write it as group.key=value"),
+        ("train=5", "train"),
+        ("method.name=lazer", "no method 'lazer'; did you mean 'laser'?"),
+        ("method.name=[1]", "method.name"),
+        ("method.embeding=8", "no parameter 'embeding'; did you mean 'embedding'?"),
+        ("optimizer.name=adm", "no 'adm'; did you mean 'adam'?"),
+        ("encoder.activation=rely", "no activation 'rely'; did you mean 'relu'?"),
+        ("encoder.factory=nowhere:make", "cannot import factory 'nowhere:make'"),
+        ("federation.label=defualt", "label column 'defualt'"),
+        ("federation.label=customer", "customer"),
+        ("federation.id=custmer", "there is no column 'custmer', named as id; did you mean 'customer'?"),
+        ("federation.active=bnk", "'bnk' is not among the parties; did you mean 'bank'?"),
+        ("parties.shop.table=shp.csv", "there is no file"),
+        ("parties.shop.drop=['twn']", "there is no column 'twn', named as drop; did you mean 'town'?"),
+        ("train.metric=accurancy", "did you mean 'accuracy'?"),
+        ("train.device=gpu", "train.device"),
+        ("train.test=0.9", "leave no rows to train on"),
+    ],
+)
+def test_settings_that_are_wrong(work: Path, call: Call, setting: str, said: str) -> None:
+    assert said in refused(call("train", "credit.toml", "--set", setting))
+
+
+def test_no_settings_file(work: Path, call: Call) -> None:
+    assert "no such settings file" in refused(call("train", "creditt.toml"))
+    assert "no such settings file" in refused(call("align", "creditt.toml"))
+
+
+def test_settings_that_are_not_toml(work: Path, call: Call) -> None:
+    (work / "credit.toml").write_text("[federation", encoding="utf-8")
+    assert "this is not TOML" in refused(call("train", "credit.toml"))
+
+
+def test_an_unknown_method_to_show(call: Call) -> None:
+    assert refused(call("methods", "ensembel")) == "no method 'ensembel'; did you mean 'ensemble'?"
+
+
+def test_a_run_that_is_there(work: Path, call: Call) -> None:
+    assert call("train", "credit.toml", "-q").exit_code == 0
+    assert "holds a run already" in refused(call("train", "credit.toml", "-q"))
+    assert call("train", "credit.toml", "-q", "--resume").exit_code == 0
+
+
+def test_a_run_that_failed_at_once_is_no_run(work: Path, call: Call) -> None:
+    assert "train.device" in refused(call("train", "credit.toml", "--set", "train.device=gpu"))
+    assert call("train", "credit.toml", "-q").exit_code == 0
+
+
+def test_resume_what_never_began(work: Path, call: Call) -> None:
+    assert "holds no run to resume" in refused(call("train", "credit.toml", "-q", "--resume"))
+
+
+def test_resume_with_other_settings(work: Path, call: Call) -> None:
+    assert call("train", "credit.toml", "-q").exit_code == 0
+    said = refused(call("train", "credit.toml", "-q", "--resume", "--set", "optimizer.lr=0.5"))
+    assert "optimizer.lr: was 0.001, is 0.5" in said
+
+
+def test_resume_with_other_tables(work: Path, call: Call) -> None:
+    assert call("train", "credit.toml", "-q").exit_code == 0
+    change(work / "shop.csv", "Ulm", "Rom")
+    assert "the tables changed" in refused(call("train", "credit.toml", "-q", "--resume"))
+
+
+def test_a_run_whose_tables_changed_is_not_scored(work: Path, call: Call) -> None:
+    assert call("train", "credit.toml", "-q").exit_code == 0
+    change(work / "shop.csv", "Ulm", "Rom")
+    assert "the table of party 'shop'" in refused(call("evaluate", "runs/credit-laser-seed1"))
+    (work / "shop.csv").unlink()
+    assert "there is no file" in refused(call("evaluate", "runs/credit-laser-seed1"))
+
+
+def test_a_run_that_has_not_finished(work: Path, call: Call) -> None:
+    assert call("train", "credit.toml", "-q").exit_code == 0
+    (work / "runs" / "credit-laser-seed1" / "model.json").unlink()
+    assert "has not finished" in refused(call("predict", "runs/credit-laser-seed1"))
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+def test_no_such_run(work: Path, call: Call, command: str) -> None:
+    assert "not the folder of a run" in refused(call(command, "runs"))
+
+
+def test_no_test_rows(work: Path, call: Call) -> None:
+    assert call("train", "credit.toml", "-q", "--set", "train.test=0").exit_code == 0
+    assert "no labelled row to score" in refused(call("evaluate", "runs/credit-laser-seed1"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--parties", "shap"], "no party 'shap'; did you mean 'shop'?"),
+        (["--parties", ""], "name at least one"),
+        (["--table", "shop.csv"], "write it as party=file"),
+        (["--table", "shap={}/shop.csv"], "no party 'shap'"),
+        (["--table", "shop={}/shap.csv"], "there is no file"),
+        (["--table", "shop={}/shop.csv", "--table", "shop={}/shop.csv"], "named twice"),
+        (["--table", "shop={}/shop.csv", "--parties", "bank"], "there is no table of it"),
+        (["--table", "shop={}/bank.csv"], "the model was trained on"),
+    ],
+)
+def test_tables_and_parties_that_do_not_fit(run: Path, trained: Path, call: Call, words: list[str], said: str) -> None:
+    assert said in refused(call("predict", run, *(word.format(trained) for word in words)))
+
+
+def test_scores_need_the_labels(run: Path, trained: Path, call: Call) -> None:
+    assert "labels are at 'bank'" in refused(call("evaluate", run, "--table", f"shop={trained / 'shop.csv'}"))
+
+
+def test_answers_that_cannot_be_written(run: Path, work: Path, call: Call) -> None:
+    assert "ends in .parquet or .csv" in refused(call("predict", run, "--out", "answers.xlsx"))
+    (work / "file").touch()
+    refused(call("predict", run, "--out", "file/answers.csv"))
+
+
+def test_a_truncated_model(work: Path, call: Call) -> None:
+    assert call("train", "credit.toml", "-q").exit_code == 0
+    weights = work / "runs" / "credit-laser-seed1" / "parties" / "bank" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-9])
+    assert "not a whole file" in refused(call("predict", "runs/credit-laser-seed1"))
+
+
+def test_a_run_from_data_frames_needs_tables(work: Path, call: Call) -> None:
+    frames = {name: pl.read_csv(f"{name}.csv") for name in ("bank", "shop")}
+    Federation.from_tables(frames, id="customer", label="default").train(folder="run", epochs=2)
+    assert "trained from data frames" in refused(call("evaluate", "run"))
+    assert evaluate_run("run", frames).overall["rows"] == 100
+
+
+def test_the_stack_trace_is_there_on_demand(work: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYPARTY_DEBUG", "1")
+    result = call("train", "nowhere.toml")
+    assert "no such settings file" in str(result.exception)
+
+
+def test_in_a_real_shell(work: Path) -> None:
+    words = [sys.executable, "-m", "anyparty", "methods", "lazer"]
+    shown = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr == "no method 'lazer'; did you mean 'laser'?\n"

@@ -1,0 +1,76 @@
+"""Ctrl-C in the middle of training: a sentence, exit code 130, and a run that goes on to the same weights."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import Call
+
+LONG = ["--set", "train.epochs=80", "--set", "train.patience=80", "--run", "run"]
+DEADLINE_S = 120
+
+
+def epochs(run: Path) -> int:
+    """How many epochs the run has recorded; 0 before it began."""
+    try:
+        return len(json.loads((run / "record.json").read_text(encoding="utf-8"))["history"])
+    except FileNotFoundError:
+        return 0
+
+
+def interrupt(words: list[str], when: Callable[[], bool]) -> tuple[int, str]:
+    """Start the command line, send Ctrl-C when it is time, and return its exit code and what it said on stderr."""
+    command = [sys.executable, "-m", "anyparty", *words]
+    quick = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=quick) as child:  # noqa: S603
+        deadline = time.monotonic() + DEADLINE_S
+        while not when() and child.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        assert child.poll() is None, "it ended before it could be stopped"
+        child.send_signal(signal.SIGINT)
+        said = child.communicate(timeout=DEADLINE_S)[1]
+    return child.returncode, said
+
+
+def weights(run: Path) -> list[bytes]:
+    return [path.read_bytes() for path in sorted(run.glob("parties/*/model.safetensors"))]
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(work: Path, call: Call) -> None:
+    code, said = interrupt(["train", "credit.toml", *LONG], lambda: epochs(work / "run") >= 7)
+    assert code == 130
+    assert "Traceback" not in said
+    go_on = said.strip().splitlines()[-1].partition("with: ")[2]
+    assert 7 <= epochs(work / "run") < 80
+    assert go_on == f"anyparty {shlex.join(['train', 'credit.toml', *LONG])} --resume"
+    assert call(*shlex.split(go_on)[1:]).exit_code == 0
+    assert call("train", "credit.toml", "-q", *LONG[:-1], "whole").exit_code == 0
+    assert epochs(work / "run") == epochs(work / "whole") == 80
+    assert weights(work / "run") == weights(work / "whole") != []
+
+
+def test_a_party_alone_can_be_stopped(work: Path) -> None:
+    text = (work / "credit.toml").read_text(encoding="utf-8")
+    (work / "alone.toml").write_text(text.replace('[parties.shop]\ntable = "shop.csv"', ""), encoding="utf-8")
+    long = [word.replace("=80", "=100000") for word in LONG]
+    code, said = interrupt(["train", "alone.toml", "-q", *long], lambda: epochs(work / "run") >= 1)
+    assert (code, said.count("\n")) == (130, 1)
+
+
+def test_stopped_before_training_keeps_nothing(work: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("anyparty.run.federation.Federation.from_config", stop)
+    result = call("train", "credit.toml")
+    assert result.exit_code == 130
+    assert result.stderr == "Stopped before training began; nothing was kept.\n"
+    assert call("align", "credit.toml").exit_code == 130

@@ -1,0 +1,29 @@
+"""The examples run as they stand."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.mark.parametrize(
+    ("name", "shows"),
+    [
+        ("your_csvs.py", ["all 3", "auroc", "T0120e2", "error worst"]),
+        ("your_own_method.py", ["Maximum", "LASER-VFL", "mean + error + worst"]),
+    ],
+)
+def test_an_example_runs(tmp_path: Path, name: str, shows: list[str]) -> None:
+    words = [sys.executable, str(EXAMPLES / name), str(tmp_path / "files")]
+    quick = os.environ | {"OMP_NUM_THREADS": "1"}
+    shown = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, env=quick)  # noqa: S603
+    assert shown.returncode == 0, shown.stderr
+    assert [what for what in shows if what not in shown.stdout] == []
+
+
+def test_every_example_is_run() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {"your_csvs.py", "your_own_method.py"}

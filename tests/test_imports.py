@@ -1,0 +1,74 @@
+"""Rooms import only upwards; importing anyparty, or asking for help, is quick."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import anyparty
+
+SOURCE = Path(anyparty.__file__).parent
+
+# Each room may import those above it.  A new room finds its place here.
+ROOMS = (
+    "errors", "seeds", "terms", "predictions", "metrics", "tables", "align", "blocks", "nets", "config",
+    "methods", "wire", "run", "bench", "demo", "cli", "__main__",
+)  # fmt: skip
+STRANGERS = {("methods", "wire"), ("wire", "methods")}  # only run brings them together
+
+
+def room(module: str) -> str:
+    """The room that a module of anyparty is in; "" for anyparty itself.
+
+    >>> room("anyparty.run.train")
+    'run'
+    """
+    return module.split(".")[1] if "." in module else ""
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        yield ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"), path
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module of anyparty that a file imports, wherever in it the import stands."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if name.name.split(".")[0] == "anyparty")
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: imports are written in full"
+            if node.module == "anyparty":
+                yield from (f"anyparty.{name.name}" for name in node.names)
+            elif node.module and node.module.startswith("anyparty."):
+                yield node.module
+
+
+def test_every_room_has_its_place() -> None:
+    assert {room(module) for module, _ in modules()} - {""} <= set(ROOMS)
+
+
+@pytest.mark.parametrize(
+    ("module", "path"), [(m, p) for m, p in modules() if room(m)], ids=lambda value: str(value)[-30:]
+)
+def test_rooms_import_only_upwards(module: str, path: Path) -> None:
+    own = room(module)
+    for other in {room(name) for name in imported(path)} - {"", own}:
+        assert ROOMS.index(other) < ROOMS.index(own), f"{module} imports from the room {other!r} below it"
+        assert (own, other) not in STRANGERS, f"{module} may not know the room {other!r}"
+
+
+@pytest.mark.parametrize("what", ["import anyparty", "import anyparty.cli", "from anyparty import __version__"])
+def test_a_quick_start_imports_no_torch(what: str) -> None:
+    heavy = "{'torch', 'polars', 'sklearn', 'matplotlib', 'pandas', 'nvflare'}"
+    code = f"{what}\nimport sys\nassert not {heavy} & sys.modules.keys(), {heavy} & sys.modules.keys()"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_every_public_name_is_there() -> None:
+    for name in anyparty.__all__:
+        assert getattr(anyparty, name) is not None

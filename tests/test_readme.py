@@ -1,0 +1,86 @@
+"""The README's commands run, and the places that it names are there."""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from anyparty import METHODS
+from anyparty.cli import app
+
+from .conftest import Call, write_tables
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MARKED = re.compile(r"<!-- (run|file: (?P<file>\S+)) -->\n```(?P<kind>\w+)\n(?P<text>.*?)```", re.DOTALL)
+
+
+def blocks(kind: str) -> Iterator[re.Match[str]]:
+    return (block for block in MARKED.finditer(README) if block["kind"] == kind)
+
+
+@pytest.fixture
+def beside_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files that the README speaks of."""
+    write_tables(tmp_path)
+    (tmp_path / "credit.toml").unlink()
+    shop = pl.read_csv(tmp_path / "shop.csv").rename({"town": "postcode"}).with_columns(pl.lit("A").alias("name"))
+    shop.write_csv(tmp_path / "shop.csv")
+    for name in ("bank", "shop"):
+        pl.read_csv(tmp_path / f"{name}.csv").head(40).write_csv(tmp_path / f"new-{name}.csv")
+    for block in blocks("toml"):
+        (tmp_path / block["file"]).write_text(block["text"], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_its_commands_run(beside_readme: Path, call: Call) -> None:
+    lines = [line for block in blocks("console") for line in block["text"].splitlines()]
+    assert len(lines) >= 8
+    for line in lines:
+        program, *words = shlex.split(line, comments=True)
+        assert program == "anyparty"
+        shown = call(*words)
+        assert shown.exit_code == 0, f"{line}\n{shown.output}"
+    assert pl.read_parquet("answers.parquet").height > 40
+
+
+def test_its_python_runs(beside_readme: Path) -> None:
+    (program,) = blocks("python")
+    shown = subprocess.run([sys.executable, "-c", program["text"]], capture_output=True, text=True, check=False)  # noqa: S603
+    assert shown.returncode == 0, shown.stderr
+    assert "accuracy" in shown.stdout
+    assert "prediction" in shown.stdout
+
+
+def test_its_other_commands_are_there() -> None:
+    targets = set(re.findall(r"^make ([\w-]+)", README, flags=re.MULTILINE)) | {"setup"}
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert targets >= {"demo", "test", "test-all", "check", "bench"}
+    assert targets <= set(re.findall(r"^([\w-]+):", makefile, flags=re.MULTILINE))
+    commands = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    assert commands - {name for name in commands if f"anyparty {name}" in README} <= {"demo"}  # that is `make demo`
+
+
+def test_every_place_that_it_names_is_there() -> None:
+    places = r"`((?:src|tests|docs|examples|benchmarks|\.ci)/[\w./-]*)`"
+    named = re.findall(places, README)
+    assert len(named) > 15
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_folder_is_named() -> None:
+    ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").split()} | {".git"}
+    folders = [path for path in ROOT.iterdir() if path.is_dir() and path.name not in ignored]
+    rooms = [path for path in (ROOT / "src/anyparty").iterdir() if path.is_dir() and path.name != "__pycache__"]
+    lacking = [path for path in (*folders, *rooms) if f"`{path.relative_to(ROOT)}/" not in README]
+    assert [str(path.relative_to(ROOT)) for path in lacking] == []
+
+
+def test_every_method_is_named() -> None:
+    assert [name for name in METHODS if f"| `{name}` |" not in README] == []

@@ -1,0 +1,349 @@
+"""A federation of real processes with mutual TLS on loopback: what parties do, and what becomes of them.
+
+The parts below run in the parties' own processes, which find them by ``PYTHONPATH``.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import stat
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+import tomli_w
+import torch
+
+from anyparty.errors import ConfigError, MessageError, PartyLost, RunError, TableError
+from anyparty.terms import Party, Roster
+from anyparty.wire.flare import federation
+from anyparty.wire.flare.kits import dress
+from anyparty.wire.flare.site import Site
+
+NAMES = ["bank", "shop", "clinic"]
+ROSTER = Roster(tuple(Party(name=name) for name in NAMES), "bank")
+SILENT_S = 3.0
+SHAPE = (128, 64)
+
+
+def flare():
+    return pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+
+
+# ---- parts
+
+
+def block(name, number):
+    return torch.randn(SHAPE, generator=torch.Generator().manual_seed(1000 * len(name) + number))
+
+
+async def echo(site, config, net, *, resume=False):
+    """Embeddings up, gradients down, 40 rounds; at the end the two passive parties greet each other."""
+    sums = {}
+    for number in range(40):
+        for name in site.parties:
+            if net.me == site.active and name != net.me:
+                got = (await net.recv(name, "embedding", {}))["h"]
+                sums[name] = sums.get(name, 0) + float(got.double().sum())
+                await net.send(name, "gradient", {"g": got * 2})
+        if net.me != site.active:
+            await net.send(site.active, "embedding", {"h": block(net.me, number)})
+            assert torch.equal((await net.recv(site.active, "gradient", {}))["g"], 2 * block(net.me, number))
+    if net.me == site.active:
+        return {"sums": sums, "seed": config.train.seed, "resume": resume}
+    other = next(name for name in site.parties if name not in {net.me, site.active})
+    await net.send(other, "greeting", {"large": torch.full((1_000_000,), 7.0)})
+    return float((await net.recv(other, "greeting", {}))["large"].sum())
+
+
+async def shop_dies(site, config, net, *, resume=False):
+    """The shop's process is killed in round 10 of 20; who is left goes on."""
+    there, lost = [name for name in site.parties if name != site.active], {}
+    for number in range(20):
+        if net.me == "shop" and number == 10:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if net.me != site.active:
+            await net.send(site.active, "embedding", {"h": block(net.me, number)})
+            await net.recv(site.active, "gradient", {})
+            continue
+        for name in list(there):
+            began = time.monotonic()
+            try:
+                await net.recv(name, "embedding", {})
+            except PartyLost as error:
+                there.remove(name)
+                lost[name] = [number, time.monotonic() - began, str(error)]
+        for name in there:
+            await net.send(name, "gradient", {})
+    return {"lost": lost, "there": there}
+
+
+async def shop_stops(site, config, net, *, resume=False):
+    """The shop finds a mistake in its table."""
+    if net.me == "shop":
+        raise TableError("row 7: 'secret' is not a number")
+    if net.me == site.active:
+        try:
+            await net.recv("shop", "embedding", {})
+        except PartyLost as error:
+            await net.send("clinic", "end", {})
+            return str(error)
+    return await net.recv(site.active, "end", {})
+
+
+async def bank_stops(site, config, net, *, resume=False):
+    """The active party finds something wrong with what came."""
+    if net.me == site.active:
+        await asyncio.sleep(0.5)
+        raise MessageError("message 'embedding' from 'shop': expected float32")
+    await net.recv(site.active, "gradient", {})
+
+
+async def bank_dies(site, config, net, *, resume=False):
+    """The active party's process is killed."""
+    if net.me == site.active:
+        await net.recv("shop", "ready", {})
+        await net.recv("clinic", "ready", {})
+        os.kill(os.getpid(), signal.SIGKILL)
+    await net.send(site.active, "ready", {})
+    (site.folder / "waits").write_text(str(time.time()))
+    await net.recv(site.active, "gradient", {})
+
+
+async def endless(site, config, net, *, resume=False):
+    """Everybody waits for what nobody sends."""
+    (site.folder / "waits").write_text("")
+    for name in site.parties:
+        if name != net.me:
+            await net.recv(name, "never", {})
+
+
+# ---- the federation
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    flare()
+    folder = tmp_path_factory.mktemp("federation") / "fed"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    site = {"part": f"{Path(__file__).stem}:echo", "threads": 1, "patience": {"silent_s": SILENT_S}}
+    federation.init(folder, ROSTER, port=port, site=site)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        try:
+            federation.start(folder)
+            yield folder
+        finally:
+            federation.stop(folder)
+    assert federation.processes(folder) == []
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("127.0.0.1", port))
+
+
+def play(folder, part, config="", timeout_s=90, **more):
+    """Run a job with every party playing ``part``; return its status and how each party's part ended."""
+    for name in NAMES:
+        path = folder / "kits" / name / "local" / "anyparty.toml"
+        own = tomllib.loads(path.read_text())
+        path.write_text(tomli_w.dumps(own | {"part": f"{Path(__file__).stem}:{part.__name__}"}))
+        (folder / "kits" / name / "runs").mkdir(exist_ok=True)
+        (folder / "kits" / name / "runs" / "waits").unlink(missing_ok=True)
+    job = federation.submit(folder, config, **more)
+    status = federation.wait(folder, job, timeout_s)
+    return status, {name: federation.outcome(folder, name, job) for name in NAMES}
+
+
+def wait_for(happens, timeout_s=30.0):
+    end = time.monotonic() + timeout_s
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@pytest.mark.net
+def test_parties_talk(folder):
+    status, ended = play(folder, echo, "[train]\nseed = 5\n", resume=True)
+    assert status == "FINISHED:COMPLETED"
+    assert not any(each["error"] for each in ended.values())
+    sums = {name: sum(float(block(name, number).double().sum()) for number in range(40)) for name in NAMES[1:]}
+    assert ended["bank"]["result"] == {"sums": sums, "seed": 5, "resume": True}
+    assert ended["shop"]["result"] == ended["clinic"]["result"] == 7_000_000.0
+    traffic = ended["shop"]["traffic"]["bank"]
+    assert traffic["messages"] == 40 + traffic["repeated"]
+    assert traffic["bytes_sent"] / traffic["messages"] <= 1.02 * 4 * SHAPE[0] * SHAPE[1]
+
+
+@pytest.mark.net
+def test_a_passive_party_is_killed_and_the_others_go_on(folder):
+    status, ended = play(folder, shop_dies)
+    number, seconds, said = ended["bank"]["result"]["lost"]["shop"]
+    assert number == 10
+    assert seconds < SILENT_S + 1.5
+    assert "party 'shop' is gone: it gave no sign of life for 3 s" in said
+    assert ended["bank"]["result"]["there"] == ["clinic"]
+    assert ended["clinic"]["error"] == ""
+    assert ended["shop"] is None
+    assert status == "FINISHED:COMPLETED"
+
+
+@pytest.mark.net
+def test_a_passive_party_stops_and_its_words_stay_at_home(folder):
+    status, ended = play(folder, shop_stops)
+    assert "party 'shop' is gone: it left: it stopped with TableError" in ended["bank"]["result"]
+    assert "secret" not in str(ended["bank"])
+    assert "'secret' is not a number" in ended["shop"]["sentence"]
+    assert status == "FINISHED:COMPLETED"
+    files = [path for path in (folder / "kits" / "bank").rglob("*") if path.is_file()]
+    assert not [path for path in files if b"secret' is not a number" in path.read_bytes() and path.suffix != ".pyc"]
+
+
+@pytest.mark.net
+def test_the_active_party_stops_and_everybody_knows(folder):
+    status, ended = play(folder, bank_stops)
+    assert status == "FINISHED:EXECUTION_EXCEPTION"
+    assert ended["bank"]["error"] == "MessageError"
+    for name in ("shop", "clinic"):
+        assert "party 'bank' is gone: it left: it stopped with MessageError" in ended[name]["sentence"]
+
+
+@pytest.mark.net
+def test_the_active_party_is_killed_and_the_others_stop_in_time(folder):
+    status, _ = play(folder, bank_dies)
+    wait_for(lambda: all((folder / "kits" / name / "runs" / "waits").exists() for name in NAMES[1:]))
+    job = federation.status(folder)["jobs"][-1]["job_id"]
+    wait_for(lambda: all(federation.outcome(folder, name, job) for name in NAMES[1:]))
+    assert status.startswith("FINISHED")
+    assert status != "FINISHED:COMPLETED"
+    for name in NAMES[1:]:
+        runs = folder / "kits" / name / "runs"
+        seconds = (runs / f"{job}.json").stat().st_mtime - float((runs / "waits").read_text())
+        assert seconds < SILENT_S + 4
+        assert "party 'bank' is gone" in federation.outcome(folder, name, job)["sentence"]
+
+
+@pytest.mark.net
+def test_a_job_is_aborted(folder):
+    for name in NAMES:
+        path = folder / "kits" / name / "local" / "anyparty.toml"
+        own = tomllib.loads(path.read_text())
+        path.write_text(tomli_w.dumps(own | {"part": f"{Path(__file__).stem}:endless"}))
+        (folder / "kits" / name / "runs" / "waits").unlink(missing_ok=True)
+    job = federation.submit(folder, "")
+    wait_for(lambda: all((folder / "kits" / name / "runs" / "waits").exists() for name in NAMES))
+    federation.abort(folder, job)
+    assert federation.wait(folder, job, 30) == "FINISHED:ABORTED"
+    assert federation.status(folder)["sites"] == ["clinic", "shop"]
+
+
+@pytest.mark.net
+def test_a_federation_is_started_once(folder):
+    with pytest.raises(ConfigError, match="run already"):
+        federation.start(folder)
+
+
+@pytest.mark.net
+def test_only_the_loopback_listens(folder):
+    psutil = pytest.importorskip("psutil")
+    mine = {process.pid for process in federation.processes(folder)}
+    listens = [each for each in psutil.net_connections("inet") if each.pid in mine and each.status == "LISTEN"]
+    assert listens
+    assert {each.laddr.ip for each in listens} <= {"127.0.0.1", "::1"}
+
+
+# ---- without processes
+
+
+def test_a_kit_holds_what_a_site_needs_and_no_more(tmp_path):
+    flare()
+    table = tmp_path / "shop.csv"
+    kits = federation.init(tmp_path / "fed", ROSTER, "vfl.bank.example", 8002, tables={"shop": table})
+    assert set(kits) == {*NAMES, "admin"}
+    site = Site.read(kits["shop"])
+    assert (site.party, site.active, site.parties) == ("shop", "bank", tuple(NAMES))
+    assert site.table == table
+    assert site.folder == kits["shop"] / "runs"
+    assert stat.S_IMODE(kits["shop"].stat().st_mode) == 0o700
+    assert "vfl.bank.example:8002" in (kits["shop"] / "startup" / "fed_client.json").read_text()
+    resources = (kits["shop"] / "local" / "resources.json").read_text()
+    assert '"allow_log_streaming": false' in resources
+    assert "LogStreamer" not in resources
+    with pytest.raises(ConfigError, match="holds a federation already"):
+        federation.init(tmp_path / "fed", ROSTER)
+
+
+@pytest.mark.parametrize(
+    ("names", "active", "said"),
+    [
+        (["a", "b c"], "a", "party 'b c'"),
+        (["a", "server"], "a", "party 'server'"),
+        (["a", "b", "B"], "a", "two parties have one name"),
+        (["a", "b"], "z", "'z' as active"),
+        (["a"], "a", "two parties or more"),
+    ],
+)
+def test_names_that_cannot_be_are_refused(tmp_path, names, active, said):
+    roster = Roster(tuple(Party(name=name) for name in names), active)
+    with pytest.raises(ConfigError, match=said):
+        federation.init(tmp_path / "fed", roster)
+    assert not (tmp_path / "fed").exists()
+
+
+def test_a_port_that_is_in_use_is_named(tmp_path):
+    flare()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        federation.init(tmp_path / "fed", ROSTER, port=other.getsockname()[1])
+        with pytest.raises(ConfigError, match=f"port {other.getsockname()[1]} cannot be used"):
+            federation.start(tmp_path / "fed")
+    assert federation.processes(tmp_path / "fed") == []
+
+
+def test_a_server_that_is_not_there_is_named(tmp_path):
+    flare()
+    federation.init(tmp_path / "fed", ROSTER, port=9)
+    with pytest.raises(RunError, match=r"the server of .* said"):
+        federation.status(tmp_path / "fed")
+
+
+def test_a_folder_without_a_federation_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="holds no federation"):
+        federation.submit(tmp_path, "")
+    with pytest.raises(ConfigError, match="not a kit"):
+        dress(tmp_path)
+    with pytest.raises(ConfigError, match=r"anyparty.toml: no such file"):
+        Site.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("party = ", "not TOML"),
+        ('party = "a"\nactive = "b"\nparties = ["b"]', "'a' is not among its parties"),
+        ('party = "a"\nactive = "a"\nparties = ["a"]\ntabel = "x.csv"', "no setting 'tabel'; did you mean 'table'"),
+        ('party = "a"\nactive = "a"\nparties = ["a"]\n[patience]\nsilent_s = "long"', "patience.silent_s"),
+    ],
+)
+def test_a_site_file_that_is_wrong_is_named(tmp_path, text, said):
+    (tmp_path / "local").mkdir()
+    (tmp_path / "local" / "anyparty.toml").write_text(text)
+    with pytest.raises(ConfigError, match=said) as caught:
+        Site.read(tmp_path)
+    assert "anyparty.toml" in str(caught.value)
+
+
+def test_a_part_that_does_not_exist_is_named():
+    site = Site(party="a", active="a", parties=("a",), part="anyparty.run.party:nobody")
+    with pytest.raises(ConfigError, match=r"cannot import part 'anyparty.run.party:nobody'"):
+        site.load_part()
+
+
+def test_paths_are_taken_out_of_what_crosses():
+    sent = federation.public('[parties.shop]\ntable = "/home/ann/shop.csv"\nid = "id"\n[run]\nfolder = "/tmp/x"\n')
+    assert "/" not in sent
+    assert 'id = "id"' in sent

@@ -1,0 +1,382 @@
+"""Messages arrive once and in order over a carrier that does its worst; who is gone is known in time."""
+
+import asyncio
+import itertools
+import queue
+import random
+import threading
+import time
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from anyparty.errors import MessageError, PartyLost
+from anyparty.wire.flare.channel import Posted
+from anyparty.wire.flare.note import PIECE_BYTES, Note
+from anyparty.wire.flare.post import Patience, Post
+from anyparty.wire.message import Header, encode
+
+QUICK = Patience(join_s=0.6, silent_s=0.6, message_s=5, retry_s=0.05, receipt_s=0.02, flush_s=3)
+
+
+class Air:
+    """A network in memory, on a thread of its own, that loses, doubles and reorders."""
+
+    def __init__(self, seed=0, lose=0.0, double=0.0, reorder=False):
+        self.random = random.Random(seed)  # noqa: S311 - a network's luck is no secret
+        self.lose, self.double, self.reorder = lose, double, reorder
+        self.posts, self.queue, self.cut, self.log = {}, queue.Queue(), set(), []
+        self.thread = threading.Thread(target=self.carry, daemon=True)
+        self.thread.start()
+
+    def carry(self):
+        while (first := self.queue.get()) is not None:
+            batch = [first]
+            while self.reorder and not self.queue.empty() and len(batch) < 5:
+                batch.append(self.queue.get())
+            self.random.shuffle(batch)
+            for parcel in batch:
+                if parcel is None:
+                    return
+                frm, to, note, data = parcel
+                if self.cut & {frm, to} or self.random.random() < self.lose:
+                    continue
+                for _ in range(2 if self.random.random() < self.double else 1):
+                    self.posts[to].arrived(frm, note, data)
+
+    def post(self, me, names=("a", "b"), patience=QUICK, **more):
+        air = self
+
+        class Carrier:
+            def put(self, to, note, data):
+                air.log.append((me, to, note, len(data)))
+                air.queue.put((me, to, note, data))
+
+        self.posts[me] = Post(me, names, "run", Carrier(), patience, **more)
+        return self.posts[me]
+
+    def close(self):
+        self.queue.put(None)
+        self.thread.join()
+
+
+def run(air, *parts, names=("a", "b"), patience=QUICK):
+    """Run each party's coroutine on a thread and loop of its own, as processes would."""
+    posts = [air.post(name, names, patience) for name in names]
+    results = {}
+
+    def seat(post, part):
+        async def play():
+            net = Posted(post)
+            try:
+                return await part(net)
+            finally:
+                await net.close()
+
+        post.start([name for name in names if name != post.me])
+        try:
+            results[post.me] = asyncio.run(play())
+        except Exception as error:
+            results[post.me] = error
+
+    threads = [threading.Thread(target=seat, args=pair) for pair in zip(posts, parts, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    air.close()
+    return results
+
+
+async def talk_as_a(net, rounds=20):
+    got = []
+    for i in range(rounds):
+        await net.send("b", "x", {"i": torch.tensor([i])})
+        got.append(int((await net.recv("b", "y", {}))["i"]))
+    return got
+
+
+async def talk_as_b(net, rounds=20):
+    got = []
+    for i in range(rounds):
+        await net.send("a", "y", {"i": torch.tensor([100 + i])})
+        got.append(int((await net.recv("a", "x", {}))["i"]))
+    return got
+
+
+@settings(max_examples=6, deadline=None)
+@given(st.integers(0, 2**32), st.floats(0, 0.3), st.floats(0, 0.5))
+def test_every_message_arrives_once_and_in_order(seed, lose, double):
+    patience = Patience(join_s=10, silent_s=10, retry_s=0.03, receipt_s=0.01, flush_s=0.3)
+    results = run(Air(seed, lose, double, reorder=True), talk_as_a, talk_as_b, patience=patience)
+    assert results == {"a": list(range(100, 120)), "b": list(range(20))}
+
+
+def test_many_at_once_keep_their_order():
+    async def pour(net):
+        for i in range(200):
+            await net.send("b", "x", {"i": torch.tensor([i])})
+
+    async def drink(net):
+        return [int((await net.recv("a", "x", {}))["i"]) for _ in range(200)]
+
+    assert run(Air(3, 0.1, 0.2, reorder=True), pour, drink)["b"] == list(range(200))
+
+
+def test_a_large_message_crosses_in_pieces():
+    big = torch.arange(3 * PIECE_BYTES // 4, dtype=torch.float32)
+
+    async def give(net):
+        await net.send("b", "x", {"big": big})
+
+    async def take(net):
+        return torch.equal((await net.recv("a", "x", {}))["big"], big)
+
+    air = Air(5, reorder=True)
+    assert run(air, give, take)["b"] is True
+    assert max(size for *_, size in air.log) <= PIECE_BYTES
+
+
+def test_receipts_ride_on_the_next_message():
+    patience = Patience(join_s=5, silent_s=5, retry_s=2, receipt_s=1)
+    air = Air()
+    run(air, talk_as_a, talk_as_b, patience=patience)
+    assert len(air.log) <= 40 + 10, "\n" + "\n".join(map(str, air.log))  # twenty messages each way, hellos and goodbyes
+
+
+def test_who_never_appears_is_lost():
+    async def wait(net):
+        await net.recv("b", "x", {})
+
+    async def nobody(net):
+        net.post.close = lambda *_: None
+        net.post.news = lambda: "cut off"
+
+    air = Air()
+    air.cut = {"b"}
+    lost = run(air, wait, nobody)["a"]
+    assert isinstance(lost, PartyLost)
+    assert "'b' is gone: it did not appear for 0.6 s" in str(lost)
+
+
+def test_who_falls_silent_is_lost_within_the_deadline_and_the_other_side_knows_too():
+    air = Air()
+    times = {}
+
+    async def a(net):
+        await net.recv("b", "x", {})
+        began = time.monotonic()
+        air.cut = {"b"}
+        try:
+            await net.recv("b", "x", {})
+        finally:
+            times["a"] = time.monotonic() - began
+
+    async def b(net):
+        await net.send("a", "x", {})
+        await net.recv("a", "never", {})
+
+    results = run(air, a, b)
+    assert "'b' is gone: it gave no sign of life for 0.6 s (message 'x' no. 1 did not come)" in str(results["a"])
+    assert isinstance(results["b"], PartyLost)
+    assert 0.5 < times["a"] < 2
+
+
+def test_who_computes_for_long_is_not_lost():
+    async def a(net):
+        return int((await net.recv("b", "x", {}))["i"])
+
+    async def b(net):
+        time.sleep(2)  # a training step blocks the loop, three times ``silent_s``
+        await net.send("a", "x", {"i": torch.tensor([1])})
+
+    assert run(Air(), a, b)["a"] == 1
+
+
+def test_a_short_cut_heals():
+    air = Air()
+
+    async def a(net):
+        await net.recv("b", "x", {})
+        air.cut = {"b"}
+        await net.send("b", "y", {})
+        asyncio.get_running_loop().call_later(0.3, air.cut.clear)
+        await net.recv("b", "x", {})
+        return "healed"
+
+    async def b(net):
+        await net.send("a", "x", {})
+        await net.recv("a", "y", {})
+        await net.send("a", "x", {})
+
+    assert run(air, a, b)["a"] == "healed"
+
+
+def test_who_leaves_is_known_at_once_and_its_last_messages_still_count():
+    async def a(net):
+        await asyncio.sleep(0.3)
+        first = await net.recv("b", "x", {})
+        try:
+            await net.recv("b", "x", {})
+        except PartyLost as lost:
+            return int(first["i"]), str(lost)
+
+    async def b(net):
+        await net.send("a", "x", {"i": torch.tensor([7])})
+
+    number, lost = run(Air(), a, b)["a"]
+    assert number == 7
+    assert "'b' is gone: it left: its part is done" in lost
+
+
+def test_what_is_sent_to_a_party_that_left_is_dropped():
+    async def a(net):
+        with pytest.raises(PartyLost):
+            await net.recv("b", "x", {})
+        await net.send("b", "y", {})
+        return net.post.backlog("b")
+
+    async def b(net):
+        pass
+
+    assert run(Air(), a, b)["a"] == 0
+
+
+def test_who_was_given_up_is_told():
+    air = Air()
+
+    async def a(net):
+        await net.recv("b", "x", {})
+        net.post.lose("b", "too slow")
+        await asyncio.sleep(1)
+
+    async def b(net):
+        await net.send("a", "x", {})
+        await net.recv("a", "y", {})
+
+    assert "it has given this party up: too slow" in str(run(air, a, b)["b"])
+
+
+def test_a_recv_that_is_cancelled_loses_nothing():
+    async def a(net):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(net.recv("b", "x", {}), 0.1)
+        await net.send("b", "go", {})
+        return int((await net.recv("b", "x", {}))["i"])
+
+    async def b(net):
+        await net.recv("a", "go", {})
+        await net.send("a", "x", {"i": torch.tensor([1])})
+
+    assert run(Air(), a, b)["a"] == 1
+
+
+def test_a_run_that_is_ended_from_outside_ends_all_waiting():
+    async def a(net):
+        net.post.news = lambda: "the job was aborted"
+        await net.recv("b", "x", {})
+
+    async def b(net):
+        await net.recv("a", "x", {})
+
+    assert "the job was aborted" in str(run(Air(), a, b)["a"])
+
+
+# ---- one end alone, its arrivals and its clock in our hands
+
+
+class Alone:
+    """A post that sends nowhere, on a clock that stands."""
+
+    def __init__(self, **more):
+        self.sent, self.items, self.now = [], [], itertools.count(0).__next__
+        self.post = Post("a", ["a", "b"], "run", self, Patience(), clock=lambda: 0.0, **more)
+
+    def put(self, to, note, data):
+        self.sent.append((to, note, data))
+
+    def message(self, number=0, tag="x", life="b1", **changes):
+        header = {"run": "run", "frm": "b", "to": "a", "tag": tag, "number": number} | changes
+        note = Note(life=life, tag=tag, number=number).write()
+        self.post.arrived("b", note, encode(Header(**header), {"i": torch.tensor([number])}))
+
+    def read(self, tag="x"):
+        item = self.post.collect("b", tag, self.items.append)
+        self.items += [] if item is None else [item]
+        return self.items[-1] if self.items else None
+
+
+def test_a_doubled_message_counts_once_and_an_early_one_waits():
+    alone = Alone()
+    alone.message(1)
+    assert alone.read() is None
+    for number in (0, 0, 1, 0):
+        alone.message(number)
+    alone.read()
+    assert [int(item["i"]) for item in alone.items] == [0, 1]
+    assert alone.post.peers["b"].inbox["x"] == type(alone.post.peers["b"].inbox["x"])()
+
+
+@pytest.mark.parametrize("changes", [{"run": "another"}, {"frm": "c"}, {"to": "c"}, {"tag": "other"}, {"number": 5}])
+def test_a_message_under_a_false_label_is_refused_and_named(changes):
+    alone = Alone()
+    header = {"run": "run", "frm": "b", "to": "a", "tag": "x", "number": 0} | changes
+    alone.post.arrived("b", Note(life="b1", tag="x").write(), encode(Header(**header), {}))
+    assert isinstance(alone.read(), MessageError)
+    assert str(alone.read() or "").startswith("'b' sent") or str(alone.items[0]).startswith("'b' sent")
+
+
+def test_a_message_that_was_cut_short_is_refused_and_named():
+    alone = Alone()
+    alone.post.arrived("b", Note(life="b1", tag="x").write(), b"\x10\0\0\0\0\0\0\0{}")
+    assert "'b' sent 10 bytes, expected one whole message" in str(alone.read())
+
+
+def test_a_message_that_is_too_large_is_refused_and_named():
+    alone = Alone(most_bytes=1000)
+    data = encode(Header(run="run", frm="b", to="a", tag="x", number=0), {"x": torch.zeros(50_000)})
+    alone.post.arrived("b", Note(life="b1", tag="x").write(), data)
+    assert "limit is 1000" in str(alone.read())
+
+
+@pytest.mark.parametrize(
+    "note",
+    [None, 7, "", "{", "[]", "{}", '{"life":3}', '{"life":"b","acks":{"x":"y"}}', '{"life":"b","number":-1}',
+     '{"life":"b","piece":1}', '{"life":"b","wat":1}', '{"life":"b","ask":1}', "[" * 5000, "x" * 20_000],
+)  # fmt: skip
+def test_a_note_that_makes_no_sense_is_refused_and_named(note):
+    alone = Alone()
+    alone.post.arrived("b", note, b"")
+    refused = alone.read()
+    assert isinstance(refused, MessageError)
+    assert str(refused).startswith("'b' sent a parcel with")
+
+
+def test_a_stranger_is_not_listened_to():
+    alone = Alone()
+    alone.post.arrived("mallory", Note(life="m").write(), b"")
+    assert alone.post.refused == {"mallory": 1}
+    assert not alone.sent
+
+
+def test_a_party_whose_process_was_started_anew_is_lost():
+    alone = Alone()
+    alone.message(0, life="b1")
+    alone.message(1, life="b2")
+    alone.read()
+    assert "started anew" in str(alone.read())
+
+
+def test_there_is_no_party_of_that_name():
+    with pytest.raises(MessageError, match="has no party 'c' to talk to"):
+        Alone().post.send("c", "x", {})
+
+
+def test_a_flood_that_nobody_reads_is_bounded():
+    alone = Alone()
+    for number in range(1500):
+        alone.message(number)
+    assert len(alone.post.peers["b"].inbox["x"]) <= 1024

@@ -1,0 +1,106 @@
+"""Nothing undeclared leaves a party, nothing unexpected comes in, and the sentence says who, what and what instead."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from anyparty.errors import MessageError
+from anyparty.terms import Declared, Expect, Party, Roster
+from anyparty.wire import inproc
+from anyparty.wire.guard import Guarded, roles
+
+ROSTER = Roster((Party(name="bank", labels=True), Party(name="shop"), Party(name="lab", columns=False, labels=True)), "bank")
+UP = Declared(tag="up", frm="block", to="host", holds="h", learns="h")
+DOWN = Declared(tag="down", frm="active", to="passive", holds="g", learns="g")
+
+
+def talk(frm, to, tag, tensors, expect, declared=(UP, DOWN)):
+    """Send one message, receive it, return what came."""
+
+    async def send(net):
+        await net.send(to, tag, tensors)
+
+    async def receive(net):
+        return await net.recv(frm, tag, expect)
+
+    async def idle(net):
+        pass
+
+    parts = {name: {frm: send, to: receive}.get(name, idle) for name in ROSTER.names}
+    return inproc.play(parts, partial(Guarded, roster=ROSTER, declared=declared))[to]
+
+
+H = {"h": torch.ones(3, 2)}
+WANT = {"h": Expect((3, 2))}
+
+
+def test_roles():
+    assert roles(ROSTER, "bank") == {"any", "active", "block", "host"}
+    assert roles(ROSTER, "shop") == {"any", "passive", "block"}
+    assert roles(ROSTER, "lab") == {"any", "passive", "host"}
+
+
+class TestSending:
+    @pytest.mark.parametrize(("frm", "to", "tag"), [
+        ("shop", "bank", "up"), ("shop", "lab", "up"), ("bank", "lab", "up"), ("bank", "shop", "down"), ("bank", "lab", "down"),
+    ])  # fmt: skip
+    def test_what_is_declared_passes(self, frm, to, tag):
+        assert torch.equal(talk(frm, to, tag, H, WANT)["h"], H["h"])
+
+    @pytest.mark.parametrize(("frm", "to", "tag"), [
+        ("shop", "bank", "labels"),  # no such message
+        ("bank", "shop", "up"),  # to one that is no host
+        ("lab", "bank", "up"),  # from one that has no block
+        ("shop", "bank", "down"),  # the wrong way round
+    ])  # fmt: skip
+    def test_what_is_not_declared_is_stopped(self, frm, to, tag):
+        sentence = rf"party '{frm}' tried to send '{tag}' to '{to}'.*does not declare; declared are \['down', 'up'\]"
+        with pytest.raises(MessageError, match=sentence):
+            talk(frm, to, tag, H, WANT)
+
+    def test_nobody_may_send_where_nothing_is_declared(self):
+        with pytest.raises(MessageError, match=r"declared are \[\]"):
+            talk("shop", "bank", "up", H, WANT, declared=())
+
+    def test_to_a_party_that_does_not_exist(self):
+        async def send(net):
+            await net.send("bnak", "up", H)
+
+        with pytest.raises(MessageError, match="tried to send 'up' to 'bnak'"):
+            inproc.play({"shop": send}, partial(Guarded, roster=ROSTER, declared=(UP,)))
+
+
+class TestReceiving:
+    @pytest.mark.parametrize(
+        ("tensors", "expect", "sentence"),
+        [
+            ({"g": torch.ones(3, 2)}, WANT, r"expected tensors \['h'\], got \['g'\]"),
+            (H | {"y": torch.ones(3)}, WANT, r"expected tensors \['h'\], got \['h', 'y'\]"),
+            ({}, WANT, r"expected tensors \['h'\], got \[\]"),
+            ({"h": torch.ones(4, 2)}, WANT, r"'h' should be torch.float32 \[3, 2\], got torch.float32 \[4, 2\]"),
+            ({"h": torch.ones(3)}, WANT, r"should be torch.float32 \[3, 2\], got torch.float32 \[3\]"),
+            ({"h": torch.ones(3, 2, 1)}, WANT, r"got torch.float32 \[3, 2, 1\]"),
+            ({"h": torch.ones(3, 2).double()}, WANT, r"should be torch.float32 \[3, 2\], got torch.float64"),
+            ({"h": torch.ones(3, 2).long()}, WANT, "got torch.int64"),
+            ({"h": torch.tensor([[1.0, math.nan]])}, {"h": Expect((1, 2))}, "'h' holds NaN or infinity"),
+            ({"h": torch.tensor([[math.inf, 1.0]])}, {"h": Expect((1, 2))}, "'h' holds NaN or infinity"),
+            ({"h": torch.tensor([[math.inf, -math.inf]])}, {"h": Expect((1, 2))}, "'h' holds NaN or infinity"),
+        ],
+    )
+    def test_what_is_not_expected_is_refused(self, tensors, expect, sentence):
+        with pytest.raises(MessageError, match=f"message 'up' from 'shop' to 'bank': .*{sentence}"):
+            talk("shop", "bank", "up", tensors, expect)
+
+    @pytest.mark.parametrize(
+        ("tensor", "expect"),
+        [
+            (torch.ones(5, 2), Expect((-1, 2))),  # any length
+            (torch.ones(0, 2), Expect((-1, 2))),
+            (torch.full((4,), 3e38), Expect((4,))),  # finite, though their sum is not
+            (torch.tensor([1, 2]), Expect((2,), torch.int64)),
+        ],
+    )
+    def test_what_is_expected_comes_in(self, tensor, expect):
+        assert torch.equal(talk("shop", "bank", "up", {"h": tensor}, {"h": expect})["h"], tensor)

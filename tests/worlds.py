@@ -1,0 +1,381 @@
+"""Tiny worlds with known answers: a few rows, K parties, who has which row, and what can be learnt from it.
+
+Letters   N rows, K parties with columns, d columns a party, C outputs; as in ``anyparty.terms``.
+"""
+
+from __future__ import annotations
+
+import random
+import types
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyparty.blocks.blocks import Block, Rows
+from anyparty.config import TrainSettings
+from anyparty.errors import Deadlock, PartyLost
+from anyparty.methods.method import Batch, Method, Seat, State
+from anyparty.nets.mlp import MLP
+from anyparty.nets.optimizer import Optimizer
+from anyparty.predictions import Predictions
+from anyparty.run import agree
+from anyparty.run.checkpoint import Checkpoints
+from anyparty.run.predict import predict_rows
+from anyparty.run.train import Part, Trained
+from anyparty.run.train import play as train_part
+from anyparty.run.watch import Watch
+from anyparty.seeds import Seeds
+from anyparty.terms import Channel, Declared, Party, Roster, Task
+from anyparty.wire import inproc, message
+from anyparty.wire.guard import Guarded
+from anyparty.wire.ledger import Counted, Ledger
+
+SGD = Optimizer(name="sgd", lr=0.1)
+SMALL = MLP(hidden=(7,))
+
+
+def party_names(K: int) -> tuple[str, ...]:
+    return tuple("abcdefgh"[k] if K <= 8 else f"p{k:02d}" for k in range(K))
+
+
+def roster_of(K: int, *, labelers: Sequence[int] = (0,), server: bool = False) -> Roster:
+    """K parties with columns; the first of ``labelers`` leads, or a ``server`` that holds labels and no columns."""
+    parties = [Party(name=name, labels=k in labelers and not server) for k, name in enumerate(party_names(K))]
+    if server:
+        return Roster((*parties, Party(name="server", columns=False, labels=True)), "server")
+    return Roster(tuple(parties), parties[labelers[0]].name)
+
+
+def all_patterns(N: int, K: int) -> Tensor:
+    """Every non-empty set of parties in turn: [N, K] bool."""
+    numbers = torch.arange(N) % (2**K - 1) + 1
+    return (numbers.unsqueeze(1) >> torch.arange(K)) & 1 == 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Aligned rows of all parties, as an onlooker sees them, and as each party does.
+
+    ``x`` holds every cell [N, d] by party, also those that nobody observes: a test may ask what they would have been.
+    """
+
+    roster: Roster
+    task: Task
+    x: dict[str, Tensor]
+    y: Tensor
+    observed: Tensor
+    labeled: Tensor
+    rows: dict[str, Rows]
+
+    @property
+    def n(self) -> int:
+        return len(self.y)
+
+    @property
+    def usable(self) -> Tensor:
+        """[N] bool, rows with a label that somebody has."""
+        return self.labeled & self.observed.any(dim=1)
+
+    def places(self) -> Tensor:
+        return torch.arange(self.n)
+
+    def seat(self, name: str, encoder: Any = SMALL, optimizer: Optimizer = SGD) -> Seat:
+        held = name in self.x
+        return Seat(
+            me=name, roster=self.roster, task=self.task if name in self.roster.labelers else None,
+            inputs=self.x[name].shape[1] if held else 0, encoder=encoder, optimizer=optimizer,
+        )  # fmt: skip
+
+
+def world(
+    K: int = 3, N: int = 24, d: int = 3, *,
+    classes: int = 3, kind: str = "classification", labelers: Sequence[int] = (0,), server: bool = False,
+    observed: Tensor | None = None, labeled: Tensor | None = None, signal: int | None = None, shuffled: bool = False,
+    garbage: bool = False, seed: int = 0,
+) -> World:  # fmt: skip
+    """Draw a world.
+
+    Args:
+        observed: who has which row; by default every non-empty set of parties in turn.
+        labeled: by default all.
+        signal: the party whose first column alone decides the label; ``None``: the columns of all do.
+        shuffled: labels are drawn without a look at the columns.
+        garbage: NaN in the cells that no row points to, and nonsense for the labels that are not known.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    roster = roster_of(K, labelers=labelers, server=server)
+    observed = all_patterns(N, K) if observed is None else observed
+    N = len(observed)
+    x = {name: torch.randn(N, d, generator=generator) for name in roster.blocks}
+    score = sum(x[name][:, 0] for name in roster.blocks) if signal is None else x[roster.blocks[signal]][:, 0]
+    if shuffled:
+        score = torch.randn(N, generator=generator)
+    if kind == "regression":
+        task, y = Task(kind="regression", mean=5.0, scale=2.0), score
+    else:
+        task = Task(kind="classification", classes=tuple(f"class {c}" for c in range(classes)))
+        y = (score.argsort().argsort() * classes) // N  # equal shares
+    labeled = torch.ones(N, dtype=torch.bool) if labeled is None else labeled
+    rows = {
+        name: _rows(name, roster, x, y, observed, labeled, garbage=garbage, generator=generator)
+        for name in roster.names
+    }
+    return World(roster=roster, task=task, x=x, y=y, observed=observed, labeled=labeled, rows=rows)
+
+
+def _rows(
+    name: str, roster: Roster, x: dict[str, Tensor], y: Tensor, observed: Tensor, labeled: Tensor, *,
+    garbage: bool, generator: torch.Generator,
+) -> Rows:  # fmt: skip
+    N, block, own = len(y), None, torch.ones(len(y), dtype=torch.bool)
+    if name in roster.blocks:
+        own = observed[:, roster.blocks.index(name)]
+        held = own.nonzero().squeeze(1)
+        place = torch.randperm(len(held), generator=generator)  # a party's rows stand in an order of its own
+        position = torch.full((N,), -1)
+        position[held] = place
+        cells = torch.full((len(held) + (4 if garbage else 0), x[name].shape[1]), torch.nan)
+        cells[place] = x[name][held]
+        block = Block(cells, position)
+    if name not in roster.labelers:
+        return Rows(n=N, block=block)
+    known = labeled if name == roster.active else labeled & own
+    label = y
+    if garbage:
+        label = torch.where(known, y, torch.nan if y.is_floating_point() else 999)
+    return Rows(n=N, block=block, y=label, labeled=known, observed=observed, key=torch.arange(N) * 7919 + 13)
+
+
+# How the parties' parts are played
+
+
+Playing = Callable[[Channel], Awaitable[Any]]
+Carrier = Callable[..., dict[str, Any]]
+
+
+@dataclass
+class Wiretap:
+    """A channel that notes every message in passing: (sender, receiver, tag, tensors)."""
+
+    channel: Channel
+    notes: list[tuple[str, str, str, dict[str, Tensor]]]
+
+    @property
+    def me(self) -> str:
+        return self.channel.me
+
+    async def send(self, to: str, tag: str, tensors: Mapping[str, Tensor]) -> None:
+        self.notes.append((self.me, to, tag, {name: tensor.detach().clone() for name, tensor in tensors.items()}))
+        await self.channel.send(to, tag, tensors)
+
+    async def recv(self, frm: str, tag: str, expect: Any) -> dict[str, Tensor]:
+        return await self.channel.recv(frm, tag, expect)
+
+    async def close(self) -> None:
+        await self.channel.close()
+
+
+@dataclass
+class Table:
+    """Where the parties sit: what carries their messages, what is declared, and what is noted of them."""
+
+    carrier: Carrier = inproc.play
+    ledger: Ledger = field(default_factory=Ledger)
+    notes: list[tuple[str, str, str, dict[str, Tensor]]] = field(default_factory=list)
+    declared: Sequence[Declared] | None = None
+
+    def play(self, roster: Roster, declared: Sequence[Declared], parts: Mapping[str, Playing]) -> dict[str, Any]:
+        allowed = declared if self.declared is None else self.declared
+
+        def wrap(channel: Channel) -> Channel:
+            return Guarded(Wiretap(Counted(channel, self.ledger), self.notes), roster, allowed)
+
+        return self.carrier(parts, wrap)
+
+
+def begin(method: Method, of: World, *, seed: int = 0, encoder: Any = SMALL, optimizer: Optimizer = SGD) -> dict[str, State]:
+    """Every party's networks at the start."""
+    states = {name: method.begin(of.seat(name, encoder, optimizer), Seeds(seed)) for name in of.roster.names}
+    for state in states.values():
+        state.train(True)
+    return states
+
+
+def batch_of(rows: Tensor, step: int = 0, seed: int = 0) -> Batch:
+    return Batch(rows, Seeds(seed), ("train", 0, step))
+
+
+def step(
+    method: Method, of: World, states: Mapping[str, State], rows: Tensor, *,
+    at: Table | None = None, number: int = 0, seed: int = 0, leaves: Collection[str] = (),
+) -> float:  # fmt: skip
+    """Play one training step at all parties but those that leave; return the active party's loss."""
+    (stage,) = method.stages(of.seat(of.roster.active))
+    parts = {
+        name: _leave if name in leaves else
+        partial(_step, stage, states[name], of.rows[name], batch_of(rows, number, seed))
+        for name in of.roster.names
+    }  # fmt: skip
+    return (at or Table()).play(of.roster, method.can.messages, parts)[of.roster.active]
+
+
+async def _step(stage: Any, state: State, rows: Rows, batch: Batch, net: Channel) -> Any:
+    return await stage.step(net, state, rows, batch)
+
+
+async def _leave(net: Channel) -> None:
+    """Play no part."""
+
+
+def predict(
+    method: Method, of: World, states: Mapping[str, State], rows: Tensor | None = None,
+    asked: Sequence[str] | None = None, *, at: Table | None = None, leaves: Collection[str] = (),
+) -> Predictions:  # fmt: skip
+    """Play prediction at all parties but those that leave; return the active party's answer."""
+    wanted = of.places() if rows is None else rows
+
+    chosen = of.roster.blocks if asked is None else asked
+
+    def part(name: str) -> Playing:
+        if name in leaves:
+            return _leave
+        return lambda net: predict_rows(method, net, states[name], of.rows[name], wanted, chosen, Seeds(0))
+
+    played = (at or Table()).play(of.roster, method.can.messages, {name: part(name) for name in of.roster.names})
+    return played[of.roster.active]
+
+
+def train(
+    method: Method, of: World, *,
+    encoder: Any = SMALL, optimizer: Optimizer = SGD, training: Tensor | None = None, validation: Tensor | None = None,
+    folder: Path | None = None, resume: bool = False, watch: Watch | None = None, at: Table | None = None,
+    agreed: Mapping[str, Mapping[str, str]] | None = None, **settings: Any,
+) -> dict[str, Trained]:  # fmt: skip
+    """Train with all parties through ``run.train.play``."""
+    chosen = TrainSettings(**{"epochs": 3, "batch_size": 8, "patience": None, "keep": "last"} | settings)
+    parts = {}
+    for name in of.roster.names:
+        leads = name == of.roster.active
+        part = Part(
+            seat=of.seat(name, encoder, optimizer), method=method, rows=of.rows[name], settings=chosen,
+            agreed=(agreed or {}).get(name, {"settings": "the same"}),
+            training=(of.usable if training is None else training) if leads else None,
+            validation=(torch.arange(0) if validation is None else validation) if leads else None,
+            checkpoints=None if folder is None else Checkpoints(folder / name),
+            resume=resume, watch=(watch or Watch()) if leads else Watch(),
+        )  # fmt: skip
+        parts[name] = partial(train_part, part)
+    return (at or Table()).play(of.roster, (*method.can.messages, *agree.MESSAGES), parts)
+
+
+def states_of(trained: Mapping[str, Trained]) -> dict[str, State]:
+    return {name: party.state for name, party in trained.items()}
+
+
+def weights(states: Mapping[str, State]) -> dict[str, Tensor]:
+    """All parties' parameters and buffers, by party, network and name."""
+    return {
+        f"{party}/{module}/{name}": tensor.detach().clone()
+        for party, state in states.items()
+        for module, network in state.modules.items()
+        for name, tensor in network.state_dict().items()
+    }
+
+
+def gradients(states: Mapping[str, State]) -> dict[str, Tensor]:
+    """All parties' gradients after a step, by party, network and name; zeros where a step left none."""
+    return {
+        f"{party}/{module}/{name}": torch.zeros_like(p) if p.grad is None else p.grad.clone()
+        for party, state in states.items()
+        for module, network in state.modules.items()
+        for name, p in network.named_parameters()
+    }
+
+
+def same_bits(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    """Whether two sets of tensors are equal to the last bit, NaN where NaN is."""
+    assert one.keys() == other.keys()
+    return all(torch.equal(bits(one[name]), bits(other[name])) for name in one)
+
+
+def bits(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(torch.int32) if tensor.dtype == torch.float32 else tensor
+
+
+def answers_of(predictions: Predictions) -> dict[str, Tensor]:
+    held = {"scores": predictions.scores, "took_part": predictions.took_part, "asked": predictions.asked}
+    return held if predictions.by_party is None else held | {"by_party": predictions.by_party}
+
+
+# A second carrier: no event loop, messages as bytes, parties advanced by hand in any order
+
+
+@dataclass
+class ByHand:
+    """One party's end: what it sends becomes bytes, and it stops at whatever it waits for."""
+
+    me: str
+    lanes: dict[tuple[str, str, str], deque[bytes]]
+    gone: set[str]
+
+    async def send(self, to: str, tag: str, tensors: Mapping[str, Tensor]) -> None:
+        header = message.Header(run="by hand", frm=self.me, to=to, tag=tag, number=0)
+        self.lanes[self.me, to, tag].append(message.encode(header, tensors))
+
+    async def recv(self, frm: str, tag: str, expect: Any) -> dict[str, Tensor]:
+        lane = (frm, self.me, tag)
+        await _until(lane)
+        if not self.lanes[lane]:
+            raise PartyLost(frm, f"it left while {self.me!r} waited for {tag!r}")
+        return message.decode(self.lanes[lane].popleft()).tensors
+
+    async def close(self) -> None:
+        self.gone.add(self.me)
+
+
+@types.coroutine
+def _until(lane: tuple[str, str, str]) -> Any:
+    yield lane
+
+
+async def _seated(channel: Channel, part: Playing) -> Any:
+    try:
+        return await part(channel)
+    finally:
+        await channel.close()
+
+
+def by_hand(parts: Mapping[str, Playing], wrap: Callable[[Channel], Channel] = lambda c: c, *, seed: int = 0) -> dict[str, Any]:
+    """Advance the parties one at a time, in an order drawn by ``seed``, until all are done."""
+    lots, lanes, gone = random.Random(seed), defaultdict(deque), set()
+    running = {name: _seated(wrap(ByHand(name, lanes, gone)), part) for name, part in parts.items()}
+    waits: dict[str, tuple[str, str, str] | None] = dict.fromkeys(running)
+    done: dict[str, Any] = {}
+    while running:
+        ready = [name for name in running if waits[name] is None or lanes[waits[name]] or waits[name][0] in gone]
+        if not ready:
+            stuck = "; ".join(f"{to} waits for {tag!r} from {frm}" for frm, to, tag in sorted(waits[n] for n in running))
+            _drop(running)
+            raise Deadlock(f"no party can go on: {stuck}")
+        name = lots.choice(ready)
+        try:
+            waits[name] = running[name].send(None)
+        except StopIteration as end:
+            done[name] = end.value
+            del running[name]
+        except BaseException:
+            del running[name]
+            _drop(running)
+            raise
+    return {name: done[name] for name in parts}
+
+
+def _drop(running: dict[str, Any]) -> None:
+    for coroutine in running.values():
+        coroutine.close()
