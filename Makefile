@@ -4,7 +4,7 @@
 # make test-all both                     make check       style and types
 # make bench    the benchmarks' tables   make format      style, mended
 #
-# On Linux without a GPU, TORCH_INDEX=https://download.pytorch.org/whl/cpu spares gigabytes of CUDA packages.
+# TORCH_INDEX=... is a further index for pip: PyTorch's own, of CPU builds, spares gigabytes of CUDA packages on Linux.
 
 PYTHON ?= python3
 BIN := .venv/bin

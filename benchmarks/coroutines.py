@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.page import Page, quick_asked, target
-from benchmarks.timing import alternate, torch_threads
+from benchmarks.timing import Contender, alternate, torch_threads
 from benchmarks.trainers import Coroutines, Cut, OneGraph
 from benchmarks.worlds import Model, World
 
@@ -41,7 +41,7 @@ def main(*, quick: bool) -> None:
 
 def measure(name: str, K: int, missing: float, threads: int, quick: bool) -> list[str]:
     world = World.of(K, missing)
-    every = {
+    every: dict[str, Contender] = {
         "one graph": OneGraph(Model.of(world, name)),
         "cut": Cut(Model.of(world, name)),
         "coroutines": Coroutines(Model.of(world, name)),
@@ -57,8 +57,9 @@ def measure(name: str, K: int, missing: float, threads: int, quick: bool) -> lis
 
 def check_same_weights(name: str) -> None:
     models = [Model.of(World.of(4, 0.3 if name == "laser" else 0.0), name) for _ in range(3)]
-    for train, model in zip((Coroutines, Cut, OneGraph), models, strict=True):
-        train(model)(10)
+    Coroutines(models[0])(10)
+    Cut(models[1])(10)
+    OneGraph(models[2])(10)
     for one, *others in zip(*(model.parameters() for model in models), strict=True):
         assert all((one - other).abs().max() < 1e-6 for other in others)
 

@@ -13,6 +13,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from .conftest import Call
+
 PARTIES = ("profile", "status", "bills", "payments")
 LABEL = "default.payment.next.month"
 SETTINGS = """
@@ -74,7 +76,10 @@ def credit(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_it_learns(credit: Path) -> None:
+def test_it_learns_and_answers_from_the_shell(credit: Path) -> None:
+    assert "22,500 rows, asked: bills" in anyparty(
+        "predict", credit / "run", "--table", f"bills={credit / 'bills.csv'}"
+    )
     shown = anyparty("evaluate", credit / "run")
     (line,) = [line for line in shown.splitlines() if line.startswith("│ auroc")]
     assert float(line.split()[3]) > 0.7  # 0.5 is a guess
@@ -83,9 +88,10 @@ def test_it_learns(credit: Path) -> None:
 @pytest.mark.parametrize(
     "parties", [set_ for size in (1, 2, 3, 4) for set_ in combinations(PARTIES, size)], ids="-".join
 )
-def test_any_parties_predict(credit: Path, parties: tuple[str, ...]) -> None:
+def test_any_parties_predict(credit: Path, call: Call, parties: tuple[str, ...]) -> None:
     out = credit / f"{'-'.join(parties)}.parquet"
-    anyparty("predict", credit / "run", "--parties", ",".join(parties), "--out", out)
+    shown = call("predict", credit / "run", "--parties", ",".join(parties), "--out", out)
+    assert shown.exit_code == 0, shown.output
     answers = pl.read_parquet(out)
     known = set().union(*(pl.read_csv(credit / f"{name}.csv", infer_schema=False)["ID"] for name in parties))
     answered = answers.filter(pl.col("prediction").is_not_null())

@@ -101,10 +101,10 @@ def test_the_table_says_where_laser_is_below() -> None:
         for n in (3, 2)
     ]
     study = Study(tuple(scores), 10)
-    assert study.above(2) == [("plug", pytest.approx(0.03))]
+    assert study.above(2) == [("plug", pytest.approx(0.03), pytest.approx(0.0, abs=1e-9))]
     assert study.above(3) == []
     said = show.verdicts(study)
     assert said == [
         "LASER-VFL is at or above every baseline with 3 present.",
-        "With 2 present it is below PlugVFL (by 3.0).",
+        "With 2 present LASER-VFL is below PlugVFL by 3.0 ± 0.0 (± standard error).",
     ]

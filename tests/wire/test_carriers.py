@@ -174,7 +174,9 @@ class TestDeadlock:
             await net.recv(frm, "token", ANY)
 
         parts = {name: partial(part, frm=frm) for name, frm in zip("abc", "bca", strict=True)}
-        sentence = "no party can go on: c waits for 'token' from a; a waits for 'token' from b; b waits for 'token' from c"
+        sentence = (
+            "no party can go on: c waits for 'token' from a; a waits for 'token' from b; b waits for 'token' from c"
+        )
         with pytest.raises(Deadlock, match=sentence):
             play(parts)
 

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 import time
 import tomllib
 from pathlib import Path
@@ -19,8 +20,10 @@ import torch
 from anyparty.errors import ConfigError, MessageError, PartyLost, RunError, TableError
 from anyparty.terms import Party, Roster
 from anyparty.wire.flare import federation
+from anyparty.wire.flare.ask import about
 from anyparty.wire.flare.kits import dress
 from anyparty.wire.flare.site import Site
+from anyparty.wire.flare.sites import environment, site_command
 
 NAMES = ["bank", "shop", "clinic"]
 ROSTER = Roster(tuple(Party(name=name) for name in NAMES), "bank")
@@ -252,7 +255,24 @@ def test_only_the_loopback_listens(folder):
     mine = {process.pid for process in federation.processes(folder)}
     listens = [each for each in psutil.net_connections("inet") if each.pid in mine and each.status == "LISTEN"]
     assert listens
-    assert {each.laddr.ip for each in listens} <= {"127.0.0.1", "::1"}
+    assert {each.laddr.ip for each in listens} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+@pytest.mark.net
+def test_a_party_of_another_authority_is_not_let_in(folder, tmp_path):
+    forged, port = tmp_path / "forged", about(folder)["port"]
+    kits = federation.init(forged, Roster((Party(name="bank"), Party(name="mallory")), "bank"), port=port)
+    with pytest.raises(RunError, match="the server of"):
+        federation.status(forged)
+    command = site_command(kits["mallory"])
+    with subprocess.Popen(command, env=environment(), cwd=kits["mallory"], stdout=subprocess.DEVNULL) as mallory:  # noqa: S603
+        try:
+            time.sleep(8)  # the others were let in within five
+            assert federation.processes(forged)
+            assert federation.status(folder)["sites"] == ["clinic", "shop"]
+        finally:
+            federation.stop(forged)
+            mallory.wait(10)
 
 
 # ---- without processes

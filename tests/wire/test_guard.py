@@ -11,7 +11,9 @@ from anyparty.terms import Declared, Expect, Party, Roster
 from anyparty.wire import inproc
 from anyparty.wire.guard import Guarded, roles
 
-ROSTER = Roster((Party(name="bank", labels=True), Party(name="shop"), Party(name="lab", columns=False, labels=True)), "bank")
+ROSTER = Roster(
+    (Party(name="bank", labels=True), Party(name="shop"), Party(name="lab", columns=False, labels=True)), "bank"
+)
 UP = Declared(tag="up", frm="block", to="host", holds="h", learns="h")
 DOWN = Declared(tag="down", frm="active", to="passive", holds="g", learns="g")
 

@@ -10,9 +10,9 @@ from tests.worlds import Table, world
 
 
 def test_size_is_that_of_the_tensors():
-    assert size({"a": torch.zeros(3, 4), "b": torch.zeros(5, dtype=torch.int64), "c": torch.zeros(2, dtype=torch.uint8)}) == (
-        3 * 4 * 4 + 5 * 8 + 2
-    )
+    assert size(
+        {"a": torch.zeros(3, 4), "b": torch.zeros(5, dtype=torch.int64), "c": torch.zeros(2, dtype=torch.uint8)}
+    ) == (3 * 4 * 4 + 5 * 8 + 2)
     assert size({}) == 0
 
 

@@ -51,7 +51,7 @@ def summary(answered: Predictions) -> RenderableType:
     """Return how many rows got an answer, from whom, and why others got none."""
     n = len(answered)
     asked = ", ".join(members(answered.asked, answered.blocks))
-    table = Table("answered by", title=Text(f"{answered.predictor}: {n:,} rows, asked: {asked}"), title_justify="left")
+    table = Table("answered by")
     for heading in ("rows", "share"):
         table.add_column(heading, justify="right")
     for names, rows in list(_by_parties(answered))[:SHOWN]:
@@ -63,7 +63,7 @@ def summary(answered: Predictions) -> RenderableType:
         table.add_row("no answer", f"{n - rows:,}", f"{1 - rows / n:.1%}")
     notes = [f"No answer: {reason}." for reason in sorted(set(answered.reasons.values()))]
     notes += [f"Asked, but did not answer: {', '.join(answered.silent)}."] if answered.silent else []
-    return Group(table, *map(Text, notes))
+    return Group(Text(f"{answered.predictor}: {n:,} rows, asked: {asked}"), table, *map(Text, notes))
 
 
 def _by_parties(answered: Predictions) -> Iterator[tuple[tuple[str, ...], int]]:

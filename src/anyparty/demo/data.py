@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +136,7 @@ def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
         yield f"test/{name}.csv", table.write_csv().encode()
 
 
+@cache
 def _tables() -> tuple[dict[str, pl.DataFrame], pl.Series]:
     """Return each party's columns with ids for all 569 tumours, and the diagnoses."""
     data = load_breast_cancer()

@@ -32,10 +32,10 @@ def table(study: Study) -> RenderableType:
 def caption(study: Study) -> str:
     """Say what the numbers are."""
     return (
-        f"Mean ± standard deviation over {_seeds(study)}, each with gaps of its own (the files have those of seed 0), on "
-        f"the same {study.rows} test rows; with 2 or 1 present, the mean over who they are.  {NONE} is no answer: Standard "
-        f"VFL needs all parties (the papers count a guess, right half of the time).  Local answers from one party: from "
-        f"{LEAD} where {LEAD} is there."
+        f"Mean ± standard deviation over {_seeds(study)}, each with gaps of its own (the files have those of seed 0), "
+        f"on the same {study.rows} test rows; with 2 or 1 present, the mean over who they are.  {NONE} is no answer: "
+        f"Standard VFL needs all parties (the papers count a guess, right half of the time).  Local answers from one "
+        f"party: from {LEAD} where {LEAD} is there."
     )
 
 
@@ -52,13 +52,13 @@ def _cell(mean: float, spread: float) -> str:
 
 
 def verdicts(study: Study) -> list[str]:
-    """Say whether LASER-VFL is at or above every baseline, and where not."""
-    worse = {n: study.above(n) for n in study.counts if study.above(n)}
-    level = [str(n) for n in study.counts if n not in worse]
+    """Say whether LASER-VFL is at or above every baseline, and where not, with the standard error of the difference."""
+    worse = {n: study.above(n) for n in study.counts}
+    level = [str(n) for n, others in worse.items() if not others]
     said = [f"LASER-VFL is at or above every baseline with {' and '.join(level)} present."] if level else []
     for n, others in worse.items():
-        names = ", ".join(f"{title(name)} (by {100 * gap:.1f})" for name, gap in others)
-        said.append(f"With {n} present it is below {names}.")
+        names = ", ".join(f"{title(name)} by {100 * gap:.1f} ± {100 * error:.1f}" for name, gap, error in others)
+        said += [f"With {n} present LASER-VFL is below {names} (± standard error)."] if others else []
     return said
 
 

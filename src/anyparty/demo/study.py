@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
+import numpy as np
 import polars as pl
 from joblib import Parallel, delayed, parallel_config
+from numpy.typing import NDArray
 
 from anyparty.config import Config
 from anyparty.demo import data
@@ -50,21 +52,35 @@ class Study:
         """How many seeds each method was trained with."""
         return len({score.seed for score in self.scores})
 
-    def of(self, name: str, present: int) -> tuple[float, float]:
-        """Return a method's accuracy, mean and standard deviation over seeds; NaN where it never answered."""
-        values = [score.accuracy for score in self.scores if (score.method, score.present) == (name, present)]
-        mean = sum(values) / len(values)
-        return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / max(1, len(values) - 1))
+    def accuracies(self, name: str, present: int) -> NDArray[np.float64]:
+        """Return a method's accuracies, a number a seed; NaN where it never answered."""
+        return np.array([score.accuracy for score in self.scores if (score.method, score.present) == (name, present)])
 
-    def above(self, present: int, name: str = "laser") -> list[tuple[str, float]]:
-        """Return the methods whose mean accuracy is above that of ``name``, and by how much."""
-        mine, _ = self.of(name, present)
-        gaps = [(other, self.of(other, present)[0] - mine) for other in METHODS if other != name]
-        return [(other, gap) for other, gap in gaps if gap > 1e-9]
+    def of(self, name: str, present: int) -> tuple[float, float]:
+        """Return the mean of a method's accuracies, and their standard deviation."""
+        values = self.accuracies(name, present)
+        return float(values.mean()), _spread(values)
+
+    def above(self, present: int, name: str = "laser") -> list[tuple[str, float, float]]:
+        """Return the methods whose mean accuracy is above that of ``name``: by how much, and its standard error.
+
+        The error is that of differences between two methods under the same seed, which draws the same gaps for both.
+        """
+        mine = self.accuracies(name, present)
+        gaps = {other: self.accuracies(other, present) - mine for other in METHODS if other != name}
+        return [
+            (other, float(gap.mean()), _spread(gap) / math.sqrt(len(gap)))
+            for other, gap in gaps.items()
+            if gap.mean() > 1e-9
+        ]
 
     def frame(self) -> pl.DataFrame:
         """Return a row for each method, seed and number of parties present."""
         return pl.DataFrame([vars(score) for score in self.scores])
+
+
+def _spread(values: NDArray[np.float64]) -> float:
+    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
 def compare(settings: Config, seeds: int, jobs: int) -> Iterator[list[Score]]:

@@ -200,7 +200,7 @@ class Split:
         """
         seat, hosts = state.seat, self.hosts(state.seat.roster)
         with self._drawing(seat, batch, "encoder draws"):
-            mine = encode(state, rows, batch)
+            mine = self._encode(state, rows, batch)
         if mine and not math.isfinite(mine[1].detach().sum()):
             raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {_moment(batch)}: lower its "
                            f"learning rate, or look for extreme values in its columns")  # fmt: skip
@@ -222,13 +222,31 @@ class Split:
             await self._learn(net, state, readers, mine[1], gradients.get(seat.me))
         return loss
 
+    def _encode(self, state: State, rows: Rows, batch: Batch) -> tuple[Tensor, Tensor] | None:
+        """Return which rows of the batch a party has [B_k] and their embeddings [B_k, H]; ``None`` if it has none."""
+        if rows.block is None:
+            return None
+        x, held = rows.block.take(batch.rows)
+        if not len(held):
+            return None
+        h: Tensor = state.modules["encoder"](x)
+        width = self._width(state.seat.roster)
+        if h.shape != (len(held), *width):
+            raise ConfigError(f"party {state.seat.me!r}: its encoder should give {[len(held), *width]}, "
+                              f"it gives {list(h.shape)}")  # fmt: skip
+        return held, h
+
+    def _width(self, roster: Roster) -> tuple[int, ...]:
+        """Return the shape of a row's embedding: (H,), or (copies, H)."""
+        copies = self.rule.copies(roster)
+        return (self.embedding,) if copies == 1 else (copies, self.embedding)
+
     async def _gather(
         self, net: Channel, state: State, rows: Rows, batch: Batch,
         asked: Sequence[str], mine: tuple[Tensor, Tensor] | None,
     ) -> Gathered:  # fmt: skip
         assert rows.observed is not None
-        seat, copies = state.seat, self.rule.copies(state.seat.roster)
-        width = (self.embedding,) if copies == 1 else (copies, self.embedding)
+        seat, width = state.seat, self._width(state.seat.roster)
         there = Gathered(observed=rows.observed[batch.rows])
         for k, name in enumerate(seat.roster.blocks):
             if name not in asked:
@@ -300,7 +318,7 @@ class Split:
         """Play a party's part in predicting a batch (LASER-VFL, Algorithm 2, for every rule of the family)."""
         seat, hosts = state.seat, self.hosts(state.seat.roster)
         with torch.no_grad():  # never around an await: other parties' coroutines share the thread
-            mine = encode(state, rows, batch) if seat.me in asked else None
+            mine = self._encode(state, rows, batch) if seat.me in asked else None
         for host in self.readers(seat.roster, seat.me):
             if mine and host != seat.me:
                 await net.send(host, "embedding", {"h": mine[1]})
@@ -330,9 +348,7 @@ class Split:
         return got["outputs"].to(there.observed.device)
 
     def _nothing(self, there: Gathered, seat: Seat) -> Tensor:
-        copies = self.rule.copies(seat.roster)
-        width = (self.embedding,) if copies == 1 else (copies, self.embedding)
-        return torch.zeros(*there.observed.shape, *width, device=seat.device)
+        return torch.zeros(*there.observed.shape, *self._width(seat.roster), device=seat.device)
 
     async def _answer(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str],
@@ -371,17 +387,6 @@ class Split:
             predictor=self.can.title,
             reasons=reasons,
         )
-
-
-def encode(state: State, rows: Rows, batch: Batch) -> tuple[Tensor, Tensor] | None:
-    """Return which rows of the batch a party has [B_k] and their embeddings [B_k, H]; ``None`` if it has none."""
-    if rows.block is None:
-        return None
-    x, held = rows.block.take(batch.rows)
-    if not len(held):
-        return None
-    h: Tensor = state.modules["encoder"](x)
-    return held, h
 
 
 def _moment(batch: Batch) -> str:

@@ -71,7 +71,7 @@ class StackedMLP(nn.Module):
 
 
 class ModuleHeads(nn.Module):
-    """M modules of a user's own, with the same face as ``StackedMLP``; each maps [..., I] to [..., C]."""
+    """M modules of a user's own, with the same face as ``StackedMLP``; each maps [B, I] to [B, C]."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -86,8 +86,11 @@ class ModuleHeads(nn.Module):
         return h.unsqueeze(2).expand(-1, -1, len(self.each), -1)
 
     def finish(self, u: Tensor) -> Tensor:
-        """Apply module m to u[:, m, t] of every task t."""
-        return torch.stack([module(u[:, m]) for m, module in enumerate(self.each)], dim=1)
+        """Apply module m to u[:, m, t] of every task t, which it sees as rows."""
+        B, T = u.shape[0], u.shape[2]
+        return torch.stack(
+            [module(u[:, m].flatten(0, 1)).unflatten(0, (B, T)) for m, module in enumerate(self.each)], dim=1
+        )
 
 
 Heads = StackedMLP | ModuleHeads

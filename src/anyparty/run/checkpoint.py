@@ -7,6 +7,7 @@ the old one or the new one.  Numbers and histories stand in the file's own metad
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,11 @@ from anyparty.errors import ModelError
 from anyparty.methods.method import State
 
 KEEP = 2
+REMEMBERS = {
+    torch.optim.SGD: {"momentum_buffer"},
+    torch.optim.Adam: {"step", "exp_avg", "exp_avg_sq"},
+    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
+}
 
 
 @dataclass
@@ -63,11 +69,11 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})["anyparty"])
+            about = dict(json.loads((file.metadata() or {})["anyparty"]))
             return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - not a dict
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None
-    except (SafetensorError, KeyError, json.JSONDecodeError, OSError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
         raise ModelError(
             f"{path}: this is not a whole file of anyparty's ({error}); train again, or copy it anew"
         ) from None
@@ -107,8 +113,8 @@ class Checkpoints:
             old.unlink()
 
     def files(self) -> list[Path]:
-        """Return the checkpoints that are there, oldest first."""
-        return sorted(self.folder.glob("*.safetensors"))
+        """Return the checkpoints that are there, oldest first; other files are none of ours."""
+        return sorted(path for path in self.folder.glob("*.safetensors") if re.fullmatch(r"\d+-\d+", path.stem))
 
     def moments(self) -> list[tuple[int, int]]:
         """Return the (stage, epoch) of every checkpoint that is there, oldest first."""
@@ -118,14 +124,14 @@ class Checkpoints:
         """Restore networks and optimizers as they were at ``moment``; return progress and the best networks.
 
         Raises:
-            ModelError: the checkpoint is cut short or does not fit the networks.
+            ModelError: the checkpoint is cut short, or does not fit the networks or optimizers.
         """
         path = self.folder / f"{moment[0]:02d}-{moment[1]:06d}.safetensors"
         tensors, about = read(path)
         for name, module in state.modules.items():
             load_module(module, _under(tensors, f"module/{name}/"), path)
         for name, optimizer in state.optimizers.items():
-            _load_optimizer(optimizer, _under(tensors, f"optimizer/{name}/"))
+            _load_optimizer(optimizer, _under(tensors, f"optimizer/{name}/"), path)
         best = {name: _under(tensors, f"best/{name}/") for name in state.modules}
         return Progress(**about), {name: kept for name, kept in best.items() if kept}
 
@@ -134,9 +140,16 @@ def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
-def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], source: Path) -> None:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     held: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         place, _, key = name.partition("/")
+        fits = place.isdecimal() and int(place) < len(parameters) and tensor.shape in ((), parameters[int(place)].shape)
+        if not fits:
+            raise ModelError(f"{source}: its optimizer's {name} does not fit the networks of this run")
         held.setdefault(int(place), {})[key] = tensor
+    wants = REMEMBERS.get(type(optimizer))
+    if wants is not None and any(kept.keys() != wants for kept in held.values()):
+        raise ModelError(f"{source}: it was saved with another optimizer than {type(optimizer).__name__}")
     optimizer.load_state_dict({"state": held, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -60,10 +60,13 @@ class About:
         try:
             if about["format"] != FORMAT:
                 raise ModelError(f"{path}: saved in format {about['format']}, this version reads format {FORMAT}")
+            method = about["method"]
+            if method is not None and not isinstance(method["name"], str):
+                raise TypeError(f"no method is called {method['name']!r}")
             roster = Roster(tuple(Party(**party) for party in about["roster"]["parties"]), about["roster"]["active"])
             task = None if about["task"] is None else Task(**tuples(about["task"]))
             return cls(
-                method=about["method"], roster=roster, task=task, seed=about["seed"], best_epoch=about["best_epoch"]
+                method=method, roster=roster, task=task, seed=about["seed"], best_epoch=about["best_epoch"]
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise ModelError(f"{path}: this is not one of anyparty's: {error!r}") from None
@@ -132,12 +135,16 @@ def load_member(home: Path, seat: Seat, method: Method, encoder: Factory | None)
             raise ModelError(f"{home}: party {name!r} was trained with a network of its own making; "
                              f"give what makes it, load(..., encoders={{{name!r}: ...}})")  # fmt: skip
         made = encoder or restore(about["encoder"])
+        if not isinstance(about["inputs"], int) or about["inputs"] < 0:
+            raise TypeError(f"a block is not {about['inputs']!r} wide")
         labeler = name in seat.roster.labelers
         seat = replace(seat, inputs=about["inputs"], encoder=made, task=seat.task if labeler else None)
         state, id_, label, prepare = method.begin(seat, Seeds(0)), about["id"], about["label"], about["prepare"]
     except (KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{home}: party.json is not one of anyparty's: {error!r}") from None
-    tensors, _ = checkpoint.read(home / "model.safetensors")
+    tensors, whose = checkpoint.read(home / "model.safetensors")
+    if whose.get("party") != name:
+        raise ModelError(f"{home / 'model.safetensors'}: the weights of party {whose.get('party')!r}, not of {name!r}")
     for module, network in state.modules.items():
         own = {key.removeprefix(f"{module}/"): t for key, t in tensors.items() if key.startswith(f"{module}/")}
         checkpoint.load_module(network, own, home / "model.safetensors")

@@ -12,6 +12,7 @@ import torch
 
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
+from anyparty.errors import ConfigError
 from anyparty.methods.method import Method
 from anyparty.methods.table import method as method_by_name
 from anyparty.nets.mlp import Factory
@@ -46,6 +47,10 @@ def train(
     progress: bool = False,
 ) -> Model:
     """Train with all parties in this process; see ``Federation.train``."""
+    functions = [key for key, value in config.method.parameters.items() if method is None and callable(value)]
+    if functions:
+        raise ConfigError(f"method: {functions[0]} is a function, which no settings file can hold; give the method itself, "
+                          f"train(method({config.method.name!r}, {functions[0]}=...))")  # fmt: skip
     made = method or method_by_name(config.method.name, **config.method.parameters)
     observed, key = torch.from_numpy(federation.observed), row_keys(federation.alignment)
     record = None if folder is None else Record.begin(folder, federation, config, resume=resume)

@@ -101,7 +101,8 @@ async def play(part: Part, net: Channel) -> Trained:
             best = await _stage(part, stage, net, state, progress, best)
             progress.stage, progress.epoch, progress.best = number + 1, 0, None
     state.train(False)
-    return Trained(state, progress.history, progress.best_epoch)
+    chosen = progress.best_epoch if part.settings.keep == "best" else -1
+    return Trained(state, progress.history, chosen)
 
 
 async def _stage(part: Part, stage: Stage, net: Channel, state: State, progress: Progress, best: Kept) -> Kept:

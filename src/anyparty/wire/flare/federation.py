@@ -26,7 +26,7 @@ import tomli_w
 from anyparty.errors import ConfigError
 from anyparty.terms import Roster
 from anyparty.wire.flare.ask import about, desk
-from anyparty.wire.flare.kits import LOOPBACK, OURS, dress, provision
+from anyparty.wire.flare.kits import OURS, dress, provision
 from anyparty.wire.flare.site import Site
 from anyparty.wire.flare.sites import processes, run_site, start, stop
 
@@ -44,20 +44,19 @@ def init(
     port: int = 8002,
     *,
     tables: Mapping[str, Path] | None = None,
-    scheme: str | None = None,
+    scheme: str = "grpc",
     site: Mapping[str, Any] | None = None,
 ) -> dict[str, Path]:
     """Make a federation's folder; return each party's kit.
 
     ``host`` is how the others reach the active party's machine; with a loopback address the server listens on nothing
-    else.  ``scheme`` is FLARE's driver, both with mutual TLS: ``tcp`` takes half the time of ``grpc`` and is the choice
-    on loopback; ``grpc``, elsewhere, is the one that a stranger who connects and says nothing cannot hold up.
+    else.  ``scheme`` is FLARE's driver, both with mutual TLS: ``tcp`` is a little faster, but a
+    stranger who connects and then says nothing can hold up others who want to connect; ``grpc`` has no such door.
     ``site`` are further settings for every party's ``anyparty.toml``.
 
     Raises:
         ConfigError: names that FLARE cannot take, a folder that holds a federation already, FLARE not installed.
     """
-    scheme = scheme or ("tcp" if host in LOOPBACK else "grpc")
     _checked(folder, roster, host, port, scheme)
     folder.mkdir(parents=True, exist_ok=True)
     kits = provision(folder, roster, host, port, scheme)

@@ -5,8 +5,8 @@ A party that waits for another asks it now and then whether it is alive; that is
 step blocks.  Silence for longer than ``Patience`` says means that the party is gone, for the rest of this run: it may
 have missed messages, so that it can only join again where a run begins (resuming).
 
-No socket, no FLARE here: see ``cell``.  Arrivals come on the carrier's threads; small messages leave on
-the caller's; one thread of its own sends the rest, asks, answers and repeats.
+No socket, no FLARE here: see ``seat``.  Arrivals come on the carrier's threads; small messages leave on the caller's;
+one thread of its own sends the rest, asks, answers and repeats.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Protocol
 from anyparty.errors import MessageError
 from anyparty.terms import Tensors
 from anyparty.wire.flare.note import PIECE_BYTES, Note
-from anyparty.wire.flare.peer import Item, Outgoing, Parcel, Patience, Peer, Traffic, Waiting
+from anyparty.wire.flare.peer import LONG_AGO, Item, Outgoing, Parcel, Patience, Peer, Traffic, Waiting
 from anyparty.wire.message import MOST_BYTES, Header, decode, encode
 
 LONGEST_REST_S = 0.25
@@ -71,8 +71,6 @@ class Post:
     def send(self, to: str, tag: str, tensors: Tensors) -> None:
         """Take a message to send; drop it where nobody is any more."""
         peer = self._peer(to)
-        if peer.gone:
-            return
         number = peer.sent[tag]
         header = Header(run=self.run, frm=self.me, to=to, tag=tag, number=number)
         data = encode(header, tensors, most_bytes=self.most_bytes)
@@ -136,6 +134,9 @@ class Post:
         with self._lock:
             if self._bye:
                 return
+            for peer in self.peers.values():
+                peer.owed |= dict.fromkeys(peer.owed, LONG_AGO)  # nothing more will go there for receipts to ride on
+            self._lock.notify_all()
             end = self.clock() + self.patience.flush_s
             while any(peer.out for peer in self.peers.values()) and self.clock() < end:
                 self._lock.wait(0.05)

@@ -1,0 +1,209 @@
+"""What a party keeps between epochs comes back bit for bit, or is refused with a sentence."""
+
+import json
+import pickle
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from anyparty.errors import ModelError
+from anyparty.methods.method import State
+from anyparty.nets.optimizer import Optimizer
+from anyparty.run.checkpoint import KEEP, Checkpoints, Progress, load_module, read, tensors_of, write
+from tests.worlds import same_bits, world
+
+OPTIMIZERS = {
+    "sgd": Optimizer(name="sgd", lr=0.1),
+    "momentum": Optimizer(name="sgd", lr=0.1, momentum=0.9),
+    "adam": Optimizer(name="adam", lr=0.1),
+    "adamw": Optimizer(name="adamw", lr=0.1, weight_decay=0.1),
+}
+PROGRESS = Progress(stage=0, epoch=4, best=0.25, best_epoch=2, history=[{"epoch": 1, "loss": 0.5}, {"epoch": 2}])
+
+
+def fresh(optimizer="adam", steps=0, seed=0):
+    """A party's networks, one with buffers and one whose parameters are frozen in part, after some steps."""
+    torch.manual_seed(seed)
+    encoder, heads = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 2)
+    heads.bias.requires_grad_(False)
+    state = State(world().seat("a"), {"encoder": encoder, "heads": heads})
+    for name, module in state.modules.items():
+        state.optimizers[name] = OPTIMIZERS[optimizer].build([p for p in module.parameters() if p.requires_grad])
+    for _ in range(steps):
+        step(state)
+    return state
+
+
+def step(state):
+    x = torch.linspace(-1, 1, 15).view(5, 3)
+    for optimizer in state.optimizers.values():
+        optimizer.zero_grad()
+    state.modules["heads"](state.modules["encoder"](x)).square().sum().backward()
+    for optimizer in state.optimizers.values():
+        optimizer.step()
+
+
+def weights(state):
+    return {f"{m}/{name}": t.clone() for m, module in state.modules.items() for name, t in module.state_dict().items()}
+
+
+class TestThereAndBack:
+    @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+    def test_training_goes_on_as_if_nothing_had_happened(self, name, tmp_path):
+        """Networks, buffers, moments and step counts of the optimizer: the next steps are the same to the last bit."""
+        state, kept = fresh(name, steps=3), Checkpoints(tmp_path)
+        kept.save(state, PROGRESS, {})
+        other = fresh(name, steps=5, seed=9)
+        kept.load(other, (0, 4))
+        for _ in range(3):
+            step(state)
+            step(other)
+        assert same_bits(weights(state), weights(other))
+
+    def test_before_the_first_step(self, tmp_path):
+        kept = Checkpoints(tmp_path)
+        kept.save(fresh(), Progress(), {})
+        progress, best = kept.load(fresh(seed=3), (0, 0))
+        assert (progress, best) == (Progress(), {})
+
+    def test_progress_and_the_best_networks(self, tmp_path):
+        state, kept = fresh(steps=2), Checkpoints(tmp_path)
+        best = {name: tensors_of(module) for name, module in state.modules.items()}
+        step(state)
+        kept.save(state, PROGRESS, best)
+        progress, came = kept.load(fresh(), (0, 4))
+        assert progress == PROGRESS
+        assert came.keys() == best.keys()
+        assert all(same_bits(came[name], best[name]) for name in best)
+
+    def test_numbers_that_json_does_not_know(self, tmp_path):
+        kept = Checkpoints(tmp_path)
+        kept.save(fresh(), Progress(epoch=4, history=[{"loss": float("inf"), "metric": float("nan")}]), {})
+        (record,) = kept.load(fresh(), (0, 4))[0].history
+        assert record["loss"] == float("inf")
+        assert record["metric"] != record["metric"]
+
+    def test_nothing_is_pickled(self, tmp_path):
+        kept = Checkpoints(tmp_path)
+        kept.save(fresh(steps=1), PROGRESS, {})
+        (path,) = kept.files()
+        with pytest.raises((pickle.UnpicklingError, ValueError, KeyError, EOFError)):
+            pickle.loads(path.read_bytes())  # noqa: S301 - that it is none is the point
+        with safe_open(path, framework="pt") as file:
+            assert json.loads(file.metadata()["anyparty"])["epoch"] == 4
+
+
+class TestFolder:
+    def save(self, folder, *moments):
+        kept = Checkpoints(folder)
+        for stage, epoch in moments:
+            kept.save(fresh(), Progress(stage=stage, epoch=epoch), {})
+        return kept
+
+    def test_the_last_two_remain(self, tmp_path):
+        kept = self.save(tmp_path, (0, 1), (0, 2), (0, 10), (0, 11))
+        assert kept.moments() == [(0, 10), (0, 11)]
+        assert len(list(tmp_path.iterdir())) == KEEP == 2
+
+    def test_later_stages_come_last(self, tmp_path):
+        assert self.save(tmp_path, (0, 200), (1, 3), (1, 100)).moments() == [(1, 3), (1, 100)]
+
+    def test_none_yet(self, tmp_path):
+        assert Checkpoints(tmp_path / "none").moments() == []
+
+    def test_other_files_in_the_folder_are_none_of_ours(self, tmp_path):
+        kept = self.save(tmp_path, (0, 1))
+        for name in ("notes.safetensors", "00-000009.part", "readme.txt", "model-best.safetensors"):
+            (tmp_path / name).write_bytes(b"")
+        assert kept.moments() == [(0, 1)]
+        self.save(tmp_path, (0, 2), (0, 3))
+        assert kept.moments() == [(0, 2), (0, 3)]
+        assert (tmp_path / "notes.safetensors").exists()
+
+    def test_a_write_that_was_cut_off_leaves_the_old_one(self, tmp_path, monkeypatch):
+        path = tmp_path / "x.safetensors"
+        write(path, {"w": torch.ones(2)}, {"n": 1})
+
+        def cut_off(tensors, beside, metadata):
+            beside.write_bytes(b"half")
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("anyparty.run.checkpoint.save_file", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            write(path, {"w": torch.zeros(2)}, {"n": 2})
+        tensors, about = read(path)
+        assert tensors["w"].tolist() == [1, 1]
+        assert about == {"n": 1}
+
+
+class TestRefusals:
+    @pytest.fixture
+    def path(self, tmp_path):
+        path = tmp_path / "00-000004.safetensors"
+        Checkpoints(tmp_path).save(fresh(steps=1), PROGRESS, {})
+        assert path.exists()
+        return path
+
+    def load(self, path, state=None):
+        return Checkpoints(path.parent).load(state or fresh(), (0, 4))
+
+    @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.99])
+    def test_cut_short(self, path, share):
+        whole = path.read_bytes()
+        path.write_bytes(whole[: int(share * len(whole))])
+        with pytest.raises(ModelError, match=r"00-000004.safetensors: this is not a whole file of anyparty's"):
+            self.load(path)
+
+    def test_bytes_after_the_end(self, path):
+        path.write_bytes(path.read_bytes() + b"more")
+        with pytest.raises(ModelError, match="not a whole file"):
+            self.load(path)
+
+    def test_another_format(self, path):
+        for foreign in (pickle.dumps({"epoch": 4}), b"PK\x03\x04 a zip, as torch.save writes", b"{}", b"\xff" * 100):
+            path.write_bytes(foreign)
+            with pytest.raises(ModelError, match="not a whole file of anyparty's"):
+                self.load(path)
+
+    def test_safetensors_of_somebody_else(self, path):
+        for metadata in (None, {"format": "pt"}, {"anyparty": "not json"}, {"anyparty": "[1]"}, {"anyparty": '{"a": 1}'}):
+            save_file({"w": torch.ones(2)}, path, metadata=metadata)
+            with pytest.raises(ModelError, match=r"00-000004.safetensors"):
+                self.load(path)
+
+    def test_none(self, path):
+        with pytest.raises(ModelError, match="00-000005.safetensors: no such file"):
+            Checkpoints(path.parent).load(fresh(), (0, 5))
+
+    def test_other_networks(self, path):
+        state = fresh()
+        state.modules["heads"] = nn.Linear(7, 2)
+        with pytest.raises(ModelError, match="(?s)its weights do not fit the networks that its settings describe.*size mismatch"):
+            self.load(path, state)
+
+    def test_a_tensor_too_few(self, path):
+        tensors, about = read(path)
+        del tensors["module/heads/weight"]
+        write(path, tensors, about)
+        with pytest.raises(ModelError, match="(?s)do not fit.*Missing key"):
+            self.load(path)
+
+    @pytest.mark.parametrize("break_it", ["momentum of another shape", "another optimizer", "a key of nonsense"])
+    def test_an_optimizer_of_somebody_else(self, path, break_it):
+        tensors, about = read(path)
+        if break_it == "momentum of another shape":
+            tensors["optimizer/heads/0/exp_avg"] = torch.zeros(9)
+        elif break_it == "another optimizer":
+            tensors = {k: t for k, t in tensors.items() if not k.startswith("optimizer/heads/0/exp_avg")}
+        else:
+            tensors["optimizer/heads/first/exp_avg"] = torch.zeros(9)
+        write(path, tensors, about)
+        with pytest.raises(ModelError, match=r"00-000004.safetensors.*optimizer"):
+            self.load(path)
+
+    def test_loading_a_module(self):
+        with pytest.raises(ModelError, match="shop.safetensors: its weights do not fit"):
+            load_module(nn.Linear(2, 2), {"weight": torch.zeros(2, 2)}, "shop.safetensors")

@@ -1,0 +1,293 @@
+"""A trained model: who takes part in an answer, and that it comes back from disk as it was, or not at all."""
+
+import json
+import shutil
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torch import nn
+
+from anyparty.errors import AnypartyError, ConfigError, ModelError, PredictionError, TableError
+from anyparty.methods.table import METHODS, method
+from anyparty.nets.lstm import LSTM
+from anyparty.nets.mlp import MLP
+from anyparty.run.federation import Federation
+from anyparty.run.model import Model
+from tests import worlds
+
+IDS = {"bank": range(60), "shop": range(20, 80), "lab": [*range(30, 70), *range(80, 90)]}
+SETTINGS = {"epochs": 2, "batch_size": 16, "validation": 0.0, "test": 0.2}
+
+
+def tables():
+    """Three parties with overlapping ids: 0-19 bank alone, 30-59 all three, 80-89 the lab alone."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(3, 90))
+    frames = {
+        "bank": pl.DataFrame({"id": np.arange(90), "income": x[0], "bad": np.where(x.sum(0) > 0, "yes", "no")}),
+        "shop": pl.DataFrame({"id": np.arange(90), "visits": x[1], "town": random.choice(["Ulm", "Bonn"], 90)}),
+        "lab": pl.DataFrame({"id": np.arange(90), "iron": x[2], "zinc": x[0] * x[1], "lead": x[1] - x[2]}),
+    }
+    return {name: frame.filter(pl.col("id").is_in(list(IDS[name]))) for name, frame in frames.items()}
+
+
+def trained(name="laser", encoder=None, **parameters):
+    made = Federation.from_tables(tables(), label="bad")
+    return made.train(name, parameters={"embedding": 4, **parameters}, encoder=encoder or MLP(hidden=(5,)), **SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def laser():
+    return trained()
+
+
+@pytest.fixture
+def saved(laser, tmp_path):
+    laser.save(tmp_path)
+    return tmp_path
+
+
+def answers(model, parties=None):
+    return worlds.answers_of(model.predict(tables(), parties))
+
+
+class TestProvenance:
+    def who(self, predictions):
+        return {
+            int(i): {name for name, here in zip(predictions.blocks, row, strict=True) if here}
+            for i, row in zip(predictions.ids, predictions.took_part.tolist(), strict=True)
+        }
+
+    def test_everybody_who_has_a_row_takes_part(self, laser):
+        expected = {i: {name for name in IDS if i in IDS[name]} for i in range(90)}
+        assert self.who(laser.predict(tables())) == expected
+
+    @pytest.mark.parametrize("parties", [("bank",), ("shop", "lab"), ("lab", "bank"), ("bank", "shop", "lab")])
+    def test_of_those_that_are_asked(self, laser, parties):
+        answered = laser.predict(tables(), parties)
+        assert self.who(answered) == {i: {name for name in parties if i in IDS[name]} for i in range(90)}
+        assert [name for name, here in zip(answered.blocks, answered.asked, strict=True) if here] == [
+            name for name in IDS if name in parties
+        ]
+        for n, i in enumerate(map(int, answered.ids)):
+            known = any(i in IDS[name] for name in parties)
+            assert bool(answered.answered[n]) is known
+            assert (n in answered.reasons) is not known
+            assert known or "has this row" in answered.reasons[n]
+        assert torch.isnan(answered.scores[~answered.answered]).all()
+
+    def test_a_party_without_a_table_is_absent(self, laser):
+        """Not to ask a party, and to have no table of it, is the same for the rows that remain."""
+        without = {name: table for name, table in tables().items() if name != "lab"}
+        one, two = laser.predict(without), laser.predict(tables(), ["bank", "shop"])
+        remain = [two.ids.index(i) for i in one.ids]
+        assert worlds.same_bits({"s": one.scores}, {"s": two.scores[remain]})
+        assert torch.equal(one.took_part, two.took_part[remain])
+
+    def test_without_the_party_that_holds_labels(self, laser):
+        answered = laser.predict({"lab": tables()["lab"]})
+        assert answered.answered.all()
+        assert answered.took_part.sum().item() == len(IDS["lab"])
+
+    def test_local_names_the_one_party_that_answers(self):
+        answered = trained("local").predict(tables())
+        for n, i in enumerate(map(int, answered.ids)):
+            first = next(name for name in IDS if i in IDS[name])
+            assert self.who(answered)[i] == {first}, n
+
+    def test_standard_says_why_a_row_has_no_number(self):
+        answered = trained("standard").predict(tables())
+        for n, i in enumerate(map(int, answered.ids)):
+            whole = all(i in IDS[name] for name in IDS)
+            assert bool(answered.answered[n]) is whole
+            assert whole or answered.reasons[n] == "Standard VFL needs every party's block of a row"
+        frame = answered.frame()
+        assert frame["prediction"].null_count() == 90 - 30
+        assert frame["reason"].null_count() == 30
+
+    def test_probabilities_are_probabilities(self, laser):
+        p = laser.predict_proba(tables())
+        assert p.shape == (90, 2)
+        assert np.allclose(p.sum(1), 1, atol=1e-5)
+
+
+class TestTablesAtPrediction:
+    def test_columns_in_another_order_and_extra_ones(self, laser):
+        other = tables()
+        other["shop"] = other["shop"].select("town", "id", "visits").with_columns(pl.lit(7).alias("extra"))
+        assert worlds.same_bits(worlds.answers_of(laser.predict(other)), answers(laser))
+
+    def test_a_missing_column(self, laser):
+        other = tables() | {"lab": tables()["lab"].drop("iron")}
+        with pytest.raises(TableError, match=r"party 'lab'.*'iron'"):
+            laser.predict(other)
+
+    def test_rows_may_come_in_any_order_and_ids_decide(self, laser):
+        other = {name: table.reverse() for name, table in tables().items()}
+        one, two = laser.predict(tables()), laser.predict(other)
+        assert one.ids == two.ids
+        assert torch.allclose(one.scores, two.scores, atol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("given", "parties", "sentence"),
+        [
+            (["bank", "shpo"], None, "the model has no party 'shpo'; did you mean 'shop'"),
+            (["bank"], ["bnak"], "the model has no party 'bnak'; did you mean 'bank'"),
+            (["bank"], ["shop"], "party 'shop' is to take part, but there is no table of it"),
+            ([], None, "no party with columns is to take part"),
+            (["bank"], [], "no party with columns is to take part"),
+        ],
+    )
+    def test_refused(self, laser, given, parties, sentence):
+        with pytest.raises(PredictionError, match=sentence):
+            laser.predict({name: tables().get(name) for name in given}, parties)
+
+    def test_scoring_needs_the_labels(self, laser):
+        with pytest.raises(PredictionError, match="labels are at 'bank': give its table too"):
+            laser.evaluate({"shop": tables()["shop"]})
+
+
+class Own(nn.Module):
+    """A user's network with a buffer, and with one tensor under two names."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.one, self.two = nn.Linear(inputs, inputs), nn.Linear(inputs, inputs)
+        self.two.weight = self.one.weight
+        self.norm, self.out = nn.BatchNorm1d(inputs), nn.Linear(inputs, outputs)
+
+    def forward(self, x):
+        return self.out(self.norm(self.two(torch.tanh(self.one(x)))))
+
+
+class TestThereAndBack:
+    @pytest.mark.parametrize("name", sorted(METHODS))
+    def test_the_same_bits(self, name, tmp_path):
+        model = trained(name, head_hidden=(3,))
+        model.save(tmp_path)
+        loaded = Model.load(tmp_path)
+        assert worlds.same_bits(answers(loaded), answers(model))
+        assert loaded.method == model.method
+        assert (loaded.task, loaded.roster, loaded.seed, loaded.best_epoch) == (
+            model.task, model.roster, model.seed, model.best_epoch
+        )  # fmt: skip
+
+    @pytest.mark.parametrize("encoder", [MLP(hidden=(4, 3), activation="gelu", norm=True, dropout=0.2), LSTM(steps=1)])
+    def test_encoders_told_as_data(self, encoder, tmp_path):
+        model = trained(encoder=encoder)
+        model.save(tmp_path)
+        assert worlds.same_bits(answers(Model.load(tmp_path)), answers(model))
+
+    def test_an_encoder_of_the_users_own(self, tmp_path):
+        model = trained(encoder={"shop": Own})
+        model.save(tmp_path)
+        with pytest.raises(ModelError, match=r"party 'shop' was trained with a network of its own.*encoders=\{'shop': "):
+            Model.load(tmp_path)
+        assert worlds.same_bits(answers(Model.load(tmp_path, encoders={"shop": Own})), answers(model))
+        with pytest.raises(ModelError, match="(?s)shop.*its weights do not fit"):
+            Model.load(tmp_path, encoders={"shop": MLP()})
+
+    def test_a_method_of_the_users_own(self, tmp_path):
+        made = method("laser", embedding=4, make_head=Own)
+        model = Federation.from_tables(tables(), label="bad").train(made, **SETTINGS)
+        model.save(tmp_path)
+        with pytest.raises(ModelError, match="trained with a method of the user's own; give it"):
+            Model.load(tmp_path)
+        assert worlds.same_bits(answers(Model.load(tmp_path, method=made)), answers(model))
+
+    def test_a_function_among_the_parameters_is_refused(self):
+        """No file could hold it: the model could not be saved."""
+        with pytest.raises(ConfigError, match=r"make_head is a function.*train\(method\('laser', make_head=...\)\)"):
+            trained(make_head=nn.Linear)
+
+    def test_regression(self, tmp_path):
+        given = tables()
+        given["bank"] = given["bank"].with_columns(pl.col("income").mul(3).add(7).alias("bad"))
+        model = Federation.from_tables(given, label="bad", task="regression").train("laser", **SETTINGS)
+        model.save(tmp_path)
+        assert worlds.same_bits(answers(Model.load(tmp_path)), answers(model))
+
+    def test_a_loaded_model_saves_the_same_files(self, saved, tmp_path):
+        Model.load(saved).save(tmp_path / "again")
+        for path in sorted((tmp_path / "again").rglob("*.*")):
+            assert path.read_bytes() == (saved / path.relative_to(tmp_path / "again")).read_bytes(), path
+
+    def test_each_party_keeps_its_own(self, saved, laser):
+        """No party's folder holds another's weights."""
+        for name, member in laser.members.items():
+            home = saved / "parties" / name
+            assert sorted(path.name for path in home.iterdir()) == ["model.safetensors", "party.json"]
+            size = sum(t.numel() * 4 for m in member.state.modules.values() for t in m.state_dict().values())
+            assert size < (home / "model.safetensors").stat().st_size < size + 1500
+
+
+class TestRefusals:
+    def load(self, folder, sentence):
+        with pytest.raises(ModelError, match=sentence):
+            Model.load(folder)
+
+    def test_no_model(self, tmp_path):
+        self.load(tmp_path / "nowhere", r"model.json: no such file; is .*nowhere a saved model")
+
+    @pytest.mark.parametrize("file", ["party.json", "model.safetensors"])
+    def test_a_missing_file(self, saved, file):
+        (saved / "parties" / "shop" / file).unlink()
+        self.load(saved, rf"shop/{file}: no such file")
+
+    def test_a_missing_party(self, saved):
+        shutil.rmtree(saved / "parties" / "lab")
+        self.load(saved, "lab/party.json: no such file")
+
+    @pytest.mark.parametrize("file", ["model.json", "parties/shop/party.json", "parties/shop/model.safetensors"])
+    @pytest.mark.parametrize("share", [0.0, 0.3, 0.98])
+    def test_cut_short(self, saved, file, share):
+        path = saved / file
+        whole = path.read_bytes()
+        path.write_bytes(whole[: int(share * len(whole))])
+        self.load(saved, path.name)
+
+    @pytest.mark.parametrize("file", ["model.json", "parties/shop/party.json"])
+    @pytest.mark.parametrize("content", ["[1, 2]", "3", "null", "{}", '{"format": 1}', '{"hello": "world"}', "\udcff"])
+    def test_foreign_json(self, saved, file, content):
+        (saved / file).write_bytes(content.encode(errors="surrogateescape"))
+        self.load(saved, "json")
+
+    def test_another_version(self, saved):
+        about = json.loads((saved / "model.json").read_text())
+        (saved / "model.json").write_text(json.dumps(about | {"format": 99}))
+        self.load(saved, "saved in format 99, this version reads format 1")
+
+    def test_another_partys_weights(self, saved):
+        """They would fit: shop, with two towns, and lab have blocks of three columns each."""
+        parties = saved / "parties"
+        shutil.copy(parties / "lab" / "model.safetensors", parties / "shop" / "model.safetensors")
+        self.load(saved, "shop/model.safetensors: the weights of party 'lab', not of 'shop'")
+
+    @pytest.mark.parametrize("file", ["model.json", "parties/shop/party.json"])
+    @pytest.mark.parametrize("value", [None, 3, -1, "text", [], {}, [1], {"a": 1}, 1e9])
+    def test_any_field_of_another_kind(self, saved, file, value):
+        """Whatever stands there: the model is loaded, or refused with one of our sentences."""
+        whole = json.loads((saved / file).read_text())
+        for path in _paths(whole):
+            broken = json.loads(json.dumps(whole))
+            at = broken
+            for key in path[:-1]:
+                at = at[key]
+            at[path[-1]] = value
+            (saved / file).write_text(json.dumps(broken))
+            try:
+                Model.load(saved)
+            except AnypartyError:
+                pass
+            except Exception as error:  # noqa: BLE001 - that is what is looked for
+                pytest.fail(f"{file} with {value!r} at {path}: {error!r}")
+
+
+def _paths(value, before=()):
+    """The way to every field, as keys."""
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in pairs:
+        yield (*before, key)
+        yield from _paths(inner, (*before, key))
