@@ -1,0 +1,121 @@
+"""Runs are recorded one by one, skipped when done, redone when half-written, and do not stop each other."""
+
+import json
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from anyparty import bench
+from anyparty.bench import compare, one, runner, suite
+from anyparty.errors import ConfigError
+
+
+def tiny(**changes) -> suite.Suite:
+    """Breast Cancer, which ships with a dependency: two methods, two epochs."""
+    entry = {
+        "metric": "client_accuracy", "unit": "accuracy, %", "batch_size": 64, "embedding": 4,
+        "encoder": {"hidden": [4]},
+        "methods": {
+            name: {"title": name.title(), "name": name, "epochs": 2, "optimizer": {"lr": 0.01}}
+            for name in ("laser", "standard")
+        },
+    }  # fmt: skip
+    return suite.Suite.model_validate(
+        {
+            "name": "tiny", "title": "Tiny", "paper": "None", "parties": [3], "train_missing": ["0.1"],
+            "test_missing": ["0.0", "0.5"], "differs": ["In all."], "datasets": {"breast-cancer": entry},
+            "published": {"breast-cancer": {"laser": {"0.1": [[10.0, 0.5], [99.9, 50.0]]}}}, **changes,
+        }
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory) -> tuple[Path, list[suite.Run], runner.Result]:
+    folder = tmp_path_factory.mktemp("runs")
+    runs = list(suite.runs(tiny(), seeds=2))
+    return folder, runs, runner.run_all(runs, folder)
+
+
+def test_a_record_for_every_run(done):
+    folder, runs, result = done
+    assert not result.failed
+    assert set(result.records) == {run.key for run in runs} == {path.name for path in folder.iterdir() if path.is_dir()}
+
+
+def test_what_is_done_is_skipped_and_what_is_half_written_redone(done):
+    folder, runs, _ = done
+    records = [folder / run.key / "record.json" for run in runs]
+    before = {path: path.stat().st_mtime_ns for path in records}
+    records[0].write_text(records[0].read_text()[:40])
+    result = runner.run_all(runs, folder)
+    assert len(result.records) == len(runs)
+    changed = [path for path in records if path.stat().st_mtime_ns != before[path]]
+    assert changed == [records[0]]
+    assert set(json.loads(records[0].read_text())["scores"]) == {"0.0", "0.5"}
+
+
+def test_a_failed_run_is_named_and_does_not_stop_the_others(done, tmp_path):
+    _, runs, _ = done
+    broken = next(run for run in runs if run.seed == 0 and run.method == "laser")
+    broken.settings["optimizer"] = {"lr": -1.0}
+    try:
+        result = runner.run_all([broken, next(run for run in runs if run.method == "standard")], tmp_path)
+    finally:
+        broken.settings["optimizer"] = {"lr": 0.01}
+    assert len(result.records) == 1
+    (sentence,) = result.failed.values()
+    assert "lr must be a positive number" in sentence
+
+
+def test_two_suites_in_one_folder_are_refused(done, tmp_path):
+    _, runs, _ = done
+    with FileLock(tmp_path / ".lock"), pytest.raises(ConfigError, match="another suite is at work here"):
+        runner.run_all(runs, tmp_path)
+
+
+def test_the_same_seed_draws_the_same_masks_for_every_method(done):
+    _, _, result = done
+    for seed in (0, 1):
+        masks = {
+            tuple(s["missing"] for s in r["scores"].values())
+            for r in result.records.values()
+            if r["run"]["seed"] == seed
+        }
+        assert len(masks) == 1
+
+
+def test_the_table_sets_both_beside_each_other(done):
+    _, _, result = done
+    made = tiny()
+    cells = compare.cells(made, result.records)
+    assert len(cells) == 4
+    far, near = (cell for cell in cells if cell.method == "laser")
+    assert far.outside
+    assert not near.outside
+    assert far.difference == pytest.approx(far.ours[0] - 10.0)
+    text = compare.markdown(made, cells, {"seeds": "2"})
+    assert f"{far.ours[0]:.1f} ± {far.ours[1]:.1f}** ▲" in text or f"{far.ours[0]:.1f} ± {far.ours[1]:.1f} ▲" in text
+    assert "| *paper* | 10.0 ± 0.5 | 99.9 ± 50.0 | |" in text
+    assert "- In all." in text
+    assert compare.as_csv(cells).count("\n") == 5
+
+
+def test_plots_are_written(done, tmp_path):
+    made = tiny()
+    compare.plot(made, compare.cells(made, done[2].records), tmp_path / "plot")
+    assert (tmp_path / "plot.png").stat().st_size > 5000
+    assert "<svg" in (tmp_path / "plot.svg").read_text()
+
+
+def test_a_data_set_that_is_not_there(tmp_path):
+    report = bench.run("laser-table1", datasets=["hapt"], methods=["laser"], seeds=1, quick=True,
+                       data_dir=tmp_path, folder=tmp_path / "runs")  # fmt: skip
+    assert len(report.failed) == 3
+    assert all("hapt" in why for why in report.failed.values())
+
+
+def test_mechanisms_are_named_as_text():
+    assert str(one.mechanism_of("0.25")) == str(one.mechanism_of(" 0.25"))
+    with pytest.raises(ConfigError, match="no missingness 'betta'; did you mean 'beta'"):
+        one.mechanism_of("betta")

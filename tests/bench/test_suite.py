@@ -1,0 +1,60 @@
+"""Suites are data: they load, name what exists, and every run is known by what decides its result."""
+
+import pytest
+
+from anyparty.bench import suite
+from anyparty.errors import ConfigError
+from anyparty.methods.table import METHODS, method
+from anyparty.tables import datasets
+
+
+@pytest.mark.parametrize("name", suite.names())
+def test_every_run_of_a_suite_could_be_made(name):
+    made = suite.load(name)
+    for run in suite.runs(made, seeds=1):
+        assert run.dataset in datasets.NAMES
+        assert run.settings["name"] in METHODS
+        method(run.settings["name"], **run.settings["parameters"])
+    for dataset, tables in made.published.items():
+        for published in tables.values():
+            assert set(published) == set(made.train_missing)
+            assert all(len(cells) == len(made.test_missing) for cells in published.values())
+        assert set(tables) <= set(made.datasets[dataset].methods)
+
+
+def test_keys_differ_exactly_where_results_do():
+    made = suite.load("laser-table1")
+    runs = list(suite.runs(made, seeds=2))
+    assert len({run.key for run in runs}) == len(runs)
+    again = list(suite.runs(made, seeds=2))
+    assert [run.key for run in runs] == [run.key for run in again]
+    quick = list(suite.runs(made, seeds=2, quick=True))
+    assert not {run.key for run in runs} & {run.key for run in quick}
+
+
+def test_changes_for_a_share_of_missing_blocks():
+    made = suite.load("laser-table1")
+    of = {run.missing: run.settings for run in suite.runs(made, datasets=["hapt"], methods=["laser"], seeds=1)}
+    assert of["0.1"]["optimizer"]["lr"] == 0.03
+    assert (of["0.5"]["optimizer"]["lr"], of["0.5"]["optimizer"]["momentum"]) == (0.02, 0.7)
+    assert of["0.5"]["optimizer"]["weight_decay"] == 1e-4
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda: suite.load("laser-tabel1"), "no suite 'laser-tabel1'; did you mean 'laser-table1'?"),
+        (
+            lambda: list(suite.runs(suite.load("laser-table1"), datasets=["hatp"])),
+            "no data set 'hatp'; did you mean 'hapt'?",
+        ),
+        (
+            lambda: list(suite.runs(suite.load("laser-table1"), methods=["lazer"])),
+            "no method 'lazer'; did you mean 'laser'?",
+        ),
+    ],
+)
+def test_what_does_not_exist(ask, said):
+    with pytest.raises(ConfigError) as caught:
+        ask()
+    assert said in str(caught.value)

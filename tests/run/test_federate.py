@@ -1,0 +1,72 @@
+"""Real processes: kits, mutual TLS, private alignment, training; the same weights as in one process."""
+
+import socket
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from anyparty import config as settings
+from anyparty.errors import ConfigError
+from anyparty.run import federate
+from anyparty.run.house import train_at_home
+from anyparty.wire import inproc
+from tests.run.test_house import NAMES, weights, world
+
+pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+
+from anyparty.wire.flare import federation as flare
+from anyparty.wire.flare.site import Site
+
+
+def written(home: Path) -> Path:
+    """Write the settings of three parties whose tables lie beside them."""
+    world(home)
+    groups = [f'[parties.{name}]\ntable = "{name}/table.csv"' for name in NAMES]
+    text = '[federation]\nlabel = "y"\nactive = "bank"\n[method]\nembedding = 8\n[train]\nepochs = 3\n'
+    path = home / "federation.toml"
+    path.write_text(text + "\n".join(groups))
+    return path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_parties_apart_cannot_look_for_labels(tmp_path):
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace('active = "bank"\n', ""))
+    with pytest.raises(ConfigError, match=r"name the party that leads, federation\.active"):
+        federate.init(path, tmp_path / "house")
+
+
+@pytest.mark.net
+def test_the_weights_equal_those_of_one_process_bit_for_bit(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    path, house = written(tmp_path), tmp_path / "house"
+    federate.init(path, house, port=free_port())
+    try:
+        flare.start(house)
+        ended = federate.train(house, path)
+    finally:
+        flare.stop(house)
+    assert ended.status == "FINISHED:COMPLETED"
+    assert {name: outcome["error"] for name, outcome in ended.outcomes.items()} == dict.fromkeys(NAMES, "")
+    assert not flare.processes(house)
+
+    apart = {name: Site.read((house / "kits" / name).resolve()) for name in NAMES}
+    together = {}
+    for name, site in apart.items():
+        together[name] = site.model_copy(update={"folder": tmp_path / "together" / name})
+        together[name].folder.mkdir(parents=True)
+        kept = (site.folder / "alignment.safetensors").read_bytes()
+        (together[name].folder / "alignment.safetensors").write_bytes(kept)
+    resolved = settings.load(path)
+    inproc.play({name: partial(_part, site, resolved) for name, site in together.items()})
+    assert weights(together) == weights(apart)
+
+
+def _part(site, config, net):
+    return train_at_home(site, config, net)

@@ -1,0 +1,161 @@
+"""A party at home: the same run as a simulation's, with nothing but messages between the houses."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from anyparty.config import Config
+from anyparty.errors import ConfigError, ResumeError
+from anyparty.run.house import train_at_home
+from anyparty.wire import inproc
+
+NAMES = ("bank", "shop", "clinic")
+
+
+@dataclass(frozen=True)
+class Site:
+    party: str
+    table: Path | None
+    folder: Path
+    active: str = "bank"
+    parties: tuple[str, ...] = NAMES
+
+
+def world(home: Path, n: int = 240) -> dict[str, Site]:
+    """Three houses with partly the same people; what decides the label is at the shop."""
+    rng = np.random.default_rng(3)
+    x, ids = rng.normal(size=(n, 4)), [f"person {i}" for i in range(n)]
+    frames = {
+        "bank": pl.DataFrame({"id": ids, "income": x[:, 0], "y": (x[:, 1] > 0).astype(int)}),
+        "shop": pl.DataFrame({"id": ids, "spent": x[:, 1], "visits": x[:, 2]}),
+        "clinic": pl.DataFrame({"id": ids, "pulse": x[:, 3]}),
+    }
+    sites = {}
+    for place, (name, frame) in enumerate(frames.items()):
+        (home / name).mkdir(parents=True)
+        frame.sample(fraction=0.8, seed=place, shuffle=True).write_csv(home / name / "table.csv")
+        sites[name] = Site(name, home / name / "table.csv", home / name / "runs")
+    return sites
+
+
+def settings(**train) -> Config:
+    return Config.of(
+        {
+            "federation": {"label": "y", "active": "bank"},
+            "parties": {name: {} for name in NAMES},
+            "method": {"embedding": 8},
+            "train": {"epochs": 6, "checkpoint_every": 2, **train},
+            "optimizer": {"lr": 0.01},
+        }
+    )
+
+
+def run(sites: dict[str, Site], config: Config, wrap=lambda channel: channel, **how):
+    def part(site: Site, net):
+        return train_at_home(site, config, net, **how)
+
+    return inproc.play({name: partial(part, site) for name, site in sites.items()}, wrap)
+
+
+def weights(sites: dict[str, Site]) -> dict[str, bytes]:
+    return {n: (site.folder / "parties" / n / "model.safetensors").read_bytes() for n, site in sites.items()}
+
+
+def test_the_houses_train_and_keep_their_own(tmp_path):
+    sites = world(tmp_path)
+    told = run(sites, settings(epochs=30))
+    assert told["bank"]["evaluation"]["overall"]["accuracy"] > 0.8
+    assert told["shop"]["evaluation"] is None
+    for name, site in sites.items():
+        assert [path.name for path in (site.folder / "parties").iterdir()] == [name]
+    assert '"classes"' not in (sites["shop"].folder / "model.json").read_text()
+
+
+def test_an_alignment_that_is_kept_makes_the_run_a_function_of_its_seed(tmp_path):
+    sites = world(tmp_path)
+    run(sites, settings())
+    first = weights(sites)
+    run(sites, settings())
+    assert weights(sites) == first
+
+
+def test_a_changed_table_is_aligned_anew(tmp_path):
+    sites = world(tmp_path)
+    run(sites, settings())
+    kept = {name: (site.folder / "alignment.safetensors").read_bytes() for name, site in sites.items()}
+    frame = pl.read_csv(sites["shop"].table)
+    frame.head(150).write_csv(sites["shop"].table)
+    run(sites, settings())
+    assert all((site.folder / "alignment.safetensors").read_bytes() != kept[name] for name, site in sites.items())
+
+
+def test_resume_goes_on_to_the_same_weights(tmp_path):
+    sites = world(tmp_path)
+    run(sites, settings())
+    whole = weights(sites)
+    for site in sites.values():  # as after a crash in the fifth epoch: the last checkpoint is of the fourth
+        (site.folder / "checkpoints" / "00-000006.safetensors").unlink()
+        (site.folder / "parties" / site.party / "model.safetensors").unlink()
+    run(sites, settings(), resume=True)
+    assert weights(sites) == whole
+
+
+def test_resume_is_refused_where_a_table_changed(tmp_path):
+    sites = world(tmp_path)
+    run(sites, settings())
+    frame = pl.read_csv(sites["clinic"].table)
+    frame.head(100).write_csv(sites["clinic"].table)
+    with pytest.raises(ResumeError, match=r"alignment is not that of the run at \['clinic'\]"):
+        run(sites, settings(), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"table": None}, "party 'shop': its own settings name no table"),
+        ({"parties": ("bank", "shop")}, "the settings name party 'clinic', the federation has"),
+    ],
+)
+def test_what_a_site_must_say(tmp_path, change, said):
+    sites = world(tmp_path)
+    sites["shop"] = replace(sites["shop"], **change)
+    with pytest.raises(ConfigError, match=said):
+        run(sites, settings())
+
+
+def test_nothing_that_crosses_holds_a_feature_a_label_or_an_id(tmp_path):
+    sites, seen = world(tmp_path), []
+
+    class Ear:
+        def __init__(self, channel):
+            self.channel, self.me = channel, channel.me
+
+        async def send(self, to, tag, tensors):
+            seen.append((self.me, to, tag, {name: tensor.clone() for name, tensor in tensors.items()}))
+            await self.channel.send(to, tag, tensors)
+
+        async def recv(self, *what):
+            return await self.channel.recv(*what)
+
+        async def close(self):
+            await self.channel.close()
+
+    run(sites, settings(epochs=2), wrap=Ear)
+    assert {tag for _, _, tag, _ in seen} >= {"embedding", "gradient", "setup", "plan", "align-tokens"}
+    frames = {name: pl.read_csv(site.table) for name, site in sites.items()}
+    for sender, _, tag, tensors in seen:
+        own = frames[sender]
+        values = own.select(pl.col(pl.Float64)).to_numpy().ravel()
+        scaled = (values - values.mean()) / values.std()
+        for tensor in tensors.values():
+            raw = tensor.contiguous().numpy().tobytes()
+            assert not any(text.encode() in raw for text in own["id"].head(20)), tag
+            for kind in (np.float32, np.float64):
+                assert not any(value.astype(kind).tobytes() in raw for value in values[:20]), tag
+            if tensor.dtype == torch.float32:
+                assert not np.isin(scaled[:20].astype(np.float32), tensor.numpy()).any(), tag
