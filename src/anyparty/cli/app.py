@@ -11,6 +11,8 @@ import typer
 from rich.console import Console
 
 import anyparty
+from anyparty.cli.bench import bench
+from anyparty.cli.federate import federate, party
 from anyparty.cli.guard import STOPPED, say, sentences
 
 app = typer.Typer(
@@ -169,6 +171,11 @@ def demo(
     from anyparty import demo as study
 
     study.run(folder, seeds=seeds, console=Console())
+
+
+app.command()(bench)
+app.add_typer(federate, name="federate")
+app.add_typer(party, name="party")
 
 
 def _how_to_go_on(config: Path, changes: list[str], run: Path | None, folder: Path) -> str:

@@ -1,0 +1,35 @@
+"""The commands that came with suites and federations: what they say when asked for what is not there."""
+
+import pytest
+from typer.testing import CliRunner
+
+from anyparty.cli import app
+
+runner = CliRunner()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bench", "laser-tabel1"], "no suite 'laser-tabel1'; did you mean 'laser-table1'?"),
+        (["bench", "laser-table1", "--dataset", "hatp"], "no data set 'hatp'; did you mean 'hapt'?"),
+        (["bench", "laser-table1", "--method", "lazer"], "no method 'lazer'; did you mean 'laser'?"),
+        (["federate", "init", "none.toml", "house"], "no such settings file"),
+        (["federate", "status", "nowhere"], "nowhere"),
+        (["party", "start", "nowhere"], "nowhere"),
+    ],
+)
+def test_a_sentence_and_no_stack_trace(words, said):
+    result = runner.invoke(app, words)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_suite_without_its_data_names_every_run_that_failed(tmp_path):
+    words = ["bench", "laser-table1", "--dataset", "hapt", "--method", "laser", "--seeds", "1", "--quick"]
+    result = runner.invoke(app, [*words, "--folder", str(tmp_path / "runs"), "--data-dir", str(tmp_path)])
+    assert result.exit_code == 2
+    assert result.stderr.count("hapt-laser-k4-") >= 3
+    assert "UCI 341" in result.stderr
+    assert "0 of 3 done, 3 failed" in result.stdout
