@@ -47,7 +47,7 @@ def measure(name: str, K: int, missing: float, threads: int, quick: bool) -> lis
         "coroutines": Coroutines(Model.of(world, name)),
     }
     with torch_threads(threads):
-        times = alternate(every, 5 if quick else 41, 0.03 if quick else 0.12)
+        times = alternate(every, 5 if quick else 25, 0.03 if quick else 0.12)
     ratio = times.ratio("coroutines", "one graph")
     return [
         str(times.milliseconds("one graph")), str(times.milliseconds("coroutines")), str(ratio),

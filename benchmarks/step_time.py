@@ -23,11 +23,11 @@ def main(*, quick: bool) -> None:
     page.say(
         "HAPT's shapes: 560 features in K equal blocks, encoders of hidden 128, 128 and embedding 128, 12 classes, "
         "batch 128, SGD with momentum. All parties are coroutines in one process, channels guarded and counted as in a "
-        "run. Ratios are medians over rounds in which the contenders take turns, quartiles in brackets. Standard VFL "
-        "With one torch thread, times are that thread's own; with two, of the clock on the wall. Standard VFL "
-        "always trains on rows that everybody has. *plain loop* is LASER-VFL written as a loop over heads and sampled "
-        "subsets in one autograd graph, without parties or messages (`benchmarks/trainers.py`); *one graph* is our "
-        "own loss in such a graph: the like-for-like neighbour of the plain loop."
+        "run. Ratios are medians over rounds in which the contenders take turns, quartiles in brackets. With one torch "
+        "thread, times are that thread's own; with two, of the clock on the wall. Standard VFL always trains on rows "
+        "that everybody has. *plain loop* is LASER-VFL written as a loop over heads and sampled subsets in one "
+        "autograd graph, without parties or messages (`benchmarks/trainers.py`); *one graph* is our own loss in such a "
+        "graph: the like-for-like neighbour of the plain loop."
     )
     for threads in (1,) if quick else (1, 2):
         rows = []

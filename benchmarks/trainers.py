@@ -16,7 +16,7 @@ from torch.nn import functional
 from anyparty.methods.fusion import Fusion
 from anyparty.methods.laser import size_weights
 from anyparty.methods.method import Batch
-from anyparty.methods.split import Gathered, encode
+from anyparty.methods.split import Gathered
 from anyparty.nets.stacked import StackedMLP
 from anyparty.terms import Channel
 from anyparty.wire import inproc
@@ -176,9 +176,11 @@ def _encoded(model: Model, batch: Batch) -> Gathered:
     assert model.world.lead.observed is not None
     there = Gathered(observed=model.world.lead.observed[batch.rows])
     for name in model.world.roster.blocks:
-        own = encode(model.states[name], model.world.rows[name], batch)
-        if own is not None:
-            there.parts[name] = own
+        block = model.world.rows[name].block
+        assert block is not None
+        x, held = block.take(batch.rows)
+        if len(held):
+            there.parts[name] = (held, model.states[name].modules["encoder"](x))
     return there
 
 

@@ -9,7 +9,7 @@ import random
 import types
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -199,7 +199,9 @@ class Table:
         return self.carrier(parts, wrap)
 
 
-def begin(method: Method, of: World, *, seed: int = 0, encoder: Any = SMALL, optimizer: Optimizer = SGD) -> dict[str, State]:
+def begin(
+    method: Method, of: World, *, seed: int = 0, encoder: Any = SMALL, optimizer: Optimizer = SGD
+) -> dict[str, State]:
     """Every party's networks at the start."""
     states = {name: method.begin(of.seat(name, encoder, optimizer), Seeds(seed)) for name in of.roster.names}
     for state in states.values():
@@ -351,16 +353,20 @@ async def _seated(channel: Channel, part: Playing) -> Any:
         await channel.close()
 
 
-def by_hand(parts: Mapping[str, Playing], wrap: Callable[[Channel], Channel] = lambda c: c, *, seed: int = 0) -> dict[str, Any]:
+def by_hand(
+    parts: Mapping[str, Playing], wrap: Callable[[Channel], Channel] = lambda c: c, *, seed: int = 0
+) -> dict[str, Any]:
     """Advance the parties one at a time, in an order drawn by ``seed``, until all are done."""
-    lots, lanes, gone = random.Random(seed), defaultdict(deque), set()
+    lots, lanes, gone = random.Random(seed), defaultdict(deque), set()  # noqa: S311 - whose turn it is is no secret
     running = {name: _seated(wrap(ByHand(name, lanes, gone)), part) for name, part in parts.items()}
     waits: dict[str, tuple[str, str, str] | None] = dict.fromkeys(running)
     done: dict[str, Any] = {}
     while running:
         ready = [name for name in running if waits[name] is None or lanes[waits[name]] or waits[name][0] in gone]
         if not ready:
-            stuck = "; ".join(f"{to} waits for {tag!r} from {frm}" for frm, to, tag in sorted(waits[n] for n in running))
+            stuck = "; ".join(
+                f"{to} waits for {tag!r} from {frm}" for frm, to, tag in sorted(waits[n] for n in running)
+            )
             _drop(running)
             raise Deadlock(f"no party can go on: {stuck}")
         name = lots.choice(ready)

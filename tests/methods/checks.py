@@ -90,9 +90,7 @@ class Case:
         return stage.rows(of.rows[of.roster.active]).nonzero().squeeze(1)
 
     def train(self, of: World, **settings: Any) -> dict[str, Any]:
-        return worlds.train(
-            self.make(), of, **{"encoder": self.encoder, "optimizer": self.optimizer, **settings}
-        )
+        return worlds.train(self.make(), of, **{"encoder": self.encoder, "optimizer": self.optimizer, **settings})
 
     def begin(self, of: World, **settings: Any) -> dict[str, Any]:
         return worlds.begin(self.make(), of, **{"encoder": self.encoder, "optimizer": self.optimizer, **settings})
@@ -171,9 +169,7 @@ def check_says_what_it_can(case: Case, folder: Path) -> None:
 
 def check_only_declared_messages_cross(case: Case, folder: Path) -> None:
     of, made, at = case.draw(), case.make(), Table()
-    states = case.begin(of)
-    worlds.step(made, of, states, case.trainable(of), at=at)
-    worlds.predict(made, of, states, at=at)
+    _step_and_predict(case, of, at)
     assert at.notes
     crossed = set()
     for sender, to, tag, _ in at.notes:
@@ -186,16 +182,19 @@ def check_only_declared_messages_cross(case: Case, folder: Path) -> None:
     for message in crossed:  # and whoever sends what is not declared is stopped
         fewer = Table(declared=[other for other in made.can.messages if other.tag != message.tag])
         with pytest.raises(MessageError, match=f"tried to send '{message.tag}'.* does not declare"):
-            worlds.step(made, of, case.begin(of), case.trainable(of), at=fewer)
-            worlds.predict(made, of, states, at=fewer)
+            _step_and_predict(case, of, fewer)
         assert all(tag != message.tag for _, _, tag, _ in fewer.notes)
 
 
-def check_no_message_holds_a_cell_a_label_or_an_id(case: Case, folder: Path) -> None:
-    of, made, at = case.draw(), case.make(), Table()
+def _step_and_predict(case: Case, of: World, at: Table) -> None:
     states = case.begin(of)
-    worlds.step(made, of, states, case.trainable(of), at=at)
-    worlds.predict(made, of, states, at=at)
+    worlds.step(case.make(), of, states, case.trainable(of), at=at)
+    worlds.predict(case.make(), of, states, at=at)
+
+
+def check_no_message_holds_a_cell_a_label_or_an_id(case: Case, folder: Path) -> None:
+    of, at = case.draw(), Table()
+    _step_and_predict(case, of, at)
     secret = torch.cat([x.flatten() for x in of.x.values()])
     if of.task.kind == "regression":
         secret = torch.cat([secret, of.y, of.y * of.task.scale + of.task.mean])

@@ -225,7 +225,9 @@ class Joint:
         return lambda b, m: orders[b, m]
 
 
-def joint_gradients(method: Split, of: World, states: Mapping[str, State], batch: Batch) -> tuple[float, dict[str, Tensor]]:
+def joint_gradients(
+    method: Split, of: World, states: Mapping[str, State], batch: Batch
+) -> tuple[float, dict[str, Tensor]]:
     """The loss of a batch and its derivative by every parameter of every party."""
     joint = Joint(method, of, states)
     loss, parameters = joint.loss(batch), joint.parameters()

@@ -59,14 +59,13 @@ class TestUnbiased:
         made = method("laser", embedding=5, normalize=normalize, **parameters)
         owners = made.rule.owners(of.roster)
         rows = made.rule.trains_on(of.roster, of.observed).nonzero().squeeze(1)
-        losses, gradients = [], []
+        losses, gradients, drawn = [], [], []
         for order in orders_of(FOUR[rows], owners):
-            drawn = []
             monkeypatch.setattr(laser, "draw_order", lambda *given, order=order: drawn.append(given) or order)
             states = worlds.begin(made, of)
             losses.append(worlds.step(made, of, states, rows))
             gradients.append(worlds.gradients(states))
-            assert len(drawn) == 1
+        assert len(drawn) == 6
         joint = Joint(made, of, worlds.begin(made, of))
         exact = joint.laser_exact(rows.tolist(), normalize=normalize)
         parameters = joint.parameters()
@@ -103,7 +102,7 @@ class TestDraws:
 
     @pytest.mark.parametrize("O", [(0, 1, 2, 3), (0, 1, 3), (1, 2)])
     @pytest.mark.parametrize("draws", [4_000, pytest.param(200_000, marks=pytest.mark.slow)])
-    def test_each_prefix_is_uniform_over_the_subsets_of_its_size(self, O, draws):  # noqa: N803, E741
+    def test_each_prefix_is_uniform_over_the_subsets_of_its_size(self, O, draws):  # noqa: E741
         """A chi-square over the comb(|O|-1, i-1) subsets of size i that contain m, at five standard deviations."""
         observed = torch.zeros(draws, 4, dtype=torch.bool)
         observed[:, list(O)] = True
@@ -204,7 +203,7 @@ class TestByHand:
         monkeypatch.setattr(laser, "draw_order", lambda *_: order)
         for normalize, expected in ((False, 144.5), (True, 144.5 / 7)):
             made = method("laser", embedding=1, normalize=normalize)
-            states = worlds.begin(made, of, encoder=lambda i, o: torch.nn.Identity())
+            states = worlds.begin(made, of, encoder=torch.nn.Identity)
             with torch.no_grad():
                 states["a"].modules["heads"].first.weight.fill_(1.0)
                 states["a"].modules["heads"].first.bias.zero_()

@@ -221,7 +221,7 @@ class TestNumbersByHand:
         """
         of = world(K=2, N=1, d=2, classes=2, observed=torch.ones(1, 2, dtype=torch.bool))
         made = method("laser", embedding=2, normalize=False)
-        states = worlds.begin(made, of, encoder=lambda i, o: torch.nn.Identity())
+        states = worlds.begin(made, of, encoder=torch.nn.Identity)
         heads, (xa, xb), y = states["a"].modules["heads"].first, (of.x["a"][0], of.x["b"][0]), int(of.y[0])
 
         def loss(m, u):

@@ -13,7 +13,7 @@ class TestRates:
         assert [Optimizer(lr=0.3).rate(epoch, 9) for epoch in (0, 4, 8)] == [0.3] * 3
 
     def test_cosine(self):
-        """Four epochs from 1: (1 + cos(pi e/4)) / 2 = 1, 0.8536, 0.5, 0.1464; to a share of 0.2: 0.2 + 0.8 times that."""
+        """Of four epochs: (1 + cos(pi e/4)) / 2 = 1, 0.8536, 0.5, 0.1464; to a fifth: 0.2 + 0.8 times that."""
         plain = [Optimizer(lr=1.0, schedule="cosine").rate(epoch, 4) for epoch in range(4)]
         assert plain == pytest.approx([1, 0.853553, 0.5, 0.146447], abs=1e-6)
         ends = [Optimizer(lr=2.0, schedule="cosine", final=0.2).rate(epoch, 4) for epoch in (0, 2, 4)]

@@ -169,26 +169,34 @@ class TestRefusals:
                 self.load(path)
 
     def test_safetensors_of_somebody_else(self, path):
-        for metadata in (None, {"format": "pt"}, {"anyparty": "not json"}, {"anyparty": "[1]"}, {"anyparty": '{"a": 1}'}):
+        for metadata in (
+            None,
+            {"format": "pt"},
+            {"anyparty": "not json"},
+            {"anyparty": "[1]"},
+            {"anyparty": '{"a": 1}'},
+        ):
             save_file({"w": torch.ones(2)}, path, metadata=metadata)
             with pytest.raises(ModelError, match=r"00-000004.safetensors"):
                 self.load(path)
 
     def test_none(self, path):
-        with pytest.raises(ModelError, match="00-000005.safetensors: no such file"):
+        with pytest.raises(ModelError, match=r"00-000005.safetensors: no such file"):
             Checkpoints(path.parent).load(fresh(), (0, 5))
 
     def test_other_networks(self, path):
         state = fresh()
         state.modules["heads"] = nn.Linear(7, 2)
-        with pytest.raises(ModelError, match="(?s)its weights do not fit the networks that its settings describe.*size mismatch"):
+        with pytest.raises(
+            ModelError, match=r"(?s)its weights do not fit the networks that its settings describe.*size mismatch"
+        ):
             self.load(path, state)
 
     def test_a_tensor_too_few(self, path):
         tensors, about = read(path)
         del tensors["module/heads/weight"]
         write(path, tensors, about)
-        with pytest.raises(ModelError, match="(?s)do not fit.*Missing key"):
+        with pytest.raises(ModelError, match=r"(?s)do not fit.*Missing key"):
             self.load(path)
 
     @pytest.mark.parametrize("break_it", ["momentum of another shape", "another optimizer", "a key of nonsense"])
@@ -205,5 +213,5 @@ class TestRefusals:
             self.load(path)
 
     def test_loading_a_module(self):
-        with pytest.raises(ModelError, match="shop.safetensors: its weights do not fit"):
+        with pytest.raises(ModelError, match=r"shop.safetensors: its weights do not fit"):
             load_module(nn.Linear(2, 2), {"weight": torch.zeros(2, 2)}, "shop.safetensors")

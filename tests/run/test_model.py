@@ -183,10 +183,12 @@ class TestThereAndBack:
     def test_an_encoder_of_the_users_own(self, tmp_path):
         model = trained(encoder={"shop": Own})
         model.save(tmp_path)
-        with pytest.raises(ModelError, match=r"party 'shop' was trained with a network of its own.*encoders=\{'shop': "):
+        with pytest.raises(
+            ModelError, match=r"party 'shop' was trained with a network of its own.*encoders=\{'shop': "
+        ):
             Model.load(tmp_path)
         assert worlds.same_bits(answers(Model.load(tmp_path, encoders={"shop": Own})), answers(model))
-        with pytest.raises(ModelError, match="(?s)shop.*its weights do not fit"):
+        with pytest.raises(ModelError, match=r"(?s)shop.*its weights do not fit"):
             Model.load(tmp_path, encoders={"shop": MLP()})
 
     def test_a_method_of_the_users_own(self, tmp_path):
@@ -266,9 +268,9 @@ class TestRefusals:
         self.load(saved, "shop/model.safetensors: the weights of party 'lab', not of 'shop'")
 
     @pytest.mark.parametrize("file", ["model.json", "parties/shop/party.json"])
-    @pytest.mark.parametrize("value", [None, 3, -1, "text", [], {}, [1], {"a": 1}, 1e9])
+    @pytest.mark.parametrize("value", [None, 3, -1, "text", [], {}, [1], {"a": 1}, 1.5])
     def test_any_field_of_another_kind(self, saved, file, value):
-        """Whatever stands there: the model is loaded, or refused with one of our sentences."""
+        """Whatever stands there: the model answers, or is refused with one of our sentences."""
         whole = json.loads((saved / file).read_text())
         for path in _paths(whole):
             broken = json.loads(json.dumps(whole))
@@ -278,10 +280,10 @@ class TestRefusals:
             at[path[-1]] = value
             (saved / file).write_text(json.dumps(broken))
             try:
-                Model.load(saved)
+                Model.load(saved).predict(tables())
             except AnypartyError:
                 pass
-            except Exception as error:  # noqa: BLE001 - that is what is looked for
+            except Exception as error:
                 pytest.fail(f"{file} with {value!r} at {path}: {error!r}")
 
 

@@ -84,7 +84,7 @@ def clocks(trained):
 class TestSelection:
     def test_the_best_weights_are_kept_at_every_party(self):
         """Errors 5 3 4 2 6 7 8 9, three epochs of patience: best at the fourth, stopped after the seventh."""
-        made, trained = train([5, 3, 4, 2, 6, 7, 8, 9], patience=3)
+        _, trained = train([5, 3, 4, 2, 6, 7, 8, 9], patience=3)
         assert clocks(trained) == {"a": 3, "b": 3}
         assert [record["epoch"] for record in trained["a"].history] == [1, 2, 3, 4, 5, 6, 7]
         assert trained["a"].best_epoch == 3
@@ -216,12 +216,16 @@ class TestRows:
         assert max(int(rows.max()) for _, _, rows, *_ in made.seen) < 20
 
     def test_none_to_train_on_is_said(self):
-        with pytest.raises(AlignmentError, match="Scripted trains on labelled rows, and there is none among 0 training rows"):
+        with pytest.raises(
+            AlignmentError, match="Scripted trains on labelled rows, and there is none among 0 training rows"
+        ):
             train([1], training=torch.zeros(30, dtype=torch.bool))
 
     def test_standard_needs_rows_that_all_have(self):
         of = world(K=2, observed=torch.tensor([[True, False], [False, True]]).repeat(6, 1))
-        with pytest.raises(AlignmentError, match="Standard VFL trains on labelled rows that all parties have, and there is none"):
+        with pytest.raises(
+            AlignmentError, match="Standard VFL trains on labelled rows that all parties have, and there is none"
+        ):
             worlds.train(method("standard"), of)
 
     def test_what_validation_rows_hold_does_not_move_a_weight(self):
@@ -253,7 +257,7 @@ class TestStages:
     made = partial(Scripted, errors=[3, 1, 2], stage_names=("pretrain", "train"))
 
     def test_one_after_the_other_each_with_its_own_best(self):
-        made, trained = train([3, 1, 2], made=self.made())
+        _, trained = train([3, 1, 2], made=self.made())
         assert [(record["stage"], record["epoch"]) for record in trained["a"].history] == [
             ("pretrain", 1), ("pretrain", 2), ("pretrain", 3), ("train", 1), ("train", 2), ("train", 3)
         ]  # fmt: skip
@@ -317,12 +321,14 @@ class TestResuming:
 class TestAgreement:
     def test_other_settings_are_refused_and_named(self):
         same = {"version": "1", "method": "laser", "train": "epochs=3"}
-        with pytest.raises(ConfigError, match="party 'b' runs with other settings than the active party 'a': method, train;"):
+        with pytest.raises(
+            ConfigError, match="party 'b' runs with other settings than the active party 'a': method, train;"
+        ):
             worlds.train(method("laser"), OF, agreed={"a": same, "b": same | {"method": "local", "train": "epochs=4"}})
 
     def test_only_hashes_leave(self):
-        at = worlds.Table()
-        worlds.train(method("laser", embedding=4), OF, at=at, agreed=dict.fromkeys("ab", {"one": "x" * 500, "two": "y"}))
+        at, settings = worlds.Table(), {"one": "x" * 500, "two": "y"}
+        worlds.train(method("laser", embedding=4), OF, at=at, agreed={"a": settings, "b": settings})
         (hello,) = [tensors for _, _, tag, tensors in at.notes if tag == "hello"]
         assert hello["settings"].shape == (2, 32)
         assert hello["checkpoints"].shape == (0,)
@@ -332,7 +338,9 @@ class TestDiverging:
     def test_the_stage_the_epoch_and_the_batch_are_named(self):
         of = replace(OF, rows=OF.rows | {"a": replace(OF.rows["a"], y=OF.y.clone())})
         of.rows["a"].y[[n for n in range(30) if TRAINING[n]][3]] = float("nan")
-        with pytest.raises(Diverged, match=r"the loss is nan at stage 'train', epoch 1, batch \d: lower the learning rate"):
+        with pytest.raises(
+            Diverged, match=r"the loss is nan at stage 'train', epoch 1, batch \d: lower the learning rate"
+        ):
             worlds.train(method("laser", embedding=4), of, batch_size=6)
 
     @pytest.mark.parametrize("sick", ["a", "b"])
@@ -344,7 +352,9 @@ class TestDiverging:
             optimizer = Optimizer(name="sgd", lr=1e38 if name == sick else 0.01)
             seat = of.seat(name, optimizer=optimizer)
             parts[name] = partial(_part, seat, of)
-        with pytest.raises(Diverged, match=rf"party '{sick}': its embeddings are no longer numbers at .*epoch 1, batch 2"):
+        with pytest.raises(
+            Diverged, match=rf"party '{sick}': its embeddings are no longer numbers at .*epoch 1, batch 2"
+        ):
             worlds.Table().play(of.roster, (*method("laser").can.messages, *worlds.agree.MESSAGES), parts)
 
 

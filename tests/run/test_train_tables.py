@@ -66,7 +66,7 @@ def changed(of, use, **columns):
 
 
 class TestWhatMayBeSeen:
-    WILD = {"income": pl.lit(1e4), "visits": pl.lit(-1e4), "age": pl.lit(None), "town": pl.lit("Atlantis")}  # noqa: RUF012
+    WILD = {"income": pl.lit(1e4), "visits": pl.lit(-1e4), "age": pl.lit(None), "town": pl.lit("Atlantis")}
 
     def test_test_rows_train_nothing_and_fit_nothing(self):
         """Their cells and labels may be anything: no bit of a weight, of a mean or of a list of levels moves."""
@@ -85,6 +85,19 @@ class TestWhatMayBeSeen:
         assert prepared(one) == prepared(two)
         assert worlds.same_bits(weights(one), weights(two))
         assert [r["validation"] for r in one.history] != [r["validation"] for r in two.history]
+
+    def test_nor_the_mean_and_scale_of_a_number_to_predict(self):
+        of = federation()
+        tests = pl.Series(of.split(TrainSettings(**SETTINGS)) == TEST)
+        wild = pl.col("id").cast(pl.String).is_in(of.alignment.ids.filter(tests).to_list())
+        models = []
+        for factor in (1e3, 1.0):
+            number = pl.col("id") * 1.5 * pl.when(wild).then(factor).otherwise(1.0)
+            given = tables() | {"bank": tables()["bank"].with_columns(number.alias("bad"))}
+            models.append(train(Federation.from_tables(given, label="bad", task="regression")))
+        assert models[0].task == models[1].task
+        assert models[0].task.mean > 0
+        assert worlds.same_bits(weights(models[0]), weights(models[1]))
 
     def test_training_rows_do(self):
         """The check of the two above: it is the use of a row that counts."""
@@ -118,7 +131,7 @@ class TestWhatIsRefused:
     def test_a_network_of_the_wrong_width(self, name, party):
         """Said at home, before anything leaves."""
         with pytest.raises(ConfigError, match=rf"party '{party}': its encoder should give \[.*4\], it gives \[.*9\]"):
-            train(name=name, encoder={party: lambda inputs, outputs: nn.Linear(inputs, 9)})
+            train(name=name, encoder={party: lambda inputs, _: nn.Linear(inputs, 9)})
 
     def test_a_network_for_a_party_that_is_not_there(self):
         with pytest.raises(ConfigError, match="there is no party 'shpo'; did you mean 'shop'"):
@@ -178,13 +191,13 @@ class TestResuming:
     def test_with_other_settings_is_refused_naming_them(self, tmp_path):
         with pytest.raises(Stop):
             self.run(tmp_path, watch=Stops())
-        with pytest.raises(ResumeError, match="other settings: setting train.batch_size: was 16, is 8"):
+        with pytest.raises(ResumeError, match=r"other settings: setting train.batch_size: was 16, is 8"):
             self.run(tmp_path, resume=True, batch_size=8)
 
     def test_with_other_tables_is_refused_naming_the_party(self, tmp_path):
         with pytest.raises(Stop):
             self.run(tmp_path, watch=Stops())
-        with pytest.raises(ResumeError, match="tables changed since the run began: party shop"):
+        with pytest.raises(ResumeError, match=r"tables changed since the run began: party shop"):
             self.run(tmp_path, of=federation(tables() | {"shop": tables(seed=4)["shop"]}), resume=True)
 
     def test_where_there_is_nothing(self, tmp_path):

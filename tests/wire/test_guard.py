@@ -46,7 +46,8 @@ def test_roles():
 
 class TestSending:
     @pytest.mark.parametrize(("frm", "to", "tag"), [
-        ("shop", "bank", "up"), ("shop", "lab", "up"), ("bank", "lab", "up"), ("bank", "shop", "down"), ("bank", "lab", "down"),
+        ("shop", "bank", "up"), ("shop", "lab", "up"), ("bank", "lab", "up"),
+        ("bank", "shop", "down"), ("bank", "lab", "down"),
     ])  # fmt: skip
     def test_what_is_declared_passes(self, frm, to, tag):
         assert torch.equal(talk(frm, to, tag, H, WANT)["h"], H["h"])

@@ -61,9 +61,9 @@ class TestLaser:
             assert flows["b", "a", "embedding"]["messages"] == 3 * 14  # none where the party has no row
 
     def test_around_the_steps(self):
-        """hello: five groups of settings would be 5 x 32 bytes; here one, and no checkpoint.  plan: 24 places of 8 bytes,
+        """hello: 32 bytes for one group of settings, and no checkpoint.  start: one number.
 
-        none to validate on.  verdict: two bytes an epoch.  start: one number.
+        plan: 24 places of 8 bytes, none to validate on.  verdict: two bytes an epoch.
         """
         at = Table()
         worlds.train(method("laser", embedding=5), self.of, epochs=3, at=at)

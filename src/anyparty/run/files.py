@@ -11,7 +11,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from anyparty.errors import ModelError
 from anyparty.methods.method import Method, Seat, State
@@ -21,7 +23,7 @@ from anyparty.nets.table import describe, restore
 from anyparty.run import checkpoint
 from anyparty.seeds import Seeds
 from anyparty.tables.prepare import Prepare
-from anyparty.terms import Party, Roster, Task
+from anyparty.terms import Roster, Task
 
 FORMAT = 1
 
@@ -57,19 +59,16 @@ class About:
             ModelError: the file is absent, foreign or of another version.
         """
         about = read_json(path)
+        if about.get("format", FORMAT) != FORMAT:
+            raise ModelError(f"{path}: saved in format {about['format']}, this version reads format {FORMAT}")
         try:
-            if about["format"] != FORMAT:
-                raise ModelError(f"{path}: saved in format {about['format']}, this version reads format {FORMAT}")
-            method = about["method"]
-            if method is not None and not isinstance(method["name"], str):
-                raise TypeError(f"no method is called {method['name']!r}")
-            roster = Roster(tuple(Party(**party) for party in about["roster"]["parties"]), about["roster"]["active"])
-            task = None if about["task"] is None else Task(**tuples(about["task"]))
-            return cls(
-                method=method, roster=roster, task=task, seed=about["seed"], best_epoch=about["best_epoch"]
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ModelError(f"{path}: this is not one of anyparty's: {error!r}") from None
+            read = TypeAdapter(cls).validate_json(json.dumps(about), strict=True)
+        except ValidationError as error:
+            raise ModelError(f"{path}: this is not one of anyparty's: {_first(error)}") from None
+        nameless = read.method is not None and not isinstance(read.method.get("name"), str)
+        if nameless or read.roster.active not in read.roster.names:
+            raise ModelError(f"{path}: this is not one of anyparty's: its method or its active party has no name")
+        return read
 
     def make(self, source: Path, given: Method | None = None) -> Method:
         """Return the method, or the user's own that is ``given``.
@@ -102,6 +101,30 @@ class Member:
     label: str | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Home:
+    """What stands in a party's party.json."""
+
+    inputs: Annotated[int, Field(ge=0)]
+    encoder: dict[str, Any] | None
+    prepare: dict[str, Any] | None
+    id: str
+    label: str | None
+
+    @classmethod
+    def load(cls, path: Path) -> _Home:
+        try:
+            return TypeAdapter(cls).validate_json(json.dumps(read_json(path)), strict=True)
+        except ValidationError as error:
+            raise ModelError(f"{path}: this is not one of anyparty's: {_first(error)}") from None
+
+
+def _first(error: ValidationError) -> str:
+    """Return the first thing that is wrong, and where."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
+
+
 def save_member(home: Path, member: Member) -> None:
     """Write one party's part."""
     tensors = {
@@ -129,19 +152,21 @@ def load_member(home: Path, seat: Seat, method: Method, encoder: Factory | None)
     Raises:
         ModelError: a file is absent, cut short or foreign, or the network cannot be made.
     """
-    name, about = seat.me, read_json(home / "party.json")
+    name = seat.me
+    about = _Home.load(home / "party.json")
+    if encoder is None and about.encoder is None:
+        raise ModelError(f"{home}: party {name!r} was trained with a network of its own making; "
+                         f"give what makes it, load(..., encoders={{{name!r}: ...}})")  # fmt: skip
+    prepare = None if about.prepare is None else Prepare.from_json(about.prepare)
+    if about.inputs != (0 if prepare is None else prepare.width):
+        raise ModelError(f"{home}: party.json speaks of a block of width {about.inputs}, its columns make another")
+    labeler = name in seat.roster.labelers
     try:
-        if encoder is None and about["encoder"] is None:
-            raise ModelError(f"{home}: party {name!r} was trained with a network of its own making; "
-                             f"give what makes it, load(..., encoders={{{name!r}: ...}})")  # fmt: skip
-        made = encoder or restore(about["encoder"])
-        if not isinstance(about["inputs"], int) or about["inputs"] < 0:
-            raise TypeError(f"a block is not {about['inputs']!r} wide")
-        labeler = name in seat.roster.labelers
-        seat = replace(seat, inputs=about["inputs"], encoder=made, task=seat.task if labeler else None)
-        state, id_, label, prepare = method.begin(seat, Seeds(0)), about["id"], about["label"], about["prepare"]
+        made = encoder or restore(about.encoder or {})
+        seat = replace(seat, inputs=about.inputs, encoder=made, task=seat.task if labeler else None)
+        state = method.begin(seat, Seeds(0))
     except (KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{home}: party.json is not one of anyparty's: {error!r}") from None
+        raise ModelError(f"{home}: the network that party.json describes cannot be made: {error!r}") from None
     tensors, whose = checkpoint.read(home / "model.safetensors")
     if whose.get("party") != name:
         raise ModelError(f"{home / 'model.safetensors'}: the weights of party {whose.get('party')!r}, not of {name!r}")
@@ -149,7 +174,7 @@ def load_member(home: Path, seat: Seat, method: Method, encoder: Factory | None)
         own = {key.removeprefix(f"{module}/"): t for key, t in tensors.items() if key.startswith(f"{module}/")}
         checkpoint.load_module(network, own, home / "model.safetensors")
     state.train(False)
-    return Member(state=state, prepare=None if prepare is None else Prepare.from_json(prepare), id=id_, label=label)
+    return Member(state=state, prepare=prepare, id=about.id, label=about.label)
 
 
 def tuples(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def train(
     """Train with all parties in this process; see ``Federation.train``."""
     functions = [key for key, value in config.method.parameters.items() if method is None and callable(value)]
     if functions:
-        raise ConfigError(f"method: {functions[0]} is a function, which no settings file can hold; give the method itself, "
+        raise ConfigError(f"method: {functions[0]} is a function, which no settings can hold; give the method itself, "
                           f"train(method({config.method.name!r}, {functions[0]}=...))")  # fmt: skip
     made = method or method_by_name(config.method.name, **config.method.parameters)
     observed, key = torch.from_numpy(federation.observed), row_keys(federation.alignment)
