@@ -17,7 +17,9 @@ from .conftest import Call, write_tables
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-MARKED = re.compile(r"<!-- (run|file: (?P<file>\S+)) -->\n```(?P<kind>\w+)\n(?P<text>.*?)```", re.DOTALL)
+MARKED = re.compile(
+    r"<!-- (?P<how>run|run: net|file: (?P<file>\S+)) -->\n```(?P<kind>\w+)\n(?P<text>.*?)```", re.DOTALL
+)
 
 
 def blocks(kind: str) -> Iterator[re.Match[str]]:
@@ -40,7 +42,7 @@ def beside_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_its_commands_run(beside_readme: Path, call: Call) -> None:
-    lines = [line for block in blocks("console") for line in block["text"].splitlines()]
+    lines = [line for block in blocks("console") if block["how"] == "run" for line in block["text"].splitlines()]
     assert len(lines) >= 8
     for line in lines:
         program, *words = shlex.split(line, comments=True)
@@ -48,6 +50,23 @@ def test_its_commands_run(beside_readme: Path, call: Call) -> None:
         shown = call(*words)
         assert shown.exit_code == 0, f"{line}\n{shown.output}"
     assert pl.read_parquet("answers.parquet").height > 40
+
+
+@pytest.mark.net
+def test_its_parties_apart_run(beside_readme: Path, call: Call) -> None:
+    pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+    (block,) = (block for block in blocks("console") if block["how"] == "run: net")
+    done = []
+    try:
+        for line in block["text"].splitlines():
+            shown = call(*shlex.split(line, comments=True)[1:])
+            assert shown.exit_code == 0, f"{line}\n{shown.output}"
+            done.append(shown.stdout)
+    finally:
+        if (beside_readme / "house").exists():
+            call("federate", "stop", "house")
+    assert "FINISHED:COMPLETED" in done[2]
+    assert '"accuracy"' in done[2]
 
 
 def test_its_python_runs(beside_readme: Path) -> None:

@@ -87,6 +87,10 @@ class Overlap:
         patterns = [{"parties": list(p.parties), "rows": p.rows, "labelled": p.labelled} for p in self.patterns]
         return {**vars(self), "blocks": list(self.blocks), "patterns": patterns, "notes": list(self.notes)}
 
+    def __rich__(self) -> RenderableType:
+        """Let ``rich.print`` show the tables."""
+        return self.render()
+
     def render(self) -> RenderableType:
         """Return the report for the terminal: rows by pattern, rows by party, and what looks like a mistake."""
         return Group(self._by_pattern(), self._by_party(), *map(Text, self.notes))

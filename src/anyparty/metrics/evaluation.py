@@ -64,6 +64,10 @@ class Evaluation:
             "by_pattern": {name: _plain(scores) for name, scores in self.by_pattern.items()},
         }
 
+    def __rich__(self) -> RenderableType:
+        """Let ``rich.print`` show the tables."""
+        return self.render()
+
     def render(self) -> RenderableType:
         """Return the tables: overall, by number of parties present, by who was present."""
         rarer = int(self.overall["rows"] - sum(scores["rows"] for scores in self.by_pattern.values()))

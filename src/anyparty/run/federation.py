@@ -1,7 +1,7 @@
 """Start here: several parties' tables become one federation, and a federation trains models.
 
     federation = Federation.from_tables({"bank": "bank.csv", "shop": frame}, id="customer", label="default")
-    print(federation.overlap)
+    rich.print(federation.overlap)
     model = federation.train("laser", epochs=50, seed=1)
     model.predict(tables, parties=["bank"])
 
