@@ -15,6 +15,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.timing import Spread
+
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -84,13 +86,17 @@ class Page:
         ])  # fmt: skip
 
 
-def target(value: float, most: float | None = None, *, least: float | None = None) -> str:
-    """Return a target in words, and whether ``value`` meets it."""
+def target(value: float | Spread, most: float | None = None, *, least: float | None = None) -> str:
+    """Return a target in words, and whether ``value`` meets it; of a spread, its median, if it says anything."""
     if most is None and least is None:
         return ""
+    bound = f"<= {most:g}" if most is not None else f">= {least:g}"
+    if isinstance(value, Spread):
+        if value.high - value.low > value.median / 2:
+            return f"{bound} too noisy to say"
+        value = value.median
     value = round(value, 2)  # as it is shown
     met = (most is None or value <= most) and (least is None or value >= least)
-    bound = f"<= {most:g}" if most is not None else f">= {least:g}"
     return f"{bound} {'met' if met else 'MISSED'}"
 
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from anyparty.methods.exchange import Gathered
 from anyparty.methods.fusion import Fusion
 from anyparty.methods.laser import size_weights
 from anyparty.methods.method import Batch
-from anyparty.methods.split import Gathered
 from anyparty.nets.stacked import StackedMLP
 from anyparty.terms import Channel
 from anyparty.wire import inproc

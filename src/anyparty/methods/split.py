@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
+from anyparty.methods.exchange import Gathered, Wanted, gather, moment, outputs_of, predictions
 from anyparty.methods.fusion import Fusion, Given, Rule
 from anyparty.methods.method import Batch, Seat, Stage, State
 from anyparty.nets.mlp import MLP, Factory, build
@@ -29,40 +30,6 @@ from anyparty.nets.stacked import Heads, ModuleHeads, StackedMLP
 from anyparty.predictions import Predictions
 from anyparty.seeds import Seeds
 from anyparty.terms import Capabilities, Channel, Expect, Roster
-
-
-@dataclass
-class Gathered:
-    """The embeddings of one batch as a host has them.
-
-    Attributes:
-        parts: by party: its rows in the batch [B_k] and their embeddings [B_k, H].
-        observed: [B, K] bool, without parties that were lost.
-        silent: parties that were asked and did not answer.
-
-    """
-
-    observed: Tensor
-    parts: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    silent: list[str] = field(default_factory=list)
-
-    def scatter(self, roster: Roster) -> Tensor:
-        """Return h [B, K, H], zero where not observed."""
-        (B, K), blocks = self.observed.shape, roster.blocks
-        if len(self.parts) == K and all(len(held) == B for held, _ in self.parts.values()):
-            return torch.stack([self.parts[name][1] for name in blocks], dim=1)
-        rows = torch.cat([held for held, _ in self.parts.values()])
-        party = torch.cat([held.new_full((len(held),), blocks.index(k)) for k, (held, _) in self.parts.items()])
-        h = torch.cat([h for _, h in self.parts.values()])
-        return h.new_zeros(B, K, *h.shape[1:]).index_put((rows, party), h)
-
-    def collect(self, roster: Roster, whole: Tensor) -> dict[str, Tensor]:
-        """Return each part's [B_k, H] of a tensor [B, K, H]: the way back of ``scatter``."""
-        columns = dict(zip(roster.blocks, whole.unbind(dim=1), strict=True))
-        return {
-            name: columns[name] if len(held) == len(whole) else columns[name][held]
-            for name, (held, _) in self.parts.items()
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +169,7 @@ class Split:
         with self._drawing(seat, batch, "encoder draws"):
             mine = self._encode(state, rows, batch)
         if mine and not math.isfinite(mine[1].detach().sum()):
-            raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {_moment(batch)}: lower its "
+            raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {moment(batch)}: lower its "
                            f"learning rate, or look for extreme values in its columns")  # fmt: skip
         readers = self.readers(seat.roster, seat.me)
         for host in readers:
@@ -211,7 +178,7 @@ class Split:
         loss: float | None = None
         gradients: dict[str, Tensor] = {}
         if seat.me in hosts:
-            gathered = await self._gather(net, state, rows, batch, seat.roster.blocks, mine)
+            gathered = await gather(net, seat, rows, batch, self._wanted(seat, seat.roster.blocks), mine)
             loss, gradients = self._fuse(state, rows, batch, gathered)
             for name, gradient in gradients.items():
                 if name != seat.me:
@@ -241,32 +208,8 @@ class Split:
         copies = self.rule.copies(roster)
         return (self.embedding,) if copies == 1 else (copies, self.embedding)
 
-    async def _gather(
-        self, net: Channel, state: State, rows: Rows, batch: Batch,
-        asked: Sequence[str], mine: tuple[Tensor, Tensor] | None,
-    ) -> Gathered:  # fmt: skip
-        assert rows.observed is not None
-        seat, width = state.seat, self._width(state.seat.roster)
-        there = Gathered(observed=rows.observed[batch.rows])
-        for k, name in enumerate(seat.roster.blocks):
-            if name not in asked:
-                there.observed[:, k] = False
-        counts, read = there.observed.sum(dim=0).tolist(), self.read_by(seat.roster, seat.me)
-        for k, name in enumerate(seat.roster.blocks):
-            if not counts[k] or name not in read:
-                continue
-            if name == seat.me:
-                assert mine is not None
-                there.parts[name] = (mine[0], mine[1].detach())
-            else:
-                try:
-                    got = await net.recv(name, "embedding", {"h": Expect((counts[k], *width))})
-                except PartyLost:
-                    there.observed[:, k] = False
-                    there.silent.append(name)
-                    continue
-                there.parts[name] = (there.observed[:, k].nonzero().squeeze(1), got["h"].to(seat.device))
-        return there
+    def _wanted(self, seat: Seat, asked: Sequence[str]) -> Wanted:
+        return Wanted(asked=asked, read=self.read_by(seat.roster, seat.me), width=self._width(seat.roster))
 
     def _fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float, dict[str, Tensor]]:
         """Return the loss and its gradient by every part's embeddings; leave the heads' gradients in place."""
@@ -291,7 +234,7 @@ class Split:
             loss = self.rule.loss(self._fusion(state), h, observed, y, batch)
         value = loss.item()
         if not math.isfinite(value):
-            raise Diverged(f"the loss is {value} at {_moment(batch)}: lower the learning rate, or look for extreme "
+            raise Diverged(f"the loss is {value} at {moment(batch)}: lower the learning rate, or look for extreme "
                            f"values in the parties' columns")  # fmt: skip
         loss.backward()  # type: ignore[no-untyped-call]
         gradient = embeddings.grad  # none where the heads do not look at any
@@ -324,7 +267,7 @@ class Split:
                 await net.send(host, "embedding", {"h": mine[1]})
         if seat.me not in hosts:
             return None
-        there = await self._gather(net, state, rows, batch, asked, mine)
+        there = await gather(net, seat, rows, batch, self._wanted(seat, asked), mine)
         with torch.no_grad():
             h = there.scatter(seat.roster) if there.parts else self._nothing(there, seat)
             outputs, valid = self.rule.outputs(self._fusion(state), h, there.observed)
@@ -332,20 +275,6 @@ class Split:
             await net.send(seat.roster.active, "outputs", {"outputs": outputs})
             return None
         return await self._answer(net, state, rows, batch, asked, there, (outputs, valid))
-
-    async def _from_host(
-        self, net: Channel, host: str, shape: tuple[int, ...], there: Gathered, roster: Roster
-    ) -> Tensor:
-        """Return what another host's heads answer; one that is gone is silent, and its heads have no answer."""
-        try:
-            got = await net.recv(host, "outputs", {"outputs": Expect(shape)})
-        except PartyLost:
-            if host not in there.silent:
-                there.silent.append(host)
-            if host in roster.blocks and host not in there.parts:
-                there.observed[:, roster.blocks.index(host)] = False
-            return torch.zeros(shape, device=there.observed.device)
-        return got["outputs"].to(there.observed.device)
 
     def _nothing(self, there: Gathered, seat: Seat) -> Tensor:
         return torch.zeros(*there.observed.shape, *self._width(seat.roster), device=seat.device)
@@ -362,7 +291,7 @@ class Split:
             if host != seat.me:
                 owners.append(torch.tensor(ks, device=seat.device))
                 shape = (len(batch.rows), len(ks), seat.task.outputs)
-                outputs.append(await self._from_host(net, host, shape, there, seat.roster))
+                outputs.append(await outputs_of(net, host, shape, there, seat.roster))
                 valid.append(there.observed[:, owners[-1]] & (host not in there.silent))
         answer = self.rule.answer(
             Given(
@@ -370,27 +299,4 @@ class Split:
                 owners=torch.cat(owners), observed=there.observed, key=rows.key[batch.rows], k=fusion.k,
             )
         )  # fmt: skip
-        known = there.observed.any(dim=1)
-        reasons = {
-            n: answer.reason if known[n] else "no party that was asked and answered has this row"
-            for n in (~answer.answered).nonzero().squeeze(1).tolist()
-        }
-        silence = answer.answered.unsqueeze(1)
-        return Predictions(
-            task=seat.task,
-            blocks=seat.roster.blocks,
-            scores=torch.where(silence, answer.scores, torch.nan).cpu(),
-            took_part=(answer.took_part & silence).cpu(),
-            asked=torch.tensor([name in asked for name in seat.roster.blocks]),
-            by_party=None if answer.by_party is None else answer.by_party.cpu(),
-            silent=tuple(there.silent),
-            predictor=self.can.title,
-            reasons=reasons,
-        )
-
-
-def _moment(batch: Batch) -> str:
-    if len(batch.moment) != 3:
-        return "prediction"
-    stage, epoch, step = batch.moment
-    return f"stage {stage!r}, epoch {int(epoch) + 1}, batch {int(step) + 1}"
+        return predictions(answer, seat, asked, there, self.can.title)

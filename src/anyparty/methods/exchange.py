@@ -1,0 +1,142 @@
+"""How embeddings and answers come together at a host, whoever is there: the exchange of split methods.
+
+A party that is lost on the way is missed, not replaced: its rows become rows that it does not have.
+
+Letters   B rows of the batch, B_k those that party k holds, K parties with columns, H width of an embedding, M heads,
+          C outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from anyparty.blocks.blocks import Rows
+from anyparty.errors import PartyLost
+from anyparty.methods.fusion import Answer
+from anyparty.methods.method import Batch, Seat
+from anyparty.predictions import Predictions
+from anyparty.terms import Channel, Expect, Roster
+
+Part = tuple[Tensor, Tensor]  # which rows of the batch [B_k], and their embeddings [B_k, H]
+
+
+@dataclass
+class Gathered:
+    """The embeddings of one batch as a host has them.
+
+    Attributes:
+        parts: by party: its rows in the batch [B_k] and their embeddings [B_k, H].
+        observed: [B, K] bool, without parties that were lost.
+        silent: parties that were asked and did not answer.
+
+    """
+
+    observed: Tensor
+    parts: dict[str, Part] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
+
+    def scatter(self, roster: Roster) -> Tensor:
+        """Return h [B, K, H], zero where not observed."""
+        (B, K), blocks = self.observed.shape, roster.blocks
+        if len(self.parts) == K and all(len(held) == B for held, _ in self.parts.values()):
+            return torch.stack([self.parts[name][1] for name in blocks], dim=1)
+        rows = torch.cat([held for held, _ in self.parts.values()])
+        party = torch.cat([held.new_full((len(held),), blocks.index(k)) for k, (held, _) in self.parts.items()])
+        h = torch.cat([h for _, h in self.parts.values()])
+        return h.new_zeros(B, K, *h.shape[1:]).index_put((rows, party), h)
+
+    def collect(self, roster: Roster, whole: Tensor) -> dict[str, Tensor]:
+        """Return each part's [B_k, H] of a tensor [B, K, H]: the way back of ``scatter``."""
+        columns = dict(zip(roster.blocks, whole.unbind(dim=1), strict=True))
+        return {
+            name: columns[name] if len(held) == len(whole) else columns[name][held]
+            for name, (held, _) in self.parts.items()
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which embeddings a host waits for.
+
+    Attributes:
+        asked: the parties whose blocks may take part.
+        read: those whose embeddings this host reads.
+        width: the shape of a row's embedding, (H,) or (copies, H).
+
+    """
+
+    asked: Sequence[str]
+    read: Sequence[str]
+    width: tuple[int, ...]
+
+
+async def gather(net: Channel, seat: Seat, rows: Rows, batch: Batch, wanted: Wanted, mine: Part | None) -> Gathered:
+    """Wait for the embeddings of a batch at a host; ``mine`` are its own."""
+    assert rows.observed is not None
+    there = Gathered(observed=rows.observed[batch.rows])
+    for k, name in enumerate(seat.roster.blocks):
+        if name not in wanted.asked:
+            there.observed[:, k] = False
+    counts = there.observed.sum(dim=0).tolist()
+    for k, name in enumerate(seat.roster.blocks):
+        if not counts[k] or name not in wanted.read:
+            continue
+        if name == seat.me:
+            assert mine is not None
+            there.parts[name] = (mine[0], mine[1].detach())
+            continue
+        try:
+            got = await net.recv(name, "embedding", {"h": Expect((counts[k], *wanted.width))})
+        except PartyLost:
+            there.observed[:, k] = False
+            there.silent.append(name)
+            continue
+        there.parts[name] = (there.observed[:, k].nonzero().squeeze(1), got["h"].to(seat.device))
+    return there
+
+
+async def outputs_of(net: Channel, host: str, shape: tuple[int, ...], there: Gathered, roster: Roster) -> Tensor:
+    """Return what another host's heads answer [B, M, C]; one that is gone is silent, and its heads have no answer."""
+    try:
+        got = await net.recv(host, "outputs", {"outputs": Expect(shape)})
+    except PartyLost:
+        if host not in there.silent:
+            there.silent.append(host)
+        if host in roster.blocks and host not in there.parts:
+            there.observed[:, roster.blocks.index(host)] = False
+        return torch.zeros(shape, device=there.observed.device)
+    return got["outputs"].to(there.observed.device)
+
+
+def predictions(answer: Answer, seat: Seat, asked: Sequence[str], there: Gathered, predictor: str) -> Predictions:
+    """Return a rule's answer with its provenance: who took part, who was silent, why a row has no number."""
+    assert seat.task is not None
+    known = there.observed.any(dim=1)
+    reasons = {
+        n: answer.reason if known[n] else "no party that was asked and answered has this row"
+        for n in (~answer.answered).nonzero().squeeze(1).tolist()
+    }
+    answered = answer.answered.unsqueeze(1)
+    return Predictions(
+        task=seat.task,
+        blocks=seat.roster.blocks,
+        scores=torch.where(answered, answer.scores, torch.nan).cpu(),
+        took_part=(answer.took_part & answered).cpu(),
+        asked=torch.tensor([name in asked for name in seat.roster.blocks]),
+        by_party=None if answer.by_party is None else answer.by_party.cpu(),
+        silent=tuple(there.silent),
+        predictor=predictor,
+        reasons=reasons,
+    )
+
+
+def moment(batch: Batch) -> str:
+    """Return the moment of a batch in words, for sentences."""
+    if len(batch.moment) != 3:
+        return "prediction"
+    stage, epoch, step = batch.moment
+    return f"stage {stage!r}, epoch {int(epoch) + 1}, batch {int(step) + 1}"
