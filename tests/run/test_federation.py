@@ -1,0 +1,128 @@
+"""From several tables to one federation: who leads, whose label it is, and what is refused."""
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from anyparty import Federation
+from anyparty.blocks.splits import TEST, TRAIN
+from anyparty.config import Config
+from anyparty.errors import AlignmentError, ConfigError, TableError
+from anyparty.nets.optimizer import Optimizer
+
+N = 120
+
+
+def tables(**labels: str) -> dict[str, pl.DataFrame]:
+    """Two parties of the same people; ``labels`` names a label column by party."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(N, 4))
+    y = (x[:, 0] + x[:, 2] > 0).astype(int)
+    ids = [f"u{i}" for i in range(N)]
+    made = {
+        "bank": pl.DataFrame({"id": ids, "a": x[:, 0], "b": x[:, 1]}),
+        "shop": pl.DataFrame({"id": ids, "c": x[:, 2], "d": x[:, 3]}),
+    }
+    return {name: f.with_columns(pl.Series(labels[name], y)) if name in labels else f for name, f in made.items()}
+
+
+def test_the_party_with_the_label_leads():
+    federation = Federation.from_tables(tables(shop="y"), label="y")
+    assert federation.roster.active == "shop"
+    assert federation.roster.blocks == ("bank", "shop")
+    assert [party.labels for party in federation.roster.parties] == [False, True]
+
+
+def test_a_party_may_hold_labels_alone():
+    frames = tables()
+    frames["boss"] = pl.DataFrame({"id": frames["bank"]["id"], "y": ["yes", "no"] * (N // 2)})
+    federation = Federation.from_tables(frames, label="y")
+    assert federation.roster.active == "boss"
+    assert federation.roster.blocks == ("bank", "shop")
+    assert federation.train(epochs=1).predict({"bank": frames["bank"].head(3)}).answered.all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "how", "error", "said"),
+    [
+        ("shop", {"label": "y", "active": "bank"}, TableError, "no label column 'y'; party 'shop' has it"),
+        ("shop bank", {"label": "y", "active": "bank"}, TableError, "'shop' also holds the label column 'y'"),
+        ("shop bank", {"label": "y"}, ConfigError, "'bank', 'shop' have the label column 'y': say which leads"),
+        ("shop", {"label": "z"}, TableError, "no party's table has the label column 'z'"),
+        ("shop", {}, ConfigError, "no label: name the column to predict"),
+        ("shop", {"label": "y", "active": "shpo"}, ConfigError, "not among the parties; did you mean 'shop'"),
+    ],
+)
+def test_whose_label_it_is(labels, how, error, said):
+    with pytest.raises(error) as caught:
+        Federation.from_tables(tables(**dict.fromkeys(labels.split(), "y")), **how)
+    assert said in str(caught.value)
+
+
+def test_a_label_elsewhere_may_be_dropped_or_named():
+    both = tables(shop="y", bank="y")
+    assert Federation.from_tables(both, label="y", active="bank", drop={"shop": ["y"]}).roster.labelers == ("bank",)
+    config = Config.of(
+        {"federation": {"label": "y", "active": "bank"}, "parties": {"bank": {}, "shop": {"label": "y"}}}
+    )
+    assert Federation.from_config(config, both).roster.labelers == ("bank", "shop")
+
+
+def test_one_class_is_refused():
+    frames = tables()
+    frames["bank"] = frames["bank"].with_columns(y=pl.lit("same"))
+    with pytest.raises(TableError, match="class"):
+        Federation.from_tables(frames, label="y").train(epochs=1)
+
+
+def test_no_overlap_is_refused():
+    frames = tables(bank="y")
+    frames["shop"] = frames["shop"].with_columns(id=pl.lit("other ") + pl.col("id"))
+    with pytest.raises(AlignmentError, match="no id is known to two parties"):
+        _ = Federation.from_tables(frames, label="y").overlap
+
+
+def test_rows_are_split_before_anything_is_fitted_and_by_the_seed():
+    federation = Federation.from_tables(tables(bank="y"), label="y")
+    settings = federation.config.train
+    use = federation.split(settings)
+    assert (use == TEST).sum() == round(0.2 * N)
+    assert (federation.split(settings) == use).all()
+    assert (federation.split(settings.model_copy(update={"seed": 1})) != use).any()
+
+
+def test_standard_without_a_row_that_all_have():
+    frames = tables(bank="y")
+    frames["bank"], frames["shop"] = frames["bank"].head(70), frames["shop"].tail(70)
+    frames["third"] = frames["bank"].head(40).select("id", e="a")
+    federation = Federation.from_tables(frames, label="y")
+    with pytest.raises(AlignmentError, match="trains on labelled rows that all parties have, and there is none"):
+        federation.train("standard", epochs=1)
+
+
+def test_balance_lets_a_rare_class_count_as_much():
+    rng = np.random.default_rng(1)
+    x, ids = rng.normal(size=(N, 2)), [str(i) for i in range(N)]
+    y = np.where(np.arange(N) < 12, "rare", "often")
+    frames = {"bank": pl.DataFrame({"id": ids, "a": x[:, 0], "y": y}), "shop": pl.DataFrame({"id": ids, "b": x[:, 1]})}
+    federation = Federation.from_tables(frames, label="y")
+    how = {"epochs": 30, "test": 0.0, "validation": 0.0, "optimizer": Optimizer(lr=0.01)}
+    plain, even = federation.train(**how), federation.train(balance=True, **how)
+    assert even.task.weights == pytest.approx((N / (2 * 108), N / (2 * 12)))
+    assert plain.task.weights == ()
+    share = [model.predict(frames).scores[:, 1].mean().item() for model in (plain, even)]
+    assert share[0] < 0.25
+    assert share[1] > 0.35
+    assert (federation.split(even_settings(federation)) == TRAIN).all()
+
+
+def even_settings(federation: Federation):
+    return federation.config.train.model_copy(update={"test": 0.0, "validation": 0.0})
+
+
+def test_a_device_that_is_not_there():
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(ConfigError, match="'cuda' cannot be used here"):
+        Federation.from_tables(tables(bank="y"), label="y").train(device="cuda", epochs=1)

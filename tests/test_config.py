@@ -1,0 +1,124 @@
+"""Settings: what exists is taken, what does not is named with its nearest."""
+
+from pathlib import Path
+
+import pytest
+
+from anyparty import config
+from anyparty.errors import ConfigError
+from anyparty.nets.lstm import LSTM
+from anyparty.nets.mlp import MLP
+from anyparty.nets.resnet import ResNet
+
+WHOLE = """
+[federation]
+label = "y"
+active = "bank"
+[parties.bank]
+table = "tables/bank.csv"
+optimizer = { name = "sgd", lr = 0.1, momentum = 0.9 }
+[parties.shop]
+table = "shop.csv"
+encoder = { hidden = [8] }
+[encoder]
+hidden = [32, 16]
+[method]
+name = "laser"
+normalize = false
+head_hidden = [4]
+[train]
+epochs = 7
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "f.toml"
+    file.write_text(WHOLE)
+    return file
+
+
+def test_what_is_written_is_read(path):
+    read = config.load(path)
+    assert read.parties["bank"].table == (path.parent / "tables/bank.csv").absolute()
+    assert read.train.epochs == 7
+    assert read.method.parameters == {"normalize": False, "head_hidden": (4,)}
+    assert read.encoder_of("bank") == MLP(hidden=(32, 16))
+    assert read.encoder_of("shop") == MLP(hidden=(8,))
+    assert (read.optimizer_of("bank").name, read.optimizer_of("shop").name) == ("sgd", "adam")
+
+
+def test_resolved_settings_read_back_to_the_same(path, tmp_path):
+    read = config.load(path)
+    again = tmp_path / "again.toml"
+    again.write_text(read.to_toml())
+    assert config.load(again) == read
+
+
+@pytest.mark.parametrize(
+    ("change", "value"),
+    [("train.epochs=5", 5), ("train.patience = 3", 3), ("method.name=plug", "plug"), ('method.name="plug"', "plug")],
+)
+def test_set_changes_a_value(path, change, value):
+    group, key = change.partition("=")[0].strip().split(".")
+    assert getattr(getattr(config.load(path, [change]), group), key) == value
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("train.epoch=5", "no setting 'train.epoch'; did you mean 'epochs'?"),
+        ("trian.epochs=5", "no setting 'trian'; did you mean 'train'?"),
+        ("parties.bank.tabel='x'", "no setting 'parties.bank.tabel'; did you mean 'table'?"),
+        ("optimizer.name=adma", "no 'adma'; did you mean 'adam'?"),
+        ("encoder.activation=rellu", "no activation 'rellu'; did you mean 'relu'?"),
+        ("train.epochs=0", "train.epochs"),
+        ("train.test=1.5", "train.test"),
+        ("train.batches=patterns", "train.batches"),
+        ("epochs", "write it as group.key=value"),
+        ("train.epochs.more=1", "'epochs' is a value, not a group"),
+        ("encoder.kind=resnet", "needs shape"),
+        ("encoder.kind=lstm", "needs steps"),
+        ("federation.active=bnak", "'bnak' is not among the parties; did you mean 'bank'?"),
+    ],
+)
+def test_what_cannot_be(path, change, said):
+    with pytest.raises(ConfigError) as caught:
+        config.load(path, [change])
+    assert said in str(caught.value)
+
+
+def test_validation_and_test_must_leave_rows(path):
+    with pytest.raises(ConfigError, match=r"validation 0\.5 and test 0\.5 leave no rows to train on"):
+        config.load(path, ["train.validation=0.5", "train.test=0.5"])
+
+
+def test_a_party_may_stand_only_once(path):
+    path.write_text(WHOLE + '\n[parties.bank]\ntable = "other.csv"\n')
+    with pytest.raises(ConfigError, match="a party's name may stand only once"):
+        config.load(path)
+
+
+def test_no_file_and_no_toml(tmp_path):
+    with pytest.raises(ConfigError, match="no such settings file; `anyparty demo` writes one"):
+        config.load(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("a = = b")
+    with pytest.raises(ConfigError, match="this is not TOML"):
+        config.load(tmp_path / "bad.toml")
+
+
+def test_networks_by_kind(path):
+    image = config.load(
+        path, ["encoder.kind=resnet", "encoder.shape=[3, 8, 8]", "encoder.widths=[4, 8]", "encoder.depths=[1, 1]"]
+    )
+    assert image.encoder_of("bank") == ResNet(shape=(3, 8, 8), widths=(4, 8), depths=(1, 1))
+    series = config.load(path, ["encoder.kind=lstm", "encoder.steps=12"])
+    assert series.encoder_of("bank") == LSTM(steps=12)
+
+
+def test_a_users_own_network_by_name(path):
+    made = config.load(path, ["encoder.factory=anyparty.nets.mlp:MLP"]).encoder_of("bank")
+    assert made is MLP
+    for text in ("anyparty.nets.mlp:MLQ", "no.such.module:f", "nothing"):
+        with pytest.raises(ConfigError, match="cannot import factory"):
+            config.load(path, [f"encoder.factory={text}"]).encoder_of("bank")
