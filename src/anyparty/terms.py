@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol
 
 import torch
@@ -56,7 +57,7 @@ class Roster:
     parties: tuple[Party, ...]
     active: str
 
-    @property
+    @cached_property
     def blocks(self) -> tuple[str, ...]:
         """The K parties that hold columns, in order."""
         return tuple(party.name for party in self.parties if party.columns)
@@ -66,13 +67,13 @@ class Roster:
         """How many parties hold columns."""
         return len(self.blocks)
 
-    @property
+    @cached_property
     def labelers(self) -> tuple[str, ...]:
         """The parties that hold labels, the active one first."""
         others = (party.name for party in self.parties if party.labels and party.name != self.active)
         return (self.active, *others)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """All parties, in order."""
         return tuple(party.name for party in self.parties)
