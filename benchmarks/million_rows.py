@@ -29,7 +29,7 @@ Stage = dict[str, float]
 
 
 def main(*, quick: bool) -> None:
-    n = 100_000 if quick else 1_000_000
+    n = 40_000 if quick else 1_000_000
     page = Page("million_rows", f"{n:,} rows, {PARTIES} parties", quick)
     with tempfile.TemporaryDirectory(prefix="anyparty-million-") as folder:
         sizes = {kind: write_tables(Path(folder), n, kind) for kind in ("csv", "parquet")}

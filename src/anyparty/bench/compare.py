@@ -49,9 +49,14 @@ class Cell:
 
     @property
     def outside(self) -> bool:
-        """Whether the difference is more than both spreads together."""
+        """Whether the difference is more than both spreads together; one seed has no spread to say so."""
         difference = self.difference
-        return self.paper is not None and difference is not None and abs(difference) > self.ours[1] + self.paper[1]
+        return (
+            self.seeds > 1
+            and self.paper is not None
+            and difference is not None
+            and abs(difference) > self.ours[1] + self.paper[1]
+        )
 
 
 def cells(suite: Suite, records: Mapping[str, Mapping[str, Any]]) -> list[Cell]:
