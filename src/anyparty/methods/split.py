@@ -168,7 +168,7 @@ class Split:
         seat, hosts = state.seat, self.hosts(state.seat.roster)
         with self._drawing(seat, batch, "encoder draws"):
             mine = self._encode(state, rows, batch)
-        if mine and not math.isfinite(mine[1].detach().sum()):
+        if mine and not math.isfinite(mine[1].detach().sum()) and not torch.isfinite(mine[1]).all():
             raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {moment(batch)}: lower its "
                            f"learning rate, or look for extreme values in its columns")  # fmt: skip
         readers = self.readers(seat.roster, seat.me)
