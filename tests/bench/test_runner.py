@@ -119,3 +119,17 @@ def test_mechanisms_are_named_as_text():
     assert str(one.mechanism_of("0.25")) == str(one.mechanism_of(" 0.25"))
     with pytest.raises(ConfigError, match="no missingness 'betta'; did you mean 'beta'"):
         one.mechanism_of("betta")
+
+
+def test_a_record_that_lacks_a_score_is_not_finished(done):
+    folder, runs, _ = done
+    path = folder / runs[0].key / "record.json"
+    whole = path.read_text()
+    record = json.loads(whole)
+    del record["scores"]["0.5"]
+    path.write_text(json.dumps(record))
+    try:
+        assert runner.finished(folder, runs[0]) is None
+        assert runner.finished(folder, runs[1]) is not None
+    finally:
+        path.write_text(whole)
