@@ -1,6 +1,7 @@
 """Runs are recorded one by one, skipped when done, redone when half-written, and do not stop each other."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,12 +58,9 @@ def test_what_is_done_is_skipped_and_what_is_half_written_redone(done):
 
 def test_a_failed_run_is_named_and_does_not_stop_the_others(done, tmp_path):
     _, runs, _ = done
-    broken = next(run for run in runs if run.seed == 0 and run.method == "laser")
-    broken.settings["optimizer"] = {"lr": -1.0}
-    try:
-        result = runner.run_all([broken, next(run for run in runs if run.method == "standard")], tmp_path)
-    finally:
-        broken.settings["optimizer"] = {"lr": 0.01}
+    whole = next(run for run in runs if run.seed == 0 and run.method == "laser")
+    broken = replace(whole, settings={**whole.settings, "optimizer": {"lr": -1.0}})
+    result = runner.run_all([broken, next(run for run in runs if run.method == "standard")], tmp_path)
     assert len(result.records) == 1
     (sentence,) = result.failed.values()
     assert "lr must be a positive number" in sentence
