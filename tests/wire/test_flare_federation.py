@@ -133,7 +133,7 @@ def folder(tmp_path_factory):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    site = {"part": f"{Path(__file__).stem}:echo", "threads": 1, "patience": {"silent_s": SILENT_S}}
+    site = {"parts": {"train": f"{Path(__file__).stem}:echo"}, "threads": 1, "patience": {"silent_s": SILENT_S}}
     federation.init(folder, ROSTER, port=port, site=site)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
@@ -153,7 +153,7 @@ def play(folder, part, config="", timeout_s=90, **more):
     for name in NAMES:
         path = folder / "kits" / name / "local" / "anyparty.toml"
         own = tomllib.loads(path.read_text())
-        path.write_text(tomli_w.dumps(own | {"part": f"{Path(__file__).stem}:{part.__name__}"}))
+        path.write_text(tomli_w.dumps(own | {"parts": {"train": f"{Path(__file__).stem}:{part.__name__}"}}))
         (folder / "kits" / name / "runs").mkdir(exist_ok=True)
         (folder / "kits" / name / "runs" / "waits").unlink(missing_ok=True)
     job = federation.submit(folder, config, **more)
@@ -170,7 +170,7 @@ def wait_for(happens, timeout_s=30.0):
 
 @pytest.mark.net
 def test_parties_talk(folder):
-    status, ended = play(folder, echo, "[train]\nseed = 5\n", resume=True)
+    status, ended = play(folder, echo, "[train]\nseed = 5\n", asked={"resume": True})
     assert status == "FINISHED:COMPLETED"
     assert not any(each["error"] for each in ended.values())
     sums = {name: sum(float(block(name, number).double().sum()) for number in range(40)) for name in NAMES[1:]}
@@ -234,7 +234,7 @@ def test_a_job_is_aborted(folder):
     for name in NAMES:
         path = folder / "kits" / name / "local" / "anyparty.toml"
         own = tomllib.loads(path.read_text())
-        path.write_text(tomli_w.dumps(own | {"part": f"{Path(__file__).stem}:endless"}))
+        path.write_text(tomli_w.dumps(own | {"parts": {"train": f"{Path(__file__).stem}:endless"}}))
         (folder / "kits" / name / "runs" / "waits").unlink(missing_ok=True)
     job = federation.submit(folder, "")
     wait_for(lambda: all((folder / "kits" / name / "runs" / "waits").exists() for name in NAMES))
@@ -358,9 +358,11 @@ def test_a_site_file_that_is_wrong_is_named(tmp_path, text, said):
 
 
 def test_a_part_that_does_not_exist_is_named():
-    site = Site(party="a", active="a", parties=("a",), part="anyparty.run.party:nobody")
-    with pytest.raises(ConfigError, match=r"cannot import part 'anyparty.run.party:nobody'"):
-        site.load_part()
+    site = Site(party="a", active="a", parties=("a",), parts={"train": "anyparty.run.party:nobody"})
+    with pytest.raises(ConfigError, match=r"cannot import 'anyparty.run.party:nobody', its part in 'train'"):
+        site.load_part("train")
+    with pytest.raises(ConfigError, match=r"a job asks for 'serve', its own settings \(parts\) allow \['train'\]"):
+        site.load_part("serve")
 
 
 def test_paths_are_taken_out_of_what_crosses():

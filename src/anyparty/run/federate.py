@@ -51,8 +51,7 @@ def init(config: Path | str, folder: Path | str, *, host: str = "127.0.0.1", por
         )
     roster = Roster(tuple(Party(name=name) for name in resolved.parties), active)
     tables = {name: party.table for name, party in resolved.parties.items() if party.table is not None}
-    site = {"part": "anyparty.run.house:train_at_home"}
-    return flare.init(Path(folder), roster, host, port, tables=tables, site=site)
+    return flare.init(Path(folder), roster, host, port, tables=tables)
 
 
 def train(
@@ -71,7 +70,7 @@ def train(
     """
     folder = Path(folder)
     resolved = settings.load(config, changes)
-    job = flare.submit(folder, resolved.to_toml(), resume=resume)
+    job = flare.submit(folder, resolved.to_toml(), asked={"resume": resume})
     status = flare.wait(folder, job, timeout_s)
     found = {name: flare.outcome(folder, name, job) for name in resolved.parties}
     outcomes = {name: outcome for name, outcome in found.items() if outcome is not None}

@@ -90,10 +90,12 @@ def _checked(folder: Path, roster: Roster, host: str, port: int, scheme: str) ->
                           f"1 to 65535, and 'grpc' or 'tcp'")  # fmt: skip
 
 
-def submit(folder: Path, config_toml: str, *, resume: bool = False, least: int = 1) -> str:
-    """Submit a run with these settings; return its job.
+def submit(
+    folder: Path, config_toml: str, *, work: str = "train", asked: Mapping[str, Any] | None = None, least: int = 1
+) -> str:
+    """Submit a job with these settings; return its name.
 
-    ``least`` is how many passive parties must be connected for the run to begin.  Paths never leave: a party's table
+    ``work`` is what the parties are to do, ``asked`` goes to each party's part of it: see ``Site.parts``.  ``least`` is how many passive parties must be connected for the run to begin.  Paths never leave: a party's table
     and the folder for results are taken out of the settings.
 
     Raises:
@@ -105,7 +107,7 @@ def submit(folder: Path, config_toml: str, *, resume: bool = False, least: int =
     config = job / "app" / "config"
     config.mkdir(parents=True)
     passive = [name for name in said["parties"] if name != said["active"]]
-    args = {"resume": resume}
+    args = {"work": work, "asked": dict(asked or {})}
     _json(job / "meta.json", {"name": JOB, "min_clients": least, "resource_spec": {},
                               "deploy_map": {"app": ["server", *passive]}})  # fmt: skip
     _json(config / "config_fed_server.json", {

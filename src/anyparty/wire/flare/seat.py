@@ -78,6 +78,14 @@ class Cells:
         self.core.register_request_cb(CHANNEL, TOPIC, arrived)
 
 
+@dataclass(frozen=True)
+class Order:
+    """What a job asks of every party: the kind of work, and the words that go to its part."""
+
+    work: str
+    asked: dict[str, Any]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """How a party's part ended.
@@ -119,7 +127,7 @@ class Seat:
         return cls(site=Site.read(Path(workspace.get_root_dir())), config=config, job=job,
                    core=engine.get_cell().core_cell)  # fmt: skip
 
-    def play(self, resume: bool, news: Callable[[], str]) -> Outcome:
+    def play(self, order: Order, news: Callable[[], str]) -> Outcome:
         """Run the party's part to its end; keep a record of how it ended at home."""
         site = self.site
         if site.threads:
@@ -131,7 +139,7 @@ class Seat:
         said: dict[str, Any] = {}
         try:
             config = Config.of(tomllib.loads(self.config), f"the settings of job {self.job}")
-            said["result"] = _plain(asyncio.run(_run(site, config, post, resume)))
+            said["result"] = _plain(asyncio.run(_run(site, config, post, order)))
         except Exception as error:
             said |= {"error": type(error).__name__, "sentence": str(error)}
             log.error("%s: %s", site.party, error, exc_info=not isinstance(error, AnypartyError))
@@ -143,8 +151,8 @@ class Seat:
         return outcome
 
 
-async def _run(site: Site, config: Config, post: Post, resume: bool) -> Any:
-    return await site.load_part()(site, config, Posted(post), resume=resume)
+async def _run(site: Site, config: Config, post: Post, order: Order) -> Any:
+    return await site.load_part(order.work)(site, config, Posted(post), **order.asked)
 
 
 def _plain(result: Any) -> Any:
@@ -157,9 +165,9 @@ def _plain(result: Any) -> Any:
 class Active(Controller):  # type: ignore[misc]
     """The active party's seat; the job lasts as long as its part."""
 
-    def __init__(self, resume: bool = False) -> None:
+    def __init__(self, work: str, asked: dict[str, Any]) -> None:
         super().__init__()
-        self.resume = resume
+        self.order = Order(work, asked)
         self.ended: dict[str, str] = {}
 
     def start_controller(self, fl_ctx: FLContext) -> None:
@@ -178,7 +186,7 @@ class Active(Controller):  # type: ignore[misc]
         task = Task(name=TASK, data=Shareable(), result_received_cb=self._ended)
         others = len(seat.site.parties) - 1
         self.broadcast(task, fl_ctx, min_responses=others)
-        outcome = seat.play(self.resume, lambda: "the job was ended" if abort_signal.triggered else "")
+        outcome = seat.play(self.order, lambda: "the job was ended" if abort_signal.triggered else "")
         end = time.monotonic() + seat.site.patience.flush_s
         lost = {name for name, why in outcome.gone.items() if not why.startswith("it left")}
         while len(self.ended.keys() | lost) < others and time.monotonic() < end and not abort_signal.triggered:
@@ -194,13 +202,13 @@ class Active(Controller):  # type: ignore[misc]
 class Passive(Executor):  # type: ignore[misc]
     """A passive party's seat."""
 
-    def __init__(self, resume: bool = False) -> None:
+    def __init__(self, work: str, asked: dict[str, Any]) -> None:
         super().__init__()
-        self.resume = resume
+        self.order = Order(work, asked)
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:  # noqa: ARG002
         """Play the party's part; tell the server how it ended, by the error's kind alone: its words stay at home."""
-        outcome = Seat.at(fl_ctx).play(self.resume, lambda: "the job was ended" if abort_signal.triggered else "")
+        outcome = Seat.at(fl_ctx).play(self.order, lambda: "the job was ended" if abort_signal.triggered else "")
         reply = make_reply("OK")
         reply["error"] = outcome.error
         return reply

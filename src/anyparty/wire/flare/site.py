@@ -13,6 +13,11 @@ from anyparty.errors import ConfigError
 from anyparty.wire.flare.peer import Patience
 
 FILE = "anyparty.toml"
+PARTS = {
+    "train": "anyparty.run.house:train_at_home",
+    "predict": "anyparty.run.house:predict_at_home",
+    "serve": "anyparty.serve.home:serve_at_home",
+}
 Part = Callable[..., Awaitable[Any]]
 
 
@@ -25,7 +30,8 @@ class Site(Settings):
         parties: all parties, in the order that all share.
         table: its table; relative to the kit.
         folder: where it keeps checkpoints and records; relative to the kit.
-        part: what it runs for a job, ``module:function``: ``await function(site, config, net, resume=...)``.
+        parts: what it is ready to do for a job, by the kind of work, as ``module:function``: the job's own words go to
+            ``await function(site, config, net, **asked)``.  What is not here is refused.
         threads: how many threads PyTorch may use; all without.
         patience: how long it waits for others.
 
@@ -36,7 +42,7 @@ class Site(Settings):
     parties: tuple[str, ...]
     table: Path | None = None
     folder: Path = Path("runs")
-    part: str = "anyparty.run.party:take_part"
+    parts: dict[str, str] = PARTS
     threads: int | None = None
     patience: Patience = Patience()
 
@@ -60,16 +66,20 @@ class Site(Settings):
         places = {"folder": kit / site.folder} | ({"table": kit / site.table} if site.table else {})
         return site.model_copy(update=places)
 
-    def load_part(self) -> Part:
-        """Return the function that ``part`` names.
+    def load_part(self, work: str) -> Part:
+        """Return the function that does a kind of work here.
 
         Raises:
-            ConfigError: it cannot be imported.
+            ConfigError: the site does not do such work, or the function cannot be imported.
         """
-        module, _, name = self.part.partition(":")
+        if work not in self.parts:
+            raise ConfigError(
+                f"{self.party}: a job asks for {work!r}, its own settings (parts) allow {list(self.parts)}"
+            )
+        module, _, name = self.parts[work].partition(":")
         try:
             part: Part = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(f"{self.party}: cannot import part {self.part!r} ({error}); "
+            raise ConfigError(f"{self.party}: cannot import {self.parts[work]!r}, its part in {work!r} ({error}); "
                               f"write it as 'module:function'") from None  # fmt: skip
         return part
