@@ -95,8 +95,9 @@ def submit(
 ) -> str:
     """Submit a job with these settings; return its name.
 
-    ``work`` is what the parties are to do, ``asked`` goes to each party's part of it: see ``Site.parts``.  ``least`` is how many passive parties must be connected for the run to begin.  Paths never leave: a party's table
-    and the folder for results are taken out of the settings.
+    ``work`` is what the parties are to do, ``asked`` goes to each party's part of it: see ``Site.parts``.  ``least``
+    is how many passive parties must be connected for the job to begin.  Paths never leave: a party's table and the
+    folder for results are taken out of the settings.
 
     Raises:
         RunError: the server cannot be reached or refuses.
