@@ -20,14 +20,14 @@ from torch import Tensor
 from anyparty.blocks.blocks import Block, Rows
 from anyparty.config import TrainSettings
 from anyparty.errors import Deadlock, PartyLost
-from anyparty.methods.method import Batch, Method, Seat, State
+from anyparty.methods.method import Batch, Method, Seat, Stage, State
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
 from anyparty.predictions import Predictions
 from anyparty.run import agree
 from anyparty.run.checkpoint import Checkpoints
+from anyparty.run.part import Part, Trained
 from anyparty.run.predict import predict_rows
-from anyparty.run.train import Part, Trained
 from anyparty.run.train import play as train_part
 from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
@@ -97,7 +97,7 @@ def world(
     K: int = 3, N: int = 24, d: int = 3, *,
     classes: int = 3, kind: str = "classification", labelers: Sequence[int] = (0,), server: bool = False,
     observed: Tensor | None = None, labeled: Tensor | None = None, signal: int | None = None, shuffled: bool = False,
-    garbage: bool = False, seed: int = 0,
+    garbage: bool = False, echo: bool = False, seed: int = 0,
 ) -> World:  # fmt: skip
     """Draw a world.
 
@@ -106,6 +106,7 @@ def world(
         labeled: by default all.
         signal: the party whose first column alone decides the label; ``None``: the columns of all do.
         shuffled: labels are drawn without a look at the columns.
+        echo: a party's columns say much the same, as those of real tables do; else each is noise of its own.
         garbage: NaN in the cells that no row points to, and nonsense for the labels that are not known.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -113,6 +114,8 @@ def world(
     observed = all_patterns(N, K) if observed is None else observed
     N = len(observed)
     x = {name: torch.randn(N, d, generator=generator) for name in roster.blocks}
+    if echo:
+        x = {name: block[:, :1] + 0.4 * block for name, block in x.items()}
     score = sum(x[name][:, 0] for name in roster.blocks) if signal is None else x[roster.blocks[signal]][:, 0]
     if shuffled:
         score = torch.randn(N, generator=generator)
@@ -209,19 +212,28 @@ def begin(
     return states
 
 
-def batch_of(rows: Tensor, step: int = 0, seed: int = 0) -> Batch:
-    return Batch(rows, Seeds(seed), ("train", 0, step))
+def batch_of(rows: Tensor, step: int = 0, seed: int = 0, stage: str = "train") -> Batch:
+    return Batch(rows, Seeds(seed), (stage, 0, step))
+
+
+def stage_of(method: Method, seat: Seat, name: str | None = None) -> Stage:
+    """The stage of that name, or the only one."""
+    stages = {stage.name: stage for stage in method.stages(seat)}
+    if name is None:
+        (name,) = stages
+    return stages[name]
 
 
 def step(
     method: Method, of: World, states: Mapping[str, State], rows: Tensor, *,
-    at: Table | None = None, number: int = 0, seed: int = 0, leaves: Collection[str] = (),
+    at: Table | None = None, number: int = 0, seed: int = 0, leaves: Collection[str] = (), stage: str | None = None,
 ) -> float:  # fmt: skip
-    """Play one training step at all parties but those that leave; return the active party's loss."""
-    (stage,) = method.stages(of.seat(of.roster.active))
+    """Play one step of a stage at all parties but those that leave; return the active party's loss."""
+    stages = {name: stage_of(method, of.seat(name), stage) for name in of.roster.names}
+    batch = batch_of(rows, number, seed, stages[of.roster.active].name)
     parts = {
-        name: _leave if name in leaves else
-        partial(_step, stage, states[name], of.rows[name], batch_of(rows, number, seed))
+        name: partial(_step, stages[name], states[name], of.rows[name], batch)
+        if name not in leaves and (name == of.roster.active or stages[name].parties == "all") else _leave
         for name in of.roster.names
     }  # fmt: skip
     return (at or Table()).play(of.roster, method.can.messages, parts)[of.roster.active]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from anyparty.config import TrainSettings
-from anyparty.errors import AlignmentError, ConfigError, Diverged
+from anyparty.errors import AlignmentError, ConfigError, Diverged, ResumeError
 from anyparty.methods.method import Stage, State
 from anyparty.methods.table import method
 from anyparty.nets.optimizer import Optimizer
@@ -299,8 +299,8 @@ class TestResuming:
         run = partial(train, [5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1)
         with pytest.raises(KeyboardInterrupt):
             run(watch=Stops("train", 5))
-        assert sorted(path.stem for path in (tmp_path / "b").iterdir())[-1] in ("00-000004", "00-000005")
-        for path in (tmp_path / "b").iterdir():
+        assert sorted(path.stem for path in (tmp_path / "b").glob("*.safetensors"))[-1] in ("00-000004", "00-000005")
+        for path in (tmp_path / "b").glob("*.safetensors"):
             if path.stem > "00-000003":
                 path.unlink()
         made, trained = run(resume=True)
@@ -308,14 +308,36 @@ class TestResuming:
         assert went_on["a"] == went_on["b"]
         assert clocks(trained) == {"a": 1, "b": 1}
 
-    def test_without_a_common_moment_from_the_start(self, tmp_path):
+    def test_without_a_common_moment_each_from_its_own_last(self, tmp_path):
+        """Party b was away for longer than checkpoints are kept: it goes on from the first epoch, a from the fourth."""
+        run = partial(train, [5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1)
+        with pytest.raises(KeyboardInterrupt):
+            run(watch=Stops("train", 2))
+        kept = (tmp_path / "b" / "00-000001.safetensors").read_bytes()
+        with pytest.raises(KeyboardInterrupt):
+            run(watch=Stops("train", 4), resume=True)
+        for path in (tmp_path / "b").glob("*.safetensors"):
+            path.unlink()
+        (tmp_path / "b" / "00-000001.safetensors").write_bytes(kept)
+        made, _ = run(resume=True)
+        went_on = {me: min(moment[1] for who, moment, *_ in made.seen if who == me) for me in "ab"}
+        assert went_on["a"] == went_on["b"] > 1
+
+    def test_a_party_without_a_checkpoint_is_named(self, tmp_path):
         run = partial(train, [5, 1, 4], folder=tmp_path, checkpoint_every=1)
         with pytest.raises(KeyboardInterrupt):
             run(watch=Stops("train", 3))
-        for path in (tmp_path / "b").iterdir():
+        for path in (tmp_path / "b").glob("*.safetensors"):
             path.unlink()
-        made, _ = run(resume=True)
-        assert min(moment[1] for _, moment, *_ in made.seen) == 0
+        with pytest.raises(ResumeError, match="cannot resume: 'b' has no checkpoint of this run"):
+            run(resume=True)
+
+    def test_a_fresh_run_forgets_the_checkpoints_of_another(self, tmp_path):
+        """Its own first ones sort before those of a longer run, and would be taken for the oldest."""
+        train([5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1)
+        with pytest.raises(KeyboardInterrupt):
+            train([5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1, watch=Stops("train", 3))
+        assert [path.stem for path in sorted((tmp_path / "a").glob("*.safetensors"))] == ["00-000001", "00-000002"]
 
 
 class TestAgreement:

@@ -61,17 +61,17 @@ class TestLaser:
             assert flows["b", "a", "embedding"]["messages"] == 3 * 14  # none where the party has no row
 
     def test_around_the_steps(self):
-        """hello: 32 bytes for one group of settings, and no checkpoint.  start: one number.
+        """hello: 32 bytes for one group of settings, and no checkpoint.  start: two numbers.
 
-        plan: 24 places of 8 bytes, none to validate on.  verdict: two bytes an epoch.
+        plan: 24 places of 8 bytes, none to validate on.  verdict: two bytes an epoch, and one a party.
         """
         at = Table()
         worlds.train(method("laser", embedding=5), self.of, epochs=3, at=at)
         flows = self.by_tag(at)
         assert flows["b", "a", "hello"]["bytes_sent"] == 32
-        assert flows["a", "b", "start"]["bytes_sent"] == 8
+        assert flows["a", "b", "start"]["bytes_sent"] == 16
         assert flows["a", "b", "plan"]["bytes_sent"] == 24 * 8
-        assert flows["a", "b", "verdict"]["bytes_sent"] == 3 * 2
+        assert flows["a", "b", "verdict"]["bytes_sent"] == 3 * (2 + 3)
 
     def test_prediction_sends_what_is_asked_once(self):
         made, at = method("laser", embedding=5), Table()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -48,11 +48,15 @@ class Seat:
 
 @dataclass
 class State:
-    """What a party's training changes: its networks and optimizers, by name.  All of it is saved and restored."""
+    """What a party's training changes: its networks and optimizers, by name.  All of it is saved and restored.
+
+    ``kept`` is what one stage leaves for a later one: it stands in checkpoints, not in the trained model.
+    """
 
     seat: Seat
     modules: dict[str, nn.Module] = field(default_factory=dict)
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
+    kept: dict[str, Tensor] = field(default_factory=dict)
 
     def train(self, mode: bool) -> None:
         """Set all networks to training or to evaluation."""
@@ -100,6 +104,7 @@ class Batch:
 
 
 Step = Callable[[Channel, State, Rows, Batch], Awaitable[float | None]]
+Loss = Callable[[State, Rows, Batch], float | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +116,14 @@ class Stage:
         step: one party's part in one batch; answers the loss at the active party.
         rows: at the active party, which of its rows the stage trains on: [N] bool.
         validates: whether validation rows are scored after every epoch.
+        epochs: how many it has, where they are not those of the settings; 0 is a single exchange: one step over all
+            of its rows.
+        batch_size: rows of a batch, where they are not those of the settings.
+        optimizer: whose learning rate it follows, where that is not the seat's own.
+        parties: who plays it; the others go on without waiting for its end.
+        loss: each party trains for itself and nothing crosses: its own loss on validation rows, ``None`` if it holds
+            none of them, by which it keeps weights and stops; no answers are scored.
+        with_validation: whether it works on validation rows too, as a stage does that learns nothing from labels.
 
     """
 
@@ -118,6 +131,12 @@ class Stage:
     step: Step
     rows: Callable[[Rows], Tensor]
     validates: bool = True
+    epochs: int | None = None
+    batch_size: int | None = None
+    optimizer: Optimizer | None = None
+    parties: Literal["all", "active"] = "all"
+    loss: Loss | None = None
+    with_validation: bool = False
 
 
 class Method(Protocol):

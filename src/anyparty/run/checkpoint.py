@@ -104,6 +104,7 @@ class Checkpoints:
             tensors |= {f"module/{name}/{key}": tensor for key, tensor in tensors_of(module).items()}
         for name, kept in best.items():
             tensors |= {f"best/{name}/{key}": tensor for key, tensor in kept.items()}
+        tensors |= {f"kept/{name}": tensor.detach().cpu().contiguous() for name, tensor in state.kept.items()}
         for name, optimizer in state.optimizers.items():
             for place, values in optimizer.state_dict()["state"].items():
                 held = {key: value for key, value in values.items() if value is not None}
@@ -111,6 +112,20 @@ class Checkpoints:
         write(self.folder / f"{progress.stage:02d}-{progress.epoch:06d}.safetensors", tensors, vars(progress))
         for old in self.files()[:-KEEP]:
             old.unlink()
+
+    def begin(self, run: str, *, resume: bool) -> list[tuple[int, int]]:
+        """Return the moments of the run that goes on; forget those of another run.
+
+        ``run`` names the run where a party may come back to it: what it kept under that name is kept.
+        """
+        named = self.folder / "run.txt"
+        same = bool(run) and named.exists() and named.read_text(encoding="utf-8") == run
+        if not resume and not same:
+            for old in self.files():
+                old.unlink()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        named.write_text(run, encoding="utf-8")
+        return self.moments()
 
     def files(self) -> list[Path]:
         """Return the checkpoints that are there, oldest first; other files are none of ours."""
@@ -132,6 +147,7 @@ class Checkpoints:
             load_module(module, _under(tensors, f"module/{name}/"), path)
         for name, optimizer in state.optimizers.items():
             _load_optimizer(optimizer, _under(tensors, f"optimizer/{name}/"), path)
+        state.kept = {name: kept.to(state.seat.device) for name, kept in _under(tensors, "kept/").items()}
         best = {name: _under(tensors, f"best/{name}/") for name in state.modules}
         return Progress(**about), {name: kept for name, kept in best.items() if kept}
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,22 +24,24 @@ from torch import Tensor
 
 from anyparty import metrics
 from anyparty.align import private
+from anyparty.align.overlap import Overlap
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
-from anyparty.errors import ConfigError, ModelError, ResumeError
+from anyparty.errors import AlignmentError, ConfigError, ModelError, ResumeError
 from anyparty.methods.method import Method
 from anyparty.methods.table import method as method_by_name
 from anyparty.run import agree, checkpoint
-from anyparty.run.files import About, Member, save_member, write_json
-from anyparty.run.party import House, Known, Outcome, take_part
+from anyparty.run.door import Door, door_of
+from anyparty.run.files import About, Member, save_member
+from anyparty.run.journal import Journal
+from anyparty.run.party import House, Known, Outcome, agreed_on, labeled_rows, take_part
 from anyparty.run.predict import predict_rows
-from anyparty.run.record import versions
 from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
 from anyparty.tables.table import Table, read_table
 from anyparty.terms import Channel, Declared, Expect, Party, Roster
 from anyparty.wire.guard import Guarded
-from anyparty.wire.ledger import Counted, Ledger
+from anyparty.wire.ledger import Counted
 
 ID_BYTES = 16
 MESSAGES = (
@@ -134,30 +137,43 @@ async def train_at_home(site: Site, config: Config, net: Channel, *, resume: boo
     Raises:
         AnypartyError: see ``anyparty.errors``; what was kept stays, and ``resume`` goes on from it.
     """
-    home, ledger = Home.of(site, config), Ledger()
-    declared = (*home.method.can.messages, *agree.MESSAGES, *private.MESSAGES, *MESSAGES)
-    wired = Guarded(Counted(net, ledger), home.roster, declared)
-    known = await aligned(home, wired, resume=resume)
-    outcome = await take_part(
-        wired, house=_house(home, known), roster=home.roster, config=config, method=home.method, resume=resume
-    )
-    _keep(home, outcome)
-    scores = await _score(home, outcome, wired)
-    record = {
-        "party": site.party,
-        "versions": versions(),
-        "table": home.table.fingerprint,
-        "history": outcome.trained.history,
-        "best_epoch": outcome.trained.best_epoch + 1,
-        "ledger": ledger.rows(),
-        **({"evaluation": scores} if scores else {}),
-    }
-    write_json(site.folder / "record.json", record)
+    home, door = Home.of(site, config), door_of(net)
+    journal = Journal.begin(
+        site.folder, party=site.party, active=site.active, parties=home.roster.names, settings=config.to_toml(),
+        table=home.table.fingerprint, job=door.run, resume=resume,
+    )  # fmt: skip
+    with journal.open():
+        wired = Guarded(Counted(net, journal.ledger), home.roster, declared(home.method))
+        known, number = await aligned(home, wired, resume=resume)
+        journal.aligned(
+            number.numpy().tobytes(), agreed_on(config, home.method, home.roster, len(known.position)),
+            rows=len(known.position), overlap=_overlap(home, known),
+        )  # fmt: skip
+        house = _house(home, known, number, door, journal)
+        outcome = await take_part(
+            wired, house=house, roster=home.roster, config=config, method=home.method, resume=resume
+        )
+        _keep(home, outcome)
+        scores = await _score(home, outcome, wired)
+        journal.ended(outcome.trained.history, outcome.trained.best_epoch, scores)
     return {"epochs": len(outcome.trained.history), "evaluation": scores}
 
 
-async def aligned(home: Home, net: Channel, *, resume: bool) -> Known:
-    """Return what the party knows of the alignment: the one that all keep, or a new one.
+def declared(method: Method) -> tuple[Declared, ...]:
+    """Return all messages that a party at home may send with a method."""
+    return (*method.can.messages, *agree.MESSAGES, *private.MESSAGES, *MESSAGES)
+
+
+def _overlap(home: Home, known: Known) -> dict[str, Any] | None:
+    """Return who has which rows, at the active party."""
+    if known.observed is None:
+        return None
+    labeled = labeled_rows(home.table, known.position)
+    return Overlap.count(known.observed.numpy(), home.roster.blocks, labeled).to_json()
+
+
+async def aligned(home: Home, net: Channel, *, resume: bool) -> tuple[Known, Tensor]:
+    """Return what the party knows of the alignment, and its number: the one that all keep, or a new one.
 
     Raises:
         ResumeError: a run is to go on, and a party's table has changed or its alignment is not there.
@@ -167,7 +183,7 @@ async def aligned(home: Home, net: Channel, *, resume: bool) -> Known:
     again = await _agree_on_alignment(net, roster, number, resume=resume)
     if again is None:
         assert kept is not None
-        return kept
+        return kept, number
     fresh = await private.align(net, roster, home.table.ids, salt=home.config.federation.salt)
     leads = net.me == roster.active
     known = Known(
@@ -176,7 +192,7 @@ async def aligned(home: Home, net: Channel, *, resume: bool) -> Known:
         key=None if fresh.key is None else torch.from_numpy(fresh.key),
     )
     _keep_alignment(path, known, again, home.table.fingerprint)
-    return known
+    return known, again
 
 
 async def _agree_on_alignment(net: Channel, roster: Roster, number: Tensor, *, resume: bool) -> Tensor | None:
@@ -217,13 +233,26 @@ def _keep_alignment(path: Path, known: Known, number: Tensor, fingerprint: str) 
     checkpoint.write(path, tensors, {"table": fingerprint})
 
 
-def _house(home: Home, known: Known) -> House:
+def _house(home: Home, known: Known, number: Tensor, door: Door, journal: Journal) -> House:
     name, own = home.site.party, home.config.parties.get(home.site.party)
     return House(
         name=name, table=home.table, known=known, encoder=home.config.encoder_of(name),
         optimizer=home.config.optimizer_of(name), scale=own is None or own.scale,
-        folder=home.site.folder / "checkpoints", watch=Watch(),
+        folder=home.site.folder / "checkpoints", watch=Watch(), door=door, welcome=partial(_welcome, number),
+        kept=journal.kept,
     )  # fmt: skip
+
+
+async def _welcome(number: Tensor, net: Channel, name: str) -> None:
+    """Hold a party that comes back to the alignment of the run.
+
+    Raises:
+        AlignmentError: it keeps another one.
+    """
+    if not torch.equal((await net.recv(name, "alignment", NUMBER))["number"], number):
+        raise AlignmentError(f"party {name!r} came back with another alignment (its table changed, or its folder is "
+                             f"another); it can take part in the next run")  # fmt: skip
+    await net.send(name, "realign", {"number": number})
 
 
 def _keep(home: Home, outcome: Outcome) -> None:

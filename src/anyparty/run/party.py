@@ -7,7 +7,7 @@ table and from messages, never from another party's memory.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -25,10 +25,12 @@ from anyparty.methods.method import Method, Seat
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run import agree
-from anyparty.run.checkpoint import Checkpoints
+from anyparty.run.checkpoint import Checkpoints, Progress
+from anyparty.run.door import Closed, Door
 from anyparty.run.files import tuples
+from anyparty.run.part import Part, Trained
 from anyparty.run.rows import own_rows
-from anyparty.run.train import Part, Trained, play
+from anyparty.run.train import play
 from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
 from anyparty.tables.labels import encode, infer_task
@@ -66,6 +68,9 @@ class House:
         scale: whether its numeric columns are standardised.
         folder: where its checkpoints go; ``None`` keeps nothing.
         watch: who is told of progress, at the active party.
+        door: who is gone and who comes back.
+        welcome: at the active party, what comes before the setup when a party comes back.
+        kept: called after every checkpoint.
 
     """
 
@@ -77,6 +82,9 @@ class House:
     scale: bool = True
     folder: Path | None = None
     watch: Watch = field(default_factory=Watch)
+    door: Door = field(default_factory=Closed)
+    welcome: Callable[[Channel, str], Awaitable[None]] | None = None
+    kept: Callable[[Progress], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +117,14 @@ async def take_part(
     """
     settings, known, table = config.train, house.known, house.table
     leads = house.name == roster.active
-    use, task, observed = await share_setup(net, roster, _setup(house, config) if leads else None)
+    setup = await share_setup(net, roster, _setup(house, config) if leads else None)
+    use, task, observed = setup
+
+    async def welcome(net: Channel, name: str) -> None:
+        if house.welcome is not None:
+            await house.welcome(net, name)
+        await send_setup(net, roster, name, setup)
+
     if leads and task is not None:
         settings.metric_for(task)  # a metric that does not fit is named now, not after the first epoch
     prepare = features = None
@@ -126,11 +141,12 @@ async def take_part(
         known.position, features=features, labels=labels, observed=observed, key=known.key, device=seat.device
     )
     part = Part(
-        seat=seat, method=method, rows=rows, settings=settings, agreed=_agreed(config, method, roster, rows.n),
+        seat=seat, method=method, rows=rows, settings=settings, agreed=agreed_on(config, method, roster, rows.n),
         validation=torch.from_numpy(np.flatnonzero(use == VALIDATION)) if leads else None,
         training=torch.from_numpy(use == TRAIN) if leads else None,
         checkpoints=None if house.folder is None else Checkpoints(house.folder),
-        resume=resume, watch=house.watch,
+        resume=resume, watch=house.watch, door=house.door, welcome=welcome,
+        kept=house.kept,
     )  # fmt: skip
     return Outcome(seat=seat, trained=await play(part, net), prepare=prepare, rows=rows, use=use)
 
@@ -181,17 +197,9 @@ def balanced(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], t
 async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setup:
     """Give every party the use of the rows, and label holders the task and who has which row."""
     if setup is not None:
-        use, task, observed = setup
-        assert task is not None
-        assert observed is not None
-        about = torch.frombuffer(bytearray(json.dumps(asdict(task)).encode()), dtype=torch.uint8)
-        nothing = torch.empty(0, dtype=torch.uint8)
         for name in roster.names:
             if name != net.me:
-                known = {"task": about, "observed": observed.flatten().byte()} if name in roster.labelers else {}
-                await net.send(
-                    name, "setup", {"use": torch.from_numpy(use), "task": nothing, "observed": nothing, **known}
-                )
+                await send_setup(net, roster, name, setup)
         return setup
     got = await net.recv(roster.active, "setup", agree.SETUP)
     if not len(got["task"]):
@@ -200,7 +208,20 @@ async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setu
     return got["use"].numpy(), Task(**tuples(values)), got["observed"].bool().view(len(got["use"]), roster.K)
 
 
-def _agreed(config: Config, method: Method, roster: Roster, n: int) -> Mapping[str, str]:
+async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> None:
+    """Tell one party what it may know of the rows and the task."""
+    use, task, observed = setup
+    assert task is not None
+    assert observed is not None
+    nothing = torch.empty(0, dtype=torch.uint8)
+    said = {"use": torch.from_numpy(use), "task": nothing, "observed": nothing}
+    if name in roster.labelers:
+        about = torch.frombuffer(bytearray(json.dumps(asdict(task)).encode()), dtype=torch.uint8)
+        said |= {"task": about, "observed": observed.flatten().byte()}
+    await net.send(name, "setup", said)
+
+
+def agreed_on(config: Config, method: Method, roster: Roster, n: int) -> Mapping[str, str]:
     """Return the groups of settings that all parties must share, as text."""
     return {
         "version": anyparty.__version__,

@@ -2,82 +2,33 @@
 
 Every party plays the same ``play``; the active party leads: it draws the plan of a stage, scores validation rows,
 says when to keep the weights and when to stop.  A method's own messages cross inside its steps.
+
+A party that dies is missed by the steps themselves; where it comes back, the active party lets it in between two
+epochs (see ``door``), and the best epoch is looked for anew: its networks are not those of the best one before.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
 from anyparty import metrics
 from anyparty.blocks.batches import by_pattern, mixed, patterns
-from anyparty.blocks.blocks import Rows
-from anyparty.config import TrainSettings
 from anyparty.errors import AlignmentError
-from anyparty.methods.method import Batch, Method, Seat, Stage, State
-from anyparty.run import agree
-from anyparty.run.checkpoint import Checkpoints, Progress, load_module, tensors_of
+from anyparty.methods.method import Batch, Stage, State
+from anyparty.run import agree, quiet
+from anyparty.run.agree import Verdict
+from anyparty.run.checkpoint import Progress, load_module, tensors_of
+from anyparty.run.part import Part, Trained
 from anyparty.run.predict import predict_rows
-from anyparty.run.watch import Watch
-from anyparty.seeds import Seeds
+from anyparty.run.verdict import alone, verdict
 from anyparty.terms import Channel
 
 Kept = dict[str, dict[str, Tensor]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """What one party brings to a training run.
-
-    Attributes:
-        seat: who it is.
-        method: what is trained.
-        rows: its part of the aligned rows.
-        settings: of training, the same at every party.
-        agreed: groups of settings as text, by name, that all parties must share.
-        validation: [n] int64, rows to validate on, at the active party.
-        training: [N] bool, rows that training may use, at the active party.
-        checkpoints: its folder; ``None`` keeps nothing.
-        resume: go on from the checkpoints that all parties have.
-        watch: who is told of progress (at the active party).
-
-    """
-
-    seat: Seat
-    method: Method
-    rows: Rows
-    settings: TrainSettings
-    agreed: Mapping[str, str] = field(default_factory=dict)
-    validation: Tensor | None = None
-    training: Tensor | None = None
-    checkpoints: Checkpoints | None = None
-    resume: bool = False
-    watch: Watch = field(default_factory=Watch)
-
-    @property
-    def leads(self) -> bool:
-        """Whether this is the active party."""
-        return self.seat.me == self.seat.roster.active
-
-    @property
-    def seeds(self) -> Seeds:
-        """The root of the run's random streams."""
-        return Seeds(self.settings.seed)
-
-
-@dataclass
-class Trained:
-    """What a party has after training: its networks, and at the active party the history of the run."""
-
-    state: State
-    history: list[dict[str, Any]]
-    best_epoch: int
 
 
 async def play(part: Part, net: Channel) -> Trained:
@@ -91,14 +42,19 @@ async def play(part: Part, net: Channel) -> Trained:
     state = part.method.begin(part.seat, part.seeds)
     progress = Progress()
     best: Kept = {}
-    moments = part.checkpoints.moments() if part.checkpoints and part.resume else []
-    start = await agree.begin(net, part.seat.roster, part.agreed, moments)
-    if start is not None:
+    moments = part.checkpoints.begin(part.door.run, resume=part.resume) if part.checkpoints else []
+    stages = part.method.stages(part.seat)
+    own = {quiet.meeting(stages, moment): moment for moment in moments}  # the latest of those that meet in one
+    start = await agree.begin(net, part.seat.roster, part.agreed, list(own), resume=part.resume)
+    if start.own is not None:
         assert part.checkpoints is not None
-        progress, best = part.checkpoints.load(state, start)
-    for number, stage in enumerate(part.method.stages(part.seat)):
+        progress, best = part.checkpoints.load(state, own[start.own])
+    if start.now != quiet.meeting(stages, (progress.stage, progress.epoch)):  # it was away in between
+        best, (progress.stage, progress.epoch) = {}, start.now
+    for number, stage in enumerate(stages):
         if number == progress.stage:
-            best = await _stage(part, stage, net, state, progress, best)
+            if part.leads or stage.parties == "all":
+                best = await _stage(part, stage, net, state, progress, best)
             progress.stage, progress.epoch, progress.best = number + 1, 0, None
     state.train(False)
     chosen = progress.best_epoch if part.settings.keep == "best" else -1
@@ -106,18 +62,27 @@ async def play(part: Part, net: Channel) -> Trained:
 
 
 async def _stage(part: Part, stage: Stage, net: Channel, state: State, progress: Progress, best: Kept) -> Kept:
-    plan = await agree.share_plan(net, part.seat.roster, _plan(part, stage) if part.leads else None)
-    epochs, stop = part.settings.epochs, False
+    plan = _plan(part, stage) if part.leads else None
+    if plan is None or stage.parties == "all":
+        plan = await agree.share_plan(net, part.seat.roster, plan)
+    if stage.epochs == 0:
+        await _exchange(part, stage, net, state, progress, plan)
+    else:
+        await _repeat(part, stage, net, state, progress, best, plan)
+    return {}
+
+
+async def _repeat(
+    part: Part, stage: Stage, net: Channel, state: State, progress: Progress, best: Kept, plan: dict[str, Tensor]
+) -> None:
+    """Play a stage epoch by epoch."""
+    epochs, stop = _epochs(part, stage), False
     part.watch.on_stage_begin(stage.name, epochs, len(plan["train"]), progress.epoch)
     while progress.epoch < epochs and not stop:
         record = await _epoch(part, stage, net, state, progress.epoch, plan)
-        validates = stage.validates and len(plan["validation"]) > 0
-        if validates:
-            record |= await _validate(part, net, state, plan["validation"])
-        keep, stop = await agree.share_verdict(
-            net, part.seat.roster, _verdict(part, progress, record, validates) if part.leads else None
-        )
-        if keep and validates:
+        said = await _judged(part, stage, net, state, progress, plan, record)
+        stop = said.stop
+        if said.keep:
             best = {name: tensors_of(module) for name, module in state.modules.items()}
         progress.epoch += 1
         if part.leads:
@@ -129,11 +94,51 @@ async def _stage(part: Part, stage: Stage, net: Channel, state: State, progress:
             if stop:
                 progress.epoch = epochs
             part.checkpoints.save(state, progress, best)
+            if part.kept is not None:
+                part.kept(progress)
     if best and part.settings.keep == "best":
         for name, kept in best.items():
             load_module(state.modules[name], kept, "the best epoch")
     part.watch.on_stage_end(stage.name, "no better for a while" if stop else "all epochs done")
-    return {}
+
+
+async def _judged(
+    part: Part, stage: Stage, net: Channel, state: State, progress: Progress, plan: dict[str, Tensor],
+    record: dict[str, Any],
+) -> Verdict:  # fmt: skip
+    """Score an epoch on validation rows into its record; say whether to keep its weights, and whether to stop.
+
+    All follow the active party's verdict, but where each party trains for itself.
+    """
+    validates = stage.loss is None and stage.validates and len(plan["validation"]) > 0
+    if validates:
+        record |= await _validate(part, net, state, plan["validation"])
+    record |= quiet.score(stage, state, part.rows, plan["validation"], part.seeds)
+    if quiet.is_quiet(stage):
+        return alone(part, stage, progress, record)
+    return await verdict(part, net, progress, plan, record, validates=validates)
+
+
+async def _exchange(
+    part: Part, stage: Stage, net: Channel, state: State, progress: Progress, plan: dict[str, Tensor]
+) -> None:
+    """Play a stage of a single step over all of its rows."""
+    rows, began = plan["train"], time.perf_counter()
+    part.watch.on_stage_begin(stage.name, 1, len(rows), 0)
+    state.train(True)
+    loss = await stage.step(net, state, part.rows, Batch(rows, part.seeds, (stage.name, 0, 0)))
+    record = {"stage": stage.name, "epoch": 1, "loss": loss or 0.0, "seconds": time.perf_counter() - began}
+    if stage.validates and len(plan["validation"]):
+        record |= await _validate(part, net, state, plan["validation"])
+    if part.leads:
+        progress.history.append(record)
+        part.watch.on_epoch_end(record)
+    progress.stage, progress.epoch, progress.best = progress.stage + 1, 0, None
+    if part.checkpoints:
+        part.checkpoints.save(state, progress, {})
+        if part.kept is not None:
+            part.kept(progress)
+    part.watch.on_stage_end(stage.name, "done")
 
 
 def _plan(part: Part, stage: Stage) -> dict[str, Tensor]:
@@ -142,7 +147,10 @@ def _plan(part: Part, stage: Stage) -> dict[str, Tensor]:
     assert part.training is not None
     assert part.validation is not None
     assert rows.observed is not None
-    train = (stage.rows(rows) & part.training.to(rows.observed.device)).nonzero().squeeze(1)
+    training = part.training.to(rows.observed.device)
+    if stage.with_validation:
+        training = training.index_fill(0, part.validation.to(training.device), True)
+    train = (stage.rows(rows) & training).nonzero().squeeze(1)
     if not len(train):
         raise AlignmentError(
             f"{part.method.can.title} trains on {part.method.can.trains_on}, and there is none among "
@@ -152,11 +160,16 @@ def _plan(part: Part, stage: Stage) -> dict[str, Tensor]:
     return {"train": train, "patterns": numbers, "validation": part.validation.to(train.device)}
 
 
+def _epochs(part: Part, stage: Stage) -> int:
+    return part.settings.epochs if stage.epochs is None else stage.epochs
+
+
 def _batches(part: Part, stage: Stage, epoch: int, plan: Mapping[str, Tensor]) -> Iterator[Tensor]:
     generator = part.seeds.torch("batches", stage.name, epoch)
+    size = part.settings.batch_size if stage.batch_size is None else stage.batch_size
     if part.settings.batches == "by-pattern":
-        return by_pattern(plan["train"], plan["patterns"], part.settings.batch_size, generator)
-    return mixed(plan["train"], part.settings.batch_size, generator)
+        return by_pattern(plan["train"], plan["patterns"], size, generator)
+    return mixed(plan["train"], size, generator)
 
 
 async def _epoch(
@@ -165,9 +178,10 @@ async def _epoch(
     """Train one epoch; return its record."""
     began, total, seen = time.perf_counter(), 0.0, 0
     state.train(True)
+    rate = (stage.optimizer or part.seat.optimizer).rate(epoch, _epochs(part, stage))
     for optimizer in state.optimizers.values():
         for group in optimizer.param_groups:
-            group["lr"] = part.seat.optimizer.rate(epoch, part.settings.epochs)
+            group["lr"] = rate
     for step, rows in enumerate(_batches(part, stage, epoch, plan)):
         loss = await stage.step(net, state, part.rows, Batch(rows, part.seeds, (stage.name, epoch, step)))
         if loss is not None:
@@ -189,19 +203,3 @@ async def _validate(part: Part, net: Channel, state: State, rows: Tensor) -> dic
     shown = {metric, "accuracy" if part.seat.task.kind == "classification" else "mae"}
     y = part.rows.y[rows].cpu()
     return {"validation": {name: metrics.selection(answered, y, None, name) for name in sorted(shown)}}
-
-
-def _verdict(part: Part, progress: Progress, record: dict[str, Any], validates: bool) -> tuple[bool, bool]:
-    """Say whether this epoch is the best so far, and whether to stop, at the active party."""
-    if not validates:
-        return False, False
-    assert part.seat.task is not None
-    metric, greater = part.settings.metric_for(part.seat.task)
-    value = float(record["validation"][metric])
-    better = not math.isnan(value) and (
-        progress.best is None or (value > progress.best if greater else value < progress.best)
-    )
-    if better:
-        progress.best, progress.best_epoch = value, progress.epoch
-    waited = progress.epoch - max(progress.best_epoch, 0)
-    return better, part.settings.patience is not None and waited >= part.settings.patience

@@ -26,6 +26,11 @@ class Posted:
     post: Post
 
     @property
+    def door(self) -> Post:
+        """Who is gone, and who asks to be let in again."""
+        return self.post
+
+    @property
     def me(self) -> str:
         """The party whose end of the channel this is."""
         return self.post.me

@@ -22,6 +22,7 @@ class Note:
         ask: the sender wants to hear at once that the receiver is alive.
         bye: the sender will send nothing more, and why.
         gone: the sender has given the receiver up, and why.
+        wait: the sender is there and does not listen yet: the receiver knocks, and may be let in later.
         tag: the lane of the message that the parcel carries a piece of; empty for a parcel without.
         number: the message's number in its lane.
         piece: which piece of the message, from 0.
@@ -34,6 +35,7 @@ class Note:
     ask: bool = False
     bye: str = ""
     gone: str = ""
+    wait: bool = False
     tag: str = ""
     number: int = 0
     piece: int = 0

@@ -38,6 +38,7 @@ class Patience:
         retry_s: before an unacknowledged message is sent again, doubling each time.
         receipt_s: that a receipt waits for a message to ride on.
         flush_s: at the end, for the last messages to arrive.
+        back_s: that a passive party which was cut off tries to reach the active one again.
 
     """
 
@@ -47,6 +48,7 @@ class Patience:
     retry_s: float = 2.0
     receipt_s: float = 0.25
     flush_s: float = 10.0
+    back_s: float = 30.0
 
 
 @dataclass
@@ -86,6 +88,11 @@ class Peer:
         heard: when it last gave a sign of life.
         asked: when it was last asked for one.
         gone: why it is not listened to any more; empty while it is.
+        held: it says that it does not listen yet.
+        silent: it was given up since it gave no sign of life.
+        refused: it has given this party up.
+        former: its processes that are gone; what they sent and is still on its way is nothing.
+        knocks: the process of that name which asks to be let in, since the one before is gone; empty if none does.
         bad: what it sent that cannot be read.
         answer: it waits for a sign of life from here.
         owed: by tag, since when a receipt is owed.
@@ -104,6 +111,11 @@ class Peer:
     heard: float | None = None
     asked: float = LONG_AGO
     gone: str = ""
+    held: bool = False
+    silent: bool = False
+    refused: bool = False
+    former: frozenset[str] = frozenset()
+    knocks: str = ""
     bad: MessageError | None = None
     answer: bool = False
     owed: dict[str, float] = field(default_factory=dict)
@@ -149,6 +161,7 @@ class Peer:
             else:
                 limit, silent, what = wait.silent_s, now - max(waiting.since, self.heard), "gave no sign of life"
             if silent > limit:
+                self.silent = True
                 self.lose(f"it {what} for {limit:g} s")
             elif now - waiting.since > wait.message_s:
                 self.lose(f"it is alive but sent nothing for {wait.message_s:g} s")
@@ -159,13 +172,15 @@ class Peer:
         """Take the news of a parcel."""
         if self.life and self.life != note.life:
             self.lose("its process was started anew in the middle of the run")
+            self.knocks = note.life
             return
-        self.life, self.heard = note.life, now
+        self.life, self.heard, self.held = note.life, now, note.wait
         self.answer |= note.ask
         for tag, number in note.acks.items():
             for key in [key for key in self.out if key[0] == tag and key[1] < number]:
                 del self.out[key]
         if note.gone:
+            self.refused = True
             self.lose(f"it has given this party up: {note.gone}")
         elif note.bye:
             self.lose(f"it left: {note.bye}")
@@ -209,13 +224,14 @@ class Peer:
     # ---- what is sent
 
     def parcels(self, life: str, now: float) -> Iterator[Parcel]:
-        """Yield what is to be sent now.  Messages wait until the party has been heard of."""
+        """Yield what is to be sent now.  Messages wait until the party has been heard of and listens."""
         every = self.patience.silent_s / 5 if self.heard is not None else min(0.5, self.patience.silent_s / 5)
         quiet = self.heard is None or now - self.heard >= every
         ask = bool(self.waiting or self.out) and quiet and now - self.asked >= every
         if ask:
             self.asked = now
-        ready = [key for key, out in self.out.items() if out.due <= now] if self.heard is not None else []
+        listens = self.heard is not None and not self.held
+        ready = [key for key, out in self.out.items() if out.due <= now] if listens else []
         late = any(now - since >= self.patience.receipt_s for since in self.owed.values())
         if not ready and (ask or late or self.answer):
             yield self.name, Note(life=life, acks=self.receipts(), ask=ask), b""
@@ -250,5 +266,5 @@ class Peer:
     def times(self) -> Iterator[float]:
         """Yield the moments at which there will be something to send."""
         yield from (since + self.patience.receipt_s for since in self.owed.values())
-        if self.heard is not None:
+        if self.heard is not None and not self.held:
             yield from (out.due for out in self.out.values())

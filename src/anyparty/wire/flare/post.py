@@ -2,8 +2,9 @@
 receiver hears who is gone.
 
 A party that waits for another asks it now and then whether it is alive; that is answered by threads that no training
-step blocks.  Silence for longer than ``Patience`` says means that the party is gone, for the rest of this run: it may
-have missed messages, so that it can only join again where a run begins (resuming).
+step blocks.  Silence for longer than ``Patience`` says means that the party is gone: it may have missed messages.  A
+process that comes under its name afterwards knocks, is told that somebody is there, and waits until ``admit`` lets it
+in, with empty lanes on both sides.
 
 No socket, no FLARE here: see ``seat``.  Arrivals come on the carrier's threads; small messages leave on the caller's;
 one thread of its own sends the rest, asks, answers and repeats.
@@ -120,6 +121,28 @@ class Post:
             self._peer(name).lose(why)
             self._lock.notify_all()
 
+    def knocking(self) -> list[str]:
+        """Return the parties that were lost and whose new process asks to be let in."""
+        with self._lock:
+            return [peer.name for peer in self.peers.values() if peer.knocks]
+
+    def admit(self, name: str) -> None:
+        """Begin anew with a party that was lost: no message of either side is on its way, all numbers are 0."""
+        with self._lock:
+            old = self._peer(name)
+            old.lose("it is let in again, as another process")
+            self.peers[name] = Peer(
+                name, self.patience, life=old.knocks, heard=self.clock() if old.knocks else None, answer=True,
+                former=old.former | {old.life}, traffic=old.traffic,
+            )  # fmt: skip
+            self._lock.notify_all()
+
+    def lost_to(self, name: str) -> bool:
+        """Return whether a party has given this one up, or is out of reach: it may let another process in."""
+        with self._lock:
+            peer = self._peer(name)
+            return bool(peer.gone) and (peer.refused or peer.silent)
+
     def gone(self) -> dict[str, str]:
         """Return who is gone, and why."""
         with self._lock:
@@ -169,7 +192,11 @@ class Post:
                 peer.serve()
             return
         with self._lock:
-            if self._bye or peer.gone:
+            if note.life in peer.former:
+                return
+            if peer.gone and not self._bye and note.life != peer.life:
+                farewell = self._at_the_door(peer, note)
+            elif self._bye or peer.gone:
                 farewell = None if note.gone or note.bye else self._farewell(peer)
             else:
                 if peer.heard is None or note.ask:
@@ -193,6 +220,11 @@ class Post:
         except MessageError as error:
             return error
         return message.tensors
+
+    def _at_the_door(self, peer: Peer, note: Note) -> Parcel | None:
+        """Remember a new process of a party that is gone; let it know that somebody is here."""
+        peer.knocks = "" if note.bye or note.gone else note.life
+        return (peer.name, Note(life=self.life, wait=True), b"") if peer.knocks and note.ask else None
 
     def _farewell(self, peer: Peer) -> Parcel:
         """Tell a party that nothing more will come from here, or that it is not listened to any more."""

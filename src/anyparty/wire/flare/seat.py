@@ -19,7 +19,7 @@ import logging
 import time
 import tomllib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ import torch
 from anyparty.config import Config
 from anyparty.errors import AnypartyError, RunError
 from anyparty.wire.flare.channel import Posted
+from anyparty.wire.flare.peer import Patience
 from anyparty.wire.flare.post import Post
 from anyparty.wire.flare.site import Site
 
@@ -44,6 +45,7 @@ except ImportError:  # an extra: without it nobody sits here, and reading this f
     Controller = Executor = object
 
 CHANNEL, TOPIC, NOTE = "anyparty", "parcel", "anyparty"
+KNOCKS = 5  # times that a party which was given up tries to come back
 TASK, CONFIG = "take_part", "anyparty.toml"
 log = logging.getLogger(__name__)
 
@@ -132,8 +134,22 @@ class Seat:
         site = self.site
         if site.threads:
             torch.set_num_threads(site.threads)
+        for patience in (site.patience, *[replace(site.patience, join_s=site.patience.back_s)] * KNOCKS):
+            post, said = self._once(order, news, patience)
+            if site.party == site.active or not said.get("error") or news() or not post.lost_to(site.active):
+                break
+            log.warning("%s: %s; it tries to come back", site.party, said["sentence"])
+        traffic = {name: asdict(each) for name, each in post.traffic().items()}
+        outcome = Outcome(party=site.party, job=self.job, gone=post.gone(), traffic=traffic, **said)
+        site.folder.mkdir(parents=True, exist_ok=True)
+        (site.folder / f"{self.job}.json").write_text(json.dumps(asdict(outcome), indent=1), encoding="utf-8")
+        return outcome
+
+    def _once(self, order: Order, news: Callable[[], str], patience: Patience) -> tuple[Post, dict[str, Any]]:
+        """Run the party's part once; a passive party that was lost on the way may try again."""
+        site = self.site
         cells = Cells(self.core, self.job, site.active)
-        post = Post(site.party, site.parties, self.job, cells, site.patience, news=news)
+        post = Post(site.party, site.parties, self.job, cells, patience, news=news)
         cells.listen(post)
         post.start([site.active] if site.party != site.active else [])
         said: dict[str, Any] = {}
@@ -144,11 +160,7 @@ class Seat:
             said |= {"error": type(error).__name__, "sentence": str(error)}
             log.error("%s: %s", site.party, error, exc_info=not isinstance(error, AnypartyError))
         post.close(f"it stopped with {said['error']}" if "error" in said else "its part is done")
-        traffic = {name: asdict(each) for name, each in post.traffic().items()}
-        outcome = Outcome(party=site.party, job=self.job, gone=post.gone(), traffic=traffic, **said)
-        site.folder.mkdir(parents=True, exist_ok=True)
-        (site.folder / f"{self.job}.json").write_text(json.dumps(asdict(outcome), indent=1), encoding="utf-8")
-        return outcome
+        return post, said
 
 
 async def _run(site: Site, config: Config, post: Post, order: Order) -> Any:

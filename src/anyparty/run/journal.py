@@ -1,0 +1,133 @@
+"""What a party keeps of its part in a run at home: its own record.json, from the first message on.
+
+Written when the part begins, when the alignment is known, after every checkpoint and when the part ends, well or not:
+a process that is killed leaves the record of its last checkpoint.  A part that goes on, after ``--resume`` or when the
+party comes back to a run, goes on in the same ledger.
+
+    party, active, parties   whose record, and who took part          job        the run's name at its carrier
+    status, error            running, done or failed, and why         alignment  its number, the same at all parties
+    settings                 those that all share, as text            agreed     a hash of each group of settings
+    table, rows              the table's fingerprint; N               overlap    who has which rows (active party)
+    history, best_epoch, evaluation   at the active party             ledger     what this party sent
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from anyparty.errors import ModelError
+from anyparty.run.checkpoint import Progress
+from anyparty.run.files import read_json, write_json
+from anyparty.run.record import versions
+from anyparty.wire.ledger import Ledger
+
+FORMAT = 1
+FILE = "record.json"
+
+
+@dataclass
+class Journal:
+    """A party's record.json, and what goes into it."""
+
+    path: Path
+    values: dict[str, Any]
+    ledger: Ledger = field(default_factory=Ledger)
+
+    @classmethod
+    def begin(
+        cls,
+        folder: Path,
+        *,
+        party: str,
+        active: str,
+        parties: Sequence[str],
+        settings: str,
+        table: str,
+        job: str = "",
+        resume: bool = False,
+    ) -> Journal:
+        """Open a party's record; the ledger of a part that goes on is taken over.
+
+        Args:
+            folder: where the party keeps what it keeps.
+            party: whose record it is.
+            active: who leads.
+            parties: all of them, in the roster's order.
+            settings: the run's settings as TOML, without anybody's paths.
+            table: the fingerprint of the party's table.
+            job: the carrier's name for the run, where it has one.
+            resume: whether the run goes on from checkpoints.
+        """
+        old = _kept(folder / FILE)
+        goes_on = old.get("party") == party and (resume or bool(job and old.get("job") == job))
+        values = {
+            "format": FORMAT, "party": party, "active": active, "parties": list(parties), "job": job,
+            "status": "running", "error": "", "began": old["began"] if goes_on and "began" in old else _now(),
+            "versions": versions(), "settings": settings, "table": table, "history": [], "ledger": [],
+        }  # fmt: skip
+        journal = cls(folder / FILE, values, Ledger.of(old.get("ledger", [])) if goes_on else Ledger())
+        journal.write()
+        return journal
+
+    def aligned(
+        self, number: bytes, agreed: Mapping[str, str], *, rows: int, overlap: Mapping[str, Any] | None
+    ) -> None:
+        """Note the alignment, the settings that all must share, and at the active party who has which rows."""
+        self.values |= {
+            "alignment": number.hex(),
+            "agreed": {group: hashlib.sha256(text.encode()).hexdigest() for group, text in agreed.items()},
+            "rows": rows,
+        }
+        if overlap is not None:
+            self.values["overlap"] = dict(overlap)
+        self.write()
+
+    def kept(self, progress: Progress) -> None:
+        """Write what there is, after a checkpoint."""
+        self.values |= {"history": progress.history, "best_epoch": progress.best_epoch + 1}
+        self.write()
+
+    def ended(
+        self, history: Sequence[Mapping[str, Any]], best_epoch: int, evaluation: Mapping[str, Any] | None
+    ) -> None:
+        """Note how the part ended; ``best_epoch`` counts from 0."""
+        self.values |= {"history": list(history), "best_epoch": best_epoch + 1}
+        if evaluation is not None:
+            self.values["evaluation"] = dict(evaluation)
+
+    @contextmanager
+    def open(self) -> Iterator[Journal]:
+        """Write at the end of the part, whatever it is."""
+        try:
+            yield self
+        except BaseException as error:
+            self.values |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+            raise
+        else:
+            self.values["status"] = "done"
+        finally:
+            self.values["ended"] = _now()
+            self.write()
+
+    def write(self) -> None:
+        """Write the record in one move."""
+        self.values["ledger"] = self.ledger.rows()
+        write_json(self.path, self.values)
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    """Return the record of an earlier part, if there is one that can be read."""
+    try:
+        return read_json(path)
+    except ModelError:
+        return {}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

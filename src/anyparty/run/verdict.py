@@ -1,0 +1,80 @@
+"""After an epoch: which weights to keep, whether to stop, who is gone and who takes part again."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from anyparty.errors import AnypartyError
+from anyparty.methods.method import Stage
+from anyparty.run import agree
+from anyparty.run.agree import Verdict
+from anyparty.run.checkpoint import Progress
+from anyparty.run.part import Part
+from anyparty.terms import Channel
+
+
+async def verdict(
+    part: Part, net: Channel, progress: Progress, plan: dict[str, Tensor], record: dict[str, Any], *, validates: bool
+) -> Verdict:
+    """Decide, at the active party; hear what was decided, at the others."""
+    if part.leads:
+        said = _judge(part, progress, record) if validates else Verdict()
+        said = replace(said, back=await _let_in(part, net, progress, plan, record, stop=said.stop))
+        return await agree.share_verdict(net, part.seat.roster, said)
+    said = await agree.share_verdict(net, part.seat.roster, None)
+    for name in said.back:
+        part.door.admit(name)
+    return said
+
+
+async def _let_in(
+    part: Part, net: Channel, progress: Progress, plan: dict[str, Tensor], record: dict[str, Any], *, stop: bool
+) -> tuple[str, ...]:
+    """Note who is gone, and let in who has come back, at the active party; return who takes part again."""
+    gone, back = part.door.gone(), []
+    if gone:
+        record["absent"] = gone
+    for name in () if stop else part.door.knocking():
+        part.door.admit(name)
+        try:
+            if part.welcome is not None:
+                await part.welcome(net, name)
+            await agree.welcome(net, name, part.agreed, (progress.stage, progress.epoch + 1))
+            await net.send(name, "plan", plan)
+        except AnypartyError as error:
+            part.door.lose(name, str(error))
+            continue
+        back.append(name)
+    if back:
+        progress.best, record["back"] = None, back
+    return tuple(back)
+
+
+def alone(part: Part, stage: Stage, progress: Progress, record: dict[str, Any]) -> Verdict:
+    """Decide for oneself, where nothing crosses: by the stage's own loss, or the active party by its metric."""
+    if "validation" not in record:
+        return Verdict()
+    if stage.loss is None:
+        return _judge(part, progress, record)
+    return _better(part, progress, record["validation"]["loss"], greater=False)
+
+
+def _judge(part: Part, progress: Progress, record: dict[str, Any]) -> Verdict:
+    """Say whether this epoch is the best so far, and whether to stop, at the active party."""
+    assert part.seat.task is not None
+    metric, greater = part.settings.metric_for(part.seat.task)
+    return _better(part, progress, float(record["validation"][metric]), greater=greater)
+
+
+def _better(part: Part, progress: Progress, value: float, *, greater: bool) -> Verdict:
+    better = not math.isnan(value) and (
+        progress.best is None or (value > progress.best if greater else value < progress.best)
+    )
+    if better:
+        progress.best, progress.best_epoch = value, progress.epoch
+    waited = progress.epoch - max(progress.best_epoch, 0)
+    return Verdict(keep=better, stop=part.settings.patience is not None and waited >= part.settings.patience)

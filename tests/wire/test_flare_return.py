@@ -1,0 +1,165 @@
+"""A party whose process died comes back as another one, and is let in where the run allows."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+import torch
+
+from anyparty.errors import PartyLost
+from anyparty.wire.flare.channel import Posted
+from anyparty.wire.flare.note import Note
+from anyparty.wire.flare.peer import Patience
+from tests.wire.test_flare_post import Air
+
+PATIENCE = Patience(join_s=5, silent_s=0.5, message_s=20, retry_s=0.05, receipt_s=0.02, flush_s=2)
+
+
+def x(number):
+    return {"x": torch.tensor([number])}
+
+
+async def took(net, frm, tag="x"):
+    return int((await net.recv(frm, tag, {}))["x"])
+
+
+class Nobody:
+    def arrived(self, frm, note, data):
+        """Not there (yet)."""
+
+
+def new_air():
+    air = Air()
+    air.posts = {"a": Nobody(), "b": Nobody()}
+    return air
+
+
+class Process:
+    """One party's process: a post and a thread with its coroutine, which can be killed."""
+
+    def __init__(self, air, me, part, patience=PATIENCE):
+        self.air, self.post, self.result = air, air.post(me, patience=patience), None
+        self.post.start([name for name in ("a", "b") if name != me])
+        self.thread = threading.Thread(target=self.play, args=(part,), daemon=True)
+        self.thread.start()
+
+    def play(self, part):
+        async def seat():
+            net = Posted(self.post)
+            try:
+                return await part(net, self.post)
+            finally:
+                await net.close()
+
+        try:
+            self.result = asyncio.run(seat())
+        except Exception as error:
+            self.result = error
+
+    def kill(self):
+        """Nothing is sent any more, not even goodbye."""
+        self.air.cut.add(self.post.me)
+
+    def end(self):
+        self.thread.join(20)
+        assert not self.thread.is_alive()
+        return self.result
+
+
+def wait_for(happens, timeout_s=10.0):
+    end = time.monotonic() + timeout_s
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+async def host(net, door):
+    """Take numbers until the other is lost; let another process in; take its numbers from the first on."""
+    got, lost = [], None
+    try:
+        while True:
+            got.append(await took(net, "b"))
+    except PartyLost as error:
+        lost = str(error)
+    while not door.knocking():
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.3)  # it waits at the door and stays there
+    assert door.knocking() == ["b"]
+    door.admit("b")
+    assert door.knocking() == []
+    await net.send("b", "hello", x(99))
+    return got, lost, [await took(net, "b") for _ in range(3)]
+
+
+def test_a_new_process_is_let_in_with_empty_lanes():
+    air = new_air()
+
+    async def first(net, door):
+        for number in range(5):
+            await net.send("a", "x", x(number))
+        await net.recv("a", "never", {})
+
+    async def second(net, door):
+        for number in range(10, 13):
+            await net.send("a", "x", x(number))
+        return await took(net, "a", "hello")
+
+    a = Process(air, "a", host)
+    b = Process(air, "b", first)
+    wait_for(lambda: b.post.backlog("a") == 0 and b.post.peers["a"].heard is not None)
+    time.sleep(0.1)
+    b.kill()
+    b.post.lose("a", "killed")
+    b.end()
+    air.cut.clear()
+    again = Process(air, "b", second)
+    got, lost, fresh = a.end()
+    assert again.end() == 99
+    assert (got, fresh) == ([0, 1, 2, 3, 4], [10, 11, 12])
+    assert "gave no sign of life for 0.5 s" in lost or "started anew" in lost
+    air.close()
+
+
+def test_what_the_dead_process_sent_and_arrives_late_is_nothing():
+    air = new_air()
+    post = air.post("a", patience=PATIENCE)
+    post.arrived("b", Note(life="old").write(), b"")
+    post.lose("b", "killed")
+    post.arrived("b", Note(life="new", ask=True).write(), b"")
+    assert post.knocking() == ["b"]
+    post.admit("b")
+    post.arrived("b", Note(life="old", tag="x", number=0).write(), b"late")
+    assert post.gone() == {}
+    assert not post.peers["b"].bad
+    air.close()
+
+
+def test_who_waits_at_the_door_hears_that_somebody_is_there_and_sends_nothing_yet():
+    air = new_air()
+    post = air.post("a", patience=PATIENCE)
+    post.arrived("b", Note(life="old").write(), b"")
+    post.lose("b", "killed")
+    post.arrived("b", Note(life="new", ask=True).write(), b"")
+    said = [Note.read(note, "a") for frm, _, note, _ in air.log if frm == "a"]
+    assert said[-1].wait
+    other = air.post("b", patience=PATIENCE)
+    other.send("a", "x", x(1))
+    other.arrived("a", said[-1].write(), b"")
+    assert not list(other.peers["a"].parcels("new", 100.0)) or all(
+        not note.tag for _, note, _ in other.peers["a"].parcels("new", 200.0)
+    )
+    other.arrived("a", Note(life=said[-1].life).write(), b"")
+    assert [note.tag for _, note, _ in other.peers["a"].parcels("new", 300.0)] == ["x"]
+    air.close()
+
+
+@pytest.mark.parametrize(("words", "again"), [({"gone": "too slow"}, True), ({"bye": "done"}, False)])
+def test_a_party_that_was_given_up_may_knock_and_one_that_was_left_may_not(words, again):
+    air = new_air()
+    post = air.post("a", patience=PATIENCE)
+    post.arrived("b", Note(life="b1").write(), b"")
+    post.arrived("b", Note(life="b1", **words).write(), b"")
+    assert post.gone()["b"]
+    assert post.lost_to("b") is again
+    air.close()
