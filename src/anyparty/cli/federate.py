@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from anyparty.cli.guard import sentences
+from anyparty.cli.guard import say, sentences
 
 federate = typer.Typer(no_args_is_help=True, help="Real parties: their own processes, mutual TLS, over NVIDIA FLARE.")
 party = typer.Typer(no_args_is_help=True, help="One party at its own machine.")
@@ -82,6 +82,71 @@ def train(
 
 @federate.command()
 @sentences
+def predict(
+    folder: Folder,
+    config: Config,
+    parties: Annotated[
+        list[str] | None, typer.Option("--parties", help="Whose blocks may take part; all that are connected.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where answers go: a .parquet or .csv file.")
+    ] = None,
+) -> None:
+    """Predict the rows of the leading party's table (or of its "new" one) with the parties that are connected.
+
+    In Python: anyparty.run.federate.predict("FOLDER", "CONFIG.toml").
+    """
+    import polars as pl
+
+    from anyparty.cli import show
+    from anyparty.run import federate as federation
+
+    if out is not None:
+        show.check_kind(out)
+    console = Console()
+    with console.status("predicting"):
+        ended, file = federation.predict(folder, config, parties)
+    for name, outcome in ended.outcomes.items():
+        console.print(f"{name}: {outcome['sentence'] or 'done'}", markup=False, highlight=False, soft_wrap=True)
+    if file is None:
+        console.print("The answers are in the leading party's own folder, runs/ in its kit.")
+    elif out is None:
+        console.print(pl.read_parquet(file).head(10))
+        console.print(f"All rows are in {file}", markup=False, soft_wrap=True)
+    else:
+        answers = pl.read_parquet(file)
+        show.write(answers, out)
+        console.print(f"{len(answers):,} rows are in {out}", markup=False, soft_wrap=True)
+
+
+@federate.command()
+@sentences
+def demo(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where all of it goes: a new folder.")] = Path(
+        "anyparty-apart"
+    ),
+    dataset: Annotated[str, typer.Option(help="credit, breast-cancer, or another table of numbers.")] = "credit",
+    data_dir: Annotated[
+        Path | None, typer.Option("--data-dir", envvar="ANYPARTY_DATA", help="Where data sets lie.")
+    ] = None,
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs.")] = 3,
+) -> None:
+    """Show parties apart: four processes with mutual TLS on real data, trained, asked, and held against one process.
+
+    In Python: anyparty.demo.apart.demo("FOLDER").
+    """
+    from anyparty.demo import apart
+
+    console = Console()
+    shown = apart.demo(folder, dataset=dataset, data_dir=data_dir, epochs=epochs, console=console)
+    console.print(f"accuracy of held-out rows: {shown.accuracy:.3f}; predictions: {shown.answers}", soft_wrap=True)
+    for name, equal in shown.equal.items():
+        console.print(f"{name}: weights {'equal, bit for bit' if equal else 'DIFFER'}", highlight=False)
+    raise typer.Exit(0 if all(shown.equal.values()) else 1)
+
+
+@federate.command()
+@sentences
 def status(folder: Folder) -> None:
     """Show who is connected and how the jobs stand.
 
@@ -106,11 +171,16 @@ def stop(folder: Folder) -> None:
 
 @party.command("start")
 @sentences
-def start_party(kit: Annotated[Path, typer.Argument(metavar="KIT", help="The party's own start-up kit.")]) -> None:
+def start_party(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The party's own start-up kit.")],
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for the active party's machine.")
+    ] = 600.0,
+) -> None:
     """Take part in a federation from this machine, until Ctrl-C.
 
     In Python: anyparty.wire.flare.federation.run_site("KIT").
     """
     from anyparty.wire.flare import federation as flare
 
-    raise typer.Exit(flare.run_site(kit))
+    raise typer.Exit(flare.run_site(kit, wait, lambda sentence: say(sentence, "")))

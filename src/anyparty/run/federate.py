@@ -3,6 +3,7 @@
 init("federation.toml", "house")        one kit an organisation, with certificates
 wire.flare.federation.start("house")              all of them on this machine, for trying out
 train("house", "federation.toml")       every party plays its part at home
+predict("house", "federation.toml")     those that are connected answer together
 wire.flare.federation.stop("house")
 """
 
@@ -14,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from anyparty import config as settings
-from anyparty.errors import ConfigError, RunError
+from anyparty.config import Config
+from anyparty.errors import ConfigError, RunError, some
+from anyparty.run.predict_home import ANSWERS
 from anyparty.terms import Party, Roster
 from anyparty.wire.flare import federation as flare
+from anyparty.wire.flare.site import Site
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +39,17 @@ class Ended:
     outcomes: Mapping[str, Mapping[str, Any]]
 
 
-def init(config: Path | str, folder: Path | str, *, host: str = "127.0.0.1", port: int = 8002) -> dict[str, Path]:
+def init(
+    config: Path | str,
+    folder: Path | str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8002,
+    site: Mapping[str, Any] | None = None,
+) -> dict[str, Path]:
     """Write one start-up kit for each party that the settings name; return where they are.
+
+    ``site`` are further settings for every party's own file, ``local/anyparty.toml`` in its kit.
 
     A party whose table is named in the settings gets it named in its own kit; a job never carries it.
 
@@ -51,7 +64,7 @@ def init(config: Path | str, folder: Path | str, *, host: str = "127.0.0.1", por
         )
     roster = Roster(tuple(Party(name=name) for name in resolved.parties), active)
     tables = {name: party.table for name, party in resolved.parties.items() if party.table is not None}
-    return flare.init(Path(folder), roster, host, port, tables=tables)
+    return flare.init(Path(folder), roster, host, port, tables=tables, site=site)
 
 
 def train(
@@ -68,9 +81,50 @@ def train(
         ConfigError: the settings are wrong.
         RunError: the federation cannot be reached, or the active party's part ended with an error.
     """
-    folder = Path(folder)
-    resolved = settings.load(config, changes)
-    job = flare.submit(folder, resolved.to_toml(), asked={"resume": resume})
+    folder, resolved = Path(folder), settings.load(config, changes)
+    away = set(resolved.parties) - _there(folder)
+    if away:
+        raise RunError(f"{some(sorted(away))} is not connected; start it ('anyparty party start KIT'), then train")
+    return _job(folder, resolved, "train", {"resume": resume}, timeout_s)
+
+
+def predict(
+    folder: Path | str,
+    config: Path | str,
+    parties: Sequence[str] | None = None,
+    *,
+    timeout_s: float = 86_400.0,
+) -> tuple[Ended, Path | None]:
+    """Predict the rows of the active party's table together, with the parties that are connected.
+
+    Args:
+        folder: the federation's.
+        config: the settings that it was trained with.
+        parties: whose blocks may take part; by default all that are connected.
+        timeout_s: how long to wait for the end.
+
+    Returns:
+        How it ended, and the file of answers, where the active party's kit is on this machine.
+
+    Raises:
+        ConfigError: the settings are wrong.
+        RunError: the federation cannot be reached, or the active party's part ended with an error.
+
+    """
+    folder, resolved = Path(folder), settings.load(config)
+    asked = {"asked": None if parties is None else list(parties), "there": sorted(_there(folder))}
+    ended = _job(folder, resolved, "predict", asked, timeout_s)
+    file = Site.read((folder / "kits" / flare.about(folder)["active"]).resolve()).folder / ANSWERS
+    return ended, file if file.exists() else None
+
+
+def _there(folder: Path) -> set[str]:
+    """Return the parties that are connected; the active one is where the server is."""
+    return {flare.about(folder)["active"], *flare.status(folder)["sites"]}
+
+
+def _job(folder: Path, resolved: Config, work: str, asked: Mapping[str, Any], timeout_s: float) -> Ended:
+    job = flare.submit(folder, resolved.to_toml(), work=work, asked=asked)
     status = flare.wait(folder, job, timeout_s)
     found = {name: flare.outcome(folder, name, job) for name in resolved.parties}
     outcomes = {name: outcome for name, outcome in found.items() if outcome is not None}

@@ -13,6 +13,7 @@ What a party keeps, in its folder:
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from anyparty.align import private
 from anyparty.align.overlap import Overlap
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
-from anyparty.errors import AlignmentError, ConfigError, ModelError, ResumeError
+from anyparty.errors import AlignmentError, ConfigError, ModelError, ResumeError, some
 from anyparty.methods.method import Method
 from anyparty.methods.table import method as method_by_name
 from anyparty.run import agree, checkpoint
@@ -43,7 +44,7 @@ from anyparty.terms import Channel, Declared, Expect, Party, Roster
 from anyparty.wire.guard import Guarded
 from anyparty.wire.ledger import Counted
 
-ID_BYTES = 16
+ID_BYTES, ALIGNMENT = 16, "alignment.safetensors"
 MESSAGES = (
     Declared(tag="alignment", frm="passive", to="active",
              holds="the number of the alignment that the party keeps, if its table is still the same",
@@ -144,7 +145,9 @@ async def train_at_home(site: Site, config: Config, net: Channel, *, resume: boo
     )  # fmt: skip
     with journal.open():
         wired = Guarded(Counted(net, journal.ledger), home.roster, declared(home.method))
-        known, number = await aligned(home, wired, resume=resume)
+        known, number = await aligned(
+            site.folder / ALIGNMENT, wired, home.roster, home.table, salt=config.federation.salt, resume=resume
+        )
         journal.aligned(
             number.numpy().tobytes(), agreed_on(config, home.method, home.roster, len(known.position)),
             rows=len(known.position), overlap=_overlap(home, known),
@@ -172,32 +175,45 @@ def _overlap(home: Home, known: Known) -> dict[str, Any] | None:
     return Overlap.count(known.observed.numpy(), home.roster.blocks, labeled).to_json()
 
 
-async def aligned(home: Home, net: Channel, *, resume: bool) -> tuple[Known, Tensor]:
+async def aligned(
+    path: Path,
+    net: Channel,
+    roster: Roster,
+    table: Table,
+    *,
+    salt: str,
+    resume: bool = False,
+    there: Sequence[str] | None = None,
+) -> tuple[Known, Tensor]:
     """Return what the party knows of the alignment, and its number: the one that all keep, or a new one.
 
+    ``there`` are the parties that are up, where some need not be: the alignment that is kept serves without them.
+
     Raises:
+        AlignmentError: a new alignment is needed, and not all parties are there.
         ResumeError: a run is to go on, and a party's table has changed or its alignment is not there.
     """
-    path, roster = home.site.folder / "alignment.safetensors", home.roster
-    kept, number = _kept_alignment(path, home.table.fingerprint)
-    again = await _agree_on_alignment(net, roster, number, resume=resume)
+    kept, number = _kept_alignment(path, table.fingerprint)
+    again = await _agree_on_alignment(net, roster, number, resume=resume, there=there)
     if again is None:
         assert kept is not None
         return kept, number
-    fresh = await private.align(net, roster, home.table.ids, salt=home.config.federation.salt)
+    fresh = await private.align(net, roster, table.ids, salt=salt)
     leads = net.me == roster.active
     known = Known(
         position=fresh.position,
         observed=torch.from_numpy(fresh.observed(roster.blocks)) if leads else None,
         key=None if fresh.key is None else torch.from_numpy(fresh.key),
     )
-    _keep_alignment(path, known, again, home.table.fingerprint)
+    _keep_alignment(path, known, again, table.fingerprint)
     return known, again
 
 
-async def _agree_on_alignment(net: Channel, roster: Roster, number: Tensor, *, resume: bool) -> Tensor | None:
+async def _agree_on_alignment(
+    net: Channel, roster: Roster, number: Tensor, *, resume: bool, there: Sequence[str] | None
+) -> Tensor | None:
     """Return ``None`` to keep the alignment that all have, or the number of the one to make."""
-    others = [name for name in roster.names if name != net.me]
+    others = [name for name in roster.names if name != net.me and (there is None or name in there)]
     if net.me != roster.active:
         await net.send(roster.active, "alignment", {"number": number})
         said = (await net.recv(roster.active, "realign", NUMBER))["number"]
@@ -208,6 +224,10 @@ async def _agree_on_alignment(net: Channel, roster: Roster, number: Tensor, *, r
     if resume and not same:
         raise ResumeError(f"cannot resume: the alignment is not that of the run at {unlike or [net.me]} "
                           f"(its table changed, or its folder is another); start without --resume")  # fmt: skip
+    away = [name for name in roster.names if name not in {net.me, *others}]
+    if away and not same:
+        raise AlignmentError(f"{some(away)} is not there, and who has which row must be found anew (a table changed, "
+                             f"or there is none yet at {some(unlike or [net.me])}); start all parties")  # fmt: skip
     fresh = number if same else torch.frombuffer(bytearray(secrets.token_bytes(ID_BYTES)), dtype=torch.uint8)
     for name in others:
         await net.send(name, "realign", {"number": fresh})

@@ -15,7 +15,7 @@ from anyparty.wire.flare.peer import Patience
 FILE = "anyparty.toml"
 PARTS = {
     "train": "anyparty.run.house:train_at_home",
-    "predict": "anyparty.run.house:predict_at_home",
+    "predict": "anyparty.run.predict_home:predict_at_home",
     "serve": "anyparty.serve.home:serve_at_home",
 }
 Part = Callable[..., Awaitable[Any]]
@@ -29,6 +29,7 @@ class Site(Settings):
         active: the party that leads.
         parties: all parties, in the order that all share.
         table: its table; relative to the kit.
+        new: its table of rows to predict, where those are others; relative to the kit.
         folder: where it keeps checkpoints and records; relative to the kit.
         parts: what it is ready to do for a job, by the kind of work, as ``module:function``: the job's own words go to
             ``await function(site, config, net, **asked)``.  What is not here is refused.
@@ -41,6 +42,7 @@ class Site(Settings):
     active: str
     parties: tuple[str, ...]
     table: Path | None = None
+    new: Path | None = None
     folder: Path = Path("runs")
     parts: dict[str, str] = PARTS
     threads: int | None = None
@@ -63,7 +65,8 @@ class Site(Settings):
         site: Site = cls.of(values, str(path))
         for name in {site.party, site.active} - set(site.parties):
             raise ConfigError(f"{path}: {name!r} is not among its parties {list(site.parties)}")
-        places = {"folder": kit / site.folder} | ({"table": kit / site.table} if site.table else {})
+        tables = {"table": site.table, "new": site.new}
+        places = {"folder": kit / site.folder} | {name: kit / path for name, path in tables.items() if path}
         return site.model_copy(update=places)
 
     def load_part(self, work: str) -> Part:

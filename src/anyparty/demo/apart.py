@@ -1,0 +1,146 @@
+"""Parties apart, shown on one machine: four organisations' own processes, with mutual TLS, on real data.
+
+The data set is cut into four parties' tables by columns, each without a quarter of its rows, in an order of its own;
+rows are aligned privately, LASER-VFL is trained and predicts, over NVIDIA FLARE.  Then the same run is played in one
+process, from the same tables and alignment, and the weights are compared bit for bit.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import tomli_w
+import torch
+from rich.console import Console
+
+from anyparty import config as settings
+from anyparty.errors import ConfigError, RunError
+from anyparty.run import federate
+from anyparty.run.house import ALIGNMENT, train_at_home
+from anyparty.seeds import Seeds
+from anyparty.tables import datasets
+from anyparty.tables.partition import cut
+from anyparty.wire import inproc
+from anyparty.wire.flare import federation as flare
+from anyparty.wire.flare.site import Site
+
+NAMES, LABEL = ("bank", "insurer", "phone", "shop"), "label"
+ABSENT = 0.25
+WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What the demo found.
+
+    Attributes:
+        folder: where all of it is.
+        accuracy: of the held-out rows, from all parties that have each.
+        answers: the file of predictions.
+        equal: by party, whether its weights are those of the run in one process, bit for bit.
+
+    """
+
+    folder: Path
+    accuracy: float
+    answers: Path
+    equal: dict[str, bool]
+
+
+def demo(
+    folder: Path | str, *, dataset: str = "credit", data_dir: Path | None = None, epochs: int = 3,
+    console: Console | None = None,
+) -> Shown:  # fmt: skip
+    """Train and predict with four parties in their own processes; compare with one process.
+
+    Raises:
+        ConfigError: the folder is not empty, or FLARE is not installed.
+        TableError: the data set is not there; the sentence says where to get it.
+        RunError: the federation did not start, or a part ended with an error.
+    """
+    folder, say = Path(folder), (console or Console(quiet=True)).print
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty; name a new folder")
+    path, house = write(folder, dataset, data_dir, epochs), folder / "house"
+    say(f"{dataset}: four parties' tables, each without a quarter of its rows, are in {folder}", soft_wrap=True)
+    federate.init(path, house, port=_free_port(), site={"threads": 1})
+    say("start: a process for each party, connected by mutual TLS")
+    with _started(house):
+        say("train: rows are aligned privately, then LASER-VFL trains")
+        trained = federate.train(house, path)
+        say("predict: the bank asks for all of its rows")
+        _, answers = federate.predict(house, path)
+    if answers is None:
+        raise RunError(f"there are no predictions at the bank; see {house}")
+    say("compare: the same run in one process, from the same tables and alignment")
+    result = trained.outcomes[NAMES[0]]["result"]
+    return Shown(
+        folder=folder, accuracy=result["evaluation"]["overall"]["accuracy"], answers=answers,
+        equal=in_one_process(house, path, folder / "one-process"),
+    )  # fmt: skip
+
+
+def write(folder: Path, dataset: str, data_dir: Path | None, epochs: int) -> Path:
+    """Write each party's table and the settings; return the settings' file."""
+    data = datasets.load(dataset, data_dir=data_dir).split(Seeds(0))
+    X, y = np.asarray(data.X_train, np.float32).reshape(len(data.y_train), -1), data.y_train
+    ids, draw = pl.Series("id", [f"person {n:06d}" for n in range(len(y))]), np.random.default_rng(0)
+    parties = {}
+    for name, block in zip(NAMES, cut(X, "columns", len(NAMES)), strict=True):
+        table = pl.from_numpy(block, schema=[f"{name}_{c}" for c in range(block.shape[1])]).insert_column(0, ids)
+        if name == NAMES[0]:
+            table = table.with_columns(pl.Series(LABEL, y))
+        rows = draw.permutation(len(y))[: round(len(y) * (1 - ABSENT))]
+        (folder / name).mkdir(parents=True)
+        table[rows].write_csv(folder / name / "table.csv")
+        parties[name] = {"table": f"{name}/table.csv"}
+    toml = {
+        "federation": {"label": LABEL, "active": NAMES[0]}, "parties": parties, "method": {"embedding": 16},
+        "optimizer": {"lr": 0.003}, "train": {"epochs": epochs, "batch_size": 512},
+    }  # fmt: skip
+    path = folder / "federation.toml"
+    path.write_text(tomli_w.dumps(toml), encoding="utf-8")
+    return path
+
+
+def in_one_process(house: Path, config: Path, folder: Path) -> dict[str, bool]:
+    """Play a federation's last run again in this process; return whether each party's weights are the same bits."""
+    same = {}
+    sites = {name: Site.read((house / "kits" / name).resolve()) for name in NAMES}
+    for name, site in sites.items():
+        same[name] = site.model_copy(update={"folder": folder / name})
+        same[name].folder.mkdir(parents=True)
+        (folder / name / ALIGNMENT).write_bytes((site.folder / ALIGNMENT).read_bytes())
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the parties do: the order of a sum decides its last bit
+    try:
+        inproc.play({name: partial(train_at_home, site, settings.load(config)) for name, site in same.items()})
+    finally:
+        torch.set_num_threads(threads)
+    return {
+        name: (folder / name / "parties" / name / WEIGHTS).read_bytes()
+        == (site.folder / "parties" / name / WEIGHTS).read_bytes()
+        for name, site in sites.items()
+    }
+
+
+@contextmanager
+def _started(house: Path) -> Iterator[None]:
+    try:
+        flare.start(house)
+        yield
+    finally:
+        flare.stop(house)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

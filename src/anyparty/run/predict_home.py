@@ -1,0 +1,148 @@
+"""A party's part in predicting rows together, once: from its own table and its own part of the model.
+
+The rows are those of the parties' tables, or of other files that their own settings name (``new``); who has which is
+aligned privately, as for training.  The active party gets answers for the rows that its own table has: of rows that
+others know and it does not, it knows no id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anyparty.blocks.blocks import Rows
+from anyparty.config import Config
+from anyparty.errors import ConfigError, PredictionError, nearest
+from anyparty.methods.method import Method, Seat
+from anyparty.predictions import Predictions
+from anyparty.run.files import About, Member, load_member, write_json
+from anyparty.run.house import ALIGNMENT, Home, Site, aligned, declared
+from anyparty.run.predict import predict_rows
+from anyparty.run.rows import own_rows
+from anyparty.seeds import Seeds
+from anyparty.tables.table import Table, read_table
+from anyparty.terms import Channel, Declared, Expect, Roster
+from anyparty.wire.guard import Guarded
+from anyparty.wire.ledger import Counted, Ledger
+
+ANSWERS = "predictions.parquet"
+MESSAGES = (
+    Declared(tag="wanted", frm="active", to="passive",
+             holds="the aligned rows to predict, who of the parties is asked, and to hosts who has which row",
+             learns="which of its own rows are predicted, and how many others there are; hosts also who has which row"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Part:
+    """A party's own part of a trained model."""
+
+    about: About
+    member: Member
+    method: Method
+
+    @classmethod
+    def of(cls, site: Site, config: Config) -> Part:
+        """Read it.
+
+        Raises:
+            ModelError: nothing was trained here, or its files are not whole.
+        """
+        about, me = About.load(site.folder / "model.json"), site.party
+        method, own = about.make(site.folder), config.parties.get(me)
+        encoder = (own and own.encoder) or config.encoder
+        made = encoder.make() if encoder.factory else None
+        seat = Seat(me=me, roster=about.roster, task=about.task)
+        return cls(about, load_member(site.folder / "parties" / me, seat, method, made), method)
+
+
+async def predict_at_home(
+    site: Site, config: Config, net: Channel, *, asked: Sequence[str] | None = None, there: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Play one party's part in predicting; the active party keeps the answers in its folder.
+
+    ``asked`` are the parties whose blocks may take part, ``there`` those that are up; without them, all.
+
+    Raises:
+        ModelError, TableError, PredictionError, ConfigError: see ``anyparty.errors``.
+        PartyLost: a party left while rows were aligned; one that leaves later is missed and named.
+    """
+    part, ledger = Part.of(site, config), Ledger()
+    roster, leads = part.about.roster, site.party == site.active
+    table, keep = _table(site, config, part)
+    wired = Guarded(Counted(net, ledger), roster, (*declared(part.method), *MESSAGES))
+    known, _ = await aligned(keep, wired, roster, table, salt=config.federation.salt, there=there)
+    prepare = part.member.prepare
+    rows = own_rows(
+        known.position, features=prepare.apply(table) if prepare else None, observed=known.observed, key=known.key
+    )
+    names = _asked(roster, asked, there) if leads else None
+    names, wanted, observed = await _share(wired, roster, rows, names, known.position)
+    if not leads and site.party in roster.labelers:
+        rows = replace(rows, observed=observed)
+    answered = await predict_rows(part.method, wired, part.member.state, rows, wanted, names, Seeds(part.about.seed))
+    told: dict[str, Any] = {"rows": len(wanted)}
+    if answered is not None:
+        ids = table.ids.gather(torch.from_numpy(known.position)[wanted].numpy()).cast(str).to_list()
+        told |= _keep_answers(site.folder / ANSWERS, replace(answered, ids=tuple(ids)))
+    write_json(site.folder / "predictions.json", {**told, "table": table.fingerprint, "ledger": ledger.rows()})
+    return told
+
+
+def _table(site: Site, config: Config, part: Part) -> tuple[Table, Path]:
+    """Return the party's rows to predict, and where their alignment is kept."""
+    new: Path | None = getattr(site, "new", None)
+    if new is None:
+        home = Home.of(site, config)
+        return home.table, site.folder / ALIGNMENT
+    kinds = part.member.prepare.kinds if part.member.prepare else {}
+    table = read_table(new, party=site.party, id=part.member.id, label=None, expect=kinds)
+    return table, site.folder / "alignment-new.safetensors"
+
+
+def _asked(roster: Roster, asked: Sequence[str] | None, there: Sequence[str] | None) -> list[str]:
+    for name in asked or ():
+        if name not in roster.names:
+            raise PredictionError(f"the model has no party {name!r}{nearest(name, roster.names)}")
+    up = roster.names if there is None else (*there, roster.active)
+    names = [name for name in roster.blocks if name in up and (asked is None or name in asked)]
+    if not names:
+        raise PredictionError("no party with columns is to take part; name at least one")
+    return names
+
+
+async def _share(
+    net: Channel, roster: Roster, rows: Rows, asked: Sequence[str] | None, position: Any
+) -> tuple[list[str], torch.Tensor, torch.Tensor | None]:
+    """Give every party the rows to predict and who is asked; to hosts also who has which row."""
+    if asked is not None:
+        assert rows.observed is not None
+        wanted = torch.from_numpy(position >= 0).nonzero().squeeze(1)
+        flags = torch.tensor([name in asked for name in roster.blocks], dtype=torch.uint8)
+        for name in roster.names:
+            if name != net.me:
+                host = name in roster.labelers
+                observed = rows.observed.flatten().byte() if host else torch.empty(0, dtype=torch.uint8)
+                await net.send(name, "wanted", {"rows": wanted, "asked": flags, "observed": observed})
+        return list(asked), wanted, rows.observed
+    expect = {
+        "rows": Expect((-1,), torch.int64), "asked": Expect((roster.K,), torch.uint8),
+        "observed": Expect((-1,), torch.uint8),
+    }  # fmt: skip
+    got = await net.recv(roster.active, "wanted", expect)
+    if len(got["rows"]) and not 0 <= int(got["rows"].min()) <= int(got["rows"].max()) < rows.n:
+        raise ConfigError(f"{roster.active!r} asks for rows that the alignment of {rows.n} rows does not have")
+    names = [name for name, flag in zip(roster.blocks, got["asked"].tolist(), strict=True) if flag]
+    pattern = got["observed"].bool().view(-1, roster.K) if len(got["observed"]) else None
+    return names, got["rows"], pattern
+
+
+def _keep_answers(path: Path, answered: Predictions) -> dict[str, Any]:
+    beside = path.with_suffix(".part")
+    answered.frame().write_parquet(beside)
+    beside.replace(path)
+    return {"answered": int(answered.answered.sum()), "silent": list(answered.silent), "file": path.name}

@@ -1,0 +1,119 @@
+"""Parties that predict together, each at home: the answers of the whole model, from whoever is there."""
+
+import shutil
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+
+from anyparty.errors import AlignmentError, ModelError, PredictionError
+from anyparty.run.model import Model
+from anyparty.run.predict_home import ANSWERS, predict_at_home
+from anyparty.wire import inproc
+from tests.run import test_house
+from tests.run.test_house import NAMES, run, settings, world
+
+
+@dataclass(frozen=True)
+class Site(test_house.Site):
+    new: Path | None = None
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    home = tmp_path_factory.mktemp("predict")
+    sites = {name: Site(**vars(site)) for name, site in world(home).items()}
+    run(sites, settings(epochs=3))
+    return home, sites
+
+
+def predict(sites, up=NAMES, **asked):
+    there = {name: partial(predict_at_home, sites[name], settings(), **asked) for name in up}
+    told = inproc.play({name: (lambda net, part=part: part(net)) for name, part in there.items()})
+    return told, pl.read_parquet(sites["bank"].folder / ANSWERS)
+
+
+def whole(home, sites):
+    """The model of all houses, which nobody has outside of a test."""
+    folder = home / "whole"
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, site in sites.items():
+        shutil.copytree(site.folder / "parties" / name, folder / "parties" / name)
+    shutil.copy(sites["bank"].folder / "model.json", folder)
+    return Model.load(folder)
+
+
+def expected(home, sites, tables, parties=None):
+    answers = whole(home, sites).predict(tables, parties).frame()
+    return answers.filter(pl.col("id").is_in(pl.read_csv(tables["bank"])["id"].to_list())).sort("id")
+
+
+def same(got, want):
+    got = got.sort("id")
+    assert got["id"].to_list() == want["id"].to_list()
+    assert got["prediction"].to_list() == want["prediction"].to_list()
+    assert got["parties"].to_list() == want["parties"].to_list()
+    for column in ("p(0)", "p(1)"):
+        assert torch.allclose(got[column].to_torch(), want[column].to_torch(), atol=1e-6)
+
+
+def test_the_answers_are_those_of_the_whole_model(trained):
+    home, sites = trained
+    told, got = predict(sites)
+    assert told["bank"] == {"rows": 192, "answered": 192, "silent": [], "file": ANSWERS}
+    assert told["shop"] == {"rows": 192}
+    same(got, expected(home, sites, {name: site.table for name, site in sites.items()}))
+    assert not (sites["shop"].folder / ANSWERS).exists()
+
+
+def test_some_parties_are_asked(trained):
+    home, sites = trained
+    _, got = predict(sites, asked=["bank", "shop"])
+    same(got, expected(home, sites, {name: site.table for name, site in sites.items()}, ["bank", "shop"]))
+
+
+def test_without_a_party_that_is_down(trained):
+    home, sites = trained
+    _, got = predict(sites, up=("bank", "clinic"), there=["bank", "clinic"])
+    same(got, expected(home, sites, {name: sites[name].table for name in ("bank", "clinic")}))
+
+
+def test_new_rows_are_aligned_and_predicted(trained, tmp_path):
+    home, sites = trained
+    ids = [f"new {i}" for i in range(6)]
+    frames = {
+        "bank": pl.DataFrame({"id": ids[:4], "income": [0.1, -1.0, 2.0, 0.3]}),
+        "shop": pl.DataFrame({"visits": [1.0, 0.0, -1.0], "id": [ids[5], ids[3], ids[0]], "spent": [1.0, -2.0, 3.0]}),
+        "clinic": pl.DataFrame({"id": ids[2:4], "pulse": [0.5, 0.6]}),
+    }
+    new = {}
+    for name, frame in frames.items():
+        frame.write_csv(tmp_path / f"{name}.csv")
+        new[name] = replace(sites[name], new=tmp_path / f"{name}.csv")
+    before = (sites["bank"].folder / "alignment.safetensors").read_bytes()
+    _, got = predict(new)
+    assert set(got["id"]) == set(ids[:4])
+    same(got, expected(home, sites, {name: site.new for name, site in new.items()}))
+    assert (sites["bank"].folder / "alignment.safetensors").read_bytes() == before
+
+
+def test_new_rows_need_all_parties_once(trained, tmp_path):
+    _, sites = trained
+    pl.DataFrame({"id": ["x"], "income": [0.1]}).write_csv(tmp_path / "bank.csv")
+    new = sites | {"bank": replace(sites["bank"], new=tmp_path / "bank.csv", folder=tmp_path / "runs")}
+    shutil.copytree(sites["bank"].folder, tmp_path / "runs")
+    with pytest.raises(AlignmentError, match="'shop' is not there, and who has which row must be found anew"):
+        predict(new, up=("bank", "clinic"), there=["bank", "clinic"])
+
+
+def test_what_cannot_be_asked_is_named(trained, tmp_path):
+    _, sites = trained
+    with pytest.raises(PredictionError, match="the model has no party 'shpo'; did you mean 'shop'"):
+        predict(sites, asked=["shpo"])
+    with pytest.raises(PredictionError, match="no party with columns is to take part"):
+        predict(sites, up=("bank", "clinic"), there=["bank", "clinic"], asked=["shop"])
+    with pytest.raises(ModelError, match=r"model.json: no such file"):
+        predict(sites | {"shop": replace(sites["shop"], folder=tmp_path)})
