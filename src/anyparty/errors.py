@@ -7,7 +7,8 @@
     │   ├── AlignmentError          several parties' tables together: no overlap, two parties with one name
     │   ├── ModelError              a saved model or run: absent, truncated, foreign, of another version
     │   ├── ResumeError             a run that cannot be resumed as asked
-    │   └── PredictionError         a request for predictions that cannot be met
+    │   ├── PredictionError         a request for predictions that cannot be met
+    │   └── StorageError            a file that cannot be written: disk full, no permission
     └── RunError (RuntimeError)     something that happened while parties worked together
         ├── MessageError            a message that is not what its method declares: who sent what, what was expected
         ├── PartyLost               a party left or did not answer in time
@@ -53,6 +54,10 @@ class ResumeError(UserError):
 
 class PredictionError(UserError):
     """A request for predictions cannot be met."""
+
+
+class StorageError(UserError):
+    """A file cannot be written."""
 
 
 class RunError(AnypartyError, RuntimeError):

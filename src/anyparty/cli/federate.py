@@ -105,7 +105,9 @@ def predict(
         show.check_kind(out)
     console = Console()
     with console.status("predicting"):
-        ended, file = federation.predict(folder, config, parties)
+        ended, file = federation.predict(
+            folder, config, [n for each in parties for n in each.split(",")] if parties else None
+        )
     for name, outcome in ended.outcomes.items():
         console.print(f"{name}: {outcome['sentence'] or 'done'}", markup=False, highlight=False, soft_wrap=True)
     if file is None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from anyparty.errors import ModelError
 from anyparty.methods.method import State
+from anyparty.run.storage import writing
 
 KEEP = 2
 REMEMBERS = {
@@ -54,11 +55,13 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-    """Write a safetensors file in one move, with ``about`` as JSON in its metadata."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".part")
-    save_file(tensors, beside, metadata={"anyparty": json.dumps(about)})
-    beside.replace(path)
+    """Write a safetensors file in one move, with ``about`` as JSON in its metadata.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    with writing(path) as beside:
+        save_file(tensors, beside, metadata={"anyparty": json.dumps(about)})
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -123,8 +126,8 @@ class Checkpoints:
         if not resume and not same:
             for old in self.files():
                 old.unlink()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        named.write_text(run, encoding="utf-8")
+        with writing(named) as beside:
+            beside.write_text(run, encoding="utf-8")
         return self.moments()
 
     def files(self) -> list[Path]:

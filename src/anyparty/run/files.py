@@ -21,6 +21,7 @@ from anyparty.methods.table import method as method_by_name
 from anyparty.nets.mlp import Factory
 from anyparty.nets.table import describe, restore
 from anyparty.run import checkpoint
+from anyparty.run.storage import writing
 from anyparty.seeds import Seeds
 from anyparty.tables.prepare import Prepare
 from anyparty.terms import Roster, Task
@@ -183,11 +184,13 @@ def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON in one move."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".part")
-    beside.write_text(json.dumps(value, indent=1), encoding="utf-8")
-    beside.replace(path)
+    """Write JSON in one move.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    with writing(path) as beside:
+        beside.write_text(json.dumps(value, indent=1), encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:

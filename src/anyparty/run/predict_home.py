@@ -23,6 +23,7 @@ from anyparty.run.files import About, Member, load_member, write_json
 from anyparty.run.house import ALIGNMENT, Home, Site, aligned, declared
 from anyparty.run.predict import predict_rows
 from anyparty.run.rows import own_rows
+from anyparty.run.storage import writing
 from anyparty.seeds import Seeds
 from anyparty.tables.table import Table, read_table
 from anyparty.terms import Channel, Declared, Expect, Roster
@@ -142,7 +143,6 @@ async def _share(
 
 
 def _keep_answers(path: Path, answered: Predictions) -> dict[str, Any]:
-    beside = path.with_suffix(".part")
-    answered.frame().write_parquet(beside)
-    beside.replace(path)
+    with writing(path) as beside:
+        answered.frame().write_parquet(beside)
     return {"answered": int(answered.answered.sum()), "silent": list(answered.silent), "file": path.name}

@@ -1,0 +1,33 @@
+"""Writing a file in one move: whole or not at all, and a sentence where the disk will not have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from anyparty.errors import StorageError
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """Give a place beside ``path`` to write to, and move it there at the end; what stood there stays until then.
+
+    Raises:
+        StorageError: the disk is full, the folder cannot be written to.
+    """
+    beside = path.with_suffix(".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield beside
+        beside.replace(path)
+    except (OSError, SafetensorError) as error:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        raise StorageError(
+            f"{path}: cannot be written ({reason}); what was there before is whole. Make room, or let the folder be "
+            f"written to, and go on with --resume"
+        ) from None

@@ -1,0 +1,122 @@
+"""A party that sends what it should not, as real processes: refused and named, and nothing else is touched."""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+
+from anyparty.errors import MessageError
+from anyparty.terms import Declared, Expect, Party, Roster
+from anyparty.wire.flare import federation
+from anyparty.wire.flare.note import Note
+from anyparty.wire.guard import Guarded
+from anyparty.wire.message import Header, encode
+
+pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+
+NAMES = ("bank", "shop", "clinic")
+ROSTER = Roster(tuple(Party(name=name) for name in NAMES), "bank")
+TAGS = ("honest", "doubled", "late", "cut", "garbage", "foreign", "shape", "kind", "nan", "names", "large", "after")
+DECLARED = [Declared(tag=tag, frm="passive", to="active", holds="x", learns="x") for tag in TAGS]
+EXPECT = {"x": Expect((2, 3))}
+
+
+def x(value):
+    return {"x": torch.full((2, 3), float(value))}
+
+
+async def lies(site, config, net):
+    """The shop lies to the bank, once on each lane; the clinic is honest throughout."""
+    if site.party == "bank":
+        return await listen(Guarded(net, ROSTER, DECLARED))
+    if site.party == "clinic":
+        for value in range(20):
+            await net.send("bank", "honest", x(value))
+        return "honest"
+    post = net.post
+
+    def raw(tag, data, number=0):
+        post.carrier.put("bank", Note(life=post.life, tag=tag, number=number).write(), data)
+
+    def whole(tag, tensors=None, number=0, **changes):
+        header = {"run": post.run, "frm": "shop", "to": "bank", "tag": tag, "number": number} | changes
+        return encode(Header(**header), tensors or x(1))
+
+    await net.send("bank", "honest", x(1))
+    for _ in range(3):
+        raw("doubled", whole("doubled"))
+    raw("doubled", whole("doubled", x(2), number=1), number=1)
+    raw("late", whole("late", x(3), number=1), number=1)  # the second comes first
+    await asyncio.sleep(0.5)
+    raw("late", whole("late", x(2)))
+    raw("cut", whole("cut")[:-5])
+    raw("garbage", b"\x80\x04K\x01." * 20)
+    raw("foreign", whole("foreign", frm="clinic"))
+    raw("shape", whole("shape", {"x": torch.zeros(3, 2)}))
+    raw("kind", whole("kind", {"x": torch.zeros(2, 3, dtype=torch.int64)}))
+    raw("nan", whole("nan", {"x": torch.tensor([[0, 1, 2], [3, float("nan"), 5]])}))
+    raw("names", whole("names", {"y": torch.zeros(2, 3)}))
+    raw("large", whole("large", {"x": torch.zeros(2, 3_000_000)}))
+    await net.send("bank", "after", x(7))
+    await asyncio.sleep(3)
+    return "lied"
+
+
+async def listen(net):
+    """Read every lane of the shop's; then the clinic's numbers, which no lie has touched."""
+    heard = {}
+    for tag in TAGS:
+        try:
+            heard[tag] = [float((await net.recv("shop", tag, EXPECT))["x"][0, 0])]
+            if tag in {"doubled", "late"}:
+                heard[tag].append(float((await net.recv("shop", tag, EXPECT))["x"][0, 0]))
+        except MessageError as error:
+            heard[tag] = str(error)
+    heard["clinic"] = [float((await net.recv("clinic", "honest", EXPECT))["x"][0, 0]) for _ in range(20)]
+    return heard
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lies") / "fed"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    federation.init(folder, ROSTER, port=port, site={"parts": {"train": f"{Path(__file__).stem}:lies"}, "threads": 1})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        try:
+            federation.start(folder)
+            yield folder
+        finally:
+            federation.stop(folder)
+    assert federation.processes(folder) == []
+
+
+@pytest.mark.net
+def test_what_cannot_be_is_refused_and_named_and_nothing_else_is_touched(folder):
+    job = federation.submit(folder, "")
+    status = federation.wait(folder, job, 90)
+    heard = federation.outcome(folder, "bank", job)["result"]
+    assert heard["clinic"] == list(range(20))
+    assert heard["honest"] == [1]
+    assert heard["doubled"] == [1, 2]
+    assert heard["late"] == [2, 3]
+    assert heard["after"] == [7]
+    said = {
+        "cut": ("'shop'", "cut short"),
+        "garbage": ("'shop'",),
+        "foreign": ("'shop' sent", "'clinic'"),
+        "shape": ("message 'shape' from 'shop'", "torch.float32 [2, 3], got torch.float32 [3, 2]"),
+        "kind": ("message 'kind' from 'shop'", "got torch.int64"),
+        "nan": ("message 'nan' from 'shop'", "'x' holds NaN or infinity"),
+        "names": ("message 'names' from 'shop'", "expected tensors ['x'], got ['y']"),
+        "large": ("message 'large' from 'shop'", "got torch.float32 [2, 3000000]"),
+    }
+    for tag, words in said.items():
+        assert isinstance(heard[tag], str), f"{tag} was taken: {heard[tag]}"
+        for word in words:
+            assert word in heard[tag]
+    assert status == "FINISHED:COMPLETED"
