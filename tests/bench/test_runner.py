@@ -1,5 +1,6 @@
 """Runs are recorded one by one, skipped when done, redone when half-written, and do not stop each other."""
 
+import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -131,3 +132,25 @@ def test_a_record_that_lacks_a_score_is_not_finished(done):
         assert runner.finished(folder, runs[1]) is not None
     finally:
         path.write_text(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_dask_cluster_gives_the_same_numbers(done, tmp_path):
+    """Started here; its own warnings are its own."""
+    pytest.importorskip("distributed", reason="the extra 'dask' is not installed")
+    _, runs, here = done
+    there = runner.run_all(runs, tmp_path, jobs=2, backend="dask")
+    assert not there.failed
+    assert there.records.keys() == here.records.keys()
+    for key, record in there.records.items():
+        assert record["scores"] == here.records[key]["scores"]
+
+
+def test_a_back_end_that_is_not_there_is_named(done, tmp_path):
+    _, runs, _ = done
+    with pytest.raises(ConfigError, match="no back end 'dusk'; did you mean 'dask'"):
+        runner.run_all(runs, tmp_path, backend="dusk")
+    if importlib.util.find_spec("ray") is None:
+        with pytest.raises(ConfigError, match="back end 'ray' is not installed: pip install ray"):
+            runner.run_all(runs, tmp_path, backend="ray")

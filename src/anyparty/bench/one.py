@@ -40,9 +40,9 @@ def execute(run: Run, data_dir: Path | None) -> dict[str, Any]:
     assert data.y_test is not None
     train, test = (blocks_of(X, settings["cut"], run.parties) for X in (data.X_train, data.X_test))
     there = draw(run.missing, seeds, "train", train)
-    federation = _federation(tables(train, data.y_train, there.observed), scale=settings["scale"])
+    made = federation(tables(train, data.y_train, there.observed), scale=settings["scale"])
     began, began_cpu = time.perf_counter(), time.process_time()
-    model = federation.train(
+    model = made.train(
         settings["name"],
         parameters={**settings["parameters"], "embedding": settings["embedding"]},
         encoder=Encoder.model_validate(settings["encoder"]).make(),
@@ -106,7 +106,8 @@ def tables(blocks: Sequence[NDArray[Any]], y: NDArray[Any], observed: NDArray[np
     return made | {LABELS: pl.DataFrame({"id": ids, "label": y})}
 
 
-def _federation(frames: dict[str, pl.DataFrame], *, scale: bool) -> Federation:
+def federation(frames: dict[str, pl.DataFrame], *, scale: bool) -> Federation:
+    """Return the federation of these tables; the labels' own party leads."""
     parties = {name: {"scale": scale} for name in frames}
     return Federation.from_config(
         Config.of({"federation": {"label": "label", "active": LABELS}, "parties": parties}), frames

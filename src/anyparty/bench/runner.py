@@ -15,6 +15,7 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from anyparty.bench.cluster import cluster
 from anyparty.bench.one import execute
 from anyparty.bench.suite import Run
 from anyparty.errors import AnypartyError, ConfigError, ModelError
@@ -45,7 +46,8 @@ def run_all(
         folder: where records go, one folder each.
         data_dir: where data sets lie.
         jobs: how many runs at once.
-        backend: a joblib back end: processes of this machine by default, "ray" or "dask" for a cluster's.
+        backend: a joblib back end: processes of this machine by default, "ray" or "dask" for a cluster's; there
+            ``folder`` must be one that all of its machines see.
         console: where progress is shown; ``None`` shows none.
 
     Raises:
@@ -68,7 +70,7 @@ def _run_all(
     result = Result({run.key: record for run in runs if (record := finished(folder, run)) is not None})
     todo = [run for run in runs if run.key not in result.records]
     tasks = (joblib.delayed(attempt)(run, folder, data_dir) for run in todo)
-    with _bar(console) as bar, _backend(backend):
+    with _bar(console) as bar, cluster(backend, jobs):
         line = bar.add_task("runs", total=len(runs), completed=len(result.records), failed=0, jobs=min(jobs, len(todo)))
         parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs")
         for key, record, error in parallel(tasks):
@@ -116,18 +118,3 @@ def _bar(console: Console | None) -> Progress:
         TimeRemainingColumn(elapsed_when_finished=True),
         console=console or Console(quiet=True),
     )
-
-
-def _backend(name: str | None) -> Any:
-    if name is None:
-        return joblib.parallel_config(backend="loky")
-    try:
-        if name == "ray":
-            from ray.util.joblib import register_ray  # noqa: PLC0415
-
-            register_ray()
-        return joblib.parallel_config(backend=name)
-    except (ImportError, ValueError) as error:
-        raise ConfigError(
-            f"back end {name!r} cannot be used here ({error}); install it, or leave --backend out"
-        ) from None
