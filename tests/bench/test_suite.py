@@ -58,3 +58,16 @@ def test_what_does_not_exist(ask, said):
     with pytest.raises(ConfigError) as caught:
         ask()
     assert said in str(caught.value)
+
+
+def test_what_asks_for_a_gpu_is_run_where_it_is_named_alone():
+    made = suite.load("laser-table1")
+    assert {run.dataset for run in suite.runs(made, seeds=1)} == {"hapt", "credit"}
+    (run,) = [
+        run
+        for run in suite.runs(made, datasets=["cifar10"], methods=["laser"], seeds=1, device="cuda")
+        if run.missing == "0.1"
+    ]
+    assert run.settings["train"] == {"device": "cuda"}
+    assert run.settings["encoder"]["shape"] == (3, 16, 16)
+    assert (run.settings["batch_size"], run.settings["embedding"]) == (1024, 1024)

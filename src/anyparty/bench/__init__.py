@@ -50,6 +50,7 @@ def run(
     jobs: int = 1,
     quick: bool = False,
     backend: str | None = None,
+    device: str = "cpu",
     data_dir: Path | None = None,
     folder: Path | None = None,
     console: Console | None = None,
@@ -64,6 +65,7 @@ def run(
         jobs: runs at once.
         quick: a tenth of the epochs, to see that all works; its numbers mean nothing.
         backend: a joblib back end, "ray" or "dask"; processes of this machine without.
+        device: where networks train, as torch names it: "cuda".
         data_dir: where data sets lie; ``ANYPARTY_DATA``, the cache and downloads without.
         folder: where records go; runs/bench/NAME without.
         console: where progress is shown.
@@ -73,7 +75,7 @@ def run(
 
     """
     suite = suites.load(name)
-    runs = list(suites.runs(suite, datasets=datasets, methods=methods, seeds=seeds, quick=quick))
+    runs = list(suites.runs(suite, datasets=datasets, methods=methods, seeds=seeds, quick=quick, device=device))
     folder = folder or Path("runs") / "bench" / (f"{name}-quick" if quick else name)
     result = runner.run_all(runs, folder, data_dir=data_dir, jobs=jobs, backend=backend, console=console)
     cells = compare.cells(suite, result.records)

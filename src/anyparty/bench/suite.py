@@ -30,7 +30,7 @@ class MethodEntry(Settings):
 
 
 class DatasetEntry(Settings):
-    """How a suite uses one data set."""
+    """How a suite uses one data set; a ``heavy`` one, which asks for a GPU, is run where it is named alone."""
 
     metric: str
     unit: str
@@ -41,6 +41,7 @@ class DatasetEntry(Settings):
     scale: bool = True
     balance: bool = False
     in_place_of: str = ""
+    heavy: bool = False
     methods: dict[str, MethodEntry]
 
 
@@ -121,13 +122,17 @@ def runs(
     methods: Sequence[str] | None = None,
     seeds: int = 5,
     quick: bool = False,
+    device: str = "cpu",
 ) -> Iterator[Run]:
     """Yield a suite's runs, those of one seed after those of the one before, so that a stopped suite has whole tables.
+
+    Without ``datasets``, all that are not heavy.
 
     Raises:
         ConfigError: a data set or method that the suite does not have.
     """
-    chosen = _chosen("data set", datasets, suite.datasets)
+    light = [name for name, entry in suite.datasets.items() if not entry.heavy]
+    chosen = _chosen("data set", datasets or light, suite.datasets)
     known = {method for entry in suite.datasets.values() for method in entry.methods}
     wanted = _chosen("method", methods, dict.fromkeys(known))
     for seed in range(seeds):
@@ -138,10 +143,12 @@ def runs(
                     for method in (each for each in entry.methods if each in wanted):
                         if entry.methods[method].name == "combinatorial" and parties > 8:
                             continue
-                        yield _run(suite, dataset, method, parties, missing, seed, quick=quick)
+                        yield _run(suite, dataset, method, parties, missing, seed, quick=quick, device=device)
 
 
-def _run(suite: Suite, dataset: str, method: str, parties: int, missing: str, seed: int, *, quick: bool) -> Run:
+def _run(
+    suite: Suite, dataset: str, method: str, parties: int, missing: str, seed: int, *, quick: bool, device: str
+) -> Run:
     entry = suite.datasets[dataset]
     of = entry.methods[method]
     values = of.model_dump(exclude={"when", "title"}) | {}
@@ -149,7 +156,9 @@ def _run(suite: Suite, dataset: str, method: str, parties: int, missing: str, se
         values[change] = values[change] | value if isinstance(value, dict) else value
     if quick:
         values["epochs"] = max(1, values["epochs"] // 10)
-    shared = entry.model_dump(exclude={"methods", "metric", "unit", "in_place_of"})
+    if device != "cpu":
+        values["train"] = {**values["train"], "device": device}
+    shared = entry.model_dump(exclude={"methods", "metric", "unit", "in_place_of", "heavy"})
     encoder = shared.pop("encoder") | values.pop("encoder")
     return Run(
         suite=suite.name, dataset=dataset, method=method, parties=parties, missing=missing,

@@ -26,6 +26,7 @@ def bench(
         Path | None, typer.Option("--folder", help="Where records go.", show_default="runs/bench/SUITE")
     ] = None,
     backend: Annotated[str | None, typer.Option("--backend", help="A joblib back end: ray or dask.")] = None,
+    device: Annotated[str, typer.Option("--device", help="Where networks train: cpu, cuda.")] = "cpu",
 ) -> None:
     """Run a published experiment and set its numbers beside the paper's.
 
@@ -37,7 +38,7 @@ def bench(
     console = Console()
     report = run(
         suite, datasets=dataset, methods=method, seeds=seeds, jobs=jobs, quick=quick,
-        backend=backend, data_dir=data_dir, folder=folder, console=Console(stderr=True),
+        backend=backend, device=device, data_dir=data_dir, folder=folder, console=Console(stderr=True),
     )  # fmt: skip
     console.print(report.markdown, markup=False, highlight=False, soft_wrap=True)
     console.print(f"Records, table.md, table.csv and plots are in {report.folder}", markup=False, soft_wrap=True)
