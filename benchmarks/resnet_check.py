@@ -39,7 +39,8 @@ def main(*, quick: bool) -> None:
     rows = [[str(each["epoch"]), f"{each['loss']:.3f}", f"{each['seconds']:.0f}"] for each in model.history]
     page.say(
         f"{len(few):,} training images, each party a quadrant of 3 x 16 x 16, blocks missing with probability "
-        f"{MISSING}; ResNet-18 of widths 32 to 256 at every party, embedding 256, batch 128, one thread; {seconds:.0f} s in all."
+        f"{MISSING}; ResNet-18 of widths 32 to 256 at every party, embedding 256, batch 128, one thread; "
+        f"{seconds:.0f} s in all."
     )
     page.table("Training", ("epoch", "loss", "seconds"), rows)
     scores = []

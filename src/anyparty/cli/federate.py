@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from anyparty.cli.guard import say, sentences
+from anyparty.cli.guard import STOPPED, say, sentences
 
 federate = typer.Typer(no_args_is_help=True, help="Real parties: their own processes, mutual TLS, over NVIDIA FLARE.")
 party = typer.Typer(no_args_is_help=True, help="One party at its own machine.")
@@ -67,10 +67,17 @@ def train(
     In Python: anyparty.run.federate.train("FOLDER", "CONFIG.toml").
     """
     from anyparty.run import federate as federation
+    from anyparty.run.progress import Bar
 
-    console = Console()
-    with console.status("training"):
-        ended = federation.train(folder, config, changes or [], resume=resume)
+    console, bar = Console(), Bar()
+    console.print("The parties find out who has which row, then train.")
+    try:
+        ended = federation.train(folder, config, changes or [], resume=resume, watch=bar)
+    except KeyboardInterrupt:
+        say("Stopped at all parties; go on with --resume.", "yellow")
+        raise typer.Exit(STOPPED) from None
+    finally:
+        bar.close()
     for name, outcome in ended.outcomes.items():
         sentence = outcome["sentence"] or "done"
         console.print(f"{name}: {sentence}", markup=False, highlight=False, soft_wrap=True)

@@ -10,6 +10,7 @@ wire.flare.federation.stop("house")
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ from typing import Any
 from anyparty import config as settings
 from anyparty.config import Config
 from anyparty.errors import ConfigError, RunError, some
+from anyparty.run.follow import follow
+from anyparty.run.journal import FILE
 from anyparty.run.predict_home import ANSWERS
+from anyparty.run.watch import Watch
 from anyparty.terms import Party, Roster
 from anyparty.wire.flare import federation as flare
-from anyparty.wire.flare.site import Site
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +77,11 @@ def train(
     *,
     resume: bool = False,
     timeout_s: float = 86_400.0,
+    watch: Watch | None = None,
 ) -> Ended:
-    """Run a training with the parties that are connected, and wait for its end.
+    """Run a training with the parties that are connected, and wait for its end; an interrupt ends it at all of them.
+
+    ``watch`` is told of epochs, where the active party's kit is on this machine.
 
     Raises:
         ConfigError: the settings are wrong.
@@ -85,7 +91,7 @@ def train(
     away = set(resolved.parties) - _there(folder)
     if away:
         raise RunError(f"{some(sorted(away))} is not connected; start it ('anyparty party start KIT'), then train")
-    return _job(folder, resolved, "train", {"resume": resume}, timeout_s)
+    return _job(folder, resolved, "train", {"resume": resume}, timeout_s, watch)
 
 
 def predict(
@@ -114,8 +120,9 @@ def predict(
     folder, resolved = Path(folder), settings.load(config)
     asked = {"asked": None if parties is None else list(parties), "there": sorted(_there(folder))}
     ended = _job(folder, resolved, "predict", asked, timeout_s)
-    file = Site.read((folder / "kits" / flare.about(folder)["active"]).resolve()).folder / ANSWERS
-    return ended, file if file.exists() else None
+    lead = flare.keeps(folder, flare.about(folder)["active"])
+    file = None if lead is None else lead / ANSWERS
+    return ended, file if file is not None and file.exists() else None
 
 
 def _there(folder: Path) -> set[str]:
@@ -123,9 +130,20 @@ def _there(folder: Path) -> set[str]:
     return {flare.about(folder)["active"], *flare.status(folder)["sites"]}
 
 
-def _job(folder: Path, resolved: Config, work: str, asked: Mapping[str, Any], timeout_s: float) -> Ended:
+def _job(
+    folder: Path, resolved: Config, work: str, asked: Mapping[str, Any], timeout_s: float, watch: Watch | None = None
+) -> Ended:
     job = flare.submit(folder, resolved.to_toml(), work=work, asked=asked)
-    status = flare.wait(folder, job, timeout_s)
+    lead = flare.keeps(folder, flare.about(folder)["active"])
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(flare.wait, folder, job, timeout_s)
+        try:
+            if lead is not None and watch is not None:
+                follow(lead / FILE, job, resolved.train.epochs, waiting, watch)
+            status = waiting.result()
+        except KeyboardInterrupt:
+            flare.abort(folder, job)
+            raise
     found = {name: flare.outcome(folder, name, job) for name in resolved.parties}
     outcomes = {name: outcome for name, outcome in found.items() if outcome is not None}
     for name, outcome in outcomes.items():

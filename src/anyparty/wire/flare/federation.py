@@ -26,11 +26,26 @@ import tomli_w
 from anyparty.errors import ConfigError
 from anyparty.terms import Roster
 from anyparty.wire.flare.ask import about, desk
+from anyparty.wire.flare.foreground import run_site
 from anyparty.wire.flare.kits import OURS, dress, provision
 from anyparty.wire.flare.site import Site
-from anyparty.wire.flare.sites import processes, run_site, start, stop
+from anyparty.wire.flare.sites import processes, start, stop
 
-__all__ = ["abort", "init", "outcome", "processes", "public", "run_site", "start", "status", "stop", "submit", "wait"]
+__all__ = [
+    "abort",
+    "about",
+    "init",
+    "keeps",
+    "outcome",
+    "processes",
+    "public",
+    "run_site",
+    "start",
+    "status",
+    "stop",
+    "submit",
+    "wait",
+]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}")
 RESERVED = {"server", "admin", "authority", "localhost"}
@@ -158,8 +173,15 @@ def abort(folder: Path, job: str) -> None:
 
 def outcome(folder: Path, party: str, job: str) -> dict[str, Any] | None:
     """Return how a party's part in a job ended, where its kit is on this machine; ``None`` before it has."""
-    path = Site.read((folder / "kits" / party).resolve()).folder / f"{job}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    kept = keeps(folder, party)
+    path = None if kept is None else kept / f"{job}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.exists() else None
+
+
+def keeps(folder: Path, party: str) -> Path | None:
+    """Return where a party keeps what it keeps; ``None`` where its kit is not on this machine."""
+    kit = (folder / "kits" / party).resolve()
+    return Site.read(kit).folder if (kit / "local").is_dir() else None
 
 
 def _json(path: Path, values: object) -> None:

@@ -1,0 +1,296 @@
+"""What each party plays in ``benchmarks.carrier``, in its own process: the same steps in several ways, in turns.
+
+step       LASER-VFL's step as a run does it: embeddings up, gradients down, over our channel
+two calls  the same step by FLARE's own requests: one for the embeddings, one with the gradients
+echo       as many bytes up and down as a step has, over FLARE's cells alone: no message of ours, no computation
+channel    the same over our channel
+compute    each party's computation of a step, one party after the other, nothing sent
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from nvflare.apis.fl_constant import ReservedKey, ReturnCode
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.message import Message
+from torch import Tensor
+
+from anyparty.methods.exchange import Gathered
+from anyparty.methods.method import Batch
+from anyparty.methods.split import Split
+from anyparty.terms import Expect
+from anyparty.wire.flare.channel import Posted
+from anyparty.wire.flare.seat import CHANNEL
+from anyparty.wire.guard import Guarded
+from anyparty.wire.ledger import Counted, Ledger
+from benchmarks.worlds import BATCH, EMBEDDING, Model, World
+
+WAIT_S, REST_S = 60.0, 0.5
+NUMBER = {"s": Expect((1,), torch.float64)}
+Result = dict[str, Any]
+
+
+@dataclass
+class Table:
+    """One party at the table: its networks, its channel, and FLARE's own means.
+
+    Attributes:
+        net: the channel.
+        models: networks of its own for each way.
+        batches: the rows of each step.
+        inbox: what FLARE's cells brought.
+
+    """
+
+    net: Posted
+    context: Any
+    models: dict[str, Model]
+    batches: list[Batch]
+    inbox: asyncio.Queue[tuple[str, bytes]] = field(default_factory=asyncio.Queue)
+    kept: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    @property
+    def me(self) -> str:
+        """The party."""
+        return self.net.me
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the active one."""
+        return self.me == "p0"
+
+    @property
+    def others(self) -> list[str]:
+        """The passive parties."""
+        return [name for name in self.net.post.peers if name != "p0"]
+
+    # ---- turns
+
+    async def meet(self, last: Callable[[], int | None] = lambda: None) -> int | None:
+        """Wait until all are here; return what the active party did last before all went on."""
+        if not self.leads:
+            await self.net.send("p0", "here", {})
+            await self.net.recv("p0", "go", {})
+            return None
+        for name in self.others:
+            await self.net.recv(name, "here", {})
+        done = last()
+        for name in self.others:
+            await self.net.send(name, "go", {})
+        return done
+
+    async def take(self, way: str, steps: int) -> float:
+        """Do so many steps in one way; return the seconds, at the active party."""
+        await self.meet()
+        if way == "compute":
+            return await self.compute_in_turns(steps)
+        began = time.perf_counter()
+        await {"step": self.step, "two calls": self.two_calls, "echo": self.echo, "channel": self.channel}[way](steps)
+        return time.perf_counter() - began
+
+    # ---- ours
+
+    async def step(self, steps: int) -> None:
+        """Train as a run does."""
+        model = self.models["step"]
+        wired = Guarded(Counted(self.net, Ledger()), model.world.roster, model.method.can.messages)
+        for batch in self.batches[:steps]:
+            await model.method.step(wired, model.states[self.me], model.world.rows[self.me], batch)
+
+    async def channel(self, steps: int, shape: tuple[int, int] = (BATCH, EMBEDDING)) -> None:
+        """Send and answer, over our channel."""
+        tensors, expect = {"h": torch.zeros(shape)}, {"h": Expect(shape)}
+        for _ in range(steps):
+            if self.leads:
+                for name in self.others:
+                    await self.net.recv(name, "up", expect)
+                for name in self.others:
+                    await self.net.send(name, "down", tensors)
+            else:
+                await self.net.send("p0", "up", tensors)
+                await self.net.recv("p0", "down", expect)
+
+    # ---- FLARE's cells alone
+
+    def listen(self) -> None:
+        """Let what FLARE's cells bring into the inbox, and answer FLARE's requests."""
+        loop, cells = asyncio.get_running_loop(), self.net.post.carrier
+        parties = {cells.address(name): name for name in (self.me, *self.net.post.peers)}  # type: ignore[attr-defined]
+
+        def arrived(request: Message) -> None:
+            item = parties[request.get_header(MessageHeaderKey.ORIGIN)], bytes(request.payload)
+            loop.call_soon_threadsafe(self.inbox.put_nowait, item)
+
+        cells.core.register_request_cb(CHANNEL, "echo", arrived)  # type: ignore[attr-defined]
+        if not self.leads:
+            engine = self.context.get_engine()
+            engine.register_aux_message_handler("forward", self.forward)
+            engine.register_aux_message_handler("backward", self.backward)
+
+    async def echo(self, steps: int) -> None:
+        """Send and answer bytes."""
+        cells, data = self.net.post.carrier, bytes(4 * BATCH * EMBEDDING)
+
+        def put(to: str) -> None:
+            cells.core.fire_and_forget(CHANNEL, "echo", cells.address(to), Message({}, data))  # type: ignore[attr-defined]
+
+        for _ in range(steps):
+            if not self.leads:
+                put("p0")
+            for _ in self.others if self.leads else ["p0"]:
+                await asyncio.wait_for(self.inbox.get(), WAIT_S)
+            for name in self.others if self.leads else []:
+                put(name)
+
+    # ---- FLARE's own two calls
+
+    async def two_calls(self, steps: int) -> None:
+        """Ask all for their embeddings, then give all their gradients; a passive party only answers."""
+        if not self.leads:
+            return
+        model = self.models["two calls"]
+        method, state, rows = model.method, model.states[self.me], model.world.rows[self.me]
+        engine = self.context.get_engine()
+        for number in range(steps):
+            batch = self.batches[number]
+            asked = Shareable({"number": number})
+            answers = engine.send_aux_request(self.others, "forward", asked, WAIT_S, self.context)
+            mine = encode(method, model, self.me, batch)
+            there = gathered(model, batch, {"p0": mine[1]} | {name: theirs(answers[name]) for name in self.others})
+            _, gradients = method.fuse(state, rows, batch, there)
+            state.optimizers["heads"].step()
+            await asyncio.gather(*[self.give(name, number, gradients[name]) for name in self.others])
+            await method._learn(self.net, state, [], mine[1], gradients["p0"])  # noqa: SLF001
+
+    async def give(self, name: str, number: int, gradient: Tensor) -> None:
+        """Give one party its gradient; FLARE 2.9's request with each party's own contents fails (a TypeError)."""
+        engine, asked = self.context.get_engine(), Shareable({"number": number, "g": gradient.numpy()})
+        done = await asyncio.to_thread(engine.send_aux_request, [name], "backward", asked, WAIT_S, self.context)
+        assert done[name].get_return_code() == ReturnCode.OK
+
+    def forward(self, topic: str, request: Shareable, fl_ctx: Any) -> Shareable:  # noqa: ARG002
+        """Answer with the embeddings."""
+        model, number = self.models["two calls"], request["number"]
+        self.kept[number] = encode(model.method, model, self.me, self.batches[number])
+        reply = make_reply(ReturnCode.OK)
+        reply["h"] = self.kept[number][1].detach().numpy()
+        return reply
+
+    def backward(self, topic: str, request: Shareable, fl_ctx: Any) -> Shareable:  # noqa: ARG002
+        """Learn from the gradients."""
+        _, h = self.kept.pop(request["number"])
+        optimizer = self.models["two calls"].states[self.me].optimizers["encoder"]
+        optimizer.zero_grad()
+        h.backward(torch.from_numpy(request["g"]))
+        optimizer.step()
+        return make_reply(ReturnCode.OK)
+
+    # ---- computation alone
+
+    async def compute_in_turns(self, steps: int) -> float:
+        """Let one party after the other compute; return the slowest one's seconds, at the active party."""
+        if not self.leads:
+            await self.net.recv("p0", "compute", {})
+            await self.net.send("p0", "computed", {"s": torch.tensor([await self.compute(steps)], dtype=torch.float64)})
+            return 0.0
+        seconds = [await self.compute(steps)]
+        for name in self.others:
+            await self.net.send(name, "compute", {})
+            seconds.append(float((await self.net.recv(name, "computed", NUMBER))["s"]))
+        return max(seconds)
+
+    async def compute(self, steps: int) -> float:
+        """Do what a step computes here."""
+        model, shape = self.models["compute"], (BATCH, EMBEDDING)
+        method, state, rows = model.method, model.states[self.me], model.world.rows[self.me]
+        h, g = torch.randn(shape), 0.01 * torch.randn(shape)
+        began = time.perf_counter()
+        for batch in self.batches[:steps]:
+            _, mine = encode(method, model, self.me, batch)
+            if self.leads:
+                there = gathered(model, batch, {"p0": mine} | dict.fromkeys(self.others, h))
+                _, gradients = method.fuse(state, rows, batch, there)
+                state.optimizers["heads"].step()
+            await method._learn(self.net, state, [], mine, gradients["p0"] if self.leads else g)  # noqa: SLF001
+        return time.perf_counter() - began
+
+    # ---- bytes
+
+    async def weigh(self, shape: tuple[int, int], steps: int, port: int) -> tuple[int, int] | None:
+        """Return the bytes of the tensors that crossed, and of all that crossed, at the active party."""
+        before = await self.meet(partial(sent, port))
+        await self.channel(steps, shape)
+        await asyncio.sleep(REST_S if self.leads else 3 * REST_S)  # receipts
+        after = sent(port) if self.leads else None
+        if before is None or after is None:
+            return None
+        return 2 * steps * len(self.others) * 4 * shape[0] * shape[1], after - before
+
+
+def encode(method: Split, model: Model, me: str, batch: Batch) -> tuple[Tensor, Tensor]:
+    part = method._encode(model.states[me], model.world.rows[me], batch)  # noqa: SLF001
+    assert part is not None
+    return part
+
+
+def gathered(model: Model, batch: Batch, embeddings: dict[str, Tensor]) -> Gathered:
+    observed, held = model.world.lead.observed, torch.arange(len(batch.rows))
+    assert observed is not None
+    return Gathered(observed=observed[batch.rows], parts={name: (held, h.detach()) for name, h in embeddings.items()})
+
+
+def theirs(answer: Shareable) -> Tensor:
+    assert answer.get_return_code() == ReturnCode.OK, answer.get(ReservedKey.RC)
+    return torch.from_numpy(answer["h"])
+
+
+def sent(port: int) -> int | None:
+    """Return the bytes in both directions of all connections to a port here, without TCP's own headers."""
+    if shutil.which("ss") is None:
+        return None
+    words = ["ss", "-tniH", f"sport = :{port}"]
+    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout  # noqa: S603
+    return sum(map(int, re.findall(r"bytes_(?:sent|received):(\d+)", told)))
+
+
+def context() -> Any:
+    """Return FLARE's context of the job: that of the frame in which FLARE called us."""
+    frame = sys._getframe()  # noqa: SLF001
+    while "fl_ctx" not in frame.f_locals:
+        assert frame.f_back is not None
+        frame = frame.f_back
+    return frame.f_locals["fl_ctx"]
+
+
+async def turns(site: Any, config: Any, net: Posted, *, rounds: int, steps: int, port: int, **_: Any) -> Result | None:  # noqa: ARG001
+    """Take turns; return the seconds a step of every way and round, and the bytes, at the active party."""
+    ways = ("step", "two calls", "echo", "channel", "compute")
+    world = World.of(4)
+    models = {way: Model.of(world, "laser") for way in ("step", "two calls", "compute")}
+    table = Table(net, context(), models, models["step"].batches(steps))
+    table.listen()
+    for way in ways:
+        await table.take(way, min(steps, 3))
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    lots = random.Random(0)  # noqa: S311 - an order, the same at all
+    for _ in range(rounds):
+        for way in lots.sample(ways, len(ways)):
+            seconds[way].append(await table.take(way, steps) / steps)
+    crossed = {}
+    for shape in ((128, 64), (BATCH, EMBEDDING), (512, 256)):
+        if (weighed := await table.weigh(shape, 20, port)) is not None:
+            crossed["x".join(map(str, shape))] = weighed
+    return {"seconds": seconds, "bytes": crossed} if table.leads else None
