@@ -87,7 +87,8 @@ class Declared:
     """A kind of message that a method may send: a party that sends anything else is stopped.
 
     ``frm`` and ``to`` are roles: a *block* party holds columns, a *host* holds heads and labels, the *active* party
-    leads the run, a *passive* one is any other.
+    leads the run, a *passive* one is any other.  ``when`` says under which circumstances alone it is sent; empty: in
+    every run.
     """
 
     tag: str
@@ -95,6 +96,7 @@ class Declared:
     to: Role
     holds: str
     learns: str
+    when: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

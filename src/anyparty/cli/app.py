@@ -14,6 +14,8 @@ import anyparty
 from anyparty.cli.bench import bench
 from anyparty.cli.federate import federate, party
 from anyparty.cli.guard import STOPPED, say, sentences
+from anyparty.cli.report import report
+from anyparty.cli.serve import serve
 
 app = typer.Typer(
     epilog="Start with: anyparty demo",
@@ -174,6 +176,8 @@ def demo(
 
 
 app.command()(bench)
+app.command()(report)
+app.command()(serve)
 app.add_typer(federate, name="federate")
 app.add_typer(party, name="party")
 

@@ -34,6 +34,7 @@ OUTPUTS = Declared(
     tag="outputs", frm="host", to="active",
     holds="what another label holder's heads answer for the rows asked for, [B, M, C]",
     learns="the active party sees the other label holders' predictions",
+    when="several parties hold labels and each hosts its own head (hosting = \"labelers\")",
 )  # fmt: skip
 MESSAGES = (EMBEDDING, GRADIENT, OUTPUTS)
 

@@ -28,7 +28,8 @@ MESSAGES = (
              learns="which of its own rows are labelled and used, and how many others there are"),
     Declared(tag="verdict", frm="active", to="passive",
              holds="whether to keep the weights, whether to stop, which parties are back",
-             learns="when validation was best, who was away"),
+             learns="when validation was best, who was away",
+             when="several parties train a stage together, not the active one alone"),
 )  # fmt: skip
 
 FRESH = -1

@@ -65,13 +65,14 @@ class Journal:
             resume: whether the run goes on from checkpoints.
         """
         old = _kept(folder / FILE)
-        goes_on = old.get("party") == party and (resume or bool(job and old.get("job") == job))
+        if old.get("party") != party or not (resume or (job and old.get("job") == job)):
+            old = {}
         values = {
             "format": FORMAT, "party": party, "active": active, "parties": list(parties), "job": job,
-            "status": "running", "error": "", "began": old["began"] if goes_on and "began" in old else _now(),
-            "versions": versions(), "settings": settings, "table": table, "history": [], "ledger": [],
+            "status": "running", "error": "", "began": old.get("began", _now()), "versions": versions(),
+            "settings": settings, "table": table, "history": old.get("history", []), "ledger": old.get("ledger", []),
         }  # fmt: skip
-        journal = cls(folder / FILE, values, Ledger.of(old.get("ledger", [])) if goes_on else Ledger())
+        journal = cls(folder / FILE, values, Ledger.of(values["ledger"]))
         journal.write()
         return journal
 

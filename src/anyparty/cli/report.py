@@ -1,0 +1,59 @@
+"""The command that shows what runs left."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from anyparty.cli.guard import sentences
+
+
+@sentences
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders of runs, the folder of a federation, or one run's record.json of several parties.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FOLDER", help="Where the page goes.", show_default="RUN/report, or report"
+        ),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option("--metric", help="What sets of parties are scored by.", show_default="accuracy or rmse"),
+    ] = None,
+    model: Annotated[
+        bool, typer.Option("--model/--no-model", help="Score the models again, where they are at hand.")
+    ] = True,
+) -> None:
+    """Show what crossed, and write a page of all that runs left: one file, with its figures beside it.
+
+    In Python: anyparty.report.page.write(["RUN"], "FOLDER").
+    """
+    from anyparty.report import ledgers, page, records
+
+    _look_for_modules_beside(runs)
+    console = Console()
+    for run in records.find(runs):
+        console.print(ledgers.render(run))
+    alone = runs[0] if len(runs) == 1 and runs[0].is_dir() else None
+    folder = out or (Path("report") if alone is None else alone / "report")
+    with console.status("writing the page"):
+        written = page.write(runs, folder, metric=metric, model=model)
+    console.print(f"\nThe page is {written}, its figures are in {written.parent / 'figures'}", markup=False,
+                  highlight=False, soft_wrap=True)  # fmt: skip
+
+
+def _look_for_modules_beside(runs: list[Path]) -> None:
+    """Let a user's own encoders, ``factory = "module:function"``, stand where those of a run do."""
+    folders = (Path.cwd(), *(parent for run in runs for parent in run.absolute().parents[:2]))
+    sys.path += [str(folder) for folder in folders if str(folder) not in sys.path]

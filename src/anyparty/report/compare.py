@@ -1,0 +1,136 @@
+"""Several runs side by side: one table of all, and differences in pairs of runs with one seed and the same test rows.
+
+Runs that differ in their seed alone are one *variant*.  Two variants are compared over the seeds that both have, and
+only where the test rows are the same: the same tables, cut by the same shares with the same seed.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from anyparty.metrics import METRICS
+from anyparty.report.ledgers import shown, total
+from anyparty.report.model_sections import Scores
+from anyparty.report.records import Run
+from anyparty.report.section import Grid, Section, named, number, spread
+
+NOT_THE_VARIANT = {("train", "seed"), ("run", "folder"), ("train", "device")}
+SPLIT = ("validation", "test", "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """What one variant scores more than another, over the seeds that both have."""
+
+    one: str
+    other: str
+    each: tuple[float, ...]
+    better: int
+
+    @property
+    def mean(self) -> float:
+        """The mean difference."""
+        return statistics.fmean(self.each)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the differences; NaN for a single one."""
+        return statistics.stdev(self.each) if len(self.each) > 1 else float("nan")
+
+
+def side_by_side(runs: Sequence[Run], scores: Sequence[Scores]) -> Section:
+    """Return the comparison of several runs."""
+    metrics = sorted({each.worth.metric for each in scores if each.worth})
+    heads = ["run", "method", "seed", "status", "epochs", "best", *map(named, metrics), "crossed"]
+    rows = [
+        [
+            run.name, run.method or "–", str(run.seed), run.status, str(len(run.history)), str(run.best_epoch or "–"),
+            *(_score(each, metric) for metric in metrics), shown(total(run.ledger).bytes_sent),
+        ]
+        for run, each in zip(runs, scores, strict=True)
+    ]  # fmt: skip
+    grids = [Grid(heads=heads, rows=rows, words=frozenset({0, 1, 3}))]
+    text = []
+    for metric in metrics:
+        found, unlike = differences(runs, scores, metric)
+        if found:
+            grids.append(_table(found, metric))
+        text += [f"Not compared in {named(metric)}: {why}." for why in unlike]
+    return Section(id="compare", title="Side by side", text=text, grids=grids)
+
+
+def _table(found: Sequence[Difference], metric: str) -> Grid:
+    rows = [
+        [each.one, each.other, str(len(each.each)), f"{each.mean:+.4f}", number(each.deviation, 4),
+         f"{each.better} of {len(each.each)}"]
+        for each in found
+    ]  # fmt: skip
+    return Grid(
+        heads=["variant", "against", "seeds", "mean difference", "deviation", "better in"], rows=rows,
+        words=frozenset({0, 1}), caption=f"Differences in {named(metric)}, seed by seed on the same test rows.",
+    )  # fmt: skip
+
+
+def _score(scores: Scores, metric: str) -> str:
+    worth = scores.worth
+    if worth is None or worth.metric != metric:
+        return "–"
+    return spread(worth.score(worth.of.parties).score)
+
+
+def differences(runs: Sequence[Run], scores: Sequence[Scores], metric: str) -> tuple[list[Difference], list[str]]:
+    """Return the differences of all pairs of variants, and which runs could not be compared, and why."""
+    values = {
+        run.name: float(each.worth(frozenset(each.worth.of.parties))[0])
+        for run, each in zip(runs, scores, strict=True)
+        if each.worth and each.worth.metric == metric
+    }
+    variants: dict[str, dict[int, Run]] = {}
+    labels = _labels(runs)
+    for run in runs:
+        if run.name in values:
+            variants.setdefault(labels[run.name], {})[run.seed] = run
+    found, unlike = [], []
+    for one, other in combinations(variants, 2):
+        common = sorted(variants[one].keys() & variants[other].keys())
+        pairs = [(variants[one][seed], variants[other][seed]) for seed in common]
+        same = [(a, b) for a, b in pairs if rows_tested(a) == rows_tested(b)]
+        if len(same) < len(pairs):
+            unlike.append(f"{one} and {other} have other test rows")
+        if same:
+            each = tuple(values[a.name] - values[b.name] for a, b in same)
+            better = sum(value > 0 if METRICS[metric].greater else value < 0 for value in each)
+            found.append(Difference(one=one, other=other, each=each, better=better))
+    return found, unlike
+
+
+def rows_tested(run: Run) -> str:
+    """Return what decides which rows a run is tested on, as text."""
+    train = run.settings.get("train", {})
+    return json.dumps([dict(run.tables), {key: train.get(key) for key in SPLIT}, run.settings.get("federation")],
+                      sort_keys=True)  # fmt: skip
+
+
+def _labels(runs: Sequence[Run]) -> dict[str, str]:
+    """Return each run's variant: its method, and the settings in which runs of that method differ."""
+    flat = {run.name: _flat(run.settings) for run in runs}
+    keys = sorted({key for each in flat.values() for key in each} - NOT_THE_VARIANT)
+    labels = {}
+    for run in runs:
+        own = [other for other in runs if other.method == run.method]
+        differ = [key for key in keys if len({repr(flat[other.name].get(key)) for other in own}) > 1]
+        said = ", ".join(f"{'.'.join(key)} = {flat[run.name].get(key)}" for key in differ)
+        labels[run.name] = f"{run.method} ({said})" if said else run.method
+    return labels
+
+
+def _flat(values: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    flat: dict[tuple[str, ...], Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, (*prefix, key)) if isinstance(value, Mapping) else {(*prefix, key): value}
+    return flat

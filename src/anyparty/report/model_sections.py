@@ -1,0 +1,158 @@
+"""The sections that need a run's model and test rows: by who is asked, what each party brings, a closer look.
+
+Where they are not at hand (a run of parties apart, tables that are elsewhere) the scores that the records keep stand
+in their place.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from anyparty.errors import AnypartyError
+from anyparty.metrics.scores import Answers
+from anyparty.report import quality, score_figures
+from anyparty.report.records import Run
+from anyparty.report.section import Drawn, Grid, Section, named, number, spread
+from anyparty.report.worth import MOST_LISTED, Worth, reopened
+
+MOST_CLASSES = 20
+MOST_ROWS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """A run's scores: of every set of parties, if its model is at hand; else why not."""
+
+    worth: Worth | None = None
+    why: str = ""
+
+    @classmethod
+    def of(cls, run: Run, metric: str | None = None) -> Scores:
+        """Reopen a run's model and test rows, if they are there.
+
+        Raises:
+            ConfigError: the metric does not fit the task.
+        """
+        if run.folder is None:
+            return cls(why="each party keeps its own part of the model at home, so that no other set of parties can be "
+                           "asked from here")  # fmt: skip
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # of the tables, told in training
+                of = reopened(run.folder)
+        except (AnypartyError, OSError) as error:
+            return cls(why=str(error))
+        return cls(worth=Worth.begin(of, metric))
+
+
+def by_set(run: Run, scores: Scores) -> Section:
+    """The metric by who is asked."""
+    title, worth = "Who is asked", scores.worth
+    if worth is None:
+        return _recorded(run, scores.why)
+    names, nobody = worth.of.parties, float(worth(frozenset())[0])
+    metric, count = named(worth.metric), len(worth.of.wanted)
+    text = (
+        f"{metric} on {count:,} test rows. A set of parties is asked for all of them; a row that it cannot answer "
+        f"counts with the answer that needs nobody, whose score is {number(nobody)}. Intervals are of 95 %, from "
+        f"{len(worth.resamples)} resamples of the test rows."
+    )
+    lost = Grid(
+        heads=["absent", "what is lost"],
+        rows=[[name, spread(each, sign=True)] for name, each in worth.absence().items()],
+        caption=f"How much worse {metric} gets when one party alone is absent.",
+    )
+    section = partial(Section, id="sets", title=title, text=[text[0].upper() + text[1:]])
+    if len(names) <= MOST_LISTED:
+        scored = worth.every_set()
+        drawn = Drawn(name="sets", figure=score_figures.sets(scored, names, metric, nobody))
+        rows = [[" + ".join(each.parties), spread(each.score)] for each in scored]
+        folded = "every set in numbers" if len(rows) > MOST_ROWS else ""
+        return section(drawn=[drawn], grids=[lost, Grid(heads=["asked", metric], rows=rows, folded=folded)])
+    worth.shapley()  # asks the sets whose mean is drawn
+    sizes = worth.by_size()
+    caption = "The mean over the sets of each size that were asked, with the interval of that mean."
+    drawn = Drawn(name="sizes", figure=score_figures.by_size(sizes, metric, nobody), caption=caption)
+    rows = [[str(size) if size else "nobody", spread(score)] for size, score in sizes.items()]
+    return section(drawn=[drawn], grids=[Grid(heads=["parties asked", f"mean {metric}"], rows=rows), lost])
+
+
+def _recorded(run: Run, why: str) -> Section:
+    """The scores that the records keep."""
+    title, found = "Who was there", run.evaluation
+    if found is None:
+        return Section(id="sets", title=title, lacks=f"There are no test scores: {why}.")
+    metrics = [name for name in found["overall"] if name not in {"rows", "coverage"}]
+    heads = [*map(named, metrics), "answered", "rows"]
+    shown = {
+        "all test rows": {"all": found["overall"]}, "parties that have the row": found["by_count"],
+        "who has the row": found["by_pattern"],
+    }  # fmt: skip
+    grids = [
+        Grid(
+            heads=[first, *heads],
+            rows=[
+                [key, *(number(each.get(name)) for name in metrics), number(each.get("coverage")), f"{each['rows']:,}"]
+                for key, each in groups.items()
+            ],
+        )
+        for first, groups in shown.items()
+    ]
+    return Section(id="sets", title=title, text=["Test scores as the run recorded them, everybody asked."], grids=grids,
+                   lacks=f"No other set of parties was asked: {why}.")  # fmt: skip
+
+
+def brings(scores: Scores) -> Section:
+    """What each party brings."""
+    section, worth = partial(Section, id="brings", title="What each party brings"), scores.worth
+    if worth is None:
+        return section(lacks=f"Not computed: {scores.why}.")
+    found = worth.shapley()
+    how = "over all sets of parties" if not found.orders else f"from {found.orders} random orders of the parties"
+    about = "the orders drawn" if found.orders else "the test rows"
+    text = (
+        f"Shapley values of {named(worth.metric)} {how}: each party's mean part in the gain of {found.gain:+.3f} over "
+        f"asking nobody, which they add up to. Intervals are about {about}."
+    )
+    figure = score_figures.shares(found.shares, f"part in the gain in {named(worth.metric)}")
+    drawn = Drawn(name="brings", figure=figure)
+    rows = [[name, spread(share, sign=True, digits=4)] for name, share in found.shares.items()]
+    rows.append(["sum", f"{sum(share.value for share in found.shares.values()):+.4f}"])
+    return section(text=[text], drawn=[drawn], grids=[Grid(heads=["party", "brings"], rows=rows)])
+
+
+def closer(scores: Scores) -> Section:
+    """Calibration, confusion and per-class scores, or residuals, everybody asked."""
+    section, worth = partial(Section, id="closer", title="A closer look"), scores.worth
+    if worth is None:
+        return section(lacks=f"Not computed: {scores.why}.")
+    answers = quality.answered(Answers.of(worth.of.predict(worth.of.parties), worth.of.y, None))
+    if not len(answers.y):
+        return section(lacks="Everybody together answers none of the test rows.")
+    many = len(worth.of.wanted)
+    text = [f"Everybody asked; {len(answers.y):,} of {many:,} test rows are answered."]
+    if answers.task.kind == "regression":
+        errors, predicted = answers.errors.numpy(), answers.scores[:, 0].double().numpy()
+        drawn = [Drawn(name="residuals", figure=score_figures.residuals(errors, predicted))]
+        text.append(
+            f"Mean error {number(float(errors.mean()))}, root mean square {number(float((errors**2).mean() ** 0.5))}."
+        )
+        return section(text=text, drawn=drawn)
+    return _classes(answers, section, text)
+
+
+def _classes(answers: Answers, section: Callable[..., Section], text: list[str]) -> Section:
+    found, classes = quality.calibration(answers), answers.task.classes
+    text = [*text, f"Calibration is of {found.of}; expected calibration error {found.error:.3f}."]
+    drawn = [Drawn(name="calibration", figure=score_figures.calibration(found))]
+    if len(classes) <= MOST_CLASSES:
+        drawn.append(Drawn(name="confusion", figure=score_figures.confusion(quality.confusion(answers), classes)))
+    rows = [
+        [each.name, number(each.precision), number(each.recall), number(each.f1), f"{each.rows:,}"]
+        for each in quality.per_class(answers)
+    ]
+    grid = Grid(heads=["class", "precision", "recall", "F1", "rows"], rows=rows)
+    return section(text=text, drawn=drawn, grids=[grid])

@@ -1,0 +1,125 @@
+"""The page: one HTML file with everything in it, and its figures as files beside it.
+
+write(["runs/credit-laser-seed0"], "report")     # report/index.html, report/figures/*.png and *.svg
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+import anyparty
+from anyparty.methods.table import METHODS, method
+from anyparty.report import compare, model_sections, sections, style
+from anyparty.report.ledgers import shown, total
+from anyparty.report.model_sections import Scores
+from anyparty.report.records import Run, find
+from anyparty.report.section import Drawn, Section, named, number
+
+STATUS = {"done": "finished", "running": "not finished, or stopped", "failed": "failed"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Article:
+    """One run in the page."""
+
+    run: Run
+    slug: str
+    status: str
+    facts: Sequence[tuple[str, str]]
+    sections: Sequence[Section]
+
+
+def write(paths: Iterable[Path | str], out: Path | str, *, metric: str | None = None, model: bool = True) -> Path:
+    """Write the page of one or several runs; return where it is.
+
+    Args:
+        paths: as ``records.find``.
+        out: the folder for index.html and figures; what it holds of an earlier page is written over.
+        metric: what sets of parties are scored by; by default accuracy, or RMSE for a regression.
+        model: whether to score models again where they are at hand.
+
+    Raises:
+        ModelError: no such run.
+        ConfigError: the metric does not fit the task.
+    """
+    runs, out = _named_apart(find(paths)), Path(out)
+    scores = [Scores.of(run, metric) if model else Scores(why="the report was asked for without it") for run in runs]
+    articles = [article(run, each) for run, each in zip(runs, scores, strict=True)]
+    together = compare.side_by_side(runs, scores) if len(runs) > 1 else None
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    pictures = {}
+    for each in articles:
+        for drawn in (drawn for section in each.sections for drawn in section.drawn):
+            name = drawn.name if len(runs) == 1 else f"{each.slug}-{drawn.name}"
+            pictures[drawn.figure] = style.svg(drawn.figure)
+            (out / "figures" / f"{name}.svg").write_bytes(pictures[drawn.figure])
+            (out / "figures" / f"{name}.png").write_bytes(style.png(drawn.figure))
+    page = out / "index.html"
+    page.write_text(html(articles, together, pictures), encoding="utf-8")
+    return page
+
+
+def _named_apart(runs: Sequence[Run]) -> list[Run]:
+    """Give runs of one name a number."""
+    names = [run.name for run in runs]
+    return [
+        replace(run, name=f"{run.name} ({names[: k + 1].count(run.name)})") if names.count(run.name) > 1 else run
+        for k, run in enumerate(runs)
+    ]
+
+
+def article(run: Run, scores: Scores) -> Article:
+    """Return one run's part of the page."""
+    slug = re.sub(r"\W+", "-", run.name).strip("-").lower() or "run"
+    return Article(
+        run=run, slug=slug, status=STATUS.get(run.status, run.status), facts=facts(run, scores),
+        sections=[
+            sections.overlap(run), sections.training(run), model_sections.by_set(run, scores),
+            model_sections.brings(scores), model_sections.closer(scores), sections.crossed(run), sections.repeat(run),
+        ],
+    )  # fmt: skip
+
+
+def facts(run: Run, scores: Scores) -> list[tuple[str, str]]:
+    """Return the few numbers that stand at the top."""
+    title = method(run.method).can.title if run.method in METHODS else run.method
+    found = [("method", title or "–"), ("parties", str(len(run.parties)))]
+    if run.rows is not None:
+        found.append(("rows", f"{run.rows:,}"))
+    worth, overall = scores.worth, (run.evaluation or {}).get("overall", {})
+    if worth is not None:
+        found.append((f"{named(worth.metric)}, test", number(worth.score(worth.of.parties).score.value)))
+    elif overall:
+        name = "accuracy" if "accuracy" in overall else "rmse"
+        found.append((f"{named(name)}, test", number(overall.get(name))))
+    found.append(("epochs", f"{len(run.history):,}"))
+    if run.ledger.flows:
+        found.append(("crossed", shown(total(run.ledger).bytes_sent)))
+    return found
+
+
+def html(articles: Sequence[Article], together: Section | None, pictures: Mapping[Figure, bytes]) -> str:
+    """Return the page; ``pictures`` are the figures as SVG files."""
+    environment = Environment(loader=PackageLoader("anyparty.report", "."), autoescape=True, undefined=StrictUndefined,
+                              trim_blocks=True, lstrip_blocks=True)  # fmt: skip
+
+    environment.filters["longest"] = lambda text: max(map(len, text.split()), default=0)
+
+    def picture(drawn: Drawn, slug: str) -> Markup:
+        made = style.inline(pictures[drawn.figure], f"{slug}-{drawn.name}", drawn.caption or drawn.name)
+        return Markup(made)  # noqa: S704 - matplotlib's own, with names escaped
+
+    title = articles[0].run.name if len(articles) == 1 else f"{len(articles)} runs"
+    made: str = environment.get_template("page.html").render(
+        articles=articles, together=together, picture=picture, title=title, version=anyparty.__version__,
+        made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
+    )  # fmt: skip
+    return made

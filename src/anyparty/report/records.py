@@ -1,0 +1,250 @@
+"""Runs as their records tell them: found on disk, held to one another, put together.
+
+A run in one process has one record.  A run of parties apart has one at every house; those that are given are put
+together, after a look at whether they are of one run: job, alignment and every group of settings must be the same.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anyparty.errors import ConfigError, ModelError, some
+from anyparty.run.files import read_json
+from anyparty.run.journal import FILE, FORMAT
+from anyparty.wire.flare.site import Site
+from anyparty.wire.ledger import Ledger
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run.
+
+    Attributes:
+        name: what it is called in the report.
+        folder: where its model lies, if one process trained it.
+        status: "done", "running" (so it says; perhaps it was killed) or "failed".
+        error: why it failed, in the words of whoever noticed.
+        parties: all of them; ``active`` leads.
+        settings: as its TOML says, resolved.
+        history: one record an epoch.
+        best_epoch: counted from 1; 0 if none was chosen.
+        rows: N.
+        overlap: who has which rows, as ``Overlap.to_json``; ``None`` if no record says.
+        evaluation: as ``Evaluation.to_json``; ``None`` if no record says.
+        ledger: what crossed, as far as the records say.
+        tables: each party's table's fingerprint.
+        versions: by whoever recorded them.
+        began, ended: ISO times; ``ended`` is empty for a run that did not say.
+        command: what repeats the run.
+        lacks: what the records do not say, in sentences.
+    """
+
+    name: str
+    folder: Path | None
+    status: str
+    error: str
+    active: str
+    parties: tuple[str, ...]
+    settings: Mapping[str, Any]
+    history: Sequence[Mapping[str, Any]]
+    best_epoch: int
+    rows: int | None
+    overlap: Mapping[str, Any] | None
+    evaluation: Mapping[str, Any] | None
+    ledger: Ledger
+    tables: Mapping[str, str]
+    versions: Mapping[str, Mapping[str, str]]
+    began: str
+    ended: str
+    command: str
+    lacks: tuple[str, ...] = ()
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return str(self.settings.get("method", {}).get("name", ""))
+
+    @property
+    def seed(self) -> int:
+        """The root seed."""
+        return int(self.settings.get("train", {}).get("seed", 0))
+
+
+def find(paths: Iterable[Path | str]) -> list[Run]:
+    """Return the runs that lie at ``paths``.
+
+    A path is a run's folder, a federation's folder with kits on this machine, or one party's record or the folder that
+    it lies in; the last are put together into one run.
+
+    Raises:
+        ModelError: nothing of the kind is there, or parties' records are of different runs.
+    """
+    runs, apart = [], []
+    for path in map(Path, paths):
+        if path.is_dir() and (path / "kits").is_dir():
+            runs.append(_of_houses(_in_kits(path), path.name, f"anyparty federate train {path} CONFIG.toml"))
+            continue
+        record = path / FILE if path.is_dir() else path
+        if not record.exists():
+            raise ModelError(f"{path} is not a run: expected the folder that `anyparty train` left, the folder of a "
+                             f"federation, or a party's {FILE}")  # fmt: skip
+        values = read_json(record)
+        if "party" in values:
+            apart.append((record, values))
+        else:
+            runs.append(_of_folder(record.parent, values))
+    return runs + ([_of_houses(apart, apart[0][1].get("job") or "run", "")] if apart else [])
+
+
+SAME = ("job", "active", "parties", "alignment")
+Kept = tuple[Path, dict[str, Any]]  # where a party's record lies, and what it says
+
+
+def _in_kits(folder: Path) -> list[Kept]:
+    """Return the records of all kits on this machine.
+
+    Raises:
+        ModelError: there is none.
+    """
+    found = []
+    for kit in sorted((folder / "kits").iterdir()):
+        try:
+            path = Site.read(kit.resolve()).folder / FILE
+        except ConfigError:  # the administrator's
+            continue
+        if path.exists():
+            found.append((path, read_json(path)))
+    if not found:
+        raise ModelError(f"{folder}: no party here has a record yet; train first: anyparty federate train")
+    return found
+
+
+def _of_folder(folder: Path, values: Mapping[str, Any]) -> Run:
+    """Return the run of one process that a folder holds."""
+    _of_this_version(folder / FILE, values)
+    lacks = _lacking(values, ("ledger", "overlap", "versions", "tables"))
+    path = folder / "config.toml"
+    settings = _toml(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if not settings:
+        lacks.append(f"its settings: {path} is not there, or cannot be read")
+    tables = dict(values.get("tables", {}))
+    parties = tuple(settings.get("parties", {})) or tuple(tables)
+    return Run(
+        name=folder.name or str(folder), folder=folder, parties=parties,
+        active=_leader(folder, settings), status=str(values.get("status", "done")), error="", settings=settings,
+        history=values.get("history", []), best_epoch=int(values.get("best_epoch", 0)), rows=values.get("rows"),
+        overlap=values.get("overlap"), evaluation=values.get("evaluation"), ledger=Ledger.of(values.get("ledger", [])),
+        tables=tables, versions={"": values.get("versions", {})}, began=str(values.get("began", "")),
+        ended=str(values.get("ended", "")), command=f"anyparty train {path} --run NEW-FOLDER", lacks=tuple(lacks),
+    )  # fmt: skip
+
+
+def _leader(folder: Path, settings: Mapping[str, Any]) -> str:
+    active = settings.get("federation", {}).get("active")
+    if active is None and (folder / "model.json").exists():
+        active = read_json(folder / "model.json").get("roster", {}).get("active")
+    return str(active or "")
+
+
+def _of_houses(kept: Sequence[Kept], name: str, command: str) -> Run:
+    """Return the run that several parties' records tell of.
+
+    Raises:
+        ModelError: they are of different runs, or two are of one party.
+    """
+    lacks = _same(kept)
+    records = {str(values["party"]): values for _, values in kept}
+    first = next(iter(records.values()))
+    active = str(first.get("active", ""))
+    lead, parties = records.get(active, {}), tuple(first.get("parties", records))
+    absent = [party for party in parties if party not in records]
+    if absent:
+        lacks.append(f"the record of {some(absent)}: what {'they' if len(absent) > 1 else 'it'} sent is not counted")
+    if not lead:
+        lacks.append("the record of the active party, which alone keeps epochs, scores and the overlap")
+    errors = [f"{party}: {values['error']}" for party, values in records.items() if values.get("error")]
+    status = {str(values.get("status", "done")) for values in records.values()}
+    return Run(
+        name=name, folder=None, parties=parties, active=active,
+        status=next((each for each in ("failed", "running") if each in status), "done"), error="; ".join(errors),
+        settings=_toml(str(first.get("settings", ""))),
+        history=lead.get("history", []), best_epoch=int(lead.get("best_epoch", 0)), rows=first.get("rows"),
+        overlap=lead.get("overlap"), evaluation=lead.get("evaluation"),
+        ledger=merged(Ledger.of(values.get("ledger", [])) for values in records.values()),
+        tables={party: str(values.get("table", "")) for party, values in records.items()},
+        versions={party: values.get("versions", {}) for party, values in records.items()},
+        began=min((str(values.get("began", "")) for values in records.values()), default=""),
+        ended=max((str(values.get("ended", "")) for values in records.values()), default=""),
+        command=command, lacks=tuple(lacks),
+    )  # fmt: skip
+
+
+def _same(kept: Sequence[Kept]) -> list[str]:
+    """Hold parties' records to one another; return what cannot be told.
+
+    Raises:
+        ModelError: they are of different runs, or two are of one party.
+    """
+    lacks, records = [], {}
+    for path, values in kept:
+        _of_this_version(path, values)
+        party = str(values["party"])
+        lacks += [f"{party}: {what}" for what in _lacking(values, ("alignment", "agreed", "ledger"))]
+        if party in records:
+            raise ModelError(f"two records of party {party!r}, {path} is the second; give one of each party")
+        records[party] = {**{key: values.get(key) for key in SAME}, **(values.get("agreed") or {})}
+    differs = [said for key in dict.fromkeys(key for each in records.values() for key in each)
+               if (said := _apart(key, {party: each.get(key) for party, each in records.items()}))]  # fmt: skip
+    if differs:
+        raise ModelError(f"these are records of different runs: {'; '.join(differs)}; give the records of one run")
+    return lacks
+
+
+def _apart(key: str, values: Mapping[str, Any]) -> str:
+    """Say who differs from whom in what; nothing where all that say it say the same."""
+    those: dict[str, list[str]] = {}
+    for party, value in values.items():
+        if value:
+            those.setdefault(repr(value), []).append(party)
+    if len(those) < 2:
+        return ""
+    return f"{key} is one at {' and another at '.join(', '.join(each) for each in those.values())}"
+
+
+def _lacking(values: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+    said = {
+        "ledger": "what crossed (it has no ledger)", "overlap": "who has which rows", "versions": "versions",
+        "tables": "fingerprints of the tables", "alignment": "which alignment it is of",
+        "agreed": "with which settings it ran, so that these cannot be compared with the others'",
+    }  # fmt: skip
+    return [said[key] for key in keys if key not in values]
+
+
+def _of_this_version(path: Path, values: Mapping[str, Any]) -> None:
+    if values.get("format", FORMAT) != FORMAT:
+        raise ModelError(
+            f"{path}: a record in format {values['format']}, this version reads format {FORMAT}; use the version that "
+            f"wrote it: anyparty {values.get('versions', {}).get('anyparty', '')}"
+        )
+
+
+def _toml(text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+def merged(ledgers: Iterable[Ledger]) -> Ledger:
+    """Return the sum of several ledgers."""
+    whole = Ledger()
+    for ledger in ledgers:
+        for flow, tally in ledger.flows.items():
+            both = whole.flows.setdefault(flow, type(tally)())
+            both.messages += tally.messages
+            both.bytes_sent += tally.bytes_sent
+    return whole

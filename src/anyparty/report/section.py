@@ -1,0 +1,76 @@
+"""What a section of the page is made of: words, figures, tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from anyparty.report.contributions import Share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A figure: ``name`` is its file's, ``caption`` what one should see in it."""
+
+    name: str
+    figure: Figure
+    caption: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A table; ``words`` are the columns of words, all others are numbers and stand at the right.
+
+    ``folded`` is what to open where the table is long and says more closely what a figure shows.
+    """
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    words: frozenset[int] = frozenset({0})
+    caption: str = ""
+    folded: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A section: ``lacks`` is why there is less than there could be."""
+
+    id: str
+    title: str
+    text: Sequence[str] = ()
+    drawn: Sequence[Drawn] = ()
+    grids: Sequence[Grid] = ()
+    code: str = ""
+    lacks: str = ""
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Return a number for a table; a dash for one that there is not.
+
+    >>> number(0.8125), number(float("nan")), number(1234.5, 0)
+    ('0.812', '–', '1,234')
+    """
+    return "–" if value is None or math.isnan(value) else f"{value:,.{digits}f}"
+
+
+def spread(share: Share, *, sign: bool = False, digits: int = 3) -> str:
+    """Return a number with its interval.
+
+    >>> spread(Share(value=0.5, low=0.4, high=0.6)), spread(Share(value=-0.5, low=float("nan"), high=0.0), sign=True)
+    ('0.500 (0.400 to 0.600)', '-0.500')
+    """
+    if math.isnan(share.value):
+        return "–"
+    value = f"{share.value:+.{digits}f}" if sign else f"{share.value:.{digits}f}"
+    if math.isnan(share.low) or math.isnan(share.high):
+        return value
+    return f"{value} ({share.low:.{digits}f} to {share.high:.{digits}f})"
+
+
+def named(metric: str) -> str:
+    """Return a metric's name in words."""
+    known = {"auroc": "AUROC", "f1": "F1", "macro_f1": "macro F1", "log_loss": "log-loss", "rmse": "RMSE", "mae": "MAE"}
+    return known.get(metric, metric.replace("_", " "))

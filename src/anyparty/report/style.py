@@ -1,0 +1,139 @@
+"""How figures look, and how one becomes PNG, SVG, and SVG inside a page that may be light or dark.
+
+A figure is drawn in the light palette.  Inside the page each of its colours becomes a variable of the page's style, so
+that the same drawing is light or dark as the reader's screen is, and prints in black on white.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from html import escape
+from io import BytesIO
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from numpy.typing import NDArray
+
+INK, MUTED, FAINT, PAPER = "#1f2328", "#6e7781", "#d8dee4", "#fffffe"
+ACCENT, SOFT = "#0f6fa8", "#bcd9ea"
+VARIABLES = {INK: "--ink", MUTED: "--muted", FAINT: "--faint", PAPER: "--paper", ACCENT: "--accent", SOFT: "--soft"}
+WIDTH = 7.2  # inches: as wide as the page's text
+LONGEST = 22  # letters of a name in a figure
+DPI = 160
+STYLE = {
+    "font.size": 9.0, "font.family": "DejaVu Sans", "svg.fonttype": "none", "svg.hashsalt": "anyparty",
+    "text.color": INK, "axes.labelcolor": MUTED, "axes.edgecolor": FAINT, "axes.titlecolor": INK,
+    "axes.titlesize": 9.0, "axes.titlelocation": "left", "axes.titleweight": "bold", "axes.titlepad": 10.0,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.8, "axes.facecolor": "none",
+    "axes.grid": False, "grid.color": FAINT, "grid.linewidth": 0.6, "xtick.color": FAINT, "ytick.color": FAINT,
+    "xtick.labelcolor": MUTED, "ytick.labelcolor": MUTED, "xtick.major.size": 3.0, "ytick.major.size": 0.0,
+    "lines.linewidth": 1.6, "legend.frameon": False, "legend.fontsize": 8.5, "figure.facecolor": "none",
+    "patch.linewidth": 0.0,
+}  # fmt: skip
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Draw in our style; a letter that the PNG's font lacks is the browser's to find."""
+    with rc_context(STYLE), warnings.catch_warnings():  # type: ignore[arg-type]
+        warnings.filterwarnings("ignore", message="Glyph")
+        yield
+
+
+def short(name: str, most: int = LONGEST) -> str:
+    """Return a name that fits, by its beginning and its end.
+
+    >>> short("department of internal medicine", 16)
+    'department…icine'
+    """
+    end = (most - 1) // 3
+    cut = name if len(name) <= most else f"{name[: most - 1 - end].rstrip()}…{name[-end:].lstrip()}"
+    return cut.replace("$", r"\$")  # which matplotlib takes for mathematics
+
+
+def distinct(names: Sequence[str], most: int = LONGEST) -> list[str]:
+    """Return names that fit, with a number before those that would be the same.
+
+    >>> distinct(["bank", "library of the northern city", "library of the southern city"], 16)
+    ['bank', '2 library of…city', '3 library of…city']
+    """
+    cut = [short(name, most) for name in names]
+    return [f"{k + 1} {name}" if cut.count(name) > 1 else name for k, name in enumerate(cut)]
+
+
+def lines(axis: Axes, along: str) -> None:
+    """Draw faint lines to read values by, behind everything."""
+    axis.grid(visible=True, axis=along)  # type: ignore[arg-type]
+    axis.set_axisbelow(True)
+
+
+def bare(axis: Axes) -> None:
+    """Take away what surrounds a drawing."""
+    axis.set_xticks([])
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def cells(axis: Axes, share: NDArray[np.float64], texts: Sequence[Sequence[str]] | None) -> None:
+    """Draw a table of cells whose accent is as full as their share."""
+    rows, columns = share.shape
+    for r in range(rows):
+        for c in range(columns):
+            if share[r, c] > 0:
+                axis.add_patch(_square(c, r, float(share[r, c])))
+            if texts and texts[r][c]:
+                axis.text(c, r, texts[r][c], ha="center", va="center", fontsize=7.5,
+                          color=PAPER if share[r, c] > 0.55 else INK)  # fmt: skip
+    axis.set_xlim(-0.5, columns - 0.5)
+    axis.set_ylim(rows - 0.5, -0.5)
+    axis.set_aspect("equal")
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def _square(x: float, y: float, share: float) -> Rectangle:
+    return Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, facecolor=ACCENT, alpha=0.08 + 0.92 * share)
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as PNG, on white."""
+    return _file(figure, "png", {"Software": None})
+
+
+def svg(figure: Figure) -> bytes:
+    """Return a figure as SVG, on white."""
+    return _file(figure, "svg", {"Date": None})
+
+
+def _file(figure: Figure, kind: str, metadata: dict[str, None]) -> bytes:
+    file = BytesIO()
+    with styled():
+        figure.savefig(file, format=kind, dpi=DPI, bbox_inches="tight", facecolor=PAPER, metadata=metadata)
+    return file.getvalue()
+
+
+def inline(drawn: bytes, name: str, description: str) -> str:
+    """Return an SVG file's picture as an element for a page: its colours are the page's, its names its own."""
+    text = drawn.decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r"\bid=\"([^\"]+)\"", rf'id="{name}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", text)
+    text = re.sub(r"xlink:href=\"#([^\"]+)\"", rf'href="#{name}-\1"', text)
+    text = re.sub(r"\bfont: (?:(bold|\d+) )?([\d.]+)px [^;\"]*", r"font: \1 \2px var(--sans)", text)
+    for colour, variable in VARIABLES.items():
+        text = text.replace(colour, f"var({variable})")
+    head, rest = text[: text.index(">") + 1], text[text.index(">") + 1 :]
+    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', head)
+    assert box is not None
+    opening = (
+        f'<svg class="figure" viewBox="0 0 {box[1]} {box[2]}" style="max-width:{float(box[1]) * 4 / 3:.0f}px" '
+        f'role="img" aria-label="{escape(description)}">'
+    )
+    return opening + rest.strip()

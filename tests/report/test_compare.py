@@ -1,0 +1,87 @@
+"""Several runs side by side: differences in pairs, seed by seed, on the same test rows alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anyparty.report import compare, worth
+from anyparty.report.model_sections import Scores
+from anyparty.report.records import find
+from anyparty.run.runs import evaluate_run
+
+from . import trained
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, Path]:
+    """Two methods with two seeds each, and runs of other settings; nobody may change them."""
+    settings = trained.write(tmp_path_factory.mktemp("several"), trained.FIVE[:2])
+    made = {
+        f"{name}-{seed}": trained.train(settings, f"{name}-{seed}", f"method.name={name}", f"train.seed={seed}")
+        for name in ("laser", "local")
+        for seed in (1, 2)
+    }
+    made["wide"] = trained.train(settings, "wide", "train.seed=1", "train.test=0.4", "method.name=standard")
+    made["wider"] = trained.train(settings, "wider", "train.seed=1", "method.embedding=9")
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(worth, "RESAMPLES", 5)
+
+
+def compared(folders):
+    found = find(folders)
+    return found, [Scores.of(run) for run in found]
+
+
+def test_differences_seed_by_seed(runs):
+    names = ["laser-1", "laser-2", "local-1", "local-2"]
+    found, scores = compared([runs[name] for name in names])
+    accuracy = {name: evaluate_run(runs[name]).overall["accuracy"] for name in names}
+    (difference,), unlike = compare.differences(found, scores, "accuracy")
+    each = [accuracy[f"laser-{seed}"] - accuracy[f"local-{seed}"] for seed in (1, 2)]
+    assert (difference.one, difference.other) == ("laser", "local")
+    assert difference.each == pytest.approx(each)
+    assert difference.mean == pytest.approx(np.mean(each))
+    assert difference.deviation == pytest.approx(np.std(each, ddof=1))
+    assert difference.better == sum(value > 0 for value in each)
+    assert unlike == []
+    section = compare.side_by_side(found, scores)
+    assert [row[0] for row in section.grids[0].rows] == names
+    assert [row[6].split()[0] for row in section.grids[0].rows] == [f"{accuracy[name]:.3f}" for name in names]
+    assert section.grids[1].rows[0][:3] == ["laser", "local", "2"]
+
+
+def test_less_is_better_where_less_is_better(runs):
+    names = ["laser-1", "local-1"]
+    found = find([runs[name] for name in names])
+    scores = [Scores.of(run, "log_loss") for run in found]
+    (difference,), _ = compare.differences(found, scores, "log_loss")
+    assert difference.better == (difference.mean < 0)
+    assert np.isnan(difference.deviation)
+
+
+def test_other_test_rows_are_marked_and_not_compared(runs):
+    found, scores = compared([runs["laser-1"], runs["wide"]])
+    assert compare.differences(found, scores, "accuracy") == ([], ["laser and standard have other test rows"])
+    section = compare.side_by_side(found, scores)
+    assert list(section.text) == ["Not compared in accuracy: laser and standard have other test rows."]
+    assert len(section.grids) == 1
+
+
+def test_variants_of_a_method_are_named_by_what_differs(runs):
+    found, scores = compared([runs["laser-1"], runs["wider"]])
+    (difference,), _ = compare.differences(found, scores, "accuracy")
+    assert (difference.one, difference.other) == ("laser (method.embedding = 4)", "laser (method.embedding = 9)")
+
+
+def test_runs_without_scores_stand_in_the_table(runs):
+    found, scores = compared([runs["laser-1"], runs["local-1"]])
+    section = compare.side_by_side(found, [scores[0], Scores(why="its tables are elsewhere")])
+    assert section.grids[0].rows[1][6] == "–"
+    assert len(section.grids) == 1

@@ -1,0 +1,95 @@
+"""Shapley values: by hand, by their sum, and sampled as exact."""
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from anyparty.report.contributions import exact, interval, sampled, shapley
+
+
+def game(values):
+    """v(S) from a table by names, as {"ab": 3.0}, with no resamples."""
+    return lambda members: np.array([values["".join(sorted(members))]])
+
+
+def test_a_case_by_hand():
+    """Two parties: a alone brings 4, b alone 2, together 10; so a: (4 + 10 - 2) / 2, b: (2 + 10 - 4) / 2."""
+    found = exact(["a", "b"], game({"": 0.0, "a": 4.0, "b": 2.0, "ab": 10.0}))
+    assert {name: share.value for name, share in found.shares.items()} == {"a": 6.0, "b": 4.0}
+    assert found.gain == 10.0
+    assert found.orders == 0
+
+
+def test_the_glove_game():
+    """One left glove (a), two right ones: Shapley's textbook 2/3, 1/6, 1/6."""
+    values = dict.fromkeys(("", "a", "b", "c", "bc"), 0.0) | dict.fromkeys(("ab", "ac", "abc"), 1.0)
+    found = exact(list("abc"), game(values))
+    assert [share.value for share in found.shares.values()] == pytest.approx([2 / 3, 1 / 6, 1 / 6])
+
+
+@pytest.mark.parametrize("K", [1, 3, 6])
+def test_shares_sum_to_the_gain_over_nobody(K):
+    parties = [f"p{k}" for k in range(K)]
+    kept = {}
+
+    def value(members):
+        if members not in kept:
+            kept[members] = np.random.default_rng(sum(hash(name) for name in sorted(members)) % 2**32).normal(size=5)
+        return kept[members]
+
+    whole = exact(parties, value)
+    assert sum(share.value for share in whole.shares.values()) == pytest.approx(whole.gain)
+    assert whole.gain == pytest.approx(kept[frozenset(parties)][0] - kept[frozenset()][0])
+    some = sampled(parties, value, rng=np.random.default_rng(0), orders=6)
+    assert sum(share.value for share in some.shares.values()) == pytest.approx(whole.gain)
+
+
+def test_exact_is_the_mean_over_all_orders():
+    rng = np.random.default_rng(1)
+    parties, kept = list("abcd"), {}
+
+    def value(members):
+        return kept.setdefault(members, rng.normal(size=1))
+
+    found = exact(parties, value)
+    for party in parties:
+        added = []
+        for order in permutations(parties):
+            before = frozenset(order[: order.index(party)])
+            added.append(value(before | {party})[0] - value(before)[0])
+        assert found.shares[party].value == pytest.approx(np.mean(added))
+
+
+def test_a_sample_is_near_the_exact_value_and_says_how_near():
+    rng = np.random.default_rng(2)
+    parties, kept = [f"p{k}" for k in range(7)], {}
+    worth = dict(zip(parties, rng.uniform(0, 1, 7), strict=True))
+
+    def value(members):
+        return kept.setdefault(members, np.array([np.tanh(sum(worth[name] for name in members))]))
+
+    whole, some = exact(parties, value), sampled(parties, value, rng=rng, orders=400)
+    inside = [some.shares[name].low <= whole.shares[name].value <= some.shares[name].high for name in parties]
+    assert sum(inside) >= 5
+    assert all(abs(some.shares[name].value - whole.shares[name].value) < 0.03 for name in parties)
+
+
+def test_many_parties_are_sampled():
+    parties = [f"p{k:02d}" for k in range(12)]
+    asked = set()
+
+    def value(members):
+        asked.add(members)
+        return np.array([float(len(members))])
+
+    found = shapley(parties, value, rng=np.random.default_rng(0), orders=8)
+    assert found.orders == 8
+    assert all(share.value == pytest.approx(1.0) for share in found.shares.values())
+    assert len(asked) < 2**7
+
+
+def test_resamples_give_the_interval():
+    share = interval(np.array([0.5, *np.linspace(0, 1, 101), np.nan]))
+    assert (share.value, share.low, share.high) == (0.5, pytest.approx(0.025), pytest.approx(0.975))
+    assert np.isnan(interval(np.array([0.5, np.nan])).low)

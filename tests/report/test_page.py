@@ -1,0 +1,308 @@
+"""The page stands on its own, holds every section, and its numbers are those of the records."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import polars as pl
+import pytest
+from matplotlib.image import imread
+
+from anyparty.errors import ConfigError
+from anyparty.report import ledgers, page, worth
+from anyparty.report.records import find
+from anyparty.run.runs import evaluate_run
+
+from . import homes, trained
+
+SECTIONS = ("overlap", "training", "sets", "brings", "closer", "crossed", "repeat")
+VOID = {"meta", "br", "hr", "img", "link", "input", "path", "use", "rect"}
+
+
+class Reader(HTMLParser):
+    """Reads a page: its tables, its names, its text; an element that is not closed is an error."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        self.source = path.read_text(encoding="utf-8")
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.text = ""
+        self.feed(self.source)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        self.ids += [given["id"]] if "id" in given else []
+        self.links += [value for name, value in attributes if name in {"href", "src", "srcset", "data"}]
+        if tag == "table":
+            self.tables.append([])
+        if tag == "tr":
+            self.tables[-1].append([])
+        if tag in {"td", "th"}:
+            self.tables[-1][-1].append("")
+        if tag not in VOID or not self.get_starttag_text().endswith("/>"):
+            self.open += [tag] if tag not in {"meta"} else []
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, f"</{tag}> closes something else"
+
+    def handle_data(self, data):
+        if "style" in self.open:
+            return
+        self.text += data
+        if self.open and self.open[-1] in {"td", "th"}:
+            self.tables[-1][-1][-1] += data
+
+    def table(self, *heads: str) -> dict[str, list[str]]:
+        """Return a table's rows by their first cell."""
+        (found,) = (table for table in self.tables if tuple(table[0][: len(heads)]) == heads)
+        return {row[0]: row[1:] for row in found[1:]}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worth, "ORDERS", 4)
+        patch.setattr(worth, "RESAMPLES", 20)
+        patch.setattr(worth, "FEWER_RESAMPLES", 4)
+        yield
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> dict[str, Path]:
+    """Runs of two, five and twelve parties, and one that was stopped half way; nobody may change them."""
+    folder = tmp_path_factory.mktemp("runs")
+    return {
+        "two": trained.train(trained.write(folder / "two", trained.FIVE[:2], kind="number"), "run"),
+        "five": trained.train(trained.write(folder / "five", trained.FIVE, kind="four"), "run"),
+        "twelve": trained.train(trained.write(folder / "twelve", trained.LONG), "run", "train.epochs=2"),
+        "half": trained.train(trained.write(folder / "half", trained.FIVE[:3]), "run", fail_after=3),
+    }
+
+
+def read(paths, out: Path, **how) -> Reader:
+    return Reader(page.write(paths if isinstance(paths, list) else [paths], out, **how))
+
+
+@pytest.fixture(scope="module")
+def pages(runs, tmp_path_factory) -> dict[str, Reader]:
+    """Each run's page."""
+    return {name: read(run, tmp_path_factory.mktemp(name)) for name, run in runs.items()}
+
+
+@pytest.mark.parametrize("which", ["two", "five", "twelve", "half"])
+def test_a_page_stands_on_its_own(pages, which):
+    shown = pages[which]
+    assert [f"run-{name}" for name in SECTIONS] == [each for each in shown.ids if each[4:] in SECTIONS]
+    assert len(shown.ids) == len(set(shown.ids))
+    assert shown.links
+    assert all(link.startswith("#") and link[1:] in shown.ids for link in shown.links)
+    assert not re.search(r"https?:|@import|url\((?!#)|<script|<link", shown.source)
+    assert not re.search(r"\bnan\b", shown.text)
+
+
+@pytest.mark.parametrize(
+    ("which", "figures"),
+    [
+        ("two", {"overlap", "training", "sets", "brings", "residuals", "flows", "tags"}),
+        ("five", {"overlap", "training", "sets", "brings", "calibration", "confusion", "flows", "tags"}),
+        ("twelve", {"overlap", "training", "sizes", "brings", "calibration", "confusion", "flows", "tags"}),
+        ("half", {"overlap", "training", "flows", "tags"}),
+    ],
+)
+def test_every_figure_is_a_file_too(pages, which, figures):
+    folder = pages[which].path.parent / "figures"
+    assert {path.name for path in folder.iterdir()} == {f"{name}.{kind}" for name in figures for kind in ("png", "svg")}
+    drawn = imread(folder / "overlap.png")[..., :3]
+    assert drawn.std() > 0.05
+    assert drawn[0, 0].min() > 0.99
+
+
+def test_its_numbers_are_those_of_the_records(runs, pages):
+    run, shown = runs["five"], pages["five"]
+    kept = json.loads((run / "record.json").read_text())
+    whole = next(table for table in shown.tables if table[0] == ["from", "to", "message", "messages", "bytes"])
+    assert whole[1:] == [
+        [row["sender"], row["receiver"], row["tag"], f"{row['messages']:,}", f"{row['bytes_sent']:,}"]
+        for row in sorted(kept["ledger"], key=lambda row: list(row.values())[:3])
+    ]
+    held = shown.table("party", "rows", "nobody else has")
+    assert {name: int(cells[0]) for name, cells in held.items()} == kept["overlap"]["held"]
+    assert f"{len(kept['history'])} epochs" in shown.text
+    assert f"after epoch {kept['best_epoch']}" in shown.text
+    settings = shown.table("what", "value")
+    for name, print_ in kept["tables"].items():
+        assert settings[f"fingerprint of {name}'s table"] == [print_]
+    assert settings["torch"] == [kept["versions"]["torch"]]
+    assert "embedding = 4" in shown.text
+
+
+def test_scores_of_sets_of_parties_are_those_of_evaluate(runs, pages):
+    shown = pages["five"].table("asked", "accuracy")
+    assert len(shown) == 2**5 - 1
+    for parties in (["bank"], ["bank", "clinic", "town"], list(trained.FIVE)):
+        scores = evaluate_run(runs["five"], parties=parties).overall
+        assert scores["coverage"] == 1.0  # the bank has all rows
+        assert shown[" + ".join(parties)][0].split()[0] == f"{scores['accuracy']:.3f}"
+
+
+def test_a_set_that_cannot_answer_counts_with_what_needs_nobody(runs):
+    of = worth.Worth.begin(worth.reopened(runs["five"]))
+    answers, alone = of.of.filled({"shop"}), of.of.predict({"shop"})
+    lacking = ~alone.answered
+    assert 0 < int(lacking.sum()) < len(lacking)
+    assert answers.scores[lacking].eq(of.of.prior).all()
+    assert answers.scores[~lacking].eq(alone.scores[~lacking]).all()
+    labels = pl.read_csv(runs["five"].parent / "party0.csv")["y"]
+    assert of.of.prior.sum() == pytest.approx(1.0)
+    assert of.of.prior.max() == pytest.approx(labels.value_counts()["count"].max() / len(labels), abs=0.06)
+
+
+@pytest.mark.parametrize("which", ["two", "five", "twelve"])
+def test_what_parties_bring_sums_to_the_gain_over_nobody(runs, which):
+    of = worth.Worth.begin(worth.reopened(runs[which]))
+    found = of.shapley()
+    better = (of(frozenset(of.of.parties)) - of(frozenset()))[0] * (1 if of.greater else -1)
+    assert sum(share.value for share in found.shares.values()) == pytest.approx(better)
+    assert found.gain == pytest.approx(better)
+    assert bool(found.orders) == (which == "twelve")
+
+
+def test_more_test_rows_than_needed_are_not_all_scored(runs):
+    few = worth.reopened(runs["five"], most=10)
+    assert len(few.wanted) == len(few.y) == 10
+
+
+def test_a_metric_may_be_chosen(runs, tmp_path):
+    shown = read(runs["two"], tmp_path, metric="mae").table("asked", "MAE")
+    scores = evaluate_run(runs["two"]).overall
+    assert shown["bank + shop"][0].split()[0] == f"{scores['mae']:.3f}"
+    with pytest.raises(ConfigError, match="metric 'auroc' is for a classification"):
+        page.write([runs["two"]], tmp_path, metric="auroc")
+
+
+def test_a_metric_that_is_undefined_leaves_a_dash(tmp_path):
+    """One class alone among the test rows: their AUROC is no number."""
+    settings = trained.write(tmp_path, trained.FIVE[:2])
+    run = trained.train(settings, "run", "train.test=0.03")
+    of = worth.reopened(run)
+    assert len(of.y) < 8
+    only = of.y == of.y[0]
+    narrow = worth.Tested(model=of.model, wanted=of.wanted[only], y=of.y[only], prior=of.prior)
+    from anyparty.report import model_sections  # noqa: PLC0415
+
+    scores = model_sections.Scores(worth=worth.Worth.begin(narrow, "auroc"))
+    (found,) = find([run])
+    section = model_sections.by_set(found, scores)
+    assert [row[1] for row in section.grids[1].rows] == ["–"] * 3
+    assert "–" in section.text[0]
+    assert model_sections.brings(scores).drawn
+
+
+def test_names_are_shown_whole_and_never_read_as_html(pages):
+    shown = pages["twelve"]
+    assert set(trained.LONG) <= shown.table("party", "rows", "nobody else has").keys()
+    assert "<district>" not in shown.source
+
+
+def test_a_run_that_stopped_half_way_has_its_epochs_and_its_ledger(runs, pages):
+    shown = pages["half"]
+    assert "not finished, or stopped" in shown.text
+    assert "There are no test scores" in shown.text
+    kept = json.loads((runs["half"] / "record.json").read_text())
+    assert f"{len(kept['history'])} epochs" in shown.text
+    assert kept["history"]
+    assert shown.table("from", "to", "message")
+
+
+def test_a_run_of_houses(tmp_path):
+    sites = homes.build(tmp_path / "homes")
+    homes.play(sites, homes.settings())
+    shown = read([site.folder for site in sites.values()], tmp_path / "page")
+    kept = json.loads((sites["bank"].folder / "record.json").read_text())
+    overall = kept["evaluation"]["overall"]
+    assert shown.table("all test rows")["all"][0] == f"{overall['accuracy']:.3f}"
+    there = shown.table("who has the row")
+    assert {name: int(cells[-1]) for name, cells in there.items()} == {
+        name: scores["rows"] for name, scores in kept["evaluation"]["by_pattern"].items()
+    }
+    assert shown.table("message", "from → to")["align-tokens"][0] == "passive → active"
+    assert "each party keeps its own part of the model at home" in shown.text
+    assert "All parties ran in one process" not in shown.text
+
+
+def test_what_records_lack_is_said(runs, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(runs["five"], run)
+    kept = json.loads((run / "record.json").read_text())
+    for key in ("ledger", "overlap", "versions"):
+        kept.pop(key)
+    kept["history"] = []
+    (run / "record.json").write_text(json.dumps(kept))
+    shown = read(run, tmp_path / "page")
+    for what in ("no ledger of what crossed", "The records do not say: who has which rows", "hold no epoch"):
+        assert what in shown.text
+
+
+def test_tables_that_changed_leave_the_rest(runs, tmp_path):
+    folder = tmp_path / "five"
+    shutil.copytree(runs["five"].parent, folder)
+    settings = (folder / "run" / "config.toml").read_text().replace(str(runs["five"].parent), str(folder))
+    (folder / "run" / "config.toml").write_text(settings)
+    frame = pl.read_csv(folder / "party2.csv")
+    frame.head(50).write_csv(folder / "party2.csv")
+    shown = read(folder / "run", tmp_path / "page")
+    assert "the table of party 'clinic'" in shown.text
+    assert shown.table("from", "to", "message")
+
+
+def test_several_runs_on_one_page(runs, tmp_path):
+    shown = read([runs["two"], runs["half"]], tmp_path, model=False)
+    table = shown.table("run", "method", "seed")
+    assert list(table) == ["run (1)", "run (2)"]  # both folders are called run
+    assert [cells[2] for cells in table.values()] == ["done", "running"]
+    assert len(shown.ids) == len(set(shown.ids))
+    assert (tmp_path / "figures" / "run-2-training.svg").exists()
+
+
+def test_the_command(runs, call, tmp_path):
+    shown = call("report", runs["two"], "--out", tmp_path / "page", "--no-model")
+    assert shown.exit_code == 0, shown.stderr
+    whole = ledgers.total(find([runs["two"]])[0].ledger)
+    assert f"{whole.bytes_sent:,}" in shown.stdout
+    assert (tmp_path / "page" / "index.html").exists()
+    wrong = call("report", tmp_path / "nothing")
+    assert wrong.exit_code == 2
+    assert "is not a run" in wrong.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_shows_it(pages, tmp_path, scheme):
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no headless Chromium here (chromium or google-chrome)")
+    shown, picture = pages["five"].path, tmp_path / "page.png"
+    command = [
+        browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--window-size=1000,2400",
+        f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={picture}",
+        f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}", shown.as_uri(),
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True, timeout=120)  # noqa: S603
+    seen = imread(picture)[..., :3]
+    assert (seen.mean() > 0.9) if scheme == "light" else (seen.mean() < 0.2)
+    assert seen.std() > 0.05

@@ -1,0 +1,104 @@
+"""docs/privacy.md is what the code declares, and what crosses is what the page says."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from anyparty.errors import UserError
+from anyparty.methods.table import METHODS
+from anyparty.report import privacy
+from anyparty.run.house import roster_of
+from anyparty.schedules.table import SCHEDULES
+from anyparty.terms import Roster
+from anyparty.wire.guard import roles
+
+from . import homes
+
+PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
+
+
+def lines(name: str) -> list[list[str]]:
+    """Return the cells of a table of the page, as a reader sees it."""
+    (mark,) = (mark for mark in privacy.MARKED.finditer(PAGE.read_text(encoding="utf-8")) if mark["name"] == name)
+    rows = [line.strip("| ").split(" | ") for line in mark[0].splitlines() if line.startswith("| `")]
+    assert rows
+    return rows
+
+
+Promise = tuple[str, str, str, bool]
+
+
+def promised(method: str, *more: str) -> set[Promise]:
+    """Return (message, from, to, whether it is sent in every run) of all lines that belong to a method."""
+    found = set()
+    for name in ("alignment", "run", "methods", *more):
+        for tag, *of, way, holds, _ in lines(name):
+            if of in ([], [privacy.EVERY]) or f"`{method}`" in of[0].split(", "):
+                frm, to = way.split(" → ")
+                found.add((tag.strip("`"), frm, to, "Sent only where" not in holds))
+    return found
+
+
+def found(crossed: list[dict], roster: Roster, said: set[Promise]) -> set[Promise]:
+    """Return the lines that stand for what crossed; there is one for each flow."""
+    seen = set()
+    for row in crossed:
+        frm, to = roles(roster, row["sender"]), roles(roster, row["receiver"])
+        fits = {line for line in said if line[0] == row["tag"] and line[1] in frm and line[2] in to}
+        assert fits, f"{row['sender']} -> {row['receiver']}: {row['tag']} stands nowhere on the page"
+        seen |= fits
+    return seen
+
+
+def test_the_page_is_what_the_code_declares():
+    page = PAGE.read_text(encoding="utf-8")
+    assert privacy.filled(page) == page, "run: python -m anyparty.report.privacy docs/privacy.md"
+
+
+def test_tables_are_made_anew(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(PAGE.read_text(encoding="utf-8").replace("how many rows each party has |", "nothing |"))
+    privacy.main(str(page))
+    assert page.read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8")
+
+
+def test_a_page_without_a_table_is_refused():
+    with pytest.raises(UserError, match="lacks a place for table 'alignment'"):
+        privacy.filled("# nothing")
+    with pytest.raises(UserError, match="no table 'methds'; did you mean 'methods'"):
+        privacy.filled("<!-- table: methds -->\n<!-- end -->")
+
+
+@pytest.mark.parametrize("two_label_holders", [False, True], ids=["one label holder", "two"])
+@pytest.mark.parametrize("method", METHODS)
+def test_what_crosses_is_what_the_page_says(tmp_path, method, two_label_holders):
+    config, sites = homes.settings(method, two_label_holders=two_label_holders), homes.build(tmp_path)
+    homes.play(sites, config)
+    roster, crossed, said = roster_of(sites["bank"], config), homes.ledger(sites), promised(method)
+    assert {row["sender"] for row in crossed} == set(homes.NAMES)
+    seen = found(crossed, roster, said)
+    assert not {line for line in said - seen if line[3]}, f"the page promises what no party of a {method} run sent"
+    hosts = two_label_holders and any(line[0] == "outputs" for line in said)
+    assert hosts == any(row["tag"] == "outputs" for row in crossed)
+    homes.predict(sites, config)
+    asked = promised(method, "prediction") - promised(method)
+    predicted = homes.ledger(sites, "predictions.json")
+    assert found(predicted, roster, said | asked) >= asked
+    assert not {row["tag"] for row in predicted} & {"gradient", "verdict", "plan"}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_what_crosses_under_a_schedule_is_what_the_page_says(tmp_path, schedule):
+    config, sites = homes.settings(schedule=schedule), homes.build(tmp_path)
+    homes.play(sites, config)
+    seen = found(homes.ledger(sites), roster_of(sites["bank"], config), promised("laser", "schedules"))
+    tags = {line[0] for line in seen}
+    assert ("snapshot" in tags) != ("gradient" in tags)
+    assert {"pace", "rate"} <= tags if schedule == "adaptive-flex" else not {"pace", "rate"} & tags
+
+
+def test_every_place_that_the_page_names_is_there():
+    named = re.findall(r"\]\((\.\./[^)#]+)\)", PAGE.read_text(encoding="utf-8"))
+    assert named
+    assert [name for name in named if not (PAGE.parent / name).exists()] == []

@@ -1,0 +1,98 @@
+"""A party's own record: there from the first message on, right after a failure, continued where a run goes on."""
+
+import json
+
+import pytest
+
+from anyparty.errors import PartyLost
+from tests.report import homes
+
+
+def record(site: homes.Site) -> dict:
+    return json.loads((site.folder / "record.json").read_text(encoding="utf-8"))
+
+
+def sent(site: homes.Site, tag: str) -> int:
+    return sum(row["messages"] for row in record(site)["ledger"] if row["tag"] == tag)
+
+
+class Stumble:
+    """A channel that looks on, and fails one party's n-th message of a kind."""
+
+    def __init__(self, channel, fail=("shop", "embedding", 10**9), look=None):
+        self.channel, self.me = channel, channel.me
+        self.fail, self.look, self.count = fail, look, 0
+
+    async def send(self, to, tag, tensors):
+        if (self.me, tag) == self.fail[:2]:
+            self.count += 1
+            if self.look is not None:
+                self.look(self.count)
+            if self.count == self.fail[2]:
+                raise PartyLost("bank", "the line was cut")
+        await self.channel.send(to, tag, tensors)
+
+    async def recv(self, *what):
+        return await self.channel.recv(*what)
+
+    async def close(self):
+        await self.channel.close()
+
+
+def test_a_finished_part_says_so(tmp_path):
+    sites = homes.build(tmp_path)
+    homes.play(sites, homes.settings())
+    bank, shop = record(sites["bank"]), record(sites["shop"])
+    assert bank["status"] == shop["status"] == "done"
+    for shared in ("alignment", "agreed", "parties", "active", "settings", "rows"):
+        assert bank[shared] == shop[shared], shared
+    assert bank["table"] != shop["table"]
+    assert [epoch["epoch"] for epoch in bank["history"]] == [1, 2]
+    assert bank["evaluation"]["overall"]["rows"] > 0
+    assert sum(pattern["rows"] for pattern in bank["overlap"]["patterns"]) == bank["rows"]
+    assert not {"evaluation", "overlap"} & shop.keys()
+    assert "table.csv" not in shop["settings"]
+
+
+def test_a_killed_process_leaves_the_record_of_its_last_checkpoint(tmp_path):
+    sites, seen = homes.build(tmp_path), {}
+
+    def look(count):
+        seen[count] = record(sites["shop"])
+
+    homes.play(sites, homes.settings(epochs=3, checkpoint_every=1), lambda channel: Stumble(channel, look=look))
+    tags = {count: {row["tag"]: row["messages"] for row in kept["ledger"]} for count, kept in seen.items()}
+    last = max(seen)
+    assert seen[last]["status"] == "running"  # as a process killed here would leave it
+    assert tags[1].keys() >= {"align-ids", "alignment"}
+    assert "embedding" not in tags[1]
+    assert 0 < tags[last]["embedding"] < last
+
+
+def test_a_part_that_fails_keeps_its_ledger_and_says_why(tmp_path):
+    sites = homes.build(tmp_path)
+    with pytest.raises(PartyLost):
+        homes.play(sites, homes.settings("standard"), lambda channel: Stumble(channel, ("shop", "embedding", 4)))
+    shop = record(sites["shop"])
+    assert (shop["status"], shop["error"]) == ("failed", "PartyLost: party 'bank' is gone: the line was cut")
+    assert sent(sites["shop"], "embedding") == 4  # the fourth was on its way when the line was cut
+    assert record(sites["bank"])["status"] == "failed"
+
+
+def test_a_run_that_goes_on_goes_on_in_the_same_ledger(tmp_path):
+    sites = homes.build(tmp_path)
+    homes.play(sites, homes.settings(epochs=2, checkpoint_every=1))
+    first, began = sent(sites["shop"], "embedding"), record(sites["shop"])["began"]
+    for site in sites.values():
+        (site.folder / "checkpoints" / "00-000002.safetensors").unlink()
+    seen = {}
+
+    def look(count):
+        seen.setdefault(count, record(sites["bank"]))
+
+    homes.play(sites, homes.settings(epochs=2, checkpoint_every=1), lambda c: Stumble(c, look=look), resume=True)
+    assert len(seen[1]["history"]) == 2  # nothing of what was kept is lost if this one is killed at once
+    assert sent(sites["shop"], "embedding") > first
+    assert record(sites["shop"])["began"] == began
+    homes.play(sites, homes.settings(epochs=2, checkpoint_every=1))
+    assert sent(sites["shop"], "embedding") == first  # a new run, a new ledger
