@@ -49,6 +49,10 @@ CHOICES: dict[str, dict[str, Choice]] = {
         "cosine, lr .05": Choice(optimizer={"lr": 0.05, **COSINE}),
         "cosine, lr .03": Choice(optimizer=COSINE),
         "cosine, normalisation in the encoders": Choice(optimizer=COSINE, encoder={"norm": True}),
+        "cosine, normalisation, dropout .2": Choice(optimizer=COSINE, encoder={"norm": True, "dropout": 0.2}),
+        "cosine, normalisation, weight decay .001": Choice(
+            optimizer={"weight_decay": 0.001, **COSINE}, encoder={"norm": True}
+        ),
         "cosine, dropout .2": Choice(optimizer=COSINE, encoder={"dropout": 0.2}),
         "cosine, normalised loss": Choice(optimizer={"lr": 0.2, **COSINE}, parameters={"normalize": True}),
         "cosine, weight decay .001": Choice(optimizer={"weight_decay": 0.001, **COSINE}),

@@ -117,8 +117,8 @@ def weight(page: Page, crossed: Mapping[str, tuple[int, int]]) -> None:
     page.say(
         "On the line: what the kernel counted in the TCP streams of the server's port (`ss -ti`): TLS, HTTP/2, FLARE's "
         "and our own headers, receipts and signs of life, but not TCP's own headers. FLARE's header alone is about "
-        "1,000 bytes (the party's token and its signature 380; the route and both ends' names, with the job's, 290), ours "
-        "250, TLS and HTTP/2 40 for each 16 KB: below about 80 KB a message the target is out of reach on FLARE."
+        "1,000 bytes (the party's token and its signature 380; the route and both ends' names 290), ours 250, "
+        "TLS and HTTP/2 40 for each 16 KB: below about 80 KB a message the target is out of reach on FLARE."
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anyparty.errors import ConfigError, RunError
+from anyparty.wire.flare.reach import Gate, await_server, check_certificate
 
 
 def about(folder: Path) -> dict[str, Any]:
@@ -25,8 +26,16 @@ def about(folder: Path) -> dict[str, Any]:
 
 
 def desk(folder: Path, command: str, /, **asked: Any) -> dict[str, Any]:
-    """Ask the server for something with the administrator's kit, in a process of its own."""
+    """Ask the server for something with the administrator's kit, in a process of its own.
+
+    Raises:
+        ConfigError: there is no federation in the folder, or the administrator's certificate does not do.
+        RunError: the server does not answer, or says why not.
+    """
     about(folder)
+    gate = Gate.of((folder / "kits" / "admin").resolve())
+    check_certificate(gate)
+    await_server(gate)
     kit, limit = (folder / "kits" / "admin").resolve(), float(asked.get("timeout_s", 10.0)) + 50.0
     words = [sys.executable, "-m", "anyparty.wire.flare.desk", str(kit), command, json.dumps(asked)]
     try:

@@ -13,11 +13,13 @@ import tomli_w
 
 from anyparty.errors import ConfigError
 from anyparty.terms import Roster
-from anyparty.wire.flare.site import FILE
+from anyparty.wire.flare.reach import Gate
+from anyparty.wire.flare.site import FILE, Site
 
 PROJECT = "anyparty"
 ADMIN = "admin@anyparty.local"
 OURS = "anyparty.wire.flare.seat."
+GREET = "anyparty.wire.flare.greet."
 LOOPBACK = {"127.0.0.1", "localhost"}
 
 
@@ -101,6 +103,16 @@ def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
     for each in resources["components"]:
         if each["path"].endswith(".ClientProcessJobLauncher"):
             each["path"] = "anyparty.wire.flare.launch.Launcher"
+    resources["components"].append(_greeter(kit))
     (local / "resources.json").write_text(json.dumps(resources, indent=1), encoding="utf-8")
     levels = (local / "log_config.json.default").read_text(encoding="utf-8").replace('"INFO"', '"WARNING"')
     (local / "log_config.json").write_text(levels, encoding="utf-8")
+
+
+def _greeter(kit: Path) -> dict[str, Any]:
+    """Return the component that says who is connected."""
+    site = Site.read(kit)
+    gate = Gate.of(kit)
+    if gate.serves:
+        return {"id": "anyparty_doorman", "path": f"{GREET}Doorman", "args": {"parties": len(site.parties)}}
+    return {"id": "anyparty_visitor", "path": f"{GREET}Visitor", "args": {"party": site.party, "place": gate.place}}

@@ -1,10 +1,11 @@
 """The processes of a federation on one machine: every party's site, started, watched and stopped together.
 
-On real machines each party runs its own kit: ``run_site``.
+On real machines each party runs its own kit: see ``foreground``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -17,6 +18,8 @@ from typing import Any
 from anyparty.errors import ConfigError, RunError
 from anyparty.wire.flare.ask import about, desk
 from anyparty.wire.flare.kits import LOOPBACK, dress, organisation
+from anyparty.wire.flare.reach import Gate, check_certificate
+from anyparty.wire.flare.site import Site
 
 _started: list[subprocess.Popen[bytes]] = []  # by this process, until they have ended: somebody must reap them
 
@@ -26,9 +29,10 @@ def site_command(kit: Path) -> list[str]:
     server = (kit / "startup" / "fed_server.json").exists()
     kind, file = ("server", "fed_server.json") if server else ("client", "fed_client.json")
     module = f"nvflare.private.fed.app.{kind}.{kind}_train"
-    own = [] if server else [f"uid={kit.name}"]
+    name = Site.read(kit).party
+    own = [] if server else [f"uid={name}"]
     return [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", file, "--set", "secure_train=true",
-            "config_folder=config", f"org={organisation(kit.name)}", *own]  # fmt: skip
+            "config_folder=config", f"org={organisation(name)}", *own]  # fmt: skip
 
 
 def environment() -> dict[str, str]:
@@ -38,16 +42,6 @@ def environment() -> dict[str, str]:
         "NVFLARE_NP_DOWNLOAD_CHUNK_SIZE": "0", "NVFLARE_TENSOR_DOWNLOAD_CHUNK_SIZE": "0",
         "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "20",  # s, for word of a party whose machine is gone; theirs is 900
     }  # fmt: skip
-
-
-def run_site(kit: Path) -> int:
-    """Run one organisation's site in the foreground, until it is stopped; return its exit code.
-
-    Raises:
-        ConfigError: this is no kit.
-    """
-    dress(kit.resolve())
-    return subprocess.run(site_command(kit.resolve()), env=environment(), check=False).returncode  # noqa: S603
 
 
 def start(folder: Path, timeout_s: float = 60.0) -> None:
@@ -60,12 +54,13 @@ def start(folder: Path, timeout_s: float = 60.0) -> None:
     said = about(folder)
     if processes(folder):
         raise ConfigError(f"sites of {folder} run already; stop them with 'anyparty federate stop'")
-    _port_is_free(said["host"], said["port"])
+    port_is_free(said["host"], said["port"])
     started: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name in [said["active"], *(each for each in said["parties"] if each != said["active"])]:
             kit = (folder / "kits" / name).resolve()
             dress(kit)
+            check_certificate(Gate.of(kit, name))
             with (kit / "site.log").open("ab") as out:
                 started[name] = subprocess.Popen(  # noqa: S603 - our own command
                     site_command(kit), env=environment(), cwd=kit, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
@@ -78,7 +73,12 @@ def start(folder: Path, timeout_s: float = 60.0) -> None:
         raise
 
 
-def _port_is_free(host: str, port: int) -> None:
+def port_is_free(host: str, port: int) -> None:
+    """Check that the server can listen.
+
+    Raises:
+        ConfigError: it cannot.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -111,29 +111,40 @@ def _await_sites(
 
 def processes(folder: Path) -> list[Any]:
     """Return the processes of this federation's sites and jobs on this machine."""
+    return at_kit(folder / "kits")
+
+
+def at_kit(place: Path) -> list[Any]:
+    """Return the processes of sites and jobs on this machine whose kit is this folder, or in it."""
     import psutil  # noqa: PLC0415 - comes with FLARE
 
-    place, found = str((folder / "kits").resolve()) + os.sep, []
+    kit, found = str(place.resolve()), []
     for process in psutil.process_iter():
         try:
             words = process.cmdline()
         except psutil.Error:
             continue
-        if any("nvflare.private" in word for word in words) and any(word.startswith(place) for word in words):
+        if any("nvflare.private" in word for word in words) and any(
+            f"{word}{os.sep}".startswith(f"{kit}{os.sep}") for word in words
+        ):
             found.append(process)
     return found
 
 
-def stop(folder: Path, timeout_s: float = 5.0) -> None:
-    """Stop every site and job of this federation that runs on this machine."""
+def end(found: Sequence[Any], timeout_s: float = 5.0) -> list[Any]:
+    """Ask processes to end, and end those that have not in time; return those that are left."""
     import psutil  # noqa: PLC0415 - comes with FLARE
 
-    end = time.monotonic() + timeout_s
-    while found := processes(folder):
+    for ask in ("terminate", "kill"):
         for process in found:
-            try:
-                process.terminate() if time.monotonic() < end else process.kill()
-            except psutil.Error:
-                continue
-        psutil.wait_procs(found, timeout=1.0)
+            with contextlib.suppress(psutil.Error):
+                getattr(process, ask)()
+        _, found = psutil.wait_procs(found, timeout=timeout_s)
+    return list(found)
+
+
+def stop(folder: Path, timeout_s: float = 5.0) -> None:
+    """Stop every site and job of this federation that runs on this machine."""
+    while found := processes(folder):  # a site may have started a job's process in the meantime
+        end(found, timeout_s)
     _started[:] = [process for process in _started if process.poll() is None]

@@ -1,0 +1,107 @@
+"""One organisation's site on a terminal: ``anyparty party start KIT``.
+
+Checks the kit, waits for the server, starts FLARE's process and shows what is said of who is connected; all that FLARE
+itself prints goes to the kit's ``site.log``.  The site and its jobs end with this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+from anyparty.errors import ConfigError, RunError
+from anyparty.wire.flare.greet import MARK
+from anyparty.wire.flare.kits import dress
+from anyparty.wire.flare.reach import Gate, await_server, check_certificate
+from anyparty.wire.flare.site import Site
+from anyparty.wire.flare.sites import at_kit, end, environment, port_is_free, site_command
+
+WAIT_S = 600.0
+REJECTED = "registration rejected"  # FLARE's words
+AGAIN_S, TRIES = 10.0, 3
+
+
+def run_site(kit: Path, wait_s: float = WAIT_S, say: Callable[[str], None] = print) -> int:
+    """Run one organisation's site until it is stopped; return its exit code.
+
+    Args:
+        kit: its start-up kit.
+        wait_s: how long to wait for the server, at a passive party.
+        say: hears what is to be shown.
+
+    Raises:
+        ConfigError: this is no kit, its certificate or settings do not do, or it is in use already.
+        RunError: the server does not answer.
+
+    """
+    kit = kit.resolve()
+    dress(kit)
+    site = Site.read(kit)
+    gate = Gate.of(kit, site.party)
+    check_certificate(gate, say)
+    if running := at_kit(kit):
+        raise ConfigError(f"{kit}: this party's site runs already (process {running[0].pid}); stop that one first")
+    if gate.serves:
+        port_is_free(gate.host, gate.port)
+    else:
+        await_server(gate, wait_s, say)
+    say(f"{site.party}: starting; details go to {kit / 'site.log'}, Ctrl-C stops")
+    for tries in range(TRIES):
+        if tries:
+            say(f"{gate.place} did not let {site.party} in: it says that it is connected already; trying again")
+            time.sleep(AGAIN_S)
+        code, rejected = _run(kit, say)
+        if not rejected:
+            return code
+    raise RunError(f"{gate.place} did not let {site.party!r} in, {TRIES} times: a site with a copy of this kit is "
+                   f"connected from another place; stop one of the two. If that one's machine has just failed, start "
+                   f"again in a minute")  # fmt: skip
+
+
+def _run(kit: Path, say: Callable[[str], None]) -> tuple[int, bool]:
+    """Run FLARE's process to its end; return its exit code and whether the server refused the party."""
+    with (kit / "site.log").open("ab", buffering=0) as log, _ended(kit), subprocess.Popen(  # noqa: S603 - our own command
+        site_command(kit), env=environment(), cwd=kit, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        rejected = threading.Event()
+        reader = threading.Thread(target=_follow, args=(process.stdout, log, say, rejected), daemon=True)
+        reader.start()
+        try:
+            code = process.wait()
+        finally:
+            end(at_kit(kit))
+            reader.join(5.0)
+    return code, rejected.is_set()
+
+
+def _follow(lines: IO[bytes], log: IO[bytes], say: Callable[[str], None], rejected: threading.Event) -> None:
+    mark = MARK.encode()
+    for line in lines:
+        log.write(line)
+        if line.startswith(mark):
+            say(line[len(mark) :].decode(errors="replace").rstrip())
+        elif REJECTED.encode() in line:
+            rejected.set()
+
+
+@contextlib.contextmanager
+def _ended(kit: Path) -> Iterator[None]:
+    """Let a request to end (SIGTERM) end the site too, where signals can be had, and Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))  # polars' handler would let waiting go on
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        end(at_kit(kit))

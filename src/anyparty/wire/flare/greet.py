@@ -1,0 +1,114 @@
+"""What a site says on its terminal about who is connected; and a party that comes twice is not let in.
+
+These are components of FLARE's own processes, named in every kit's ``local/resources.json``.  What they print is what
+``foreground`` shows: lines with a mark, all else goes to the kit's ``site.log``.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from typing import Any
+
+MARK = "anyparty> "
+LONG_AGO = float("-inf")
+TWICE = "is connected already, from another process"
+
+try:
+    from nvflare.apis.event_type import EventType
+    from nvflare.apis.fl_component import FLComponent
+    from nvflare.apis.fl_exception import NotAuthenticated
+except ImportError:  # an extra: without it nobody is greeted, and reading this file does no harm
+    FLComponent = object
+
+EVICTED = re.compile(r"is evicted for \S+ from endpoint (?P<name>\S+)")
+EVICTION_S = 5.0  # between a second connection of one name and its registration, at most
+CLOSED_S = 60.0  # for so long nobody else is let in by that name
+
+
+def say(sentence: str) -> None:
+    """Print a line for the terminal of ``anyparty party start``."""
+    print(f"{MARK}{sentence}", flush=True)
+
+
+class Evictions(logging.Handler):
+    """Listens to FLARE's log for connections that were closed because another of the same name was opened."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.at: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep when it happened to whom."""
+        if found := EVICTED.search(record.getMessage()):
+            self.at[found["name"]] = time.monotonic()
+
+
+class Doorman(FLComponent):  # type: ignore[misc]
+    """At the server: says who comes and goes, and turns away a second site of a party whose first is alive.
+
+    FLARE closes the first one's connection for the second's, the first comes back, and so on for ever.  So whoever
+    registers right after that is refused, for a minute.  A party whose site was ended and started anew has one
+    connection and is let in at once; one whose machine lost its power, at the latest after that minute.
+    """
+
+    def __init__(self, parties: int) -> None:
+        super().__init__()
+        self.parties, self.closed, self.evictions = parties, dict[str, float](), Evictions()
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        """Follow who comes and goes."""
+        if event_type == EventType.SYSTEM_START:
+            log = logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
+            log.setLevel(logging.INFO)
+            log.propagate = False
+            log.addHandler(self.evictions)
+            say(f"ready; waiting for {self.parties - 1} other parties")
+        elif event_type == EventType.CLIENT_REGISTER_RECEIVED:
+            self._refuse_twice(fl_ctx)
+        elif event_type in {EventType.CLIENT_REGISTER_PROCESSED, EventType.CLIENT_QUIT}:
+            self._tell(fl_ctx, left=event_type == EventType.CLIENT_QUIT)
+
+    def _refuse_twice(self, fl_ctx: Any) -> None:
+        name, now = _peer(fl_ctx), time.monotonic()
+        if now - self.evictions.at.get(name, LONG_AGO) < EVICTION_S:
+            self.closed[name] = now
+        if now - self.closed.get(name, LONG_AGO) < CLOSED_S:
+            say(f"{name} {TWICE}; a second one was turned away: the kit of {name} is in use twice")
+            raise NotAuthenticated(f"{name} {TWICE}")  # FLARE's way to refuse a registration
+
+    def _tell(self, fl_ctx: Any, *, left: bool) -> None:
+        name, clients = _peer(fl_ctx), _clients(fl_ctx)
+        if left or name in clients:
+            what = "left" if left else "is connected"
+            say(f"{name} {what}; there are {len(clients)} of {self.parties - 1} others: {', '.join(sorted(clients))}")
+
+
+class Visitor(FLComponent):  # type: ignore[misc]
+    """At a client: says when the server has let it in, when it does not answer any more, and when it does again."""
+
+    def __init__(self, party: str, place: str) -> None:
+        super().__init__()
+        self.party, self.place, self.asked, self.there = party, place, 0, False
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:  # noqa: ARG002
+        """Follow the heartbeats: one that was not answered is followed by another question."""
+        if event_type == EventType.AFTER_CLIENT_HEARTBEAT:
+            if not self.there:
+                say(f"{self.party} is connected to {self.place}")
+            self.asked, self.there = 0, True
+        elif event_type == EventType.BEFORE_CLIENT_HEARTBEAT:
+            self.asked += 1
+            if self.asked == 2 and self.there:
+                say(f"{self.place} does not answer; trying again until it does (Ctrl-C to stop)")
+                self.there = False
+
+
+def _peer(fl_ctx: Any) -> str:
+    peer = fl_ctx.get_peer_context()
+    return str(peer.get_identity_name()) if peer else ""
+
+
+def _clients(fl_ctx: Any) -> dict[str, Any]:
+    return {client.name: client for client in fl_ctx.get_engine().client_manager.clients.values()}

@@ -1,0 +1,163 @@
+"""Real sites on loopback, each on its own terminal: what is said where something is wrong, and what is left behind.
+
+The parts below run in the parties' own processes, which find them by ``PYTHONPATH``.
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+import anyparty
+from anyparty.errors import ConfigError, RunError
+from anyparty.run.house import train_at_home
+from anyparty.wire.flare import federation, foreground
+from anyparty.wire.flare.reach import Gate, await_server
+from tests.run.test_house import world
+
+pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+
+from tests.wire.test_flare_reach import NOW, ROSTER, free_port, reissue, wait_for
+
+pytestmark = pytest.mark.net
+NAMES = ROSTER.names
+SETTINGS = '[federation]\nlabel = "y"\n[parties.bank]\n[parties.shop]\n[train]\nepochs = 1\n[method]\nembedding = 4\n'
+
+
+async def with_another_version(site, config, net, *, resume=False):
+    if net.me == "shop":
+        anyparty.__version__ = "0.0.9"
+    return await train_at_home(site, config, net, resume=resume)
+
+
+async def with_other_settings(site, config, net, *, resume=False):
+    if net.me == "shop":
+        config = config.model_copy(update={"train": config.train.model_copy(update={"seed": 4})})
+    return await train_at_home(site, config, net, resume=resume)
+
+
+class Terminal:
+    """``anyparty party start KIT`` and what it says."""
+
+    def __init__(self, kit, *words):
+        self.path = kit.parent / f"{kit.name}.terminal"
+        with self.path.open("wb") as out:
+            self.process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-m", "anyparty", "party", "start", str(kit), *words], stdout=out, stderr=out
+            )
+
+    @property
+    def said(self):
+        return self.path.read_text()
+
+    def end(self, how=signal.SIGTERM):
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        try:
+            return self.process.wait(20)
+        finally:
+            self.process.kill()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    home = tmp_path_factory.mktemp("bad")
+    tables = {name: site.table for name, site in world(home / "tables").items() if name in NAMES}
+    federation.init(home / "fed", ROSTER, port=free_port(), tables=tables, site={"threads": 1})
+    yield home / "fed"
+    left = federation.processes(home / "fed")
+    federation.stop(home / "fed")
+    assert left == []
+
+
+@pytest.fixture(scope="module")
+def terminals(folder):
+    """The passive party comes first and waits."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and theirs do too
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as ended:
+        patch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{Path(__file__).parents[2]}")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        every = {}
+        for name in ("shop", "bank"):
+            every[name] = Terminal(folder / "kits" / name, "--wait", "120")
+            ended.callback(every[name].end)
+            time.sleep(1.5)
+        wait_for(lambda: "shop is connected to 127.0.0.1" in every["shop"].said, 150)
+        yield every
+
+
+def test_the_terminals_say_who_is_there(folder, terminals):
+    place = Gate.of(folder / "kits" / "shop").place
+    assert f"waiting for {place} (connection refused); next try in 1 s, giving up in 120 s" in terminals["shop"].said
+    lines = terminals["bank"].said.splitlines()
+    assert lines[0].startswith("bank: starting; details go to ")
+    assert lines[1:] == ["ready; waiting for 1 other parties", "shop is connected; there are 1 of 1 others: shop"]
+    assert federation.status(folder)["sites"] == ["shop"]
+
+
+@pytest.mark.parametrize(
+    ("part", "group"), [(with_another_version, "version"), (with_other_settings, "train")], ids=["version", "settings"]
+)
+def test_parties_that_differ_are_refused_at_the_start_and_told_in_what(folder, terminals, part, group):
+    for name in NAMES:
+        path = folder / "kits" / name / "local" / "anyparty.toml"
+        own = tomllib.loads(path.read_text()) | {"parts": {"train": f"{Path(__file__).stem}:{part.__name__}"}}
+        path.write_text(tomli_w.dumps(own))
+    job = federation.submit(folder, SETTINGS, asked={"resume": False})
+    assert federation.wait(folder, job, 150) == "FINISHED:EXECUTION_EXCEPTION"
+    wait_for(lambda: all(federation.outcome(folder, name, job) for name in NAMES), 60)
+    ended = {name: federation.outcome(folder, name, job) for name in NAMES}
+    assert ended["bank"]["error"] == "ConfigError"
+    assert f"party 'shop' runs with other settings than the active party 'bank': {group}" in ended["bank"]["sentence"]
+    assert "party 'bank' is gone: it left: it stopped with ConfigError" in ended["shop"]["sentence"]
+
+
+def test_the_server_itself_refuses_what_the_kit_did_not(folder, terminals, tmp_path):
+    """FLARE's own answer to certificates that have expired or are another authority's, with our checks left out."""
+    forged = tmp_path / "forged"
+    federation.init(forged, ROSTER, port=Gate.of(folder / "kits" / "shop").port)
+    with pytest.raises(ConfigError, match="shows a certificate that does not fit this kit"):
+        await_server(Gate.of(forged / "kits" / "shop"))
+    shutil.copy(folder / "kits" / "shop" / "startup" / "rootCA.pem", forged / "kits" / "shop" / "startup")
+    with pytest.raises(ConfigError, match="does not take the certificate"):
+        await_server(Gate.of(forged / "kits" / "shop"))
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.fl", "flare"))
+    kit = reissue(copy, "shop", NOW - timedelta(days=20), NOW - timedelta(days=2))
+    with pytest.raises(ConfigError, match="does not take the certificate"):
+        await_server(Gate.of(kit))
+
+
+def test_a_kit_that_runs_is_not_started_again(folder, terminals):
+    with pytest.raises(ConfigError, match=r"this party's site runs already \(process \d+\); stop that one first"):
+        federation.run_site(folder / "kits" / "shop")
+
+
+def test_a_second_site_with_a_copy_of_a_kit_is_turned_away(folder, terminals, tmp_path, monkeypatch):
+    monkeypatch.setattr(foreground, "AGAIN_S", 1.0)
+    copy, said = tmp_path / "elsewhere", []
+    shutil.copytree(folder / "kits" / "shop", copy, ignore=shutil.ignore_patterns("*.fl", "runs", "site.log"))
+    with pytest.raises(RunError, match=r"did not let 'shop' in, 3 times: a site with a copy of this kit is connected"):
+        federation.run_site(copy, 5, said.append)
+    assert "the kit of shop is in use twice" in terminals["bank"].said
+    assert terminals["shop"].process.poll() is None
+    assert federation.status(folder)["sites"] == ["shop"]
+
+
+def test_a_site_that_is_told_to_end_leaves_nothing_behind(folder, terminals):
+    assert terminals["shop"].end() == 128 + signal.SIGTERM
+    assert "Traceback" not in terminals["shop"].said
+    assert len(federation.processes(folder)) == 1
+    wait_for(lambda: federation.status(folder)["sites"] in ([], ["shop"]))
+    assert terminals["bank"].end(signal.SIGINT) == 130
+    assert "Stopped." in terminals["bank"].said
+    assert federation.processes(folder) == []

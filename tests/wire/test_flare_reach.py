@@ -1,0 +1,349 @@
+"""A kit that does not do, a server that is not there or is not ours: each a sentence, in time, and no stack trace."""
+
+import contextlib
+import json
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from anyparty.errors import ConfigError, RunError
+from anyparty.terms import Party, Roster
+from anyparty.wire.flare import ask, federation, reach, sites
+from anyparty.wire.flare.reach import Gate, await_server, check_certificate, knock
+
+pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+
+from cryptography.hazmat.primitives import serialization
+from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+
+NAMES = ["bank", "shop"]
+ROSTER = Roster(tuple(Party(name=name) for name in NAMES), "bank")
+NOW = datetime.now(UTC)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two federations on one port, each with an authority of its own."""
+    home, port = tmp_path_factory.mktemp("made"), free_port()
+    for name in ("ours", "theirs"):
+        federation.init(home / name, ROSTER, port=port)
+    return home
+
+
+@pytest.fixture
+def home(made, tmp_path):
+    """A copy of both, to spoil."""
+    return Path(shutil.copytree(made, tmp_path / "home"))
+
+
+def point_at(kit: Path, host: str, port: int) -> Gate:
+    old = Gate.of(kit)
+    for path in kit.glob("startup/fed_*.json"):
+        text = path.read_text().replace(old.place, f"{host}:{port}").replace(f'"port": {old.port}', f'"port": {port}')
+        path.write_text(text.replace(f'"host": "{old.host}"', f'"host": "{host}"'))
+    return Gate.of(kit)
+
+
+def reissue(folder: Path, party: str, begins: datetime, ends: datetime, name: str = "") -> Path:
+    """Give a party a new certificate by the federation's own authority, with these dates; return its kit."""
+    (state,) = (folder / "authority").rglob("cert.json")
+    root = serialization.load_pem_private_key(json.loads(state.read_text())["root_pri_key"].encode(), None)
+    key, public = generate_keys()
+    certificate = generate_cert(
+        Identity(name or party, party),
+        Identity("anyparty"),
+        root,
+        public,
+        not_valid_before=begins,
+        not_valid_after=ends,
+    )
+    kit = folder / "kits" / party
+    gate = Gate.of(kit)
+    gate.certificate.write_bytes(serialize_cert(certificate))
+    gate.key.write_bytes(serialize_pri_key(key))
+    return kit
+
+
+def hangs(line):
+    time.sleep(1)
+
+
+def hangs_up(line):
+    pass
+
+
+def babbles(line):
+    line.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+@contextlib.contextmanager
+def listening(answer=hangs_up, port=0):
+    """Listen, and give every connection to ``answer``."""
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("0.0.0.0", port))  # noqa: S104 - a test of addresses
+        server.listen()
+
+        def serve():
+            while True:
+                try:
+                    line, _ = server.accept()
+                except OSError:
+                    return
+                with line, contextlib.suppress(OSError):
+                    answer(line)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+def greeted_by(kit: Path, port: int = 0):
+    """A server with a party's certificate that asks for one of the same authority, as FLARE's does."""
+    context, gate = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), Gate.of(kit)
+    context.load_cert_chain(gate.certificate, gate.key)
+    context.load_verify_locations(gate.authority)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    def answer(line):
+        with context.wrap_socket(line, server_side=True) as secure:
+            secure.recv(1)
+
+    return listening(answer, port)
+
+
+# ---- certificates
+
+
+def test_a_kit_as_it_is_made_will_do(home):
+    said = []
+    for name in NAMES:
+        check_certificate(Gate.of(home / "ours" / "kits" / name, name), said.append)
+    check_certificate(Gate.of(home / "ours" / "kits" / "admin"), said.append)
+    assert said == []
+
+
+@pytest.mark.parametrize("party", NAMES)
+def test_an_expired_certificate_is_named_before_anything_starts(home, call, party):
+    kit = reissue(home / "ours", party, NOW - timedelta(days=20), NOW - timedelta(days=2))
+    shown = call("party", "start", kit, "--wait", 1)
+    assert shown.exit_code == 2
+    assert f"the certificate expired on {NOW - timedelta(days=2):%Y-%m-%d %H:%M} UTC" in shown.stderr
+    assert str(Gate.of(kit).certificate) in shown.stderr
+    assert "new kits for all parties, by 'anyparty federate init'" in shown.stderr
+    shown = call("federate", "start", home / "ours")
+    assert shown.exit_code == 2
+    assert "the certificate expired on" in shown.stderr
+    assert federation.processes(home / "ours") == []
+
+
+def test_an_expired_certificate_of_the_administrator_is_named(home, call):
+    reissue(home / "ours", "admin", NOW - timedelta(days=20), NOW - timedelta(days=2))
+    shown = call("federate", "status", home / "ours")
+    assert shown.exit_code == 2
+    assert "admin/startup/client.crt: the certificate expired on" in shown.stderr
+
+
+def test_a_certificate_of_tomorrow_is_a_clock_that_is_wrong(home):
+    kit = reissue(home / "ours", "shop", NOW + timedelta(hours=3), NOW + timedelta(days=30))
+    with pytest.raises(ConfigError, match=r"valid from .* UTC, and this machine's clock says .* UTC; set the clock"):
+        federation.run_site(kit, 0)
+
+
+def test_a_certificate_that_ends_soon_is_worth_a_warning(home):
+    kit, said = reissue(home / "ours", "shop", NOW - timedelta(days=300), NOW + timedelta(days=12, hours=1)), []
+    with pytest.raises(RunError, match="cannot be reached"):
+        federation.run_site(kit, 0, said.append)
+    assert f"the certificate ends on {NOW + timedelta(days=12, hours=1):%Y-%m-%d %H:%M} UTC, in 12 days" in said[0]
+
+
+def test_a_certificate_of_another_authority_is_named(home):
+    ours, theirs = (home / name / "kits" / "shop" for name in ("ours", "theirs"))
+    for name in ("client.crt", "client.key"):
+        shutil.copy(theirs / "startup" / name, ours / "startup" / name)
+    with pytest.raises(ConfigError, match=r"client.crt: this certificate is not of the authority in rootCA.pem"):
+        federation.run_site(ours, 0)
+
+
+def test_a_party_can_only_come_under_its_own_name(home):
+    kit = reissue(home / "ours", "shop", NOW - timedelta(days=1), NOW + timedelta(days=99), name="mallory")
+    with pytest.raises(ConfigError, match=r"made out to \['mallory'\], the kit's own settings say party = 'shop'"):
+        federation.run_site(kit, 0)
+
+
+def test_a_party_that_is_not_in_the_roster_is_named(home, call):
+    path = home / "ours" / "kits" / "shop" / "local" / "anyparty.toml"
+    path.write_text(path.read_text().replace('party = "shop"', 'party = "mallory"'))
+    shown = call("party", "start", home / "ours" / "kits" / "shop")
+    assert shown.exit_code == 2
+    assert "'mallory' is not among its parties ['bank', 'shop']" in shown.stderr
+
+
+@pytest.mark.parametrize("lost", ["client.crt", "client.key", "rootCA.pem"])
+def test_a_kit_that_lacks_a_file_is_named(home, lost):
+    kit = home / "ours" / "kits" / "shop"
+    (kit / "startup" / lost).unlink()
+    with pytest.raises(ConfigError, match=r"kits/shop.* cannot be (read|used) .*; copy the kit anew"):
+        federation.run_site(kit, 0)
+
+
+def test_a_folder_that_is_no_kit_is_named(tmp_path, call):
+    shown = call("party", "start", tmp_path)
+    assert shown.exit_code == 2
+    assert "is not a kit of 'anyparty federate init'" in shown.stderr
+
+
+def test_a_kit_may_lie_in_a_folder_of_any_name(home):
+    kit = (home / "ours" / "kits" / "shop").rename(home / "my kit")
+    assert {"uid=shop", "org=shop"} <= set(sites.site_command(kit))
+
+
+# ---- servers
+
+
+def test_a_server_of_ours_is_there(home):
+    with greeted_by(home / "ours" / "kits" / "bank") as port:
+        for name in ("shop", "admin"):
+            assert knock(point_at(home / "ours" / "kits" / name, "127.0.0.1", port)) is None
+
+
+def test_a_server_that_comes_late_is_waited_for(home, monkeypatch):
+    monkeypatch.setattr(reach, "PAUSES_S", (0.05, 0.1))
+    bank, said, port = home / "ours" / "kits" / "bank", [], free_port()
+    gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.1", port)
+    with contextlib.ExitStack() as late:
+
+        def say(sentence):
+            said.append(sentence)
+            if len(said) == 3:
+                late.enter_context(greeted_by(bank, port))
+
+        await_server(gate, 10, say)
+    assert len(said) == 3
+    assert said[0] == f"waiting for 127.0.0.1:{port} (connection refused); next try in 0 s, giving up in 10 s"
+
+
+def test_a_host_that_does_not_answer_is_given_up_in_time(home, monkeypatch, call):
+    monkeypatch.setattr(reach, "PAUSES_S", (0.2, 0.4))
+    kit, port, began = home / "ours" / "kits" / "shop", free_port(), time.monotonic()
+    point_at(kit, "127.0.0.1", port)
+    shown = call("party", "start", kit, "--wait", 1)
+    assert 1 <= time.monotonic() - began < 20
+    assert shown.exit_code == 2
+    *waits, last = shown.stderr.splitlines()
+    assert 3 <= len(waits) <= 5
+    assert all(f"waiting for 127.0.0.1:{port} (connection refused)" in wait for wait in waits)
+    assert f"127.0.0.1:{port} cannot be reached (connection refused, tried for 1 s)" in last
+    assert "Is the active party's site running there (anyparty party start KIT)?" in last
+    assert f"Does its firewall let port {port} in?" in last
+    assert "Traceback" not in shown.output + shown.stderr
+    assert federation.processes(home / "ours") == []
+
+
+@pytest.mark.parametrize("words", [("status",), ("train", "settings.toml")])
+def test_an_administrator_is_told_at_once_that_nobody_is_there(home, call, words, tmp_path, monkeypatch):
+    """Before FLARE's own client is started, which would try for long."""
+    path = tmp_path / "settings.toml"
+    monkeypatch.setattr(ask, "subprocess", None)
+    path.write_text('[federation]\nlabel = "y"\nactive = "bank"\n[parties.bank]\n[parties.shop]\n')
+    command, *rest = words
+    shown = call("federate", command, home / "ours", *[tmp_path / each for each in rest])
+    assert shown.exit_code == 2
+    assert f"127.0.0.1:{Gate.of(home / 'ours' / 'kits' / 'admin').port} cannot be reached (connection refused)" in (
+        shown.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [(hangs, "no answer for 0.2 s: a firewall, or nobody has that address"), (hangs_up, "it hangs up while")],
+)
+def test_what_answers_without_a_greeting_is_waited_for(home, monkeypatch, answer, said):
+    monkeypatch.setattr(reach, "TRY_S", 0.2)
+    with listening(answer) as port:
+        gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.1", port)
+        assert knock(gate).startswith((said, "connection reset"))
+
+
+def test_a_name_that_nobody_knows_is_named(home):
+    gate = point_at(home / "ours" / "kits" / "shop", "vfl.bank.invalid", 8002)
+    with pytest.raises(RunError, match=r"vfl.bank.invalid:8002 cannot be reached \(the name 'vfl.bank.invalid' is not"):
+        await_server(gate)
+
+
+def test_something_else_that_listens_is_named(home):
+    with listening(babbles) as port:
+        gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.1", port)
+        with pytest.raises(ConfigError, match=r"something else listens there"):
+            await_server(gate, 10)
+
+
+def test_a_server_of_another_authority_is_named(home):
+    with greeted_by(home / "theirs" / "kits" / "bank") as port:
+        gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.1", port)
+        with pytest.raises(ConfigError, match=rf"127.0.0.1:{port} shows a certificate that does not fit this kit"):
+            await_server(gate, 10)
+
+
+def test_a_server_with_another_name_is_named(home):
+    with greeted_by(home / "ours" / "kits" / "bank") as port:
+        gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.2", port)
+        with pytest.raises(ConfigError, match=r"shows a certificate that does not fit this kit \(IP address mismatch"):
+            await_server(gate, 10)
+
+
+@pytest.mark.parametrize("how", ["expired", "foreign"])
+def test_a_server_that_does_not_take_the_certificate_is_named(home, how):
+    """As if the local checks had been passed: the server has the last word."""
+    with greeted_by(home / "ours" / "kits" / "bank") as port:
+        kit = reissue(home / "ours", "shop", NOW - timedelta(days=20), NOW - timedelta(days=2))
+        if how == "foreign":
+            for name in ("client.crt", "client.key"):
+                shutil.copy(home / "theirs" / "kits" / "shop" / "startup" / name, kit / "startup" / name)
+        with pytest.raises(ConfigError, match=rf"127.0.0.1:{port} does not take the certificate .*shop/startup/client"):
+            await_server(point_at(kit, "127.0.0.1", port), 10)
+
+
+def test_the_active_partys_port_that_is_in_use_is_named(home, call):
+    kit = home / "ours" / "kits" / "bank"
+    with listening() as port:
+        point_at(kit, "127.0.0.1", port)
+        shown = call("party", "start", kit)
+    assert shown.exit_code == 2
+    assert f"port {port} cannot be used (Address already in use)" in shown.stderr
+
+
+def test_a_kit_is_started_once(home, call):
+    kit = home / "ours" / "kits" / "shop"
+    words = [sys.executable, "-c", "import time; time.sleep(60)", "nvflare.private", str(kit.resolve())]
+    with subprocess.Popen(words) as other:  # noqa: S603
+        try:
+            wait_for(lambda: sites.at_kit(kit))
+            shown = call("party", "start", kit)
+        finally:
+            other.kill()
+    assert shown.exit_code == 2
+    assert f"this party's site runs already (process {other.pid}); stop that one first" in shown.stderr
+
+
+def wait_for(happens, timeout_s=20.0):
+    end = time.monotonic() + timeout_s
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.05)
