@@ -7,6 +7,7 @@ machine answers and it does not.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -116,7 +117,8 @@ def serve_here(place: str, after: int) -> None:
     app.state.service.breaker.after = after
     with listening("127.0.0.1", 0) as door:
         print(door.getsockname()[1], flush=True)
-        uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).run(sockets=[door])
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).run(sockets=[door])
 
 
 @contextmanager

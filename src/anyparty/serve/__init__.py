@@ -1,0 +1,44 @@
+"""The prediction service at the active party (extra ``serve``): ids in, answers with their provenance out, in time.
+
+start        from a folder to a service that listens: ``serve``, ``application``
+app, words   paths over HTTP, what they take and answer; gate, limits: who may ask, and how much; meter: what is counted
+service      ids to answers, with whoever is there; breaker: whom to wait for; answers: with their provenance
+kept         what a party kept of training, made ready to predict; which ids the active party knows
+ask, lanes   what parties say to each other: numbered requests with deadlines; link: all parties, as a job reaches them
+home         a party's part in a job of work "serve"
+together     a run of one team's own data, all parties in one process
+apart, jobs  a federation: keeps a job running with all that are connected (desk), reached over a local socket (bridge)
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anyparty.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+__all__ = ["application", "serve"]
+
+
+def _start() -> Any:
+    try:
+        from anyparty.serve import start  # noqa: PLC0415 - an extra
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] in {"fastapi", "starlette", "uvicorn", "prometheus_client"}:
+            raise ConfigError("the prediction service needs an extra: pip install 'anyparty[serve]'") from None
+        raise
+    return start
+
+
+def application(place: Path | str, **settings: Any) -> FastAPI:
+    """Return the service as an ASGI application: see ``anyparty.serve.start.application``."""
+    app: FastAPI = _start().application(place, **settings)
+    return app
+
+
+def serve(place: Path | str, **settings: Any) -> None:
+    """Serve predictions until Ctrl-C: see ``anyparty.serve.start.serve``."""
+    _start().serve(place, **settings)

@@ -1,0 +1,290 @@
+"""From the HTTP service to the active party's seat in a job, two processes of one machine: a socket that only their own
+user can open, and frames that are messages as they cross between parties.
+
+    service ── Bridge: listens ──◀ connects ── relay: the seat's part ── the job's channel ── the other parties
+
+The service writes where it listens into ``serve.json`` in the party's folder, and takes that away when it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import struct
+import tempfile
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyparty.errors import ConfigError, MessageError, PartyLost
+from anyparty.run.door import door_of
+from anyparty.run.files import About, write_json
+from anyparty.serve.ask import MESSAGES
+from anyparty.serve.lanes import Lane, lanes_to
+from anyparty.terms import Channel, Expect, Tensors
+from anyparty.wire.message import MOST_BYTES, MOST_HEADER_BYTES, Header, decode, encode
+
+WHERE = "serve.json"
+LOST, BACK, END, OPEN = "serve-lost", "serve-back", "serve-end", "serve-open"
+MOST_UNSENT = 64 << 20  # bytes that the socket has not taken, before messages are dropped
+MOST_UNREAD = 1024  # messages of a lane
+OPEN_S = 10.0
+DOOR_S = 0.5  # between two looks at who asks to be let in again
+
+
+@dataclass
+class Frames:
+    """Messages over a stream: eight bytes of length, then the message."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    session: str
+    sent: int = 0
+
+    def put(self, frm: str, to: str, tag: str, tensors: Tensors) -> None:
+        """Write one; never waits.
+
+        Raises:
+            PartyLost: the other end does not read.
+        """
+        if self.writer.transport.get_write_buffer_size() > MOST_UNSENT or self.writer.is_closing():
+            raise PartyLost(to, "the way to it is stopped up, or closed")
+        data = encode(Header(run=self.session, frm=frm, to=to, tag=tag, number=self.sent), tensors)
+        self.sent += 1
+        self.writer.write(struct.pack("<Q", len(data)) + data)
+
+    async def get(self) -> tuple[Header, dict[str, Tensor]] | None:
+        """Read one; ``None`` where the other end has closed.
+
+        Raises:
+            MessageError: what came is no message of this session.
+        """
+        try:
+            (long,) = struct.unpack("<Q", await self.reader.readexactly(8))
+            if long > MOST_BYTES + MOST_HEADER_BYTES:
+                raise MessageError(f"the other end of the bridge announces {long} bytes, the limit is {MOST_BYTES}")
+            message = decode(await self.reader.readexactly(long), "the other end of the bridge")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+        if self.session and message.header.run != self.session:
+            raise MessageError(f"the other end of the bridge speaks of session {message.header.run!r}")
+        return message.header, message.tensors
+
+    async def close(self) -> None:
+        """Close the stream, what was written going first."""
+        self.writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            await asyncio.wait_for(self.writer.wait_closed(), 1.0)
+
+
+def text(words: str) -> dict[str, Tensor]:
+    """Return words as tensors."""
+    return {"text": torch.frombuffer(bytearray(words.encode() or b" "), dtype=torch.uint8)}
+
+
+def words(tensors: Tensors) -> str:
+    """Return the words that ``text`` made tensors of."""
+    return tensors["text"].numpy().tobytes().decode(errors="replace") if "text" in tensors else ""
+
+
+# ---- at the seat
+
+
+async def relay(folder: Path, net: Channel, session: str) -> dict[str, Any]:
+    """Hand messages on between the service and the parties, until the service ends it or is gone.
+
+    Raises:
+        ConfigError: no service listens beside this kit.
+    """
+    roster, me = (about := About.load(folder / "model.json")).roster, net.me
+    frames = await _connect(folder, session)
+    messages = (*about.make(folder).can.messages, *MESSAGES)
+    lanes, readers, handed = lanes_to(me, roster, messages), dict[str, list[asyncio.Task[None]]](), 0
+    for frm, tag in lanes:
+        readers.setdefault(frm, []).append(asyncio.create_task(_up(net, frames, frm, tag)))
+    door = asyncio.create_task(_at_the_door(net, frames, lanes, readers))
+    try:
+        frames.put(me, me, OPEN, text(session))
+        while (got := await frames.get()) is not None and got[0].tag != END:
+            await net.send(got[0].to, got[0].tag, got[1])
+            handed += 1
+    finally:
+        tasks = [door, *(task for each in readers.values() for task in each)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await frames.close()
+    return {"handed_on": handed}
+
+
+async def _at_the_door(
+    net: Channel, frames: Frames, lanes: Iterable[Lane], readers: dict[str, list[asyncio.Task[None]]]
+) -> None:
+    """Let parties in again whose process was started anew, and tell the service."""
+    door = door_of(net)
+    while True:
+        await asyncio.sleep(DOOR_S)
+        for name in door.knocking():
+            for task in readers.pop(name, []):
+                task.cancel()
+            door.admit(name)
+            with contextlib.suppress(PartyLost):
+                frames.put(name, net.me, BACK, text("it is there again"))
+            readers[name] = [asyncio.create_task(_up(net, frames, name, tag)) for frm, tag in lanes if frm == name]
+
+
+async def _connect(folder: Path, session: str) -> Frames:
+    try:
+        path = json.loads((folder / WHERE).read_text(encoding="utf-8"))["socket"]
+        reader, writer = await asyncio.wait_for(asyncio.open_unix_connection(path), OPEN_S)
+    except (OSError, ValueError, KeyError, TimeoutError):
+        raise ConfigError(f"no prediction service listens beside {folder}; start one: anyparty serve") from None
+    return Frames(reader, writer, session)
+
+
+async def _listens(folder: Path) -> bool:
+    try:
+        await (await _connect(folder, "is anybody there")).close()
+    except ConfigError:
+        return False
+    return True
+
+
+async def _up(net: Channel, frames: Frames, frm: str, tag: str) -> None:
+    """Hand on what comes on one lane.  Anything that cannot be handed on is the sender's loss, nobody else's."""
+    while True:
+        try:
+            tensors = await net.recv(frm, tag, {})
+        except (PartyLost, MessageError) as error:
+            with contextlib.suppress(PartyLost):
+                frames.put(frm, net.me, LOST, text(str(error).removeprefix(f"party {frm!r} is gone: ")))
+            return
+        with contextlib.suppress(PartyLost):
+            frames.put(frm, net.me, tag, tensors)
+
+
+# ---- at the service
+
+
+@dataclass
+class Bridged:
+    """The active party's channel to the others, by way of its seat in a job."""
+
+    me: str
+    frames: Frames
+    returned: Callable[[str], None] = lambda party: None  # noqa: ARG005 - told of a party that is there again
+    _queues: dict[tuple[str, str], asyncio.Queue[dict[str, Tensor] | None]] = field(
+        default_factory=lambda: defaultdict(asyncio.Queue)
+    )
+    _lost: dict[str, str] = field(default_factory=dict)
+    _ended: str = ""
+
+    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
+        """Hand over; what cannot be handed over is dropped, and its receiver will be silent."""
+        with contextlib.suppress(PartyLost):
+            self.frames.put(self.me, to, tag, tensors)
+
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:  # noqa: ARG002
+        """Wait for the next message of a lane."""
+        queue = self._queues[frm, tag]
+        lost = frm in self._lost or self._ended
+        item = queue.get_nowait() if not queue.empty() else None if lost else await queue.get()
+        if item is None:
+            raise PartyLost(frm, self._lost.get(frm, self._ended))
+        return item
+
+    async def close(self) -> None:
+        """End the job's part."""
+        with contextlib.suppress(PartyLost):
+            self.frames.put(self.me, self.me, END, text("the service ends"))
+        await self.frames.close()
+
+    async def read(self) -> None:
+        """Read until the other end closes: then everybody is lost."""
+        why = "the federation's job has ended"
+        try:
+            while (got := await self.frames.get()) is not None:
+                (header, tensors), queue = got, self._queues[got[0].frm, got[0].tag]
+                if header.tag in {LOST, BACK}:
+                    self._lost[header.frm] = words(tensors)
+                    self._wake(header.frm)
+                    if header.tag == BACK:
+                        self._again(header.frm)
+                elif queue.qsize() < MOST_UNREAD:
+                    queue.put_nowait(tensors)
+        except MessageError as error:
+            why = str(error)
+        self._ended = why
+        self._wake()
+
+    def _again(self, party: str) -> None:
+        """Begin anew with a party: who waited for its former process has been told."""
+        for lane in [lane for lane in self._queues if lane[0] == party]:
+            del self._queues[lane]
+        self.returned(party)
+        asyncio.get_running_loop().call_later(0, self._lost.pop, party, None)
+
+    def _wake(self, party: str | None = None) -> None:
+        for (frm, _), queue in self._queues.items():
+            if party in {None, frm}:
+                queue.put_nowait(None)
+
+
+class Bridge:
+    """Where the service listens for seats of jobs that it asked for."""
+
+    def __init__(self, folder: Path, me: str, joined: Callable[[str, Bridged], Awaitable[None]]) -> None:
+        """Prepare.  ``joined`` is called with a session's name and its channel, and works until that has ended."""
+        self.folder, self.me, self.joined = folder, me, joined
+        self.sessions: set[str] = set()
+        self._place = Path()
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.Task[Any]] = set()
+
+    async def open(self) -> None:
+        """Listen, and write where.
+
+        Raises:
+            ConfigError: another service listens for this kit.
+        """
+        if await _listens(self.folder):
+            raise ConfigError(f"a prediction service runs beside {self.folder} already; stop it first")
+        self._place = Path(tempfile.mkdtemp(prefix="anyparty-"))  # mode 0700; a kit's own path may be too long
+        self._server = await asyncio.start_unix_server(self._connected, self._place / "serve.sock")
+        (self._place / "serve.sock").chmod(0o600)
+        write_json(self.folder / WHERE, {"socket": str(self._place / "serve.sock")})
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+        (self.folder / WHERE).unlink(missing_ok=True)
+        shutil.rmtree(self._place, ignore_errors=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames, task = Frames(reader, writer, ""), asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+        try:
+            async with asyncio.timeout(OPEN_S):
+                got = await frames.get()
+            if got is None or got[0].tag != OPEN or got[0].run not in self.sessions:
+                return
+            frames.session = got[0].run
+            self.sessions.discard(frames.session)  # each is good for once
+            await self.joined(frames.session, Bridged(self.me, frames))
+        except (MessageError, TimeoutError, asyncio.CancelledError):
+            return  # cancelled by ``close`` alone
+        finally:
+            await frames.close()

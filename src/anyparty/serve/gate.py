@@ -1,0 +1,112 @@
+"""What stands before the service: who may ask, how much, how many at once.  Nothing is parsed before that is said."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from anyparty.serve.limits import Limits, Tokens
+from anyparty.serve.meter import Meter
+
+PATHS = ("/predict", "/predict/batch", "/health", "/ready", "/metrics", "/about", "/openapi.json")
+PREDICTS = PATHS[:2]
+OPEN = ("/health",)  # whoever watches over processes needs no token
+
+
+class Refused(Exception):  # noqa: N818 - not a failure: an answer
+    """A request is answered without being looked at any further."""
+
+    def __init__(self, status: int, sentence: str, **headers: str) -> None:
+        super().__init__(sentence)
+        self.status, self.headers = status, {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+class Gate:
+    """An ASGI application around the service's own."""
+
+    def __init__(self, app: ASGIApp, *, limits: Limits, tokens: Tokens, meter: Meter) -> None:
+        """Stand before ``app``."""
+        self.app, self.limits, self.tokens, self.meter, self.inside = app, limits, tokens, meter, 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, or answer it with a sentence."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, path, status = time.perf_counter(), scope["path"] if scope["path"] in PATHS else "other", 500
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._let_in(scope, receive, noted)
+        except Refused as refused:
+            answer = JSONResponse({"error": str(refused)}, refused.status, {**refused.headers, "connection": "close"})
+            await answer(scope, receive, noted)
+        finally:
+            self.meter.requests.labels(path, str(status)).inc()
+            if path in PREDICTS:
+                self.meter.seconds.labels(path).observe(time.perf_counter() - began)
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers, path = Headers(scope=scope), scope["path"]
+        if self.tokens and path not in OPEN and not self.tokens.let_in(headers.get("authorization", "")):
+            raise Refused(401, "show a token: the header 'Authorization: Bearer TOKEN'", www_authenticate="Bearer")
+        body = await self._body(path, headers, receive)
+        if path not in PREDICTS:
+            await self.app(scope, _again(body, receive), send)
+            return
+        if self.inside >= self.limits.at_once:
+            raise Refused(503, f"{self.inside} requests are worked on already; ask again in a second", retry_after="1")
+        self.inside += 1
+        self.meter.open.inc()
+        try:
+            await self.app(scope, _again(body, receive), send)
+        finally:
+            self.inside -= 1
+            self.meter.open.dec()
+
+    async def _body(self, path: str, headers: Headers, receive: Receive) -> bytes:
+        """Read a request's body, but never more than its limit."""
+        most, said = self.limits.most_bytes(path), headers.get("content-length", "0")
+        if not said.isdigit() or int(said) > most:
+            raise self._too_large(path)
+        parts: list[bytes] = []
+        try:
+            async with asyncio.timeout(self.limits.body_s):
+                while sum(map(len, parts)) <= most:
+                    message: dict[str, Any] = dict(await receive())
+                    parts.append(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError:
+            raise Refused(408, f"the request did not arrive whole within {self.limits.body_s:g} s") from None
+        raise self._too_large(path)
+
+    def _too_large(self, path: str) -> Refused:
+        ids, most = self.limits.most_ids(path), self.limits.most_bytes(path)
+        more = f" (POST /predict/batch takes {self.limits.batch_ids:,})" if path == "/predict" else ""
+        return Refused(413, f"the request is too large: {path} takes at most {ids:,} ids{more} and {most:,} bytes; "
+                            f"send them in several requests")  # fmt: skip
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Return what gives a body that was read, and then whatever else comes."""
+    given = False
+
+    async def read() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return read

@@ -1,0 +1,127 @@
+"""A party's part in a job of work "serve": at a passive party it answers, at the active one it relays.
+
+The active party's predictions are made beside the HTTP service, a process of its own; its seat in the job only hands
+messages on (``bridge``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+import torch
+
+from anyparty.config import Config
+from anyparty.errors import MessageError, ModelError, PartyLost
+from anyparty.methods.method import Batch
+from anyparty.run.house import Site
+from anyparty.seeds import Seeds
+from anyparty.serve import ask as asking
+from anyparty.serve.ask import Ask
+from anyparty.serve.bridge import relay
+from anyparty.serve.kept import Kept, open_kept
+from anyparty.serve.lanes import RENEW_S, Lanes, lanes_to
+from anyparty.terms import Channel
+from anyparty.wire.guard import Guarded
+from anyparty.wire.ledger import Counted, Ledger
+
+SHARE = 0.7  # of the time there is, that a host which is not the active party waits for others
+MOST_AT_ONCE = 256  # requests that a party works on
+log = logging.getLogger(__name__)
+
+
+async def serve_at_home(site: Site, config: Config, net: Channel, *, session: str) -> dict[str, Any]:
+    """Play one party's part in a serving job; return what it sent and how much it answered.
+
+    ``session`` is the word by which the active party's service knows the job.
+
+    Raises:
+        ModelError: nothing was trained here, or the party's table is not the one that was aligned.
+        ConfigError: at the active party, no service runs beside its kit.
+        PartyLost: the active party is gone.
+    """
+    if net.me == site.active:
+        return await relay(site.folder, net, session)
+    kept, table, alignment = await asyncio.to_thread(open_kept, site, config)
+    if not alignment.fits(table):
+        raise ModelError(f"party {site.party!r}: {table.source} is not the table that was aligned (a row was changed "
+                         f"or taken out); put that one back, or train again")  # fmt: skip
+    return await Answering(kept, net, renew_s=renew_s(site)).run()
+
+
+def renew_s(site: Site) -> float:
+    """Return how long to wait on a lane before it is waited for anew: well within the carrier's own patience."""
+    patience = getattr(site, "patience", None)
+    return RENEW_S if patience is None else max(patience.message_s / 3, 1.5 * patience.silent_s)
+
+
+class Answering:
+    """A passive party at work: it takes requests, and plays its method's part in each."""
+
+    def __init__(self, kept: Kept, net: Channel, *, renew_s: float = RENEW_S) -> None:
+        """Prepare; ``run`` begins."""
+        self.kept, self.ledger, self.renew_s = kept, Ledger(), renew_s
+        messages = kept.method.can.messages
+        counted = Counted(net, self.ledger)
+        self.net = Guarded(counted, kept.roster, asking.MESSAGES)
+        self.lanes = Lanes(counted, lanes_to(net.me, kept.roster, messages), early=True, renew_s=renew_s)
+        self.requests = self.refused = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> dict[str, Any]:
+        """Answer until the active party ends it.
+
+        Raises:
+            PartyLost: the active party is gone.
+        """
+        self.kept.state.train(False)
+        await self.net.send(self.kept.roster.active, asking.HELLO, asking.hello(self.kept.marks))
+        reader = asyncio.create_task(self.lanes.run())
+        try:
+            while (ask := await self._next()) is not None:
+                self._begin(ask)
+        finally:
+            reader.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(reader, *self._tasks, return_exceptions=True)
+        return {"requests": self.requests, "refused": self.refused, "ledger": self.ledger.rows()}
+
+    async def _next(self) -> Ask | None:
+        while True:
+            try:
+                async with asyncio.timeout(self.renew_s):
+                    return await asking.receive(self.net, self.kept.roster, len(self.kept.position))
+            except TimeoutError:
+                continue
+            except MessageError as error:
+                self.refused += 1
+                log.warning("%s: refused: %s", self.kept.me, error)
+                if self.refused > MOST_AT_ONCE:
+                    raise PartyLost(self.kept.roster.active, f"too much of what it sent was refused: {error}") from None
+
+    def _begin(self, ask: Ask) -> None:
+        if len(self._tasks) >= MOST_AT_ONCE:
+            return  # nobody waits any more by the time that its turn would come
+        self.requests += 1
+        task = asyncio.create_task(self._answer(ask))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, ask: Ask) -> None:
+        kept = self.kept
+        deadline = asyncio.get_running_loop().time() + SHARE * ask.within_s
+        net = Guarded(self.lanes.open(ask.number, deadline, ask.within_s), kept.roster, kept.method.can.messages)
+        observed = ask.observed
+        if observed is None and kept.me in kept.roster.labelers:
+            observed = torch.zeros(len(ask.rows), kept.roster.K, dtype=torch.bool)
+        batch = Batch(torch.arange(len(ask.rows)), Seeds(kept.about.seed))
+        try:
+            with contextlib.suppress(PartyLost):
+                await kept.method.predict(net, kept.state, kept.rows(kept.own(ask.rows), observed), batch, ask.asked)
+        except Exception:
+            log.exception("%s: request %d could not be answered", kept.me, ask.number)
+        finally:
+            self.lanes.end(ask.number)

@@ -1,0 +1,246 @@
+"""What a party kept of training, made ready to predict: its networks, its block, its places in the alignment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import anyparty
+from anyparty.blocks.blocks import Block, Rows
+from anyparty.config import Config
+from anyparty.errors import ModelError
+from anyparty.methods.method import Method, Seat, State
+from anyparty.run import agree, checkpoint
+from anyparty.run.files import About, Member, load_member
+from anyparty.run.house import Site
+from anyparty.serve.ask import NOWHERE
+from anyparty.tables import cells, sources
+from anyparty.tables.table import Table, read_table
+from anyparty.terms import Roster
+
+ALIGNMENT = "alignment.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kept:
+    """One party, ready to predict.
+
+    Attributes:
+        me: the party.
+        method, about: what was trained.
+        state: its networks.
+        features: [n, width] its prepared rows; ``None`` without columns.
+        position: [N] int64, its row of each aligned row, -1 where it has none.
+        number: what names the alignment, as bytes in hexadecimal; empty without one.
+
+    """
+
+    me: str
+    method: Method
+    about: About
+    state: State
+    features: Tensor | None
+    position: Tensor
+    number: str
+
+    @property
+    def roster(self) -> Roster:
+        """All parties."""
+        return self.about.roster
+
+    @property
+    def marks(self) -> dict[str, Tensor]:
+        """What must be alike at all parties, as hashes: [32] uint8 each."""
+        shared = {**asdict(self.about), "task": None, "best_epoch": None}  # these two, label holders alone know
+        return {
+            "alignment": agree.fingerprint(self.number),
+            "model": agree.fingerprint(json.dumps(shared, sort_keys=True)),
+            "version of anyparty": agree.fingerprint(anyparty.__version__),
+        }
+
+    def rows(self, own: Tensor, observed: Tensor | None = None, key: Tensor | None = None) -> Rows:
+        """Return what the party knows of B rows: ``own`` [B] are its own places for them, -1 where it has none."""
+        block = None if self.features is None else Block(self.features, own)
+        return Rows(n=len(own), block=block, observed=observed, key=key)
+
+    def own(self, rows: Tensor) -> Tensor:
+        """Return the party's own places [B] of aligned rows [B], -1 where it has none."""
+        if not len(self.position):
+            return torch.full_like(rows, -1)
+        return torch.where(rows == NOWHERE, -1, self.position[rows.clamp(min=0)])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Directory:
+    """Whose rows a service knows: at the active party, by id.
+
+    Attributes:
+        ids: the place of every id in what follows.
+        own: [M] int64, the active party's own row, -1 where it has none.
+        aligned: [M] int64, the place among the N aligned rows, -1 for a row that is not in the alignment.
+        observed: [N, K] bool, who has which aligned row.
+        key: [N] int64, a number that belongs to the row.
+        unknown: why an id that is not here gets no number.
+
+    """
+
+    ids: Mapping[str, int]
+    own: Tensor
+    aligned: Tensor
+    observed: Tensor
+    key: Tensor
+    unknown: str
+
+    def find(self, ids: Sequence[str]) -> list[int | None]:
+        """Return the place of each id, compared as tables compare ids: as text, trimmed; ``None`` if unknown."""
+        return [self.ids.get(name) if name else None for name in cells.as_text(pl.Series(ids, dtype=pl.String))]
+
+    def present(self, places: Tensor, k: int | None) -> Tensor:
+        """Return who has the rows at ``places`` [B]: [B, K] bool; ``k`` is the active party's place among the K."""
+        aligned = self.aligned[places]
+        known = torch.zeros(len(places), self.observed.shape[1], dtype=torch.bool)
+        known[aligned >= 0] = self.observed[aligned[aligned >= 0]]
+        if k is not None:
+            known[:, k] = self.own[places] >= 0
+        return known
+
+    def keys(self, places: Tensor) -> Tensor:
+        """Return a number for each row at ``places`` [B]: [B] int64."""
+        aligned, keys = self.aligned[places], self.own[places].clone()
+        keys[aligned >= 0] = self.key[aligned[aligned >= 0]]
+        return keys
+
+
+def open_kept(site: Site, config: Config | None = None, source: Any = None) -> tuple[Kept, Table, Alignment]:
+    """Read what a party kept, and its table: ``source``, or the one that its settings name.
+
+    Raises:
+        ModelError: nothing was trained here, files are cut short or foreign, or there is no table.
+        TableError: the table cannot be used.
+    """
+    member, method, about = _member(site, config)
+    if source is None and site.table is None:
+        raise ModelError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
+    table = table_of(member, site.party, site.table if source is None else source)
+    alignment = Alignment.read(site.folder / ALIGNMENT, about.roster)
+    features = None if member.prepare is None else torch.from_numpy(member.prepare.apply(table))
+    kept = Kept(
+        me=site.party, method=method, about=about, state=member.state, features=features,
+        position=alignment.position, number=alignment.number,
+    )  # fmt: skip
+    return kept, table, alignment
+
+
+def _member(site: Site, config: Config | None) -> tuple[Member, Method, About]:
+    folder, me = site.folder, site.party
+    about = About.load(folder / "model.json")
+    method, own = about.make(folder), config.parties.get(me) if config else None
+    encoder = (own and own.encoder) or (config and config.encoder)
+    made = encoder.make() if encoder and encoder.factory else None
+    seat = Seat(me=me, roster=about.roster, task=about.task)
+    return load_member(folder / "parties" / me, seat, method, made), method, about
+
+
+def table_of_site(site: Site, config: Config | None = None) -> Table:
+    """Read the table that a party's own settings name, as it was read for training."""
+    return table_of(_member(site, config)[0], site.party, site.table)
+
+
+def table_of(member: Member, me: str, source: Any) -> Table:
+    """Read a party's table as it was read for training: the same columns, in the order of the file."""
+    if member.prepare is None:
+        return read_table(source, party=me, id=member.id, label=member.label)
+    file, raw = sources.read(source, me)
+    label, kinds = member.label if member.label in raw.columns else None, member.prepare.kinds
+    expect = {name: kinds[name] for name in raw.columns if name in kinds} | kinds
+    return replace(read_table(raw, party=me, id=member.id, label=label, expect=expect), source=file)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Alignment:
+    """What a party kept of the alignment.
+
+    Attributes:
+        position: [N] int64, its own row of each aligned row, -1 where it has none.
+        number: names the alignment.
+        table: the fingerprint of the table that was aligned.
+        observed, key: at the active party, see ``Directory``.
+
+    """
+
+    position: Tensor
+    number: str
+    table: str
+    observed: Tensor
+    key: Tensor
+
+    @classmethod
+    def read(cls, path: Path, roster: Roster) -> Alignment:
+        """Read the file.
+
+        Raises:
+            ModelError: it is absent, cut short or foreign.
+        """
+        tensors, about = checkpoint.read(path)
+        try:
+            position, n = tensors["position"], len(tensors["position"])
+            number = tensors["number"].numpy().tobytes().hex()
+        except KeyError as error:
+            raise ModelError(f"{path}: this is no alignment of anyparty's: it has no {error}") from None
+        return cls(
+            position=position, number=number, table=str(about.get("table")),
+            observed=tensors.get("observed", torch.zeros(n, roster.K, dtype=torch.bool)),
+            key=tensors.get("key", torch.zeros(n, dtype=torch.int64)),
+        )  # fmt: skip
+
+    @cached_property
+    def count(self) -> int:
+        """How many of the party's own rows are aligned: all that its table had."""
+        return int((self.position >= 0).sum())
+
+    def fits(self, table: Table) -> bool:
+        """Say whether a table is the one that was aligned, or that one with rows added below."""
+        if table.fingerprint == self.table:
+            return True
+        n = self.count
+        if len(table) <= n:
+            return False
+        label = None if table.label is None else table.label[:n]
+        return replace(table, ids=table.ids[:n], columns=table.columns[:n], label=label).fingerprint == self.table
+
+
+def directory(alignment: Alignment, aligned: Table | None, current: Table) -> Directory:
+    """Return where the ids of the active party stand.
+
+    ``aligned`` is its table as it was aligned (rows may have been added below), ``None`` if that is not there any
+    more; ``current`` has its features.
+    """
+    places = np.full(0 if aligned is None else len(aligned), -1)
+    if aligned is not None:
+        held = (alignment.position >= 0).nonzero().squeeze(1)
+        places[alignment.position[held].numpy()] = held.numpy()
+    ids: dict[str, int] = {}
+    for name in (*current.ids, *(aligned.ids if aligned is not None else ())):
+        ids.setdefault(name, len(ids))
+    own, at = np.full(len(ids), -1), np.full(len(ids), -1)
+    own[_places(ids, current)] = np.arange(len(current))
+    if aligned is not None:
+        at[_places(ids, aligned)] = places
+    return Directory(
+        ids=ids, own=torch.from_numpy(own), aligned=torch.from_numpy(at), observed=alignment.observed,
+        key=alignment.key, unknown=f"{current.party!r}, which is asked, has no row with this id",
+    )  # fmt: skip
+
+
+def _places(ids: Mapping[str, int], table: Table) -> NDArray[np.int64]:
+    return np.fromiter((ids[name] for name in table.ids), dtype=np.int64, count=len(table))

@@ -1,0 +1,112 @@
+"""What a request and an answer look like over HTTP, and how a wrong request is put into a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictStr
+
+
+class Wanted(BaseModel):
+    """A request for predictions."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ids: Annotated[list[StrictStr], Field(min_length=1, description="The ids to predict, as text.")]
+    parties: Annotated[
+        list[StrictStr] | None,
+        Field(description="The parties whose blocks may take part. Without it: all."),
+    ] = None
+    budget_ms: Annotated[
+        float | None, Field(gt=0, allow_inf_nan=False, description="How long to wait for other parties, milliseconds.")
+    ] = None
+
+
+class Said(BaseModel):
+    """The answer to one id."""
+
+    id: Annotated[str, Field(description="The id, as it was asked.")]
+    prediction: Annotated[str | float | None, Field(description="The most probable class, or the number.")]
+    probabilities: Annotated[dict[str, float] | None, Field(description="By class; null where a number is predicted.")]
+    took_part: Annotated[list[str], Field(description="The parties whose blocks the answer used.")]
+    asked: Annotated[list[str], Field(description="The parties that may take part and have this row.")]
+    silent: Annotated[dict[str, str], Field(description="Those of them that did not answer, and why.")]
+    aligned: Annotated[
+        bool, Field(description="False for a row that came after the alignment: only the active party knows it.")
+    ]
+    predictor: Annotated[str, Field(description="What made the answer.")]
+    reason: Annotated[str | None, Field(description="Why there is no number.")]
+
+
+class Answers(BaseModel):
+    """Answers, in the order of the request's ids."""
+
+    answers: list[Said]
+
+
+class Health(BaseModel):
+    """The process lives."""
+
+    status: Literal["alive"]
+
+
+class Ready(BaseModel):
+    """Whether the service answers, and from whom."""
+
+    status: Literal["ready"]
+    parties: Annotated[dict[str, str], Field(description="By other party: 'connected', or why it cannot be asked now.")]
+    federation: Annotated[str, Field(description="Why the federation's server cannot be reached; empty while it can.")]
+
+
+class About(BaseModel):
+    """What is served.  Nothing here is secret."""
+
+    version: Annotated[str, Field(description="Of anyparty.")]
+    method: dict[str, Any]
+    title: Annotated[str, Field(description="What makes the answers.")]
+    active: Annotated[str, Field(description="The party that serves.")]
+    parties: Annotated[list[str], Field(description="The parties that hold columns.")]
+    task: Literal["classification", "regression"]
+    classes: list[str]
+    fingerprints: Annotated[
+        dict[str, str], Field(description="Hashes of what must be alike at all parties: alignment, model, version.")
+    ]
+    limits: dict[str, float]
+
+
+class Problem(BaseModel):
+    """Why a request was refused."""
+
+    error: Annotated[str, Field(description="One sentence.")]
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Problem, "description": "A party that the model does not know, or a body that is not JSON."},
+    401: {"model": Problem, "description": "No token, or one that is not known."},
+    413: {"model": Problem, "description": "More ids than one request takes."},
+    422: {"model": Problem, "description": "Not a request for predictions: no ids, ids that are not text, a typing "
+                                           "error in a key."},
+    503: {"model": Problem, "description": "Too many requests at once; ask again."},
+}  # fmt: skip
+
+EXAMPLE = '{"ids": ["a", "b"]}'
+SENTENCES: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
+    "json_invalid": lambda place, error: f"the request is not JSON ({error['ctx']['error']}, at letter {place})",
+    "missing": lambda place, _: f"{place!r} is missing; expected a request like {EXAMPLE}",
+    "extra_forbidden": lambda place, _: f"there is no {place!r} in a request; known are: ids, parties, budget_ms",
+    "too_short": lambda place, _: f"{place!r} is empty; name at least one",
+    "string_type": lambda place, error: f'{place} should be text, like "7"; got {error["input"]!r}',
+}
+
+
+def sentence(error: RequestValidationError) -> str:
+    """Say what is wrong with a request, and what was expected."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    if not place:
+        return f"the request should be a JSON object like {EXAMPLE}, sent as application/json"
+    if first["type"] in SENTENCES:
+        return SENTENCES[first["type"]](place, first)[:300]
+    return f"{place}: {first['msg'].lower()}; got {first['input']!r}"[:300]

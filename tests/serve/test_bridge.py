@@ -1,0 +1,184 @@
+"""From the service's process to the active party's seat in a job: a socket of one's own, and what comes over it."""
+
+import asyncio
+import contextlib
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from anyparty.errors import ConfigError
+from anyparty.serve.bridge import OPEN, Bridge, Frames, relay, text
+from anyparty.serve.home import Answering
+from anyparty.serve.kept import open_kept
+from anyparty.serve.link import Link
+from anyparty.serve.together import OUTSIDE
+from anyparty.wire import inproc
+from anyparty.wire.ledger import Ledger
+from tests.serve.houses import LONG_S, Houses
+
+
+@pytest.fixture(scope="module")
+def houses(tmp_path_factory):
+    return Houses.trained(tmp_path_factory.mktemp("houses"))
+
+
+def play(work):
+    return asyncio.run(asyncio.wait_for(work, LONG_S))
+
+
+class Net:
+    """A carrier that says when somebody is there again."""
+
+    run = "a run"
+
+    def __init__(self, channel, hub):
+        self.channel, self.hub, self.me, self.door, self.at = channel, hub, channel.me, self, []
+        self.send, self.recv, self.close = channel.send, channel.recv, channel.close
+
+    def gone(self):
+        return dict.fromkeys(self.hub.gone, "it left")
+
+    def knocking(self):
+        return list(self.at)
+
+    def admit(self, name):
+        self.at.remove(name)
+        self.hub.gone.discard(name)
+
+
+@contextlib.asynccontextmanager
+async def bridged(houses, service):
+    """Everything in one process; only the bridge is real."""
+    hub = inproc.Hub(("bank", "shop", "clinic", OUTSIDE))
+    site, ended = houses.sites["bank"], asyncio.Event()
+
+    async def joined(_, net):
+        link = Link(service.kept, net, Ledger(), service.heard)
+        net.returned = link.again
+        service.links.append(link)
+        running = asyncio.create_task(link.run())
+        await net.read()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        service.links.remove(link)
+        ended.set()
+
+    bridge = Bridge(site.folder, "bank", joined)
+    bridge.sessions.add("one")
+    await bridge.open()
+    net = Net(hub.channel("bank"), hub)
+    seat = asyncio.create_task(relay(site.folder, net, "one"))
+    parts = {name: asyncio.create_task(answering(houses, hub, name)) for name in ("shop", "clinic")}
+    try:
+        await until(lambda: service.there() == {"shop", "clinic"})
+        yield bridge, seat, net, parts, ended
+    finally:
+        for task in parts.values():
+            task.cancel()
+        await bridge.close()
+        await asyncio.gather(seat, *parts.values(), return_exceptions=True)
+
+
+async def answering(houses, hub, name):
+    kept, _, _ = open_kept(houses.sites[name])
+    await Answering(kept, hub.channel(name)).run()
+
+
+async def until(happens):
+    while not happens():
+        await asyncio.sleep(0.005)
+
+
+def test_all_answer_over_the_bridge(houses):
+    async def work():
+        service = houses.service()
+        async with bridged(houses, service) as (bridge, seat, *_, ended):
+            where = json.loads((houses.sites["bank"].folder / "serve.json").read_text())["socket"]
+            assert stat.S_IMODE(Path(where).stat().st_mode) == 0o600
+            assert stat.S_IMODE(Path(where).parent.stat().st_mode) == 0o700
+            assert bridge.sessions == set()
+            said = await service.predict(houses.ids("bank"), budget_s=LONG_S)
+            assert {len(each.took_part) for each in said} == {1, 2, 3}
+            assert not any(each.silent for each in said)
+            link = service.link()
+            await link.end()
+            await link.net.close()
+            await ended.wait()
+            assert (await seat)["handed_on"] == 4  # two parties, asked once and told of the end
+        assert not Path(where).parent.exists()
+        assert not (houses.sites["bank"].folder / "serve.json").exists()
+
+    play(work())
+
+
+def test_a_party_that_was_lost_and_is_there_again_takes_part_again(houses):
+    async def work():
+        service = houses.service()
+        async with bridged(houses, service) as (_, _, net, parts, _):
+            parts.pop("shop").cancel()
+            await net.hub.channel("shop").close()
+            await until(lambda: service.there() == {"clinic"})
+            said = await service.predict(houses.ids("bank"), budget_s=LONG_S)
+            assert {each.silent["shop"] for each in said if each.silent} <= {
+                f"it left while 'bank' waited for {tag!r}" for tag in ("embedding", "serve-hello")
+            }
+            net.at.append("shop")
+            await until(lambda: "shop" not in net.hub.gone)
+            parts["shop"] = asyncio.create_task(answering(houses, net.hub, "shop"))
+            await until(lambda: service.there() == {"shop", "clinic"})
+            said = await service.predict(houses.ids("bank"), budget_s=LONG_S)
+            assert not any(each.silent for each in said)
+
+    play(work())
+
+
+def test_when_the_job_ends_everybody_is_gone(houses):
+    async def work():
+        service = houses.service()
+        async with bridged(houses, service) as (_, seat, *_, ended):
+            seat.cancel()
+            await ended.wait()
+            said = await service.predict(houses.ids("bank"), budget_s=LONG_S)
+            assert {each.took_part for each in said} == {("bank",)}
+
+    play(work())
+
+
+def test_a_stranger_and_nonsense_are_shown_out(houses):
+    async def work():
+        service = houses.service()
+        async with bridged(houses, service):
+            where = json.loads((houses.sites["bank"].folder / "serve.json").read_text())["socket"]
+            for session, data in (("two", b""), ("one", b""), ("", b"GET / HTTP/1.1\r\n\r\n" * 9)):
+                reader, writer = await asyncio.open_unix_connection(where)
+                if session:
+                    Frames(reader, writer, session).put("bank", "bank", OPEN, text(session))
+                writer.write(data)
+                assert await reader.read() == b""
+                writer.close()
+            assert len(service.links) == 1
+            assert len(service.there()) == 2
+
+    play(work())
+
+
+def test_one_service_stands_beside_a_kit(houses):
+    async def work():
+        async with bridged(houses, houses.service()):
+            other = Bridge(houses.sites["bank"].folder, "bank", None)
+            with pytest.raises(ConfigError, match=r"a prediction service runs beside .* already; stop it first"):
+                await other.open()
+
+    play(work())
+
+
+def test_a_seat_without_a_service_says_so(houses, tmp_path):
+    site = houses.sites["bank"]
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    (folder / "model.json").write_text((site.folder / "model.json").read_text())
+    (folder / "serve.json").write_text('{"socket": "nowhere"}')
+    with pytest.raises(ConfigError, match="no prediction service listens beside"):
+        play(relay(folder, inproc.Hub(("bank",)).channel("bank"), "one"))

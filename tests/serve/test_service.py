@@ -1,0 +1,429 @@
+"""Ids in, answers with their provenance out: from whoever is there, whatever the others do."""
+
+import asyncio
+import time
+from dataclasses import replace
+
+import polars as pl
+import pytest
+import torch
+
+from anyparty.config import Config
+from anyparty.errors import ModelError, PredictionError
+from anyparty.serve import ask as asking
+from anyparty.serve import service as service_module
+from anyparty.serve.breaker import Breaker
+from anyparty.serve.home import serve_at_home
+from anyparty.serve.kept import open_kept
+from anyparty.serve.lanes import NUMBER
+from tests.run.test_house import run, settings, world
+from tests.serve.houses import LONG_S, SHORT_S, Door, Houses, serving
+
+METHODS = {
+    "laser": {},
+    "standard": {"name": "standard"},
+    "ensemble": {"name": "ensemble"},
+    "combinatorial": {"name": "combinatorial"},
+    "plug": {"name": "plug"},
+    "local": {"name": "local"},
+}
+
+
+@pytest.fixture(scope="module")
+def houses(tmp_path_factory):
+    return Houses.trained(tmp_path_factory.mktemp("houses"))
+
+
+def play(work):
+    return asyncio.run(asyncio.wait_for(work, LONG_S))
+
+
+def numbers(answers):
+    return {each.id: each.probabilities for each in answers}
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(
+        (p is None and q is None) or (p is not None and q is not None and p == pytest.approx(q, abs=1e-5))
+        for p, q in ((one[name], other[name]) for name in one)
+    )
+
+
+async def answered(houses, ids, budget_s=LONG_S, parties=None, service=None, **how):
+    service = service or houses.service()
+    async with serving(houses, service, **how):
+        return await service.predict(ids, parties, budget_s=budget_s)
+
+
+def without(houses, *absent, ids=None):
+    """What is right where these parties are absent."""
+    ids = ids or houses.ids("bank")
+    parties = [name for name in ("bank", "shop", "clinic") if name not in absent]
+    return numbers(play(answered(houses, ids, parties=parties)))
+
+
+# ---- everybody is there
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_numbers_are_those_of_the_model(tmp_path, name):
+    houses = Houses.trained(tmp_path / "houses", **METHODS[name])
+    said = play(answered(houses, houses.ids("bank")))
+    model = houses.model(tmp_path / "model")
+    tables = {name: site.table for name, site in houses.sites.items()}
+    frame = model.predict(tables).frame().filter(pl.col("id").is_in(houses.ids("bank")))
+    expected = {row["id"]: row for row in frame.iter_rows(named=True)}
+    assert len(said) == len(expected) == 48
+    for each in said:
+        row = expected[each.id]
+        if name == "ensemble" and row["parties"].count(" ") == 1:
+            continue  # two voters may be of two minds: lots are drawn by keys, which private alignment makes anew
+        assert " ".join(each.took_part) == (row["parties"] or "")
+        assert each.prediction == row["prediction"]
+        if each.probabilities is None:
+            assert row["p(0)"] is None
+            assert each.reason == row["reason"]
+        else:
+            assert each.probabilities == pytest.approx({"0": row["p(0)"], "1": row["p(1)"]}, abs=1e-6)
+        assert each.silent == {}
+        assert each.aligned
+
+
+def test_hosts_that_are_not_the_active_party_answer_too(tmp_path):
+    """Heads at every label holder: embeddings also cross between passive parties, and outputs come back."""
+    sites = world(tmp_path / "houses", n=60)
+    shop = pl.read_csv(sites["shop"].table).with_columns(y=pl.Series([0, 1] * 24))
+    shop.write_csv(sites["shop"].table)
+    values = settings(epochs=2).model_dump(exclude_none=True)
+    values["parties"]["shop"]["label"] = "y"
+    values["method"] = {"embedding": 8, "hosting": "labelers"}
+    run(sites, Config.of(values))
+    houses = Houses(sites)
+    said = play(answered(houses, houses.ids("bank")))
+    frame = houses.model(tmp_path / "model").predict({name: site.table for name, site in sites.items()}).frame()
+    expected = {row["id"]: row["p(1)"] for row in frame.iter_rows(named=True)}
+    for each in said:
+        assert each.probabilities["1"] == pytest.approx(expected[each.id], abs=1e-6)
+    assert any("shop" in each.took_part for each in said)
+
+
+def test_an_id_is_compared_as_tables_compare_it(houses):
+    first, second, *_ = houses.ids("bank")
+    said = play(answered(houses, [second, f" {first} ", "nobody", "", second]))
+    assert [each.id for each in said] == [second, f" {first} ", "nobody", "", second]
+    assert [each.prediction is None for each in said] == [False, False, True, True, False]
+    assert said[2].reason == "'bank', which is asked, has no row with this id"
+    assert said[0] == said[4]
+
+
+def test_many_ids_are_asked_for_in_turns(houses, monkeypatch):
+    whole = without(houses)
+    monkeypatch.setattr(service_module, "MOST_ROWS", 7)
+    assert same(without(houses), whole)
+
+
+def test_who_may_take_part_is_the_callers_choice(houses):
+    said = play(answered(houses, houses.ids("bank"), parties=["shop"]))
+    assert {each.took_part for each in said} == {("shop",), ()}
+    assert all((each.prediction is None) == (each.took_part == ()) for each in said)
+    with pytest.raises(PredictionError, match="the model has no party 'shopp' with columns; did you mean 'shop'"):
+        play(answered(houses, ["a"], parties=["shopp"]))
+    with pytest.raises(PredictionError, match="'parties' is empty"):
+        play(answered(houses, ["a"], parties=[]))
+
+
+def test_requests_that_overlap_do_not_mix(houses):
+    """Twenty requests at once; each party answers them in an order of its own."""
+
+    class Shuffled(Door):
+        async def send(self, to, tag, tensors):
+            if NUMBER in tensors and tag != asking.HELLO:
+                for _ in range(int(tensors[NUMBER]) * 7919 % 13):
+                    await asyncio.sleep(0)
+            await self.channel.send(to, tag, tensors)
+
+    async def many():
+        service = houses.service()
+        async with serving(houses, service, {"shop": Shuffled, "clinic": Shuffled}):
+            return await asyncio.gather(*(service.predict([name], budget_s=LONG_S) for name in ids))
+
+    ids = houses.ids("bank")[:20]
+    assert same({each.id: each.probabilities for (each,) in play(many())}, without(houses, ids=ids))
+
+
+# ---- somebody is not
+
+
+def test_with_nobody_else_the_own_block_answers_at_once(houses):
+    began = time.monotonic()
+    said = asyncio.run(houses.service().predict(houses.ids("bank"), budget_s=LONG_S))
+    assert time.monotonic() - began < LONG_S / 2
+    assert {each.took_part for each in said} == {("bank",)}
+    assert {each.silent.get("shop") for each in said} == {"it is not connected", None}
+    assert all(set(each.silent) == set(each.asked) - {"bank"} for each in said)
+    assert same(numbers(said), without(houses, "shop", "clinic"))
+
+
+def test_a_party_that_is_late_is_left_out_and_its_answer_disturbs_nobody(houses):
+    async def late():
+        service, doors = houses.service(), {}
+
+        def door(net):
+            doors[net.me] = Door(net)
+            return doors[net.me]
+
+        async with serving(houses, service, {"shop": door}) as link:
+            first = await service.predict(ids, budget_s=SHORT_S)
+            doors["shop"].opened.set()
+            second = await service.predict(ids, budget_s=LONG_S)
+            return first, second, link.lanes.late
+
+    ids = houses.ids("bank")
+    first, second, dropped = play(late())
+    assert {each.silent["shop"] for each in first if each.silent} == {"it did not answer within 50 ms"}
+    assert same(numbers(first), without(houses, "shop"))
+    assert same(numbers(second), without(houses))
+    assert not any(each.silent for each in second)
+    assert dropped == {"shop": 1}
+
+
+def test_a_party_that_hangs_is_not_waited_for_for_ever(houses):
+    async def hanging():
+        service, doors = houses.service(), {}
+        service.breaker = Breaker(after=3, every_s=0.0)
+
+        def door(net):
+            doors[net.me] = Door(net)
+            return doors[net.me]
+
+        async with serving(houses, service, {"shop": door}):
+            for _ in range(3):
+                await service.predict(ids, budget_s=SHORT_S)
+            fourth = await service.predict(ids, budget_s=LONG_S)  # nobody waits: it would be for a minute
+            doors["shop"].opened.set()
+            while not service.breaker.waits("shop"):
+                await asyncio.sleep(0.001)
+            return fourth, await service.predict(ids, budget_s=LONG_S)
+
+    ids = houses.ids("bank")
+    fourth, fifth = play(hanging())
+    assert {each.silent["shop"][:29] for each in fourth if each.silent} == {"it missed its last 3 requests"}
+    assert same(numbers(fourth), without(houses, "shop"))
+    assert same(numbers(fifth), without(houses))
+
+
+def test_a_party_that_dies_is_named(houses):
+    async def dying():
+        service, nets = houses.service(), {}
+
+        def kept(net):
+            nets[net.me] = net
+            return net
+
+        async with serving(houses, service, {"clinic": kept}):
+            first = await service.predict(ids, budget_s=LONG_S)
+            await nets["clinic"].close()
+            await asyncio.sleep(0)
+            return first, await service.predict(ids, budget_s=LONG_S), service.there()
+
+    ids = houses.ids("bank")
+    first, second, there = play(dying())
+    assert not any(each.silent for each in first)
+    assert {each.silent["clinic"] for each in second if each.silent} == {"it left while 'bank' waited for 'embedding'"}
+    assert same(numbers(second), without(houses, "clinic"))
+    assert there == {"shop"}
+
+
+def test_a_party_dies_while_it_is_waited_for(houses):
+    async def dying():
+        service, doors = houses.service(), {}
+
+        def door(net):
+            doors[net.me] = Door(net)
+            return doors[net.me]
+
+        async with serving(houses, service, {"clinic": door}):
+            asked = asyncio.create_task(service.predict(ids, budget_s=LONG_S))
+            await asyncio.sleep(SHORT_S)
+            await doors["clinic"].channel.close()
+            return await asked
+
+    ids = houses.ids("bank")
+    assert same(numbers(play(dying())), without(houses, "clinic"))
+
+
+def test_a_method_that_cannot_do_without_a_party_gives_no_number_and_a_reason(houses):
+    """Not an error: whoever asks hears which party it takes."""
+
+    class Needs:
+        can = houses.service().kept.method.can
+
+        async def predict(self, net, state, rows, batch, asked):
+            return await net.recv("shop", "embedding", {})
+
+    service = houses.service()
+    service.kept = replace(service.kept, method=Needs())
+    (said,) = asyncio.run(service.predict(houses.ids("bank")[:1], budget_s=LONG_S))
+    assert said.prediction is None
+    assert said.reason == "party 'shop' is gone: it is not connected"
+    assert said.predictor == "LASER-VFL"
+
+
+# ---- somebody lies
+
+
+class Lying(Door):
+    """What a party sends is replaced."""
+
+    def __init__(self, channel, lie):
+        super().__init__(channel)
+        self.lie = lie
+
+    async def send(self, to, tag, tensors):
+        for each in self.lie(tensors) if tag == "embedding" else [tensors]:
+            await self.channel.send(to, tag, each)
+
+
+LIES = {
+    "another shape": (lambda t: [t | {"h": t["h"][:, :3]}], "should be torch.float32"),
+    "more rows": (lambda t: [t | {"h": torch.cat([t["h"], t["h"]])}], "should be torch.float32"),
+    "not a number": (lambda t: [t | {"h": t["h"] * float("nan")}], "holds NaN or infinity"),
+    "another tensor": (lambda t: [{"secret": t["h"], NUMBER: t[NUMBER]}], "expected tensors ['h']"),
+    "no number": (lambda t: [{"h": t["h"]}], "it did not answer within 50 ms"),
+    "a number of another kind": (lambda t: [t | {NUMBER: t[NUMBER].float()}], "it did not answer within 50 ms"),
+    "a request to come": (lambda t: [t | {NUMBER: t[NUMBER] + 1}], "it did not answer within 50 ms"),
+    "a request that never was": (lambda t: [t | {NUMBER: -t[NUMBER] - 7}], "it did not answer within 50 ms"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_a_party_sends_wrongly_is_refused_and_the_others_answer(houses, lie):
+    async def lied():
+        service = houses.service()
+        async with serving(houses, service, {"shop": lambda net: Lying(net, LIES[lie][0])}):
+            return [await service.predict(ids, budget_s=budget_s) for _ in range(2)]
+
+    ids = houses.ids("bank")
+    budget_s = SHORT_S if "did not answer" in LIES[lie][1] else LONG_S  # what is dropped is waited for in vain
+    for said in play(lied()):
+        reasons = {each.silent["shop"] for each in said if each.silent}
+        assert len(reasons) == 1
+        assert LIES[lie][1] in reasons.pop()
+        assert same(numbers(said), without(houses, "shop"))
+
+
+def test_a_flood_of_answers_changes_nothing(houses):
+    async def flooded():
+        service = houses.service()
+        flood = {"shop": lambda net: Lying(net, lambda t: [t] * 50)}
+        async with serving(houses, service, flood) as link:
+            said = [await service.predict(ids, budget_s=LONG_S) for _ in range(3)]
+            assert not link.lanes.busy
+            return said
+
+    ids = houses.ids("bank")
+    assert all(same(numbers(each), without(houses)) for each in play(flooded()))
+
+
+def test_a_party_with_another_alignment_or_model_is_refused(houses, tmp_path):
+    other = Houses.trained(tmp_path / "other", embedding=4)
+
+    async def mixed():
+        service = houses.service()
+        mixture = Houses({**houses.sites, "shop": other.sites["shop"]})
+        async with serving(mixture, service) as link:
+            return await service.predict(ids, budget_s=LONG_S), link.why_not("shop")
+
+    ids = houses.ids("bank")
+    said, why = play(mixed())
+    assert why == "it serves with another alignment and model than 'bank'"
+    assert {each.silent["shop"] for each in said if each.silent} == {why}
+    assert same(numbers(said), without(houses, "shop"))
+
+
+def test_an_active_party_that_asks_for_what_is_not_there_is_refused(houses):
+    async def asked_wrongly():
+        service = houses.service()
+        async with serving(houses, service) as link:
+            for rows in (torch.tensor([10**6]), torch.tensor([-2]), torch.zeros(asking.MOST_ROWS + 1).long()):
+                ask = asking.Ask(number=10**6, rows=rows, asked=("shop",), within_s=1.0)
+                await link.ask(ask, ["shop"])
+            return await service.predict(ids, budget_s=LONG_S)
+
+    ids = houses.ids("bank")
+    assert same(numbers(play(asked_wrongly())), without(houses))
+
+
+# ---- tables that have changed
+
+
+def test_a_new_customer_is_answered_from_the_own_block(houses, tmp_path):
+    site = houses.sites["bank"]
+    table = pl.read_csv(site.table)
+    new = table.head(3).with_columns(id=pl.Series(["new 1", "new 2", "new 3"]))
+    pl.concat([table, new]).write_csv(tmp_path / "bank.csv")
+    grown = Houses({**houses.sites, "bank": replace(site, table=tmp_path / "bank.csv")})
+    ids = [*houses.ids("bank"), "new 1", "new 2", "new 3"]
+    said = play(answered(grown, ids))
+    assert same(numbers(said[:-3]), without(houses))
+    alone = without(houses, "shop", "clinic", ids=ids[:3])
+    assert [each.probabilities for each in said[-3:]] == [pytest.approx(alone[name], abs=1e-6) for name in ids[:3]]
+    assert {(each.took_part, each.asked, each.aligned) for each in said[-3:]} == {(("bank",), ("bank",), False)}
+
+
+def test_a_table_whose_rows_changed_is_not_the_one_that_was_aligned(houses, tmp_path):
+    site = houses.sites["shop"]
+    pl.read_csv(site.table).reverse().write_csv(tmp_path / "shop.csv")
+    _, table, alignment = open_kept(replace(site, table=tmp_path / "shop.csv"))
+    assert not alignment.fits(table)
+
+    class Net:
+        me = "shop"
+
+    with pytest.raises(ModelError, match=r"shop.csv is not the table that was aligned .* train again"):
+        asyncio.run(serve_at_home(replace(site, table=tmp_path / "shop.csv"), settings(), Net(), session="a"))
+
+
+# ---- what crosses
+
+
+def test_nothing_that_crosses_holds_an_id(houses):
+    seen = []
+
+    class Ear(Door):
+        async def send(self, to, tag, tensors):
+            seen.append((tag, tensors))
+            await self.channel.send(to, tag, tensors)
+
+    play(answered(houses, houses.ids("bank"), wrap={"shop": Ear, "clinic": Ear}, channel=Ear))
+    assert {tag for tag, _ in seen} == {asking.HELLO, asking.ASK, "embedding"}
+    for _, tensors in seen:
+        for tensor in tensors.values():
+            assert b"person" not in tensor.contiguous().view(torch.uint8).numpy().tobytes()
+
+
+# ---- whom to wait for
+
+
+def test_the_breaker_opens_and_closes():
+    breaker = Breaker(after=2, every_s=1.0)
+    assert breaker.waits("shop")
+    breaker.missed("shop")
+    breaker.answered("shop")
+    breaker.missed("shop")
+    assert breaker.waits("shop")
+    breaker.missed("shop")
+    assert not breaker.waits("shop")
+    assert breaker.waits("clinic")
+    assert breaker.probes("shop", 10.0)
+    breaker.probe("shop", 7, 10.0, until=10.1)
+    assert not breaker.probes("shop", 10.5)
+    breaker.heard("shop", 6, 10.05)  # an answer to another request
+    breaker.heard("shop", 7, 10.2)  # too late
+    assert not breaker.waits("shop")
+    assert breaker.probes("shop", 11.0)
+    breaker.probe("shop", 8, 11.0, until=11.1)
+    breaker.heard("shop", 8, 11.05)
+    assert breaker.waits("shop")
+    breaker.missed("shop")  # one miss, and nobody waits again
+    assert not breaker.waits("shop")
