@@ -32,7 +32,8 @@ test: $(READY)
 	$(BIN)/pytest -n $(JOBS) -m "not slow and not net"
 
 test-slow: $(READY)
-	$(BIN)/pytest -m "slow or net"
+	$(BIN)/pytest -n $(JOBS) -m "slow and not net"
+	$(BIN)/pytest -m net
 
 test-all: test test-slow
 

@@ -124,6 +124,7 @@ def work(dataset: str, repeats: int, epochs: int) -> Iterator[tuple[str, str, in
 def main(dataset: str, *, repeats: int, quick: bool, jobs: int) -> None:
     """Score everything, and write the page."""
     page = Page(f"apc_{dataset}", f"APC-VFL, figure 5: {dataset}", quick)
+    page.say(f"In full: `python -m benchmarks.apc {dataset} --repeats {repeats}`; runs done before are not done again.")
     asked = list(dict.fromkeys(work(dataset, repeats, 5 if quick else SETTINGS["train"]["epochs"])))
     found = dict(zip(asked, Parallel(n_jobs=jobs)(delayed(score)(*each) for each in asked), strict=True))
     _scores(page, dataset, found, repeats)

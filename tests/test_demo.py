@@ -6,10 +6,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from anyparty import METHODS, Federation, config
+from anyparty import Federation, config
 from anyparty.demo import data, run, show
 from anyparty.demo.study import Score, Study
 from anyparty.errors import ConfigError
+from anyparty.methods.table import SPLIT
 
 from .conftest import Call
 
@@ -85,7 +86,7 @@ def test_a_small_demo(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatc
     study = run(tmp_path / "demo", seeds=1, jobs=1)
     assert study.rows == 171
     assert study.counts == [3, 2, 1]
-    assert {score.method for score in study.scores} == set(METHODS)
+    assert {score.method for score in study.scores} == set(SPLIT)
     assert {"accuracy.csv", "accuracy.png", "accuracy.svg"} <= {path.name for path in (tmp_path / "demo").iterdir()}
     standard = [score for score in study.scores if score.method == "standard"]
     assert [score.coverage for score in standard] == [1, 0, 0]
@@ -93,7 +94,7 @@ def test_a_small_demo(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_table_says_where_laser_is_below() -> None:
-    accuracy = dict.fromkeys(METHODS, 0.9) | {"plug": 0.95, "laser": 0.92}
+    accuracy = dict.fromkeys(SPLIT, 0.9) | {"plug": 0.95, "laser": 0.92}
     scores = [
         Score(method=name, seed=seed, present=n, accuracy=value if n == 2 else 0.9, coverage=1.0)
         for name, value in accuracy.items()

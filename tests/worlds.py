@@ -132,6 +132,17 @@ def world(
     return World(roster=roster, task=task, x=x, y=y, observed=observed, labeled=labeled, rows=rows)
 
 
+def given(x: dict[str, Tensor], y: Tensor, observed: Tensor, labeled: Tensor | None = None) -> World:
+    """The world of these classes ``y`` and cells, labels at the first party."""
+    roster, generator = roster_of(len(x)), torch.Generator().manual_seed(0)
+    task = Task(kind="classification", classes=tuple(f"class {c}" for c in range(int(y.max()) + 1)))
+    labeled = torch.ones(len(y), dtype=torch.bool) if labeled is None else labeled
+    rows = {
+        name: _rows(name, roster, x, y, observed, labeled, garbage=False, generator=generator) for name in roster.names
+    }
+    return World(roster=roster, task=task, x=x, y=y, observed=observed, labeled=labeled, rows=rows)
+
+
 def _rows(
     name: str, roster: Roster, x: dict[str, Tensor], y: Tensor, observed: Tensor, labeled: Tensor, *,
     garbage: bool, generator: torch.Generator,

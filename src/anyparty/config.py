@@ -4,6 +4,8 @@
 [parties.NAME]          table, and whatever is this party's own: column types, encoder, optimizer
 [encoder] [optimizer]   for all parties that name none of their own
 [method]                name, and the method's parameters
+[schedule]              when parties step: name, and the schedule's parameters
+[clock]                 how long things take, in time units, for a schedule
 [train]                 epochs, batches, splits, when to stop
 [run]                   the folder for results
 """
@@ -196,6 +198,22 @@ class MethodSettings(BaseModel):
         }
 
 
+class ScheduleSettings(MethodSettings):
+    """A schedule's name; everything else in the group is a parameter of that schedule."""
+
+    name: str
+
+
+class ClockSettings(Settings):
+    """See ``anyparty.schedules.clock.Clock``; ``trace`` is a CSV file with a column of CPU use for each party."""
+
+    iteration: float | dict[str, float] = 1.0
+    latency: float = 1.0
+    timeout: float = 10.0
+    use: dict[str, tuple[float, ...]] = {}
+    trace: Path | None = None
+
+
 class RunSettings(Settings):
     """Where results go."""
 
@@ -210,6 +228,8 @@ class Config(Settings):
     encoder: Encoder = Encoder()
     optimizer: OptimizerSettings = OptimizerSettings()
     method: MethodSettings = MethodSettings()
+    schedule: ScheduleSettings | None = None
+    clock: ClockSettings | None = None
     train: TrainSettings = TrainSettings()
     run: RunSettings = RunSettings()
 
@@ -282,7 +302,10 @@ def _with_paths(config: Config, folder: Path) -> Config:
         for name, party in config.parties.items()
     }
     run = config.run if config.run.folder is None else RunSettings(folder=folder / config.run.folder)
-    return config.model_copy(update={"parties": parties, "run": run})
+    clock = config.clock
+    if clock is not None and clock.trace is not None:
+        clock = clock.model_copy(update={"trace": folder / clock.trace})
+    return config.model_copy(update={"parties": parties, "run": run, "clock": clock})
 
 
 def _explain(error: ValidationError, model: type[BaseModel]) -> str:
@@ -305,7 +328,7 @@ def _known(model: type[BaseModel], where: Sequence[int | str]) -> list[str]:
     """Return the keys of the group at ``where``."""
     groups: dict[str, type[BaseModel]] = {
         "federation": FederationSettings, "encoder": Encoder, "optimizer": OptimizerSettings,
-        "train": TrainSettings, "run": RunSettings,
+        "train": TrainSettings, "run": RunSettings, "clock": ClockSettings,
     }  # fmt: skip
     for part in where:
         model = PartySettings if model is Config and part == "parties" else groups.get(str(part), model)

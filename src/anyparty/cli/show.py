@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import Field, fields
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from anyparty.errors import ConfigError
-from anyparty.methods.split import Split
-from anyparty.methods.table import METHODS, method
+from anyparty.methods.table import METHODS, method, parameters_of
 from anyparty.predictions import Predictions, members, patterns
 from anyparty.terms import Capabilities
 
@@ -116,7 +115,7 @@ def one_method(name: str) -> RenderableType:
     ):  # fmt: skip
         about.add_row(what, value)
     parameters = Table("parameter", "default", "meaning", title="In the settings, under method", title_justify="left")
-    for of in (METHODS[name], Split):
+    for of in parameters_of(name):
         meanings = _meanings(of)
         for field in _settable(of):
             parameters.add_row(field.name, _default(field), Text(meanings.get(field.name, "")))
@@ -137,18 +136,18 @@ def _most(can: Capabilities) -> str:
 
 def _settable(of: Any) -> list[Field[Any]]:
     """Return the fields that settings can hold: not the rule itself, nor a user's own function."""
-    return [field for field in fields(of) if field.repr and field.name not in {"rule", "make_head"}]
+    return [field for field in fields(of) if field.repr and field.name not in {"rule", "make_head", "make_decoder"}]
 
 
 def _default(field: Field[Any]) -> str:
-    value = field.default
+    value = field.default if field.default_factory is MISSING else field.default_factory()
     if isinstance(value, bool):
         return str(value).lower()
     return str(list(value)) if isinstance(value, tuple) else str(value)
 
 
 def _meanings(of: Any) -> dict[str, str]:
-    """Return what a class's docstring says of each of its attributes."""
-    _, _, listed = (inspect.getdoc(of) or "").partition("Attributes:\n")
-    found = re.findall(r"^    (\w+): (.+(?:\n {8,}.+)*)", listed, flags=re.MULTILINE)
+    """Return what the docstrings of a class and of those it stands on say of each of its attributes."""
+    listed = [inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")[2] for one in inspect.getmro(of)]
+    found = re.findall(r"^    (\w+): (.+(?:\n {8,}.+)*)", "\n".join(listed), flags=re.MULTILINE)
     return {name: re.sub(r"\s+", " ", text) for name, text in found}

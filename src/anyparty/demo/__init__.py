@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from anyparty import config
 from anyparty.demo import data, show
 from anyparty.demo.study import Score, Study, compare, title
-from anyparty.methods.table import METHODS
+from anyparty.methods.table import SPLIT
 from anyparty.run.federation import Federation
 
 
@@ -63,7 +63,7 @@ def _compared(settings: config.Config, seeds: int, jobs: int, console: Console) 
     columns = (TextColumn("training {task.description:<13}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     scores: list[Score] = []
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=seeds * len(METHODS))
+        task = bar.add_task("", total=seeds * len(SPLIT))
         for each in compare(settings, seeds, jobs):
             scores += each
             bar.update(task, advance=1, description=title(each[0].method))

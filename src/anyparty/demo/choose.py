@@ -16,7 +16,7 @@ from joblib import Parallel, delayed, parallel_config
 
 from anyparty import config
 from anyparty.demo import data
-from anyparty.methods.table import METHODS
+from anyparty.methods.table import SPLIT
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.federation import Federation
@@ -33,7 +33,7 @@ def validation_loss(federation: Federation, rate: float, hidden: tuple[int, ...]
         federation.train(
             name, parameters={"embedding": width}, encoder=MLP(hidden=hidden), optimizer=Optimizer(lr=rate), seed=seed
         )
-        for name in METHODS
+        for name in SPLIT
         for seed in range(SEEDS)
     ]
     losses = [model.history[model.best_epoch]["validation"]["log_loss"] for model in models]

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from anyparty.demo.data import LEAD
 from anyparty.demo.study import Study, title
-from anyparty.methods.table import METHODS
+from anyparty.methods.table import SPLIT
 
 NONE = "–"
 
@@ -23,7 +23,7 @@ def table(study: Study) -> RenderableType:
     shown = Table("method", title="Test accuracy, %", title_justify="left")
     for present in study.counts:
         shown.add_column(_present(present), justify="right")
-    for name in METHODS:
+    for name in SPLIT:
         cells = ((_cell(*study.of(name, n)), not study.above(n, name)) for n in study.counts)
         shown.add_row(title(name), *(Text(cell, style="bold" if best and cell != NONE else "") for cell, best in cells))
     return Group(shown, *map(Text, (caption(study), "", *verdicts(study))))
@@ -67,8 +67,8 @@ def plot(study: Study, kind: str) -> bytes:
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     axes = figure.subplots()
     places = range(len(study.counts))
-    for m, name in enumerate(METHODS):
-        shift = (m - (len(METHODS) - 1) / 2) * 0.07
+    for m, name in enumerate(SPLIT):
+        shift = (m - (len(SPLIT) - 1) / 2) * 0.07
         means, spreads = zip(*(study.of(name, n) for n in study.counts), strict=True)
         laser = name == "laser"
         axes.errorbar(

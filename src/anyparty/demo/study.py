@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from anyparty.config import Config
 from anyparty.demo import data
-from anyparty.methods.table import METHODS, method
+from anyparty.methods.table import SPLIT, method
 from anyparty.run.federation import Federation
 from anyparty.run.model import Model
 
@@ -67,7 +67,7 @@ class Study:
         The error is that of differences between two methods under the same seed, which draws the same gaps for both.
         """
         mine = self.accuracies(name, present)
-        gaps = {other: self.accuracies(other, present) - mine for other in METHODS if other != name}
+        gaps = {other: self.accuracies(other, present) - mine for other in SPLIT if other != name}
         return [
             (other, float(gap.mean()), _spread(gap) / math.sqrt(len(gap)))
             for other, gap in gaps.items()
@@ -85,7 +85,7 @@ def _spread(values: NDArray[np.float64]) -> float:
 
 def compare(settings: Config, seeds: int, jobs: int) -> Iterator[list[Score]]:
     """Train every method with every seed, ``jobs`` at a time; yield each run's scores as it ends."""
-    work = [delayed(one)(settings, name, seed) for seed in range(seeds) for name in METHODS]
+    work = [delayed(one)(settings, name, seed) for seed in range(seeds) for name in SPLIT]
     with parallel_config(backend="loky", inner_max_num_threads=1):  # the networks are tiny: threads would wait
         yield from Parallel(n_jobs=jobs, return_as="generator")(work)
 

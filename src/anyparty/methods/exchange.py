@@ -8,7 +8,7 @@ Letters   B rows of the batch, B_k those that party k holds, K parties with colu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -32,12 +32,14 @@ class Gathered:
         parts: by party: its rows in the batch [B_k] and their embeddings [B_k, H].
         observed: [B, K] bool, without parties that were lost.
         silent: parties that were asked and did not answer.
+        late: whether parties have rows of the batch that take no part in it, by their schedule.
 
     """
 
     observed: Tensor
     parts: dict[str, Part] = field(default_factory=dict)
     silent: list[str] = field(default_factory=list)
+    late: bool = False
 
     def scatter(self, roster: Roster) -> Tensor:
         """Return h [B, K, H], zero where not observed."""
@@ -74,6 +76,29 @@ class Wanted:
     width: tuple[int, ...]
 
 
+async def share(net: Channel, readers: Sequence[str], mine: Part | None) -> None:
+    """Send a party's embeddings of a batch to the hosts that read them."""
+    for host in readers:
+        if mine and host != net.me:
+            await net.send(host, "embedding", {"h": mine[1].detach()})
+
+
+async def share_gradients(net: Channel, gradients: Mapping[str, Tensor]) -> None:
+    """Send each party the derivative of the loss by its embeddings."""
+    for name, gradient in gradients.items():
+        if name != net.me:
+            await net.send(name, "gradient", {"g": gradient})
+
+
+async def gradients_of(net: Channel, readers: Sequence[str], h: Tensor) -> list[Tensor]:
+    """Wait for the derivatives by the embeddings ``h`` [B_k, H] from the hosts that read them."""
+    return [
+        (await net.recv(host, "gradient", {"g": Expect(tuple(h.shape))}))["g"].to(h.device)
+        for host in readers
+        if host != net.me
+    ]
+
+
 async def gather(net: Channel, seat: Seat, rows: Rows, batch: Batch, wanted: Wanted, mine: Part | None) -> Gathered:
     """Wait for the embeddings of a batch at a host; ``mine`` are its own."""
     assert rows.observed is not None
@@ -81,6 +106,7 @@ async def gather(net: Channel, seat: Seat, rows: Rows, batch: Batch, wanted: Wan
     for k, name in enumerate(seat.roster.blocks):
         if name not in wanted.asked:
             there.observed[:, k] = False
+    there.late = len(wanted.asked) < seat.roster.K and not torch.equal(there.observed, rows.observed[batch.rows])
     counts = there.observed.sum(dim=0).tolist()
     for k, name in enumerate(seat.roster.blocks):
         if not counts[k] or name not in wanted.read:

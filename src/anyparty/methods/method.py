@@ -6,7 +6,7 @@ drive one party's part by hand.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -124,6 +124,7 @@ class Stage:
         loss: each party trains for itself and nothing crosses: its own loss on validation rows, ``None`` if it holds
             none of them, by which it keeps weights and stops; no answers are scored.
         with_validation: whether it works on validation rows too, as a stage does that learns nothing from labels.
+        record: what the active party's record of an epoch says besides, such as the time on a schedule's clock.
 
     """
 
@@ -137,6 +138,7 @@ class Stage:
     parties: Literal["all", "active"] = "all"
     loss: Loss | None = None
     with_validation: bool = False
+    record: Callable[[State], Mapping[str, float]] | None = None
 
 
 class Method(Protocol):

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
-from anyparty.methods.exchange import Gathered, Wanted, gather, moment, outputs_of, predictions
+from anyparty.methods import exchange
+from anyparty.methods.exchange import Gathered, Part, Wanted, moment
 from anyparty.methods.fusion import Fusion, Given, Rule
 from anyparty.methods.method import Batch, Seat, Stage, State
 from anyparty.nets.mlp import MLP, Factory, build
@@ -29,7 +30,7 @@ from anyparty.nets.objective import answers
 from anyparty.nets.stacked import Heads, ModuleHeads, StackedMLP
 from anyparty.predictions import Predictions
 from anyparty.seeds import Seeds
-from anyparty.terms import Capabilities, Channel, Expect, Roster
+from anyparty.terms import Capabilities, Channel, Roster, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,8 @@ class Split:
                 state.modules["encoder"] = build(seat.encoder, seat.inputs, self.embedding, copies, party=seat.me)
             torch.manual_seed(seeds.number("heads", seat.me))
             if seat.me in self.hosts(seat.roster):
-                state.modules["heads"] = self._heads(seat)
+                assert seat.task is not None
+                state.modules["heads"] = self.heads(seat.roster, seat.me, seat.task)
         for name, module in state.modules.items():
             module.to(seat.device)
             parameters = [p for p in module.parameters() if p.requires_grad]
@@ -116,27 +118,30 @@ class Split:
         if self.rule.owners(roster) is not None and not self.hosts(roster)[roster.active]:
             raise ConfigError(f"the active party {roster.active!r} would host no head: use hosting='active'")
 
-    def _heads(self, seat: Seat) -> Heads:
-        assert seat.task is not None
-        count, width = self.rule.head(seat.roster, self.embedding)
-        if self.rule.owners(seat.roster) is not None:
-            count = len(self.hosts(seat.roster)[seat.me])
+    def heads(self, roster: Roster, host: str, task: Task) -> Heads:
+        """Make the heads of a host."""
+        count, width = self.rule.head(roster, self.embedding)
+        if self.rule.owners(roster) is not None:
+            count = len(self.hosts(roster)[host])
         if self.make_head is not None:
-            return ModuleHeads([self.make_head(width, seat.task.outputs) for _ in range(count)])
-        return StackedMLP(count, (width, *self.head_hidden, seat.task.outputs))
+            return ModuleHeads([self.make_head(width, task.outputs) for _ in range(count)])
+        return StackedMLP(count, (width, *self.head_hidden, task.outputs))
 
     def _fusion(self, state: State) -> Fusion:
-        seat, hosts = state.seat, self.hosts(state.seat.roster)
-        heads, blocks = state.modules["heads"], seat.roster.blocks
+        return self.fusion(state.seat, state.modules["heads"], state.seat.me)
+
+    def fusion(self, seat: Seat, heads: nn.Module, host: str) -> Fusion:
+        """Return what the ``heads`` of a host fuse with, at that host or at a party that has a copy of them."""
+        hosts, blocks = self.hosts(seat.roster), seat.roster.blocks
         assert isinstance(heads, StackedMLP | ModuleHeads)
         assert seat.task is not None
         everyone = [k for owners in hosts.values() for k in owners]
         return Fusion(
             heads=heads,
-            owners=torch.tensor(hosts[seat.me], dtype=torch.int64, device=seat.device),
+            owners=torch.tensor(hosts[host], dtype=torch.int64, device=seat.device),
             everyone=torch.tensor(everyone, dtype=torch.int64, device=seat.device),
             task=seat.task,
-            k=blocks.index(seat.me) if seat.me in blocks else -1,
+            k=blocks.index(host) if host in blocks else -1,
         )
 
     def _drawing(self, seat: Seat, batch: Batch, name: str) -> AbstractContextManager[None]:
@@ -166,53 +171,68 @@ class Split:
             PartyLost: a party left that the method cannot do without.
         """
         seat, hosts = state.seat, self.hosts(state.seat.roster)
-        with self._drawing(seat, batch, "encoder draws"):
-            mine = self._encode(state, rows, batch)
-        if mine and not math.isfinite(mine[1].detach().sum()) and not torch.isfinite(mine[1]).all():
-            raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {moment(batch)}: lower its "
-                           f"learning rate, or look for extreme values in its columns")  # fmt: skip
+        mine = self.encode(state, rows, batch)
         readers = self.readers(seat.roster, seat.me)
-        for host in readers:
-            if mine and host != seat.me:
-                await net.send(host, "embedding", {"h": mine[1].detach()})
+        await exchange.share(net, readers, mine)
         loss: float | None = None
         gradients: dict[str, Tensor] = {}
         if seat.me in hosts:
-            gathered = await gather(net, seat, rows, batch, self._wanted(seat, seat.roster.blocks), mine)
-            loss, gradients = self._fuse(state, rows, batch, gathered)
-            for name, gradient in gradients.items():
-                if name != seat.me:
-                    await net.send(name, "gradient", {"g": gradient})
+            loss, gradients = self.fuse(state, rows, batch, await self.gather(net, seat, rows, batch, mine))
+            await exchange.share_gradients(net, gradients)
             if "heads" in state.optimizers:
                 state.optimizers["heads"].step()
         if mine:
             await self._learn(net, state, readers, mine[1], gradients.get(seat.me))
         return loss
 
-    def _encode(self, state: State, rows: Rows, batch: Batch) -> tuple[Tensor, Tensor] | None:
-        """Return which rows of the batch a party has [B_k] and their embeddings [B_k, H]; ``None`` if it has none."""
+    def encode(self, state: State, rows: Rows, batch: Batch) -> Part | None:
+        """Return which rows of the batch a party has [B_k] and their embeddings [B_k, H]; ``None`` if it has none.
+
+        Raises:
+            Diverged: an embedding is not a number.
+        """
+        with self._drawing(state.seat, batch, "encoder draws"):
+            mine = self._encode(state, rows, batch)
+        if mine and not math.isfinite(mine[1].detach().sum()) and not torch.isfinite(mine[1]).all():
+            raise Diverged(f"party {state.seat.me!r}: its embeddings are no longer numbers at {moment(batch)}: lower "
+                           f"its learning rate, or look for extreme values in its columns")  # fmt: skip
+        return mine
+
+    async def gather(
+        self, net: Channel, seat: Seat, rows: Rows, batch: Batch, mine: Part | None, asked: Sequence[str] | None = None
+    ) -> Gathered:
+        """Wait at a host for the embeddings of a batch, of the parties ``asked`` alone where some are given."""
+        wanted = self._wanted(seat, seat.roster.blocks if asked is None else asked)
+        return await exchange.gather(net, seat, rows, batch, wanted, mine)
+
+    def _encode(self, state: State, rows: Rows, batch: Batch) -> Part | None:
         if rows.block is None:
             return None
         x, held = rows.block.take(batch.rows)
         if not len(held):
             return None
         h: Tensor = state.modules["encoder"](x)
-        width = self._width(state.seat.roster)
+        width = self.width(state.seat.roster)
         if h.shape != (len(held), *width):
             raise ConfigError(f"party {state.seat.me!r}: its encoder should give {[len(held), *width]}, "
                               f"it gives {list(h.shape)}")  # fmt: skip
         return held, h
 
-    def _width(self, roster: Roster) -> tuple[int, ...]:
+    def width(self, roster: Roster) -> tuple[int, ...]:
         """Return the shape of a row's embedding: (H,), or (copies, H)."""
         copies = self.rule.copies(roster)
         return (self.embedding,) if copies == 1 else (copies, self.embedding)
 
     def _wanted(self, seat: Seat, asked: Sequence[str]) -> Wanted:
-        return Wanted(asked=asked, read=self.read_by(seat.roster, seat.me), width=self._width(seat.roster))
+        return Wanted(asked=asked, read=self.read_by(seat.roster, seat.me), width=self.width(seat.roster))
 
-    def _fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float, dict[str, Tensor]]:
-        """Return the loss and its gradient by every part's embeddings; leave the heads' gradients in place."""
+    def fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float, dict[str, Tensor]]:
+        """Return the loss and its gradient by every part's embeddings; leave the heads' gradients in place.
+
+        Raises:
+            Diverged: the loss is not a number.
+            PartyLost: a party left that the method cannot do without.
+        """
         if there.silent and self.can.needs == "all":
             raise PartyLost(there.silent[0], f"{self.can.title} cannot train without it")
         assert rows.y is not None
@@ -221,17 +241,27 @@ class Split:
             state.optimizers["heads"].zero_grad()
         if not there.parts:
             return 0.0, {}
-        roster = state.seat.roster
+        y, known = rows.y[batch.rows], rows.labeled[batch.rows]
+        return self.derive(self._fusion(state), state.seat, batch, there, y, known)
+
+    def derive(
+        self, fusion: Fusion, seat: Seat, batch: Batch, there: Gathered, y: Tensor, known: Tensor
+    ) -> tuple[float, dict[str, Tensor]]:
+        """Return the loss of labels ``y`` [B], where ``known`` [B], and its gradient by every part's embeddings.
+
+        Raises:
+            Diverged: the loss is not a number.
+        """
+        roster = seat.roster
         embeddings = there.scatter(roster).requires_grad_()
-        h, observed, y = embeddings, there.observed, rows.y[batch.rows]
-        known = rows.labeled[batch.rows]
-        if there.silent or not known.all():
+        h, observed = embeddings, there.observed
+        if there.silent or there.late or not known.all():
             left = (known & self.rule.trains_on(roster, observed)).nonzero().squeeze(1)
             h, observed, y = h[left], observed[left], y[left]
         if not len(y):
             return 0.0, there.collect(roster, torch.zeros_like(embeddings))
-        with self._drawing(state.seat, batch, "head draws"):
-            loss = self.rule.loss(self._fusion(state), h, observed, y, batch)
+        with self._drawing(seat, batch, "head draws"):
+            loss = self.rule.loss(fusion, h, observed, y, batch)
         value = loss.item()
         if not math.isfinite(value):
             raise Diverged(f"the loss is {value} at {moment(batch)}: lower the learning rate, or look for extreme "
@@ -241,17 +271,18 @@ class Split:
         return value, there.collect(roster, torch.zeros_like(embeddings) if gradient is None else gradient)
 
     async def _learn(self, net: Channel, state: State, readers: Sequence[str], h: Tensor, own: Tensor | None) -> None:
-        """Sum the hosts' gradients (Algorithm 1 of LASER-VFL, line 8) and step."""
-        total = own
-        for host in readers:
-            if host != state.seat.me:
-                got = await net.recv(host, "gradient", {"g": Expect(tuple(h.shape))})
-                gradient = got["g"].to(state.seat.device)
-                total = gradient if total is None else total + gradient
+        theirs = await exchange.gradients_of(net, readers, h)
         if "encoder" in state.optimizers:
-            state.optimizers["encoder"].zero_grad()
-            h.backward(total)  # type: ignore[no-untyped-call]
+            self.backward(state, h, own, theirs)
             state.optimizers["encoder"].step()
+
+    def backward(self, state: State, h: Tensor, own: Tensor | None, theirs: Sequence[Tensor]) -> None:
+        """Sum the hosts' gradients (Algorithm 1 of LASER-VFL, line 8) and leave the encoder's own in place."""
+        total = own
+        for gradient in theirs:
+            total = gradient if total is None else total + gradient
+        state.optimizers["encoder"].zero_grad()
+        h.backward(total)  # type: ignore[no-untyped-call]
 
     # Prediction
 
@@ -267,7 +298,7 @@ class Split:
                 await net.send(host, "embedding", {"h": mine[1]})
         if seat.me not in hosts:
             return None
-        there = await gather(net, seat, rows, batch, self._wanted(seat, asked), mine)
+        there = await exchange.gather(net, seat, rows, batch, self._wanted(seat, asked), mine)
         with torch.no_grad():
             h = there.scatter(seat.roster) if there.parts else self._nothing(there, seat)
             outputs, valid = self.rule.outputs(self._fusion(state), h, there.observed)
@@ -277,7 +308,7 @@ class Split:
         return await self._answer(net, state, rows, batch, asked, there, (outputs, valid))
 
     def _nothing(self, there: Gathered, seat: Seat) -> Tensor:
-        return torch.zeros(*there.observed.shape, *self._width(seat.roster), device=seat.device)
+        return torch.zeros(*there.observed.shape, *self.width(seat.roster), device=seat.device)
 
     async def _answer(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str],
@@ -291,7 +322,7 @@ class Split:
             if host != seat.me:
                 owners.append(torch.tensor(ks, device=seat.device))
                 shape = (len(batch.rows), len(ks), seat.task.outputs)
-                outputs.append(await outputs_of(net, host, shape, there, seat.roster))
+                outputs.append(await exchange.outputs_of(net, host, shape, there, seat.roster))
                 valid.append(there.observed[:, owners[-1]] & (host not in there.silent))
         answer = self.rule.answer(
             Given(
@@ -299,4 +330,4 @@ class Split:
                 owners=torch.cat(owners), observed=there.observed, key=rows.key[batch.rows], k=fusion.k,
             )
         )  # fmt: skip
-        return predictions(answer, seat, asked, there, self.can.title)
+        return exchange.predictions(answer, seat, asked, there, self.can.title)

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from anyparty.errors import ConfigError, nearest
+from anyparty.methods.apc import Apc
 from anyparty.methods.combinatorial import Combinatorial
 from anyparty.methods.ensemble import Ensemble
+from anyparty.methods.false_vfl import FalseVFL1, FalseVFL2
+from anyparty.methods.fedhssl import FedHSSL
 from anyparty.methods.fusion import Rule
 from anyparty.methods.laser import Laser
 from anyparty.methods.local import Local
 from anyparty.methods.method import Method
 from anyparty.methods.plug import Plug
+from anyparty.methods.simsiam import Pretrained, SimSiam
 from anyparty.methods.split import Split
 from anyparty.methods.standard import Standard
+from anyparty.methods.vfedtrans import VFedTrans
 
-METHODS: dict[str, Callable[..., Rule]] = {
+SPLIT: dict[str, Callable[..., Rule]] = {
     "local": Local,
     "standard": Standard,
     "ensemble": Ensemble,
@@ -27,6 +32,22 @@ METHODS: dict[str, Callable[..., Rule]] = {
     "plug": Plug,
     "laser": Laser,
 }
+"""The family of split methods: rules."""
+
+METHODS: dict[str, Callable[..., Rule | Method]] = {
+    **SPLIT,
+    "apc": Apc,
+    "vfedtrans": VFedTrans,
+    "fedhssl": FedHSSL,
+    "false-vfl-1": FalseVFL1,
+    "false-vfl-2": FalseVFL2,
+}
+"""All methods."""
+
+
+def parameters_of(name: str) -> tuple[Any, ...]:
+    """Return the classes whose fields are the method's parameters: its own, and what it shares with its family."""
+    return (METHODS[name], Split, SimSiam) if name in SPLIT else (METHODS[name],)
 
 
 def method(name: str, **parameters: Any) -> Method:
@@ -40,16 +61,19 @@ def method(name: str, **parameters: Any) -> Method:
     """
     if name not in METHODS:
         raise ConfigError(f"no method {name!r}{nearest(name, METHODS)}")
-    rule = METHODS[name]
-    own = {field.name for field in fields(rule) if field.repr}  # type: ignore[arg-type]
-    shared = {field.name for field in fields(Split)} - {"rule"}
-    unknown = sorted(parameters.keys() - own - shared)
+    classes = parameters_of(name)
+    known = {field.name: of for of in reversed(classes) for field in fields(of) if field.repr and field.name != "rule"}
+    unknown = sorted(parameters.keys() - known.keys())
     if unknown:
-        raise ConfigError(f"method {name!r} has no parameter {unknown[0]!r}{nearest(unknown[0], own | shared)}")
-    hints = get_type_hints(Split) | get_type_hints(rule)
+        raise ConfigError(f"method {name!r} has no parameter {unknown[0]!r}{nearest(unknown[0], known)}")
+    hints = {key: hint for of in reversed(classes) for key, hint in get_type_hints(of).items()}
     values = {key: _of_type(hints[key], value, f"method {name!r}: {key}") for key, value in parameters.items()}
-    made = rule(**{key: value for key, value in values.items() if key in own})
-    return Split(rule=made, **{key: value for key, value in values.items() if key in shared})
+    own, *shared = ({key: value for key, value in values.items() if known[key] is of} for of in classes)
+    made = METHODS[name](**own)
+    if name not in SPLIT:
+        return cast("Method", made)
+    split, first = Split(rule=cast("Rule", made), **shared[0]), SimSiam(**shared[1])
+    return split if first.pretrain == "none" else Pretrained(first=first, method=split)
 
 
 def _of_type(hint: Any, value: Any, what: str) -> Any:

@@ -13,7 +13,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "elu": nn.ELU}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "elu": nn.ELU, "selu": nn.SELU, "sigmoid": nn.Sigmoid,
+}  # fmt: skip
 
 
 class StackedLinear(nn.Module):

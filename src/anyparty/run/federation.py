@@ -25,7 +25,7 @@ from anyparty.align import plain
 from anyparty.align.alignment import Alignment
 from anyparty.align.overlap import Overlap
 from anyparty.blocks.splits import split
-from anyparty.config import Config, MethodSettings, TrainSettings
+from anyparty.config import ClockSettings, Config, MethodSettings, TrainSettings
 from anyparty.errors import ConfigError, TableError, nearest
 from anyparty.methods.method import Method
 from anyparty.nets.mlp import Factory
@@ -174,6 +174,8 @@ class Federation:
         parameters: Mapping[str, Any] | None = None,
         encoder: Factory | Mapping[str, Factory] | None = None,
         optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
+        schedule: str | Mapping[str, Any] | None = None,
+        clock: Mapping[str, Any] | None = None,
         folder: Path | str | None = None,
         resume: bool = False,
         watch: Watch | None = None,
@@ -187,6 +189,8 @@ class Federation:
             parameters: of the named method.
             encoder: what makes the parties' networks, for all or by party.
             optimizer: what trains them, for all or by party.
+            schedule: when parties step: a name ("flex", "sync-min" ...), or a name with parameters, as in the settings.
+            clock: how long things take, for the schedule: iteration, latency, timeout ... as in the settings.
             folder: where checkpoints, the model and the record go; ``None`` keeps them in memory.
             resume: go on from the folder's checkpoints.
             watch: who is told of progress.
@@ -202,6 +206,11 @@ class Federation:
             config = config.model_copy(
                 update={"method": MethodSettings.model_validate({"name": method, **(parameters or {})})}
             )
+        if schedule is not None:
+            named = {"name": schedule} if isinstance(schedule, str) else schedule
+            config = config.model_copy(update={"schedule": Config.of({"schedule": named}, "train").schedule})
+        if clock is not None:
+            config = config.model_copy(update={"clock": ClockSettings.of(clock, "clock")})
         if settings:
             config = config.model_copy(
                 update={"train": TrainSettings.of(config.train.model_dump() | settings, "train")}

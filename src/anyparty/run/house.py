@@ -38,6 +38,7 @@ from anyparty.run.journal import Journal
 from anyparty.run.party import House, Known, Outcome, agreed_on, labeled_rows, take_part
 from anyparty.run.predict import predict_rows
 from anyparty.run.watch import Watch
+from anyparty.schedules.table import scheduled
 from anyparty.seeds import Seeds
 from anyparty.tables.table import Table, read_table
 from anyparty.terms import Channel, Declared, Expect, Party, Roster
@@ -107,7 +108,7 @@ class Home:
             site.table, party=site.party, id=(own and own.id) or config.federation.id, label=label,
             drop=own.drop if own else (), types=own.types if own else {},
         )  # fmt: skip
-        method = method_by_name(config.method.name, **config.method.parameters)
+        method = scheduled(method_by_name(config.method.name, **config.method.parameters), config)
         return cls(site, config, roster, table, method)
 
 

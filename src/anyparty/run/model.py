@@ -83,9 +83,7 @@ class Model:
             TableError: a table lacks a column that the model was trained on.
 
         """
-        asked = self._asked(tables, parties)
-        read = [self._read(name, tables[name], labels=False) for name in self.roster.names if name in tables]
-        rows, alignment = self._rows(read)
+        rows, alignment, asked = self.aligned(tables, parties)
         return self._answer(rows, alignment, torch.arange(alignment.n), asked, ledger)
 
     def predict_proba(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> np.ndarray[Any, Any]:
@@ -130,6 +128,23 @@ class Model:
         y, observed = lead.y.cpu()[wanted], lead.observed.cpu()[wanted]
         return metrics.evaluate(answered, y, None, observed, Seeds(self.seed))
 
+    def aligned(
+        self, tables: Mapping[str, Any], parties: Sequence[str] | None = None
+    ) -> tuple[dict[str, Rows], Alignment, list[str]]:
+        """Return each party's part of the rows of ``tables``, prepared as in training, who has which, and whom to ask.
+
+        Raises:
+            PredictionError, TableError: as ``predict``.
+        """
+        asked = self._asked(tables, parties)
+        read = [self._read(name, tables[name], labels=False) for name in self.roster.names if name in tables]
+        return *self._rows(read), asked
+
+    def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
+        """Let every party play ``part`` with what it keeps of the model; return what each returned."""
+        wrap = partial(_wrapped, roster=self.roster, method=self.method, ledger=ledger or Ledger())
+        return inproc.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
+
     def _asked(self, tables: Mapping[str, Any], parties: Sequence[str] | None) -> list[str]:
         for name in (*tables, *(parties or ())):
             if name not in self.roster.names:
@@ -162,12 +177,11 @@ class Model:
     def _answer(
         self, rows: dict[str, Rows], alignment: Alignment, wanted: torch.Tensor, asked: list[str], ledger: Ledger | None
     ) -> Predictions:
-        def part(name: str) -> Callable[[Channel], Any]:
-            member, seeds = self.members[name], Seeds(self.seed)
-            return lambda net: predict_rows(self.method, net, member.state, rows[name], wanted, asked, seeds)
+        def part(member: Member, net: Channel) -> Any:
+            own = rows[member.state.seat.me]
+            return predict_rows(self.method, net, member.state, own, wanted, asked, Seeds(self.seed))
 
-        wrap = partial(_wrapped, roster=self.roster, method=self.method, ledger=ledger or Ledger())
-        answered = inproc.play({name: part(name) for name in self.roster.names}, wrap)[self.roster.active]
+        answered = self.play(part, ledger)[self.roster.active]
         assert isinstance(answered, Predictions)
         ids = None if alignment.ids is None else tuple(alignment.ids.gather(wanted.numpy()).to_list())
         return replace(answered, ids=ids)

@@ -25,6 +25,7 @@ from anyparty.run.progress import Bar
 from anyparty.run.record import Record
 from anyparty.run.rows import row_keys
 from anyparty.run.watch import All, Watch
+from anyparty.schedules.table import scheduled
 from anyparty.terms import Channel
 from anyparty.wire import inproc
 from anyparty.wire.guard import Guarded
@@ -51,7 +52,8 @@ def train(
     if functions:
         raise ConfigError(f"method: {functions[0]} is a function, which no settings can hold; give the method itself, "
                           f"train(method({config.method.name!r}, {functions[0]}=...))")  # fmt: skip
-    made = method or method_by_name(config.method.name, **config.method.parameters)
+    plain = method or method_by_name(config.method.name, **config.method.parameters)
+    made = scheduled(plain, config)
     observed, key = torch.from_numpy(federation.observed), row_keys(federation.alignment)
     record = None if folder is None else Record.begin(folder, federation, config, resume=resume)
     ledger = Ledger() if record is None else record.ledger
@@ -87,7 +89,7 @@ def train(
     finally:
         if bar is not None:
             bar.close()
-    model = _model(federation, config, made, outcomes, ledger, named=method is None)
+    model = _model(federation, config, plain, outcomes, ledger, named=method is None)
     if record is not None:
         model.save(record.folder)
         record.finish(model)

@@ -189,7 +189,8 @@ async def _epoch(
             part.watch.on_batch_end(len(rows), loss)
         await asyncio.sleep(0)  # a party that waits for nobody hears Ctrl-C here
     seconds = time.perf_counter() - began
-    return {"stage": stage.name, "epoch": epoch + 1, "loss": total / max(seen, 1), "seconds": seconds}
+    record = {"stage": stage.name, "epoch": epoch + 1, "loss": total / max(seen, 1), "seconds": seconds}
+    return record if stage.record is None else record | dict(stage.record(state))
 
 
 async def _validate(part: Part, net: Channel, state: State, rows: Tensor) -> dict[str, Any]:

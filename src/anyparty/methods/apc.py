@@ -1,0 +1,318 @@
+"""APC-VFL.  Irureta, Imaz, Lojo, Fernandez-Marques, Perona, González: "Towards Active Participant Centric Vertical
+Federated Learning: Some Representations May Be All You Need", sections 4 and 6, figures 3 and 4, equation (5).
+
+Letters   N rows, K parties with columns, the active one among them; z_k width of party k's local embedding, M of the
+          joint and of the enriched one, C outputs.
+Symbols   g1   autoencoder of a party's own block, at each party         [n, I_k] -> [n, z_k]
+          Z_k  g1 of party k's aligned rows, sent once                   [n_k, z_k]
+          g2   autoencoder of all Z side by side, at the active party    [n, sum_k z_k] -> [n, M]
+          z_A  g2 of an aligned row: the teacher                         [n, M]
+          g3   autoencoder of the active party's block: the student      [n, I] -> [n, M]
+Loss      of g3, row i   ||x_i - f3(g3(x_i))||^2 + lambda * distance(z_A_i, g3(x_i)) if i is aligned            (5)
+
+Stages    represent   every party alone: g1, on its aligned rows
+          share       every passive party sends Z_k: the only message of the method
+          joint       the active party alone, from here on: g2
+          teach       z_A of every aligned row; what came from others is forgotten
+          distil      g3, on all rows of the active party, labelled or not
+          classify    a classifier of g3(x), on all labelled rows of the active party
+With lambda = 0 (the paper's ablation) only the last two are left, and nothing crosses.
+
+More than two parties.  The paper has one passive party.  Here a row is aligned if the active party and at least one
+passive party have it; party k trains g1 and sends Z_k for those of them that it has.  A passive party that lacks a row
+is a mask: in g2's first layer its term W_k z_k is left out and a learnt vector a_k stands in, and g2 is not asked to
+reconstruct what was not there.  Every aligned row thus has a teacher from exactly the parties that know it.
+
+Where we differ, knowingly
+- Early stopping (the paper's: patience 10, a tenth of the rows) follows the run's own settings, ``train.patience`` and
+  ``train.validation``; every party stops by its own loss, by itself.  Validation rows are not in the classifier's.
+- (5) is written with norms, sums over a row's numbers, but called MSE and MAE, which are means: ``reduction`` says
+  which.
+- The paper's variant for full alignment (figure 4: the classifier reads z_A) asks every party's Z_k of the rows to be
+  predicted: ``classify_on = "joint"``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from anyparty.blocks.blocks import Rows
+from anyparty.errors import AlignmentError, ConfigError, PartyLost
+from anyparty.methods import apc_exchange as exchange
+from anyparty.methods import enriched
+from anyparty.methods.apc_exchange import REPRESENTATION, Received, as_block, side_by_side, widths_of
+from anyparty.methods.enriched import Distance, Distil, Ending, Reduction
+from anyparty.methods.method import Batch, Seat, Stage, State
+from anyparty.nets.autoencoder import Autoencoder, JointAutoencoder
+from anyparty.nets.stacked import ACTIVATIONS
+from anyparty.predictions import Predictions
+from anyparty.seeds import Seeds
+from anyparty.terms import Capabilities, Channel
+
+TITLE = "APC-VFL"
+TEACHER = "teacher"
+DTYPES = {"float32": torch.float32, "float16": torch.float16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apc:
+    """One exchange of representations, then the active party alone.
+
+    Attributes:
+        embedding: M, the width of the joint and of the enriched embeddings.
+        active_embedding: the width of the active party's local embedding.
+        passive_embedding: z_p, that of every passive party: what crosses is proportional to it.
+        joint_hidden: hidden widths of g2's encoder.
+        student_hidden: hidden widths of g3's encoder, where the active party's own is not of another kind.
+        activation: of g2 and g3, after every layer, and of the local embeddings.
+        distillation: lambda of equation (5); 0 is the ablation, without any exchange.
+        distance: "mse" or "mae" to the teacher.
+        reduction: "sum" over a row's numbers, as equation (5) is written, or their "mean".
+        classify_on: what the classifier reads: the active party's "own" enriched embedding, or the "joint" one, which
+            needs a passive party in prediction too (figure 4).
+        classifier: "logistic" ("ridge" for numbers), the name of a scikit-learn estimator, or "head": a network.
+        classifier_settings: what that estimator is made with.
+        head_hidden: hidden widths of the head.
+        precision: of what crosses, "float32" or "float16".
+
+    """
+
+    embedding: int = 256
+    active_embedding: int = 128
+    passive_embedding: int = 256
+    joint_hidden: tuple[int, ...] = (256,)
+    student_hidden: tuple[int, ...] = (256,)
+    activation: str = "selu"
+    distillation: float = 0.01
+    distance: Distance = "mse"
+    reduction: Reduction = "sum"
+    classify_on: Literal["own", "joint"] = "own"
+    classifier: str = "logistic"
+    classifier_settings: Mapping[str, Any] = field(default_factory=dict)
+    head_hidden: tuple[int, ...] = ()
+    precision: Literal["float32", "float16"] = "float32"
+
+    def __post_init__(self) -> None:
+        names = ("embedding", "active_embedding", "passive_embedding", "joint_hidden", "student_hidden", "head_hidden")
+        enriched.check("apc", widths={name: getattr(self, name) for name in names},
+                       at_least_0={"distillation": self.distillation}, choices=self._choices())  # fmt: skip
+
+    def _choices(self) -> dict[str, tuple[str, Sequence[str]]]:
+        return {
+            "activation": (self.activation, tuple(ACTIVATIONS)),
+            "distance": (self.distance, ("mse", "mae")),
+            "reduction": (self.reduction, ("sum", "mean")),
+            "classify_on": (self.classify_on, ("own", "joint")),
+            "precision": (self.precision, tuple(DTYPES)),
+        }
+
+    @property
+    def can(self) -> Capabilities:
+        """Trains on all of the active party's rows; predicts from its block alone."""
+        joint = self.classify_on == "joint"
+        return Capabilities(
+            title=TITLE,
+            paper="Irureta et al., sections 4 and 6",
+            trains_on="rows that the active and a passive party have" if joint else
+                      "all rows of the active party; learns from the others by rows that they have too",
+            predicts_for="rows that the active and a passive party have" if joint else
+                         "the active party's rows, from its own block",
+            needs="any",
+            unlabelled=True,
+            messages=(replace(REPRESENTATION, holds=f"{REPRESENTATION.holds}; again of rows to be predicted"),)
+            if joint else (REPRESENTATION,) if self.exchanges else (),
+        )  # fmt: skip
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether anything crosses: not in the ablation."""
+        return self.distillation > 0 or self.classify_on == "joint"
+
+    @property
+    def _distil(self) -> Distil:
+        return Distil(weight=self.distillation, distance=self.distance, reduction=self.reduction)
+
+    @property
+    def _ending(self) -> Ending:
+        return Ending(title=TITLE, features=self.features, classifier=self.classifier,
+                      settings=self.classifier_settings, head_hidden=self.head_hidden)  # fmt: skip
+
+    # Networks
+
+    def begin(self, seat: Seat, seeds: Seeds) -> State:
+        """Make a party's local autoencoder, and at the active party all the others.
+
+        Raises:
+            ConfigError: the active party has no columns, or there is no passive party to learn from.
+        """
+        roster = seat.roster
+        enriched.active_block(roster, TITLE)
+        if self.exchanges and not enriched.others(roster):
+            raise ConfigError(f"{TITLE} needs a passive party with columns to learn from; with distillation = 0 the "
+                              f"active party trains alone")  # fmt: skip
+        modules: dict[str, nn.Module] = {}
+        with torch.random.fork_rng(devices=[]):
+            for name in self._networks(seat):
+                torch.manual_seed(seeds.number(name, seat.me))
+                modules[name] = self._make(name, seat, seeds)
+        return enriched.place(State(seat), modules)
+
+    def _networks(self, seat: Seat) -> tuple[str, ...]:
+        first = ("g1",) if self.exchanges and seat.me in seat.roster.blocks else ()
+        if seat.me != seat.roster.active:
+            return first
+        return (*first, *(("g2",) if self.exchanges else ()), *(("g3",) if self.classify_on == "own" else ()),
+                "classifier")  # fmt: skip
+
+    def _make(self, name: str, seat: Seat, seeds: Seeds) -> nn.Module:
+        widths = widths_of(seat.roster, self.active_embedding, self.passive_embedding)
+        if name == "g1":
+            return Autoencoder(seat.encoder, seat.inputs, widths[seat.me], activation=self.activation, party=seat.me)
+        if name == "g2":
+            return JointAutoencoder(list(widths.values()), self.joint_hidden, self.embedding, self.activation)
+        if name == "g3":
+            encoder = enriched.student(seat, self.student_hidden, self.activation)
+            return Autoencoder(encoder, seat.inputs, self.embedding, activation=self.activation, party=seat.me)
+        assert seat.task is not None
+        return self._ending.module(seat.task, self.embedding, seeds)
+
+    def features(self, state: State, x: Tensor) -> Tensor:
+        """Return g3 of the active party's rows, which the classifier reads: [B, I] -> [B, M]."""
+        return enriched.embed(state, "g3", x)
+
+    # Training
+
+    def stages(self, seat: Seat) -> Sequence[Stage]:
+        """Return the stages above."""
+        roster = seat.roster
+
+        def aligned(rows: Rows) -> Tensor:
+            found = enriched.aligned(rows, roster)
+            if not found.any():
+                raise AlignmentError(f"{TITLE}: no row is aligned: {roster.active!r} shares none with a passive party, "
+                                     f"so there is nothing to learn from them; see the overlap table")  # fmt: skip
+            return found
+
+        def labelled(rows: Rows) -> Tensor:
+            assert rows.labeled is not None
+            return rows.labeled & (enriched.own(rows, roster) if self.classify_on == "own" else aligned(rows))
+
+        first = (
+            Stage(name="represent", step=self._represent, rows=aligned, loss=self._represented),
+            Stage(name="share", step=self._share, rows=aligned, epochs=0, validates=False, with_validation=True),
+            Stage(name="joint", step=self._join, rows=aligned, parties="active", loss=self._joined),
+            Stage(name="teach", step=self._teach, rows=aligned, epochs=0, validates=False, with_validation=True,
+                  parties="active"),
+        )  # fmt: skip
+        if self.classify_on == "joint":
+            last = Stage(name="classify", step=self._classify_joint, rows=labelled, parties="active", validates=False,
+                         epochs=None if self.classifier == "head" else 0)  # fmt: skip
+            return (*first, last)
+        student = Stage(name="distil", step=self._learn, rows=lambda rows: enriched.own(rows, roster),
+                        parties="active", loss=self._learnt)  # fmt: skip
+        return (*(first if self.exchanges else ()), student, self._ending.stage(labelled))
+
+    async def _represent(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
+        """Train g1 on those rows of the batch that the party has."""
+        x = enriched.held(rows, batch)
+        return None if x is None else enriched.fit(state, "g1", batch, lambda: exchange.reconstruction(state, x))
+
+    def _represented(self, state: State, rows: Rows, batch: Batch) -> float | None:
+        x = enriched.held(rows, batch)
+        return None if x is None else exchange.reconstruction(state, x).item()
+
+    async def _share(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
+        """Send Z_k; at the active party, keep everybody's until z_A is known."""
+        seat = state.seat
+        z = exchange.local(state, rows, batch)
+        if seat.me != seat.roster.active:
+            await self._send(net, seat, z)
+            return None
+        there = await self._gather(net, seat, rows, batch, seat.roster.blocks, z)
+        if len(there.parts) == 1:
+            raise PartyLost(there.silent[0], f"{TITLE} has no other party to learn from")
+        for name, (places, found) in there.parts.items():
+            enriched.keep(state, name, as_block(rows.n, places, found))
+        return None
+
+    async def _send(self, net: Channel, seat: Seat, z: Tensor | None) -> None:
+        if z is not None:
+            await net.send(seat.roster.active, REPRESENTATION.tag, {"z": z.to(DTYPES[self.precision])})
+
+    async def _gather(
+        self, net: Channel, seat: Seat, rows: Rows, batch: Batch, asked: Sequence[str], z: Tensor | None
+    ) -> Received:
+        return await exchange.gather(net, seat, rows, batch, asked, z, self.passive_embedding, DTYPES[self.precision])
+
+    def _shared(self, state: State, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what ``_share`` kept of rows: Z side by side [n, sum of widths], and who is there [n, K]."""
+        roster = state.seat.roster
+        blocks = {name: kept for name in roster.blocks if (kept := enriched.kept(state, name)) is not None}
+        return side_by_side(blocks, widths_of(roster, self.active_embedding, self.passive_embedding), places)
+
+    async def _join(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
+        """Train g2."""
+        z, there = self._shared(state, batch.rows)
+        return enriched.fit(state, "g2", batch, lambda: state.modules["g2"](z, there).mean())
+
+    def _joined(self, state: State, rows: Rows, batch: Batch) -> float | None:
+        places = batch.rows[enriched.aligned(rows, state.seat.roster)[batch.rows]]
+        return state.modules["g2"](*self._shared(state, places)).mean().item() if len(places) else None
+
+    async def _teach(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
+        """Keep z_A of all aligned rows, and forget what came from others."""
+        joint = exchange.joint(state, *self._shared(state, batch.rows))
+        state.kept.clear()
+        enriched.keep(state, TEACHER, as_block(rows.n, batch.rows, joint))
+        return None
+
+    async def _learn(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
+        """Train g3 by (5)."""
+        return enriched.fit(state, "g3", batch, lambda: self._student_loss(state, rows, batch))
+
+    def _learnt(self, state: State, rows: Rows, batch: Batch) -> float | None:
+        return None if enriched.held(rows, batch) is None else self._student_loss(state, rows, batch).item()
+
+    def _student_loss(self, state: State, rows: Rows, batch: Batch) -> Tensor:
+        return self._distil.on(state, "g3", enriched.kept(state, TEACHER), rows, batch)
+
+    async def _classify_joint(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
+        """Fit the classifier to z_A (figure 4)."""
+        teacher = enriched.kept(state, TEACHER)
+        assert teacher is not None
+        assert rows.y is not None
+        joint, held = teacher.take(places := enriched.labelled(rows, batch))
+        return self._ending.learn(state, joint, rows.y[places[held]], batch)
+
+    # Prediction
+
+    async def predict(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
+    ) -> Predictions | None:
+        """Answer from the active party's block; no message, but where the classifier reads the joint embedding."""
+        seat = state.seat
+        leads = seat.me == seat.roster.active
+        if self.classify_on == "own":
+            return self._ending.alone(state, rows, batch, asked) if leads else None
+        z = exchange.local(state, rows, batch) if {seat.me, seat.roster.active} <= set(asked) else None
+        if not leads:
+            await self._send(net, seat, z)
+            return None
+        asks = asked if seat.me in asked else ()
+        there = await self._gather(net, seat, rows, batch, asks, z)
+        blocks = {name: as_block(rows.n, *part) for name, part in there.parts.items()}
+        widths = widths_of(seat.roster, self.active_embedding, self.passive_embedding)
+        joint, present = side_by_side(blocks, widths, batch.rows)
+        a = enriched.active_block(seat.roster, TITLE)
+        held = (present[:, a] & (present.sum(dim=1) > 1)).nonzero().squeeze(1)
+        u, took = exchange.joint(state, joint[held], present[held]), torch.zeros_like(present)
+        took[held] = present[held]
+        why = f"{TITLE} on joint embeddings predicts rows that {seat.me!r} and a passive party have and were asked for"
+        return self._ending.answer(
+            state, rows, batch, asked, held=held, u=u, took_part=took, why=why, silent=there.silent
+        )

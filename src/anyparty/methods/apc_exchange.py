@@ -1,0 +1,114 @@
+"""How local representations come together at the active party (APC-VFL), whoever has a row and whoever is there.
+
+Letters   B rows, K parties with columns, z_k width of party k's local embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from anyparty.blocks.blocks import Block, Rows
+from anyparty.errors import PartyLost
+from anyparty.methods import enriched
+from anyparty.methods.method import Batch, Seat, State
+from anyparty.nets.autoencoder import JointAutoencoder
+from anyparty.terms import Channel, Declared, Expect, Roster
+
+REPRESENTATION = Declared(
+    tag="representation", frm="block", to="active",
+    holds="Z_k = g1(x_k) of all aligned rows that party k has, [n_k, z_k]: once in training",
+    learns="the active party sees an embedding of every aligned row: no raw column, but all of it that a network can "
+           "reconstruct; nobody else sees anything, and no gradient comes back",
+)  # fmt: skip
+
+
+def reconstruction(state: State, x: Tensor) -> Tensor:
+    """Return the mean squared error of g1 on rows x [B, I], (1)."""
+    _, back = enriched.autoencoder(state, "g1")(x)
+    return torch.mean((back - x) ** 2)
+
+
+def local(state: State, rows: Rows, batch: Batch) -> Tensor | None:
+    """Return Z_k of those rows of a batch that the party has [B_k, z_k]; ``None`` if it has none."""
+    x = enriched.held(rows, batch)
+    return None if x is None else enriched.embed(state, "g1", x)
+
+
+def joint(state: State, z: Tensor, there: Tensor) -> Tensor:
+    """Return z_A [B, M] of Z side by side."""
+    g2 = state.modules["g2"]
+    assert isinstance(g2, JointAutoencoder)
+    g2.train(False)
+    with torch.no_grad():
+        return g2.encode(z, there)
+
+
+@dataclass
+class Received:
+    """Everybody's representations of the same B rows.
+
+    Attributes:
+        parts: by party: the rows' places among the N [n_k], and Z_k [n_k, z_k].
+        silent: parties that were asked and did not answer.
+
+    """
+
+    parts: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
+
+
+async def gather(
+    net: Channel, seat: Seat, rows: Rows, batch: Batch, asked: Sequence[str], mine: Tensor | None,
+    width: int, dtype: torch.dtype,
+) -> Received:  # fmt: skip
+    """Wait for the passive parties' Z_k [n_k, width] of a batch; ``mine`` are the active party's own."""
+    assert rows.observed is not None
+    there = Received()
+    for k, name in enumerate(seat.roster.blocks):
+        places = batch.rows[rows.observed[batch.rows, k]]
+        if name not in asked or not len(places):
+            continue
+        if name == seat.me:
+            assert mine is not None
+            there.parts[name] = (places, mine)
+            continue
+        try:
+            got = await net.recv(name, "representation", {"z": Expect((len(places), width), dtype)})
+        except PartyLost:
+            there.silent.append(name)
+            continue
+        there.parts[name] = (places, got["z"].to(seat.device, torch.float32))
+    return there
+
+
+def side_by_side(blocks: Mapping[str, Block], widths: Mapping[str, int], places: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Z of rows side by side, zero where absent [B, sum of widths], and who is there [B, K].
+
+    ``blocks`` are the parties' representations, as far as they came; ``widths`` those of all K, in order.
+    """
+    whole, there = [], []
+    for name, width in widths.items():
+        z = torch.zeros(len(places), width, device=places.device)
+        present = torch.zeros(len(places), dtype=torch.bool, device=places.device)
+        if name in blocks:
+            found, held = blocks[name].take(places)
+            z[held], present[held] = found, True
+        whole.append(z)
+        there.append(present)
+    return torch.cat(whole, dim=1), torch.stack(there, dim=1)
+
+
+def as_block(n: int, places: Tensor, values: Tensor) -> Block:
+    """Return values [n_k, ...] of the rows at ``places`` [n_k] of n as a block."""
+    position = torch.full((n,), -1, device=values.device)
+    position[places] = torch.arange(len(places), device=values.device)
+    return Block(values.contiguous(), position)
+
+
+def widths_of(roster: Roster, active: int, passive: int) -> dict[str, int]:
+    """Return the width of every party's local embedding, in order."""
+    return {name: active if name == roster.active else passive for name in roster.blocks}

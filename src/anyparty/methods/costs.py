@@ -1,0 +1,75 @@
+"""What an exchange costs by the formulas of the APC-VFL paper (appendix E), to stand beside what the ledger counts.
+
+Letters   D rows that both parties have, z_p width of what the passive party sends of a row, p parameters of the last
+          layer of its encoder, x_t and x_d columns of the task and the data party, 4 bytes a number.
+
+The paper counts two parties, and what it takes to be sent: in split learning the gradient of the passive encoder's last
+layer where this package sends the gradient of the embeddings, for FedSVD masks of [D, D] where here a seed crosses.
+Its table 2 follows from these functions; the tests redo it, and say which of its rows do not.
+
+    >>> apc(9500, 256).bytes_sent / 1e6
+    9.728
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+NUMBER = 4  # bytes of a float32
+LAST_LAYER = 128 * 256 + 256  # the paper's p: a linear layer from 128 to 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What crosses in training.
+
+    Attributes:
+        rounds: exchanges of information, as the paper counts them: each way on its own.
+        bytes_sent: of tensors.
+
+    """
+
+    rounds: int
+    bytes_sent: int
+
+
+def apc(aligned: int, z_p: int) -> Cost:
+    """Return the cost of APC-VFL: D z_p 4 bytes, once (6)."""
+    return Cost(rounds=1, bytes_sent=aligned * z_p * NUMBER)
+
+
+def forward(epochs: float, aligned: int, z_p: int) -> float:
+    """Return the bytes of split learning's embeddings: epochs D z_p 4 (7).  Epochs may be a mean over runs."""
+    return epochs * aligned * z_p * NUMBER
+
+
+def backprop(epochs: float, aligned: int, batch_size: int, p: int = LAST_LAYER) -> float:
+    """Return the bytes of split learning's gradients: epochs ceil(D / batch size) p 4 (8)."""
+    return epochs * ceil(aligned / batch_size) * p * NUMBER
+
+
+def splitnn(epochs: int, aligned: int, z_p: int, batch_size: int, p: int = LAST_LAYER) -> Cost:
+    """Return the cost of split learning: forward and back in every batch of every epoch (9)."""
+    total = forward(epochs, aligned, z_p) + backprop(epochs, aligned, batch_size, p)
+    return Cost(rounds=2 * epochs * ceil(aligned / batch_size), bytes_sent=round(total))
+
+
+def vfedtrans(aligned: int, x_t: int, x_d: int) -> Cost:
+    """Return the cost of VFedTrans with FedSVD: masks A to both, B_t, B_d, masked blocks, and U (10)."""
+    total = x_t + x_d
+    masks = 2 * aligned**2 + x_t * total + x_d * total
+    return Cost(rounds=5, bytes_sent=(masks + aligned * (x_t + x_d) + aligned * total) * NUMBER)
+
+
+def vfedtrans_sent(aligned: int, x_t: int, x_d: int, rank: int, *, apart: bool) -> int:
+    """Return the bytes that this package's VFedTrans sends for one data party, as the ledger should count them.
+
+    ``apart``: the key generator and the server are parties of their own.  The row mask crosses as a seed, masked blocks
+    have x_t + x_d columns in double precision, U has ``rank`` columns in single precision.
+    """
+    total = x_t + x_d
+    widths, seeds, masked = 8, 16, aligned * total * 8
+    if not apart:  # the data party draws the keys, the task party is the server
+        return widths + seeds + x_t * total * 8 + masked
+    return 2 * (widths + seeds + masked) + total * total * 8 + aligned * min(rank, aligned, total) * NUMBER

@@ -1,0 +1,321 @@
+"""FALSE-VFL-I and II.  Hong, Park, Hwang: "Deep Latent Variable Model based Vertical Federated Learning with Flexible
+Alignment and Labeling Scenarios", arXiv 2505.11035: sections 3 and 4, appendices A to C; MIWAE, not-MIWAE and supMIWAE
+across parties.
+
+Letters   B rows, K parties, L importance samples, D width of z, T width of h, C outputs.
+Symbols   O_n    observed[n]   parties that have row n, never empty                                     [B, K] bool
+          m_n    the mask as numbers: 1 where observed
+          z, h   latent vectors: p(h) = N(0, I), p_theta_0(z | h), p_theta_k(x^k | z), p_psi(y | z)
+Posterior q(z | x^O) = N(mean of mu_k, inverse of the summed precisions 1 / sigma_k^2), k in O              (1)
+          q(h | z) = N(...) by the global encoder
+Weights   w_l = prod_{k in O} p(x^k | z_l) p(z_l | h_l) p(h_l) / (q(z_l | x^O) q(h_l | z_l))
+          II: times prod_{k in O} pi_k(x^k) prod_{k not in O} (1 - pi_k(x^k_l)), x^k_l ~ p(x^k | z_l)      (A.2)
+Stage 1   all rows, labelled or not:  maximise mean_n log (1/L) sum_l w_nl  over theta, phi (and xi)    (3.3.2)
+Stage 2   labelled rows, theta fixed: maximise mean_n log (1/L) sum_l w_nl p_psi(y_n | z_nl)  over psi, phi (3.3.3)
+Answer    p(y | x^O) = sum_l alpha_l p_psi(y | z_l), alpha_l = w_l / sum_j w_j                          (3.3.4)
+
+What the paper leaves open, and what stands here
+- It gives no L: 10 in training, 50 in prediction (supMIWAE: 50).
+- It fixes theta in stage 2 and does not say whether phi moves: ``train_encoders``, on as in supMIWAE.
+- The samples of a prediction use the same standard normal numbers for every row, drawn once by the run's seed: an
+  answer depends on the row alone, neither on its batch nor on its place.  Training draws anew for every batch.
+- Deviations are softplus plus ``floor``.
+- With ``balance`` a labelled row's term is weighted by its class.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from anyparty.blocks.blocks import Rows
+from anyparty.errors import ConfigError
+from anyparty.methods.exchange import Gathered, predictions
+from anyparty.methods.false_vfl_exchange import Home, Turn, Weighed
+from anyparty.methods.false_vfl_messages import MESSAGES
+from anyparty.methods.false_vfl_nets import (
+    LABEL_SIDE,
+    feature_side,
+    label_networks,
+    label_side,
+    mirrored,
+    mixture,
+    trained,
+)
+from anyparty.methods.fusion import Answer
+from anyparty.methods.method import Batch, Seat, Stage, State
+from anyparty.nets.mlp import MLP, Factory, build
+from anyparty.nets.optimizer import Optimizer
+from anyparty.predictions import Predictions
+from anyparty.seeds import Seeds
+from anyparty.terms import Capabilities, Channel, Expect
+
+PRETRAIN, TRAIN = "pretrain", "train"
+LEARNS = {
+    PRETRAIN: ("encoder", "decoder", "indicator", "global_encoder", "global_decoder"),
+    TRAIN: ("encoder", "global_encoder", "discriminator"),
+}
+AT_ONCE = 2**22  # numbers of z in one message of prediction: 16 MiB
+
+
+@dataclass(frozen=True, kw_only=True)
+class FalseVFL(ABC):
+    """What FALSE-VFL-I and II share: all but the missing indicators.
+
+    Attributes:
+        embedding: D, width of z, the latent vector that every party's embedding speaks of.
+        top: T, width of h, the latent vector above it.
+        samples: L in training.
+        predict_samples: L in prediction.
+        hidden: hidden widths of the global encoder and decoder.
+        head_hidden: hidden widths of the discriminator.
+        decoder_hidden: hidden widths of the parties' decoders; without, those of a party's MLP encoder in reverse, or
+            transposed convolutions behind a ResNet.
+        floor: what no standard deviation falls below.
+        train_encoders: whether the encoders go on learning in stage 2.
+        pretrain_epochs: epochs of stage 1; without, as many as stage 2.
+        pretrain_batch_size: rows of a batch in stage 1; without, as many as in stage 2.
+        pretrain_lr: learning rate of stage 1; without, each party's own.
+        make_decoder: a user's own decoder, (D, 2 x width of the block) -> module; it sees samples as rows and must
+            take each by itself (no batch normalisation).
+
+    """
+
+    embedding: int = 128
+    top: int = 64
+    samples: int = 10
+    predict_samples: int = 50
+    hidden: tuple[int, ...] = (128, 128)
+    head_hidden: tuple[int, ...] = (128,)
+    decoder_hidden: tuple[int, ...] | None = None
+    floor: float = 1e-3
+    train_encoders: bool = True
+    pretrain_epochs: int | None = None
+    pretrain_batch_size: int | None = None
+    pretrain_lr: float | None = None
+    make_decoder: Factory | None = None
+
+    title: ClassVar[str]
+    section: ClassVar[str]
+    mnar: ClassVar[bool]
+
+    def __post_init__(self) -> None:
+        for name in ("embedding", "top", "samples", "predict_samples", "pretrain_epochs", "pretrain_batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{self.title}: {name} must be at least 1, got {value}")
+        for name in ("hidden", "head_hidden", "decoder_hidden"):
+            _widths(self.title, name, getattr(self, name) or ())
+        for name in ("floor", "pretrain_lr"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"{self.title}: {name} must be a number above 0, got {value}")
+
+    @property
+    def can(self) -> Capabilities:
+        """Trains on any row, labelled or not; predicts for any row."""
+        return Capabilities(
+            title=self.title,
+            paper=f"Hong, Park, Hwang 2025, {self.section}",
+            trains_on="all rows that anybody has, then those of them with a label",
+            predicts_for="any row, by samples of a latent vector weighed by the parties that have it",
+            needs="any",
+            messages=MESSAGES,
+            unlabelled=True,
+        )
+
+    def begin(self, seat: Seat, seeds: Seeds) -> State:
+        """Make a party's encoder and decoder, at the active party the label side too, and an optimizer a stage."""
+        if seat.roster.K < 1:
+            raise ConfigError("no party holds columns: there is nothing to learn from")
+        state = State(seat)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seeds.number("encoder", seat.me))
+            if seat.inputs:
+                state.modules |= self._feature_side(seat)
+            torch.manual_seed(seeds.number("heads", seat.me))
+            if seat.me == seat.roster.active:
+                assert seat.task is not None
+                state.modules |= label_networks(seat.task, self.embedding, self.top, self.hidden, self.head_hidden)
+        for module in state.modules.values():
+            module.to(seat.device)
+        for stage in (PRETRAIN, TRAIN):
+            parameters = trained(state, self._learns(stage))
+            if parameters:
+                state.optimizers[stage] = self._optimizer(seat, stage).build(parameters)
+        return state
+
+    def _feature_side(self, seat: Seat) -> dict[str, nn.Module]:
+        decoder = self.make_decoder or mirrored(seat.encoder, self.decoder_hidden, self.hidden)
+        return {
+            "encoder": build(seat.encoder, seat.inputs, 2 * self.embedding, party=seat.me),
+            "decoder": build(decoder, self.embedding, 2 * seat.inputs, party=seat.me),
+        }
+
+    def _learns(self, stage: str) -> tuple[str, ...]:
+        """Return the networks that a stage trains."""
+        return LEARNS[stage] if stage == PRETRAIN or self.train_encoders else ("discriminator",)
+
+    def _optimizer(self, seat: Seat, stage: str) -> Optimizer:
+        if stage == TRAIN or self.pretrain_lr is None:
+            return seat.optimizer
+        return replace(seat.optimizer, lr=self.pretrain_lr)
+
+    def turn(self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *, L: int) -> Turn:
+        """Return a party's turn in a batch of prediction, where rows share the numbers that samples are drawn with."""
+        return Turn(net=net, seat=state.seat, rows=rows, batch=batch, L=L, D=self.embedding, T=self.top, asked=asked,
+                    mnar=self.mnar, common=True)  # fmt: skip
+
+    # Training
+
+    def stages(self, seat: Seat) -> Sequence[Stage]:
+        """Return both stages: without labels, then with them."""
+
+        def anybodys(at: Rows) -> Tensor:
+            assert at.observed is not None
+            return at.observed.any(dim=1)
+
+        def labelled(at: Rows) -> Tensor:
+            assert at.labeled is not None
+            return at.labeled & anybodys(at)
+
+        first = Stage(
+            name=PRETRAIN, step=partial(self._step, PRETRAIN), rows=anybodys, validates=False,
+            epochs=self.pretrain_epochs, batch_size=self.pretrain_batch_size,
+            optimizer=self._optimizer(seat, PRETRAIN),
+        )  # fmt: skip
+        return first, Stage(name=TRAIN, step=partial(self._step, TRAIN), rows=labelled)
+
+    async def _step(self, stage: str, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
+        """Play a party's part in one batch of a stage.
+
+        Raises:
+            Diverged: something is no longer a number.
+        """
+        learns, loss = self._learns(stage), None
+        back: dict[str, Tensor] = {}
+        turn = replace(
+            self.turn(net, state, rows, batch, state.seat.roster.blocks, L=self.samples),
+            follows="encoder" in learns, common=False,
+        )  # fmt: skip
+        for name, module in state.modules.items():
+            module.train(name in learns)
+        if stage in state.optimizers:
+            state.optimizers[stage].zero_grad()
+        home = turn.encode(feature_side(state, self.floor)) if "encoder" in state.modules else None
+        if state.seat.me == state.seat.roster.active:
+            loss, back = await self._lead(stage, turn, state, home)
+        elif home is not None:
+            await turn.answer(home)
+            if turn.follows:
+                back = await net.recv(state.seat.roster.active, "gradient", self._comes_back(stage, turn, home))
+        if home is not None and turn.follows:
+            home.backward(back, trained(state, set(learns) - set(LABEL_SIDE)))
+        if stage in state.optimizers:
+            state.optimizers[stage].step()
+        return loss
+
+    def _comes_back(self, stage: str, turn: Turn, home: Home) -> dict[str, Expect]:
+        expect = {"g": Expect(tuple(home.views.shape))}
+        return expect | {"log_p": Expect((turn.L, turn.answers_for(home)))} if stage == PRETRAIN else expect
+
+    async def _lead(
+        self, stage: str, turn: Turn, state: State, home: Home | None
+    ) -> tuple[float, dict[str, Tensor]]:  # fmt: skip
+        """Weigh samples, take the loss and its gradients, give the parties theirs; return it, and one's own."""
+        side, seat = label_side(state, self.floor), state.seat
+        weighed = await turn.weigh(side, home, learns=True)
+        labels = turn.labels() if stage == TRAIN else None
+        loss = side.loss(weighed.log_w, weighed.draws.z, weighed.there.observed.any(dim=1), labels)
+        turn.finite(loss, "the loss is")
+        mine = trained(state, set(self._learns(stage)) & set(LABEL_SIDE))
+        torch.autograd.backward(loss, inputs=[*([weighed.views, weighed.log_p] if turn.follows else []), *mine])
+        if not turn.follows:
+            return loss.item(), {}
+        assert weighed.views.grad is not None
+        turn.finite(weighed.views.grad, "the gradients are")
+        backs = weighed.backs(turn, likelihoods=stage == PRETRAIN)
+        for name, back in backs.items():
+            if name != seat.me:
+                await turn.net.send(name, "gradient", back)
+        return loss.item(), backs.get(seat.me, {})
+
+    # Prediction
+
+    async def weighed(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
+    ) -> Weighed | None:
+        """Play a party's part in weighing samples for a few rows; the active party gets them."""
+        turn = self.turn(net, state, rows, batch, asked, L=self.predict_samples)
+        home = turn.encode(feature_side(state, self.floor)) if "encoder" in state.modules else None
+        if state.seat.me == state.seat.roster.active:
+            return await turn.weigh(label_side(state, self.floor), home)
+        if home is not None:
+            await turn.answer(home)
+        return None
+
+    def chunks(self, rows: Tensor) -> Sequence[Tensor]:
+        """Return rows in parts whose samples fit into a message: [B] -> parts of it, at least one."""
+        return torch.split(rows, max(1, AT_ONCE // (self.predict_samples * self.embedding)))
+
+    async def predict(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
+    ) -> Predictions | None:
+        """Play a party's part in predicting a batch by self-normalised importance sampling (section 3.3.4)."""
+        parts, scores = [], []
+        for chunk in self.chunks(batch.rows):
+            weighed = await self.weighed(net, state, rows, replace(batch, rows=chunk), asked)
+            if weighed is not None:
+                parts.append(weighed.there)
+                with torch.no_grad():
+                    answers = label_side(state, self.floor).answers(weighed.draws.z)
+                    scores.append(mixture(weighed.log_w, answers))
+        if not parts:
+            return None
+        observed = torch.cat([there.observed for there in parts])
+        silent = list(dict.fromkeys(name for there in parts for name in there.silent))
+        answer = Answer(scores=torch.cat(scores), answered=observed.any(dim=1), took_part=observed)
+        return predictions(answer, state.seat, asked, Gathered(observed, silent=silent), self.title)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FalseVFL1(FalseVFL):
+    """FALSE-VFL-I: who has which row may depend on what is observed, not on what is not (MAR)."""
+
+    title: ClassVar[str] = "FALSE-VFL-I"
+    section: ClassVar[str] = "section 3.3"
+    mnar: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FalseVFL2(FalseVFL):
+    """FALSE-VFL-II: who has which row may depend on that very block, seen or not (MNAR).
+
+    Attributes:
+        indicator_hidden: hidden widths of the parties' missing indicators.
+
+    """
+
+    indicator_hidden: tuple[int, ...] = (128, 128)
+
+    title: ClassVar[str] = "FALSE-VFL-II"
+    section: ClassVar[str] = "appendix A.2"
+    mnar: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _widths(self.title, "indicator_hidden", self.indicator_hidden)
+
+    def _feature_side(self, seat: Seat) -> dict[str, nn.Module]:
+        return super()._feature_side(seat) | {"indicator": MLP(hidden=self.indicator_hidden)(seat.inputs, 1)}
+
+
+def _widths(title: str, name: str, widths: Sequence[int]) -> None:
+    if any(width < 1 for width in widths):
+        raise ConfigError(f"{title}: {name} must be at least 1, got {list(widths)}")

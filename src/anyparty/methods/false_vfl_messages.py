@@ -1,0 +1,39 @@
+"""What FALSE-VFL sends, and what can be learnt from it.  Letters as in ``false_vfl_nets``."""
+
+from __future__ import annotations
+
+from anyparty.terms import Declared
+
+EMBEDDING = Declared(
+    tag="embedding", frm="block", to="active",
+    holds="mean and variance of z as party k's block has them, [B_k, 2 D], of those rows of the batch that it has",
+    learns="the active party sees an embedding of every row it trains or predicts on: no raw feature, but whatever of "
+           "it the embedding keeps",
+)  # fmt: skip
+LIKELIHOOD = Declared(
+    tag="likelihood", frm="block", to="active",
+    holds="log p(x_k | z_l), [L, B_k], and in training its slope by z_l, [L, B_k, D]; under MNAR with the log-"
+          "probability that the party has the row or lacks it, [L, B]",
+    learns="how well each sample of z explains a block that the active party does not see, and where to move it: a "
+           "little more of the block than the embedding tells",
+)  # fmt: skip
+SAMPLES = Declared(
+    tag="samples", frm="active", to="block",
+    holds="z_l, [L, B_k, D], of the party's rows of the batch; under MNAR of all rows, [L, B, D]",
+    learns="party k sees, row by row, what the parties that have the row make of it together; under MNAR also of rows "
+           "that it does not have",
+)  # fmt: skip
+GRADIENT = Declared(
+    tag="gradient", frm="active", to="block",
+    holds="the derivative of the loss by the embedding, [B_k, 2 D], and in pretraining by the log-likelihoods, "
+          "[L, B_k] ([L, B] under MNAR)",
+    learns="in pretraining how much each sample counts; afterwards gradients, from which labels of its own rows can be "
+           "inferred in part",
+)  # fmt: skip
+IMPUTATION = Declared(
+    tag="imputation", frm="active", to="block",
+    holds="z_l, [L, B, D], and how much each counts, [L, B], of the rows whose block the party wants filled in",
+    learns="what the other parties' blocks say of the party's own columns, which is what it asks for",
+    when="a party's missing block is imputed (impute)",
+)  # fmt: skip
+MESSAGES = (EMBEDDING, SAMPLES, LIKELIHOOD, GRADIENT, IMPUTATION)

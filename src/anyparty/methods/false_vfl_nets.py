@@ -1,0 +1,199 @@
+"""FALSE-VFL's networks: the feature side of one party, the label side at the active party (figures 1 and 3).
+
+Pure functions of tensors: no channel, no optimizer, no random choice but by noise that is given.
+
+Letters   B rows, B_k those of them that party k has, L importance samples, K parties, D width of z, T width of h,
+          F columns of a party, C outputs.
+Symbols   x^k    x           a party's block                                             [B_k, F]
+          z      z           the latent vector from which blocks and label come          [L, B, D]
+          h      top         the top latent vector, h ~ N(0, I)                          [L, B, T]
+          q_phi_k(x^k)       mean and variance of z, as one party sees it                [B_k, 2 D]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from anyparty.methods.method import State
+from anyparty.nets.deconvolution import Deconvolution
+from anyparty.nets.gaussian import Gaussian, aggregate, standard
+from anyparty.nets.mlp import MLP, Factory
+from anyparty.nets.objective import losses
+from anyparty.nets.resnet import ResNet
+from anyparty.terms import Task
+
+LABEL_SIDE = ("global_encoder", "global_decoder", "discriminator")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureSide:
+    """One party's networks.
+
+    Attributes:
+        encoder: q_phi_k, [B, F] -> [B, 2 D].
+        decoder: p_theta_k(x^k | z), [..., D] -> [..., 2 F].
+        indicator: pi_xi_k as a logit, [..., F] -> [..., 1]; ``None`` under MAR.
+        floor: what no deviation falls below.
+
+    """
+
+    encoder: nn.Module
+    decoder: nn.Module
+    indicator: nn.Module | None
+    floor: float
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return mean and variance of z side by side: [B, F] -> [B, 2 D]."""
+        view = Gaussian.of(self.encoder(x), self.floor)
+        return torch.cat([view.mean, view.std.square()], dim=1)
+
+    def decode(self, z: Tensor) -> Gaussian:
+        """Return p(x^k | z) over [..., F]; the decoder sees the samples as rows."""
+        out: Tensor = self.decoder(z.flatten(0, -2))
+        return Gaussian.of(out.view(*z.shape[:-1], out.shape[-1]), self.floor)
+
+    def log_likelihood(self, x: Tensor, held: Tensor, z: Tensor, noise: Tensor | None) -> Tensor:
+        """Return the party's factor of the weights, in logs.
+
+        Under MAR log p(x^k | z_l) of the rows that it has: x [B_k, F], z [L, B_k, D] -> [L, B_k].  Under MNAR z is of
+        all rows, [L, B, D] -> [L, B]: that and log pi(x^k) where it has the row, else log(1 - pi(x^k_l)) with x^k_l
+        drawn from p(x^k | z_l) by ``noise`` [L, B - B_k, F] (appendix A.2).
+        """
+        if self.indicator is None:
+            return self.decode(z).log_prob(x)
+        lacking = torch.ones(z.shape[1], dtype=torch.bool, device=z.device)
+        lacking[held] = False
+        rest = lacking.nonzero().squeeze(1)
+        there = self.decode(z[:, held]).log_prob(x) + functional.logsigmoid(self.indicator(x)).squeeze(-1)
+        assert noise is not None
+        drawn = self.decode(z[:, rest]).at(noise)
+        gone = functional.logsigmoid(-self.indicator(drawn.flatten(0, 1))).view(drawn.shape[:2])
+        return torch.cat([there, gone], dim=1)[:, torch.cat([held, rest]).argsort()]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """L importance samples for every row.
+
+    Attributes:
+        z: [L, B, D].
+        log_ratio: log p(z | h) + log p(h) - log q(z | x^O) - log q(h | z), [L, B]: the part of log w that the active
+            party knows by itself.
+
+    """
+
+    z: Tensor
+    log_ratio: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSide:
+    """The active party's networks.
+
+    Attributes:
+        encoder: q_phi_0(h | z), [..., D] -> [..., 2 T].
+        decoder: p_theta_0(z | h), [..., T] -> [..., 2 D].
+        discriminator: p_psi(y | z), [..., D] -> logits [..., C], or mean and deviation [..., 2] of a number.
+        task: what is predicted.
+        floor: what no deviation falls below.
+
+    """
+
+    encoder: nn.Module
+    decoder: nn.Module
+    discriminator: nn.Module
+    task: Task
+    floor: float
+
+    def draw(self, views: Tensor, observed: Tensor, noise: tuple[Tensor, Tensor]) -> Draws:
+        """Draw (z_l, h_l) ~ q(z | x^O) q(h | z): views [B, K, 2 D], observed [B, K], noise [L, B, D] and [L, B, T]."""
+        mean, variance = views.chunk(2, dim=2)
+        posterior = aggregate(mean, variance, observed)
+        z = posterior.at(noise[0])
+        above = Gaussian.of(self.encoder(z), self.floor)
+        top = above.at(noise[1])
+        prior = Gaussian.of(self.decoder(top), self.floor)
+        log_p = prior.log_prob(z) + standard(top)
+        return Draws(z, log_p - posterior.log_prob(z) - above.log_prob(top))
+
+    def log_label(self, z: Tensor, y: Tensor) -> Tensor:
+        """Return log p(y | z_l): [L, B, D], [B] -> [L, B]."""
+        out: Tensor = self.discriminator(z)
+        if self.task.kind == "regression":
+            return Gaussian.of(out, self.floor).log_prob(y.unsqueeze(-1))
+        return -losses(replace(self.task, weights=()), out, y.expand(out.shape[:2]))
+
+    def answers(self, z: Tensor) -> Tensor:
+        """Return class probabilities, or the number in the label's own units: [L, B, D] -> [L, B, C]."""
+        out: Tensor = self.discriminator(z)
+        if self.task.kind == "regression":
+            return out[..., :1] * self.task.scale + self.task.mean
+        return out.softmax(dim=-1)
+
+    def loss(self, log_w: Tensor, z: Tensor, wanted: Tensor, labels: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Return minus the mean bound over the rows ``wanted`` [B] bool, zero without any.
+
+        With ``labels`` (y [B], known [B] bool) that of stage 2, over those of them whose label is known.
+        """
+        weight = torch.ones_like(log_w[0])
+        if labels is not None:
+            known = labels[1]
+            y, wanted = torch.where(known, labels[0], 0), wanted & known
+            log_w = log_w + self.log_label(z, y)
+            if self.task.weights:
+                weight = log_w.new_tensor(self.task.weights)[y]
+        return -torch.where(wanted, weight * bound(log_w), 0.0).sum() / wanted.sum().clamp(min=1)
+
+
+def bound(log_w: Tensor) -> Tensor:
+    """Return log (1/L) sum_l w_l, the importance-weighted bound of Burda et al. 2016: [L, B] -> [B]."""
+    return log_w.logsumexp(dim=0) - math.log(len(log_w))
+
+
+def mixture(log_w: Tensor, answers: Tensor) -> Tensor:
+    """Return sum_l alpha_l answer_l with alpha_l = w_l / sum_j w_j (section 3.3.4): [L, B], [L, B, C] -> [B, C]."""
+    return torch.einsum("lb,lbc->bc", log_w.softmax(dim=0), answers)
+
+
+def feature_side(state: State, floor: float) -> FeatureSide:
+    """Return a party's networks, as they work together."""
+    modules = state.modules
+    return FeatureSide(encoder=modules["encoder"], decoder=modules["decoder"], indicator=modules.get("indicator"),
+                       floor=floor)  # fmt: skip
+
+
+def label_side(state: State, floor: float) -> LabelSide:
+    """Return the active party's networks, as they work together."""
+    assert state.seat.task is not None
+    encoder, decoder, discriminator = (state.modules[name] for name in LABEL_SIDE)
+    return LabelSide(encoder=encoder, decoder=decoder, discriminator=discriminator, task=state.seat.task, floor=floor)
+
+
+def trained(state: State, names: Collection[str]) -> list[nn.Parameter]:
+    """Return what is to be trained of the networks ``names``, in the order in which a party holds them."""
+    modules = [module for name, module in state.modules.items() if name in names]
+    return [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
+
+
+def mirrored(encoder: Factory, hidden: tuple[int, ...] | None, otherwise: tuple[int, ...]) -> Factory:
+    """Return what makes a party's decoder: with widths ``hidden``, or else what its encoder is, in reverse."""
+    if hidden is None and isinstance(encoder, MLP):
+        return MLP(hidden=encoder.hidden[::-1], activation=encoder.activation)
+    if hidden is None and isinstance(encoder, ResNet):
+        return Deconvolution(shape=encoder.shape)
+    return MLP(hidden=otherwise if hidden is None else hidden)
+
+
+def label_networks(
+    task: Task, D: int, T: int, hidden: tuple[int, ...], head_hidden: tuple[int, ...]
+) -> dict[str, nn.Module]:
+    """Return the active party's networks: global encoder, global decoder, discriminator."""
+    outputs = task.outputs if task.kind == "classification" else 2
+    made = (MLP(hidden=hidden)(D, 2 * T), MLP(hidden=hidden)(T, 2 * D), MLP(hidden=head_hidden)(D, outputs))
+    return dict(zip(LABEL_SIDE, made, strict=True))

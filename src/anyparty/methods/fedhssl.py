@@ -1,0 +1,283 @@
+"""FedHSSL: self-supervised learning across parties and within them, then fine-tuning on the rows that all have.
+
+He, Kang, Zhao, Luo, Fan, Han, Yang: "A Hybrid Self-Supervised Learning Framework for Vertical Federated Learning", IEEE
+Transactions on Big Data 2024, in the form of SimSiam; a baseline of FALSE-VFL (Hong, Park, Hwang, arXiv 2505.11035,
+appendix D.1), which fills in zeros for absent parties in prediction.
+
+Letters   B rows, B_k those that party k has, K parties, H width of a representation, C outputs; A is the active party.
+Symbols   c_k      cross-party encoder, with projector and predictor: z^c, p^c                      [B_k, H]
+          b_k, t_k   local bottom and top encoder, with projector and predictor of t_k(b_k(x)): z, p   [B_k, H]
+          h_k      t_k(b_k(x)) and c_k(x) side by side: what fine-tuning fuses                       [B_k, 2 H]
+
+Stage "pretrain", a step over rows that anybody has
+  1. across   party k sends z^c_k, the active party z^c_A of the rows that both have; nobody's gradient crosses:
+              k minimises -cos(p^c_k, stop(z^c_A)), A the mean over k of -cos(p^c_A, stop(z^c_k))
+  2. within   SimSiam of two views, and of each view with z^c_k, which guides it:
+              (s(p, z') + s(p', z)) / 2 + ``guide`` (s(p, z^c) + s(p', z^c)) / 2, s = -cos with stop of the second
+  3. partial aggregation, once an epoch: t_k, its projector and predictor become the mean of all parties'
+Stage "train": one linear head on all h_k side by side, on the labelled rows that all parties have.
+Answer    for any row that somebody has, with zeros in place of absent h_k
+
+Where we differ   The three come in every batch and not one epoch after another, and the mean is taken as an epoch
+                  begins, so that all start from one top encoder.  Views as in ``simsiam``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+
+from anyparty.blocks.blocks import Rows
+from anyparty.errors import ConfigError, Diverged, PartyLost
+from anyparty.methods.exchange import moment
+from anyparty.methods.fedhssl_rule import Aligned
+from anyparty.methods.method import Batch, Seat, Stage, State
+from anyparty.methods.simsiam import STAGE, SimSiam, likeness, predictor, projector
+from anyparty.methods.split import Split
+from anyparty.nets.mlp import MLP, Factory, build
+from anyparty.predictions import Predictions
+from anyparty.seeds import Seeds
+from anyparty.terms import Capabilities, Channel, Expect
+
+SHARED = ("top", "projector", "predictor")
+
+
+class Encoders(nn.Module):
+    """A party's encoders: [B, inputs] -> local and cross-party representation side by side, [B, 2 H]."""
+
+    def __init__(self, bottom: nn.Module, cross: nn.Module, H: int) -> None:
+        super().__init__()
+        self.bottom, self.top, self.cross = bottom, MLP(hidden=(H,))(H, H), cross
+
+    def local(self, x: Tensor) -> Tensor:
+        """Return the local representation: [B, inputs] -> [B, H]."""
+        return self.top(self.bottom(x))  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return both."""
+        return torch.cat([self.local(x), self.cross(x)], dim=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedHSSL:
+    """Two self-supervised tasks before fine-tuning.
+
+    Attributes:
+        embedding: H, width of the local and of the cross-party half of every party's embedding.
+        head_hidden: hidden widths of the head; none is the paper's linear layer.
+        guide: how much the cross-party encoder guides the local one.
+        pretrain_epochs: epochs of stage "pretrain"; without, as many as of "train".
+        pretrain_batch_size: rows of a batch in it; without, as many as in "train".
+        pretrain_lr: learning rate of its SGD (momentum 0.9, weight decay 3e-5), which falls as a cosine.
+        corrupt: the share of a row's numbers that a view takes from other rows.
+
+    """
+
+    embedding: int = 64
+    head_hidden: tuple[int, ...] = ()
+    guide: float = 0.5
+    pretrain_epochs: int | None = None
+    pretrain_batch_size: int | None = None
+    pretrain_lr: float = 0.025
+    corrupt: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.guide < math.inf:
+            raise ConfigError(f"fedhssl: guide must be a number and not negative, got {self.guide}")
+        if self.embedding < 1:
+            raise ConfigError(f"fedhssl: embedding must be at least 1, got {self.embedding}")
+        self.first, self.split  # noqa: B018 - they check the rest
+
+    @property
+    def first(self) -> SimSiam:
+        """What SimSiam needs to know."""
+        return SimSiam(
+            pretrain="simsiam", pretrain_epochs=self.pretrain_epochs, pretrain_batch_size=self.pretrain_batch_size,
+            pretrain_lr=self.pretrain_lr, corrupt=self.corrupt,
+        )  # fmt: skip
+
+    @property
+    def split(self) -> Split:
+        """Fine-tuning, as a split method."""
+        return Split(rule=Aligned(), embedding=2 * self.embedding, head_hidden=self.head_hidden)
+
+    @property
+    def can(self) -> Capabilities:
+        """What the rule can do."""
+        return self.split.can
+
+    def begin(self, seat: Seat, seeds: Seeds) -> State:
+        """Make a party's encoders with what trains them, and the head at the active party.
+
+        Raises:
+            ConfigError: the active party holds no columns, so that nobody's row has another side to be like.
+        """
+        if seat.roster.active not in seat.roster.blocks:
+            raise ConfigError(f"FedHSSL compares every party with the active one, and {seat.roster.active!r} holds no "
+                              f"columns; use false-vfl-1, or a split method with pretrain = 'simsiam'")  # fmt: skip
+        state = self.split.begin(replace(seat, encoder=self._encoders(seat)), seeds)
+        state.seat = seat
+        if seat.inputs:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seeds.number("projector", seat.me))
+                for name in ("", "cross_"):
+                    state.modules[f"{name}projector"] = projector(self.embedding).to(seat.device)
+                    state.modules[f"{name}predictor"] = predictor(self.embedding).to(seat.device)
+            state.optimizers[STAGE] = self.first.optimizer.build(_trained(state))
+        return state
+
+    def _encoders(self, seat: Seat) -> Factory:
+        def make(inputs: int, _: int) -> nn.Module:
+            bottom, cross = (build(seat.encoder, inputs, self.embedding, party=seat.me) for _ in range(2))
+            return Encoders(bottom, cross, self.embedding)
+
+        return make
+
+    def stages(self, seat: Seat) -> Sequence[Stage]:
+        """Return both stages."""
+
+        def rows(at: Rows) -> Tensor:
+            assert at.observed is not None
+            return at.observed.any(dim=1)
+
+        first = Stage(
+            name=STAGE, step=self._step, rows=rows, validates=False, epochs=self.pretrain_epochs,
+            batch_size=self.pretrain_batch_size, optimizer=self.first.optimizer,
+        )  # fmt: skip
+        return (first, *self.split.stages(seat))
+
+    async def _step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
+        """Play a party's part in one batch of self-supervised learning.
+
+        Raises:
+            Diverged: the loss is no longer a number.
+        """
+        if "encoder" not in state.modules or rows.block is None:
+            return None
+        if batch.moment[-1] == 0:
+            await self._aggregate(net, state)
+        me, roster = state.seat.me, state.seat.roster
+        x, held = rows.block.take(batch.rows)
+        z = p = x.new_zeros(len(x), self.embedding)
+        enough = len(held) > 1  # a normalisation over one row is none
+        if enough:
+            with batch.drawing("cross draws", me, device=state.seat.device):
+                z = state.modules["cross_projector"](_encoders_of(state).cross(x))
+            p = state.modules["cross_predictor"](z)
+        if me == roster.active:
+            pairs = await self._lead(net, state, rows, batch, held, z.detach())
+        else:
+            pairs = await self._follow(net, roster.active, z.detach()) if len(held) else []
+        if not enough:
+            return 0.0 if me == roster.active else None
+        loss = self._within(state, x, batch, z)
+        for ours, theirs in pairs:
+            loss = loss - likeness(p[ours], theirs.to(p.device)) / len(pairs)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise Diverged(f"party {me!r}: the loss is {value} at {moment(batch)}: lower pretrain_lr, or look for "
+                           f"extreme values in its columns")  # fmt: skip
+        state.optimizers[STAGE].zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        state.optimizers[STAGE].step()
+        return value if me == roster.active else None
+
+    def _within(self, state: State, x: Tensor, batch: Batch, cross: Tensor) -> Tensor:
+        """Return the local loss, SimSiam's and the guide's."""
+        me, generator, ends = state.seat.me, batch.generator(f"views of {state.seat.me}"), []
+        for number in range(2):
+            view = self.first.views(x, generator)
+            with batch.drawing(f"view {number} draws", me, device=state.seat.device):
+                z = state.modules["projector"](_encoders_of(state).local(view))
+            ends.append((z, state.modules["predictor"](z)))
+        (z, p), (z2, p2) = ends
+        alike = likeness(p, z2) + likeness(p2, z)
+        guided = likeness(p, cross) + likeness(p2, cross)
+        return -(alike + self.guide * guided) / 2
+
+    async def _lead(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, held: Tensor, z: Tensor
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Exchange representations with every party; return, for each, the active party's places and their z."""
+        roster, pairs = state.seat.roster, []
+        assert rows.observed is not None
+        observed = rows.observed[batch.rows]
+        place = torch.full((len(batch.rows),), -1, device=held.device)
+        place[held] = torch.arange(len(held), device=held.device)  # where a row of the batch stands in z
+        for k, name in enumerate(roster.blocks):
+            theirs = observed[:, k].nonzero().squeeze(1)
+            if name == roster.active or not len(theirs):
+                continue
+            try:
+                got = await net.recv(name, "representation", {"z": Expect((len(theirs), self.embedding))})
+            except PartyLost:
+                continue
+            at = place[theirs]
+            both = at >= 0
+            told = z.new_zeros(len(theirs), self.embedding)
+            told[both] = z[at[both]]
+            await net.send(name, "representation", {"z": told})
+            known = got["z"].to(z.device)[both]
+            if len(known) and known.any():
+                pairs.append((at[both], known))
+        return pairs
+
+    async def _follow(self, net: Channel, active: str, z: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Exchange representations with the active party; return one's places and its z of the rows that both have."""
+        await net.send(active, "representation", {"z": z})
+        got = (await net.recv(active, "representation", {"z": Expect(tuple(z.shape))}))["z"]
+        both = got.any(dim=1)
+        return [(both.to(z.device).nonzero().squeeze(1), got[both])] if both.any() else []
+
+    async def _aggregate(self, net: Channel, state: State) -> None:
+        """Replace the local top encoder, its projector and predictor by the mean of all parties' (step 3)."""
+        roster, mine = state.seat.roster, [p for module in _shared(state).values() for p in module.parameters()]
+        vector = parameters_to_vector(mine).detach().unsqueeze(0)  # [1, W]
+        expect = {"w": Expect(tuple(vector.shape))}
+        if net.me == roster.active:
+            total, parties, there = vector.clone(), 1, []
+            for name in roster.blocks:
+                if name == net.me:
+                    continue
+                try:
+                    total += (await net.recv(name, "top", expect))["w"].to(vector.device)
+                except PartyLost:
+                    continue
+                parties += 1
+                there.append(name)
+            vector = total / parties
+            for name in there:
+                await net.send(name, "mean", {"w": vector})
+        else:
+            await net.send(roster.active, "top", {"w": vector})
+            vector = (await net.recv(roster.active, "mean", expect))["w"].to(vector.device)
+        with torch.no_grad():
+            for parameter, values in zip(mine, torch.split(vector[0], [p.numel() for p in mine]), strict=True):
+                parameter.copy_(values.view_as(parameter))
+
+    async def predict(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
+    ) -> Predictions | None:
+        """Predict with zeros in place of absent embeddings."""
+        return await self.split.predict(net, state, rows, batch, asked)
+
+
+def _encoders_of(state: State) -> Encoders:
+    encoders = state.modules["encoder"]
+    assert isinstance(encoders, Encoders)
+    return encoders
+
+
+def _shared(state: State) -> Mapping[str, nn.Module]:
+    """Return what all parties hold a mean of."""
+    return {name: _encoders_of(state).top if name == "top" else state.modules[name] for name in SHARED}
+
+
+def _trained(state: State) -> list[nn.Parameter]:
+    modules = [module for name, module in state.modules.items() if name != "heads"]
+    return [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]

@@ -1,0 +1,243 @@
+"""VFedTrans.  Huang, Wang, Han: "Vertical Federated Knowledge Transfer via Representation Distillation for Healthcare
+Collaboration Networks", WWW 2023; as APC-VFL compares itself with it (its section 6, appendix E.2).
+
+Letters   N rows, K parties with columns, t the task (active) party, d a data (passive) party, I columns of t,
+          r_d singular vectors with d, M width of an embedding.
+Symbols   U_d   left singular vectors of [X_t X_d], of the rows that both have       [n_d, r_d]
+          g_d   autoencoder of t's block: the student of U_d                         [n, I] -> [n, M]
+Loss      of g_d, row i   ||x_i - f_d(g_d(x_i))||^2 + lambda * |U_d_i - g_d(x_i)| if t and d both have i
+
+Stages    svd        FedSVD of t with every d in turn (``fedsvd``): five messages, seven with the widths
+          distil     every g_d, on all rows of the active party; from here on it is alone
+          classify   a classifier of [x, g_1(x), ..., g_K-1(x)], on its labelled rows
+
+Roles.  ``key_generator`` and ``server`` name two parties of the roster that hold no columns: then nobody can take off
+another's masks.  Where neither is named, the data party generates the keys and the task party is the server: two
+parties alone can run it, and the task party then learns the data party's rows up to a rotation (``fedsvd.MESSAGES``).
+
+Where we differ, knowingly
+- U_d times sqrt(n_d): columns of deviation one, for entries of U shrink with the number of rows.
+- M is a setting; where t and d have fewer columns together, the first units are distilled and the rest are free.
+- With more data parties, the paper enriches x again and again; here each g_d learns from x, and all are put together.
+- The published program distils the decoder's output, and multiplies U by the mask once too often, which scatters it
+  over rows: here the embedding is distilled, and a test holds U to the plain decomposition.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from anyparty.blocks.blocks import Rows
+from anyparty.errors import AlignmentError, ConfigError, nearest
+from anyparty.methods import enriched, fedsvd
+from anyparty.methods.apc_exchange import as_block
+from anyparty.methods.enriched import Distance, Distil, Ending, Reduction
+from anyparty.methods.method import Batch, Seat, Stage, State
+from anyparty.nets.autoencoder import Autoencoder
+from anyparty.nets.stacked import ACTIVATIONS
+from anyparty.predictions import Predictions
+from anyparty.seeds import Seeds
+from anyparty.terms import Capabilities, Channel, Roster
+
+TITLE = "VFedTrans"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VFedTrans:
+    """Singular vectors of the common rows, distilled into a representation of the active party's own.
+
+    Attributes:
+        embedding: M, the width of the representation that each data party's knowledge gets, and the most singular
+            vectors that are taken; the paper's is the number of columns of both together.
+        student_hidden: hidden widths of the encoders, where the active party's own is not of another kind.
+        activation: after the hidden layers.
+        distillation: lambda.
+        distance: "mse" or "mae" to the singular vectors.
+        reduction: "sum" over a row's numbers, or their "mean".
+        append: whether the classifier reads x too, or the representations alone.
+        classifier: "logistic" ("ridge" for numbers), the name of a scikit-learn estimator, or "head": a network.
+        classifier_settings: what that estimator is made with.
+        head_hidden: hidden widths of the head.
+        key_generator: the party without columns that draws the masks; empty: the data party itself.
+        server: the party without columns that decomposes; empty: the active party.
+        masks: drawn from the system's "secret" randomness, or "seeded" by the run's seed, which all parties know: for
+            experiments that must repeat to the last bit.
+
+    """
+
+    embedding: int = 32
+    student_hidden: tuple[int, ...] = (64, 64)
+    activation: str = "sigmoid"
+    distillation: float = 0.001
+    distance: Distance = "mae"
+    reduction: Reduction = "sum"
+    append: bool = True
+    classifier: str = "logistic"
+    classifier_settings: Mapping[str, Any] = field(default_factory=dict)
+    head_hidden: tuple[int, ...] = ()
+    key_generator: str = ""
+    server: str = ""
+    masks: Literal["secret", "seeded"] = "secret"
+
+    def __post_init__(self) -> None:
+        names = ("embedding", "student_hidden", "head_hidden")
+        choices: dict[str, tuple[str, Sequence[str]]] = {
+            "activation": (self.activation, tuple(ACTIVATIONS)),
+            "distance": (self.distance, ("mse", "mae")),
+            "reduction": (self.reduction, ("sum", "mean")),
+            "masks": (self.masks, ("secret", "seeded")),
+        }
+        enriched.check("vfedtrans", widths={name: getattr(self, name) for name in names},
+                       at_least_0={"distillation": self.distillation}, choices=choices)  # fmt: skip
+        roles = (self.key_generator, self.server)
+        if bool(roles[0]) != bool(roles[1]) or (roles[0] and roles[0] == roles[1]):
+            raise ConfigError(f"vfedtrans: key_generator {roles[0]!r} and server {roles[1]!r} must be two parties, or "
+                              f"neither named: a server with the keys could take the masks off")  # fmt: skip
+
+    @property
+    def can(self) -> Capabilities:
+        """Trains on all of the active party's rows; predicts from its block alone."""
+        return Capabilities(
+            title=TITLE,
+            paper="Huang et al. 2023",
+            trains_on="all rows of the active party; learns from the others by rows that they have too",
+            predicts_for="the active party's rows, from its own block",
+            needs="any",
+            unlabelled=True,
+            messages=fedsvd.MESSAGES,
+        )
+
+    @property
+    def _distil(self) -> Distil:
+        return Distil(weight=self.distillation, distance=self.distance, reduction=self.reduction)
+
+    @property
+    def _ending(self) -> Ending:
+        return Ending(title=TITLE, features=self.features, classifier=self.classifier,
+                      settings=self.classifier_settings, head_hidden=self.head_hidden)  # fmt: skip
+
+    # Networks
+
+    def begin(self, seat: Seat, seeds: Seeds) -> State:
+        """Make the active party's students and classifier; the others have no network.
+
+        Raises:
+            ConfigError: the active party has no columns, there is no data party, or a role is no party's.
+        """
+        roster = seat.roster
+        enriched.active_block(roster, TITLE)
+        data = enriched.others(roster)
+        if not data:
+            raise ConfigError(f"{TITLE} needs a passive party with columns to learn from")
+        self._check_roles(roster)
+        if seat.me != roster.active:
+            return State(seat)
+        encoder = enriched.student(seat, self.student_hidden, self.activation)
+        modules: dict[str, torch.nn.Module] = {}
+        with torch.random.fork_rng(devices=[]):
+            for k in range(len(data)):
+                torch.manual_seed(seeds.number("student", k))
+                modules[f"student{k}"] = Autoencoder(encoder, seat.inputs, self.embedding, party=seat.me)
+            assert seat.task is not None
+            torch.manual_seed(seeds.number("classifier"))
+            width = self.embedding * len(data) + (seat.inputs if self.append else 0)
+            modules["classifier"] = self._ending.module(seat.task, width, seeds)
+        return enriched.place(State(seat), modules)
+
+    def _check_roles(self, roster: Roster) -> None:
+        for role in ("key_generator", "server"):
+            name = getattr(self, role)
+            if name and name not in roster.names:
+                raise ConfigError(f"vfedtrans: {role} = {name!r} is no party{nearest(name, roster.names)}")
+            if name and (name in roster.blocks or name in roster.labelers):
+                raise ConfigError(f"vfedtrans: {role} = {name!r} holds columns or labels; name a party that has none")
+
+    def roles(self, roster: Roster, data: str) -> fedsvd.Roles:
+        """Return who plays what in the decomposition with a data party."""
+        return fedsvd.Roles(
+            task=roster.active, data=data, server=self.server or roster.active, keys=self.key_generator or data
+        )
+
+    def features(self, state: State, x: Tensor) -> Tensor:
+        """Return what the classifier reads of rows: [B, I] -> [B, I + (K - 1) M]."""
+        count = len(enriched.others(state.seat.roster))
+        learnt = [enriched.embed(state, f"student{k}", x) for k in range(count)]
+        return torch.cat([x, *learnt] if self.append else learnt, dim=1)
+
+    # Training
+
+    def stages(self, seat: Seat) -> Sequence[Stage]:
+        """Return the stages above."""
+        roster = seat.roster
+
+        def aligned(rows: Rows) -> Tensor:
+            found = enriched.aligned(rows, roster)
+            if not found.any():
+                raise AlignmentError(f"{TITLE}: no row is aligned: {roster.active!r} shares none with a passive party, "
+                                     f"so there is nothing to learn from them; see the overlap table")  # fmt: skip
+            return found
+
+        def labelled(rows: Rows) -> Tensor:
+            assert rows.labeled is not None
+            return rows.labeled & enriched.own(rows, roster)
+
+        return (
+            Stage(name="svd", step=self._svd, rows=aligned, epochs=0, validates=False, with_validation=True),
+            Stage(name="distil", step=self._learn, rows=lambda rows: enriched.own(rows, roster), parties="active",
+                  loss=self._learnt),
+            self._ending.stage(labelled),
+        )  # fmt: skip
+
+    async def _svd(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
+        """Decompose with every data party in turn; at the active party, keep the singular vectors."""
+        seat = state.seat
+        for data in enriched.others(seat.roster):
+            roles = self.roles(seat.roster, data)
+            places, x = batch.rows, None
+            if net.me in {roles.task, roles.data}:
+                assert rows.block is not None
+                if net.me == roles.task:
+                    assert rows.observed is not None
+                    places = places[rows.observed[places, seat.roster.blocks.index(data)]]
+                x = rows.block.take(places)[0]
+            u = await fedsvd.decompose(net, roles, x, self.embedding, self._seed(batch, data))
+            if u is not None:
+                scaled = (u * len(u) ** 0.5).to(seat.device, torch.float32)
+                enriched.keep(state, data, as_block(rows.n, places, scaled))
+        return None
+
+    def _seed(self, batch: Batch, data: str) -> int:
+        return secrets.randbits(62) if self.masks == "secret" else batch.seeds.number("masks", data) >> 1
+
+    async def _learn(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
+        """Train every student; return the sum of their losses."""
+        data = enriched.others(state.seat.roster)
+        return sum(
+            enriched.fit(state, f"student{k}", batch, lambda k=k: self._loss(state, k, rows, batch))  # type: ignore[misc]
+            for k in range(len(data))
+        )
+
+    def _learnt(self, state: State, rows: Rows, batch: Batch) -> float | None:
+        if enriched.held(rows, batch) is None:
+            return None
+        count = len(enriched.others(state.seat.roster))
+        return sum(self._loss(state, k, rows, batch).item() for k in range(count))
+
+    def _loss(self, state: State, k: int, rows: Rows, batch: Batch) -> Tensor:
+        teacher = enriched.kept(state, enriched.others(state.seat.roster)[k])
+        return self._distil.on(state, f"student{k}", teacher, rows, batch)
+
+    # Prediction
+
+    async def predict(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]  # noqa: ARG002
+    ) -> Predictions | None:  # fmt: skip
+        """Answer from the active party's block, without a message."""
+        leads = state.seat.me == state.seat.roster.active
+        return self._ending.alone(state, rows, batch, asked) if leads else None

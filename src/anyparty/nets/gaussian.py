@@ -1,0 +1,74 @@
+"""Gaussians: what networks answer with one, and how several parties' views of one latent vector become one.
+
+Diagonal covariances throughout.  Sources: Kingma, Welling 2014 (networks that answer with mean and deviation);
+FALSE-VFL, equation (1) and appendix B (``aggregate``).
+
+Letters   B rows, K parties, D width of the vector.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """N(mean, diag std^2) over vectors: mean and std [..., D]."""
+
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def of(cls, outputs: Tensor, floor: float) -> Gaussian:
+        """Read a network's outputs [..., 2 D]: the mean, and softplus of the rest plus ``floor`` as the deviation."""
+        mean, raw = outputs.chunk(2, dim=-1)
+        return cls(mean, functional.softplus(raw) + floor)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """Return the log-density of x [..., D] -> [...]; dimensions in front are broadcast.
+
+        >>> Gaussian(torch.zeros(2), torch.ones(2)).log_prob(torch.zeros(2))  # log 1 / (2 pi)
+        tensor(-1.8379)
+        """
+        away = (x - self.mean) / self.std
+        return -(0.5 * away.square() + self.std.log()).sum(dim=-1) - x.shape[-1] * HALF_LOG_2PI
+
+    def at(self, noise: Tensor) -> Tensor:
+        """Return the sample that standard normal ``noise`` [..., D] becomes."""
+        return self.mean + self.std * noise
+
+
+def standard(x: Tensor) -> Tensor:
+    """Return the log-density of x [..., D] under N(0, I) -> [...]."""
+    return -0.5 * x.square().sum(dim=-1) - x.shape[-1] * HALF_LOG_2PI
+
+
+def aggregate(mean: Tensor, variance: Tensor, observed: Tensor) -> Gaussian:
+    """Return q(z | x^O), (1): the mean of the observed parties' means, the inverse of their summed precisions.
+
+    Args:
+        mean: [B, K, D], anything where not observed.
+        variance: [B, K, D], anything where not observed.
+        observed: [B, K] bool.
+
+    Returns:
+        Over [B, D]; a row that nobody has gets N(0, I), which no party has had a say in.
+
+    >>> one = torch.ones(1, 1, 1)
+    >>> both = aggregate(torch.cat([one, 3 * one], 1), torch.cat([one, one / 3], 1), torch.tensor([[True, True]]))
+    >>> both.mean.item(), both.std.square().item()  # precisions 1 + 3
+    (2.0, 0.25)
+
+    """
+    seen = observed.unsqueeze(2)
+    count = observed.sum(dim=1, keepdim=True)
+    center = torch.where(seen, mean, 0.0).sum(dim=1) / count.clamp(min=1)
+    precision = torch.where(seen, 1 / torch.where(seen, variance, 1.0), 0.0).sum(dim=1)
+    return Gaussian(center, torch.where(count > 0, precision, 1.0).rsqrt())

@@ -1,0 +1,149 @@
+"""What a trained FALSE-VFL does besides predicting: fill in a party's missing blocks, and find unlikely rows.
+
+filled = impute(model, tables, party="shop", samples=20)     what shop would have known of rows that it lacks
+likely = log_likelihood(model, tables)                       one number a row: low is unlike the training rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+
+from anyparty.align.alignment import Alignment
+from anyparty.blocks.blocks import Rows
+from anyparty.errors import PredictionError, nearest
+from anyparty.methods import false_vfl_uses as uses
+from anyparty.methods.false_vfl import FalseVFL
+from anyparty.methods.method import Batch
+from anyparty.predictions import members, patterns
+from anyparty.run.files import Member
+from anyparty.run.model import Model
+from anyparty.seeds import Seeds
+from anyparty.tables.prepare import Prepare
+from anyparty.terms import Channel
+from anyparty.wire.ledger import Ledger
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imputation:
+    """A party's block, filled in for rows that it lacks.
+
+    Attributes:
+        party: who owns the columns, and alone has this.
+        ids: the rows' ids as text, ``None`` where the tables have none.
+        columns: the names of the F outputs: numeric columns first, then ``column=level``.
+        mean: [n, F], numeric columns in their own units, levels as numbers around 0 and 1; NaN where nobody that was
+            asked has the row.
+        samples: [S, n, F], the same.
+
+    """
+
+    party: str
+    ids: tuple[str, ...] | None
+    columns: tuple[str, ...]
+    mean: NDArray[np.float32]
+    samples: NDArray[np.float32]
+
+    def frame(self) -> pl.DataFrame:
+        """Return the means, a row for each id."""
+        filled = pl.from_numpy(self.mean, schema=list(self.columns))
+        return filled if self.ids is None else filled.insert_column(0, pl.Series("id", self.ids, dtype=pl.String))
+
+
+def impute(
+    model: Model, tables: Mapping[str, Any], party: str, *,
+    samples: int = 0, parties: Sequence[str] | None = None, ledger: Ledger | None = None,
+) -> Imputation:  # fmt: skip
+    """Fill in the block of ``party`` for the rows of ``tables`` that it lacks; only that party gets it.
+
+    Args:
+        model: a trained FALSE-VFL.
+        tables: by party, a file name or data frame; ``party``'s own may be left out.
+        party: who owns the columns.
+        samples: S, how many samples of each row's block.
+        parties: whose blocks may take part; by default all that have a table here.
+        ledger: counts what crosses.
+
+    Raises:
+        PredictionError: the model is no generative one, or has no such party.
+
+    """
+    method = _generative(model, "impute")
+    if party not in model.roster.blocks:
+        raise PredictionError(f"no party {party!r} with columns{nearest(party, model.roster.blocks)}")
+    if samples < 0:
+        raise PredictionError(f"samples must not be below 0, got {samples}")
+    rows, alignment, asked = model.aligned(tables, parties)
+    lacking = (~_observed(model, rows)[:, model.roster.blocks.index(party)]).nonzero().squeeze(1)
+    batch = Batch(lacking, Seeds(model.seed))
+
+    def part(member: Member, net: Channel) -> Any:
+        own = rows[member.state.seat.me]
+        return uses.impute(method, net, member.state, own, batch, asked, owner=party, S=samples)
+
+    filled, prepare = model.play(part, ledger)[party], model.members[party].prepare
+    assert isinstance(filled, uses.Imputed)
+    assert prepare is not None
+    return Imputation(party=party, ids=_ids(alignment, lacking), columns=prepare.names,
+                      mean=_own_units(filled.mean.numpy(), prepare),
+                      samples=_own_units(filled.samples.numpy(), prepare))  # fmt: skip
+
+
+def log_likelihood(
+    model: Model, tables: Mapping[str, Any], parties: Sequence[str] | None = None, *, ledger: Ledger | None = None
+) -> pl.DataFrame:
+    """Return how likely each row is under the model: columns id, log_likelihood (in nats), parties.
+
+    It is the importance-weighted bound, an estimate from below of log p(x^O) with ``predict_samples`` samples.  Rows
+    that other parties have are measured over other columns: compare rows of the same parties.
+
+    Raises:
+        PredictionError: the model is no generative one.
+    """
+    method = _generative(model, "log_likelihood")
+    rows, alignment, asked = model.aligned(tables, parties)
+    every = torch.arange(alignment.n)
+
+    def part(member: Member, net: Channel) -> Any:
+        own = rows[member.state.seat.me]
+        return uses.log_likelihood(method, net, member.state, own, Batch(every, Seeds(model.seed)), asked)
+
+    scores = model.play(part, ledger)[model.roster.active]
+    there = _observed(model, rows) & torch.tensor([name in asked for name in model.roster.blocks])
+    distinct, which = patterns(there)
+    names = [" ".join(members(row, model.roster.blocks)) for row in distinct]
+    columns: dict[str, Any] = {} if alignment.ids is None else {"id": _ids(alignment, every)}
+    columns["log_likelihood"] = pl.Series(scores.numpy()).fill_nan(None)
+    return pl.DataFrame(columns | {"parties": [names[p] for p in which.tolist()]})
+
+
+def _generative(model: Model, what: str) -> FalseVFL:
+    if not isinstance(model.method, FalseVFL):
+        raise PredictionError(f"{what} needs a model of how the columns come about: train false-vfl-1 or false-vfl-2, "
+                              f"not {model.method.can.title}")  # fmt: skip
+    return model.method
+
+
+def _observed(model: Model, rows: Mapping[str, Rows]) -> torch.Tensor:
+    observed = rows[model.roster.active].observed
+    assert observed is not None
+    return observed.cpu()
+
+
+def _ids(alignment: Alignment, rows: torch.Tensor) -> tuple[str, ...] | None:
+    return None if alignment.ids is None else tuple(alignment.ids.gather(rows.numpy()).cast(pl.String).to_list())
+
+
+def _own_units(prepared: NDArray[np.float32], prepare: Prepare) -> NDArray[np.float32]:
+    """Undo the scaling of numeric columns: [..., F]."""
+    mean, scale = prepare.numeric.mean, prepare.numeric.scale
+    out = prepared.copy()
+    if mean is not None and scale is not None:
+        out[..., : len(mean)] = out[..., : len(mean)] * np.array(scale) + np.array(mean)
+    return out

@@ -1,0 +1,135 @@
+"""A virtual clock: how long things take, in time units, as data.
+
+Nothing here waits.  A simulation adds up what a round would have taken, so that it costs nothing and is the same every
+time.  Speeds are constant, or follow a trace of CPU use: an iteration of a machine whose share c is in use takes
+(1 - c)^-1 times as long (Flex-VFL, sections VII-D and VII-F).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from anyparty.errors import ConfigError, nearest
+from anyparty.seeds import Seeds
+from anyparty.tables import datasets
+
+EXACT = 1e-9  # 20 / (20 / 15) should be 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock:
+    """Time units that things take.
+
+    Attributes:
+        iteration: one local iteration, for all parties or by party (1 for one that is not named).
+        latency: one round trip between a party and the active one.
+        timeout: the local training period of a round, for the schedules that have one.
+        use: by party, the share of its CPU that others use in each round, [0, 1); begins anew where it ends.
+
+    """
+
+    iteration: float | Mapping[str, float] = 1.0
+    latency: float = 1.0
+    timeout: float = 10.0
+    use: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in (("latency", self.latency), ("timeout", self.timeout), *self._iterations()):
+            if not (value > 0 and math.isfinite(value)):
+                raise ConfigError(f"clock: {name} must be a positive number of time units, got {value}")
+        for party, trace in self.use.items():
+            if not len(trace) or not all(0 <= c < 1 for c in trace):
+                raise ConfigError(f"clock: use of party {party!r} must be at least one share in [0, 1): 0.25 is a "
+                                  f"quarter of its CPU")  # fmt: skip
+
+    def _iterations(self) -> list[tuple[str, float]]:
+        if isinstance(self.iteration, Mapping):
+            return [(f"iteration of party {party!r}", value) for party, value in self.iteration.items()]
+        return [("iteration", self.iteration)]
+
+    def check(self, parties: Iterable[str]) -> None:
+        """Refuse a party that is none of ``parties``.
+
+        Raises:
+            ConfigError: naming it, and the nearest.
+        """
+        check_names("clock", [*(self.iteration if isinstance(self.iteration, Mapping) else ()), *self.use], parties)
+
+    def takes(self, party: str, number: int) -> float:
+        """Return the time of a party's local iteration in its round ``number``, counted from 0."""
+        own = self.iteration.get(party, 1.0) if isinstance(self.iteration, Mapping) else self.iteration
+        trace = self.use.get(party)
+        return own / (1 - trace[number % len(trace)]) if trace else own
+
+    def fits(self, party: str, number: int) -> int:
+        """Return how many local iterations a party completes within the time-out: maybe none."""
+        return math.floor(self.timeout / self.takes(party, number) * (1 + EXACT))
+
+    def began_anew(self, rounds: int) -> int:
+        """Return how often the shortest trace has begun anew after so many rounds."""
+        shortest = min((len(trace) for trace in self.use.values()), default=rounds + 1)
+        return max(rounds - 1, 0) // shortest
+
+
+def check_names(what: str, named: Iterable[str], parties: Iterable[str]) -> None:
+    """Refuse a name that is none of ``parties``.
+
+    Raises:
+        ConfigError: naming it, and the nearest.
+    """
+    known = list(parties)
+    for name in named:
+        if name not in known:
+            raise ConfigError(f"{what}: there is no party {name!r} that trains anything{nearest(name, known)}")
+
+
+def trace_of(path: Path | str) -> dict[str, tuple[float, ...]]:
+    """Read CPU use by round from a CSV file with a column of shares in [0, 1) for each party.
+
+    Raises:
+        ConfigError: no such file, or a column that is not numbers.
+    """
+    try:
+        frame = pl.read_csv(path)
+        return {name: tuple(frame[name].cast(pl.Float64).to_list()) for name in frame.columns}
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise ConfigError(f"clock.trace: {path} cannot be read ({str(error).splitlines()[0]}); write a CSV file with "
+                          f"a column of CPU use, [0, 1), for each party") from None  # fmt: skip
+
+
+def machines(
+    cpu: NDArray[np.float32], parties: Iterable[str], seeds: Seeds, *, average: bool = False
+) -> dict[str, tuple[float, ...]]:
+    """Draw a machine for each party, and return the CPU use of it.
+
+    Args:
+        cpu: [machines, samples], in per cent.
+        parties: who gets one.
+        seeds: draws them from the stream "machines".
+        average: let a machine's mean stand for all rounds (VII-D), instead of each sample for one round (VII-F).
+
+    """
+    names, shares = list(parties), cpu.astype(np.float64) / 100
+    drawn = seeds.numpy("machines").choice(len(shares), len(names), replace=False)
+    if average:
+        return {name: (float(shares[m].mean()),) for name, m in zip(names, drawn, strict=True)}
+    return {name: tuple(shares[m].tolist()) for name, m in zip(names, drawn, strict=True)}
+
+
+def google_trace(
+    parties: Iterable[str], seeds: Seeds, *, average: bool = False, data_dir: Path | None = None
+) -> dict[str, tuple[float, ...]]:
+    """Return the CPU use of a machine of Google's cluster for each party, every five minutes for 23 hours.
+
+    Raises:
+        TableError: the data set "google-cluster" is not there; the sentence says where to get it.
+    """
+    usage = datasets.load("google-cluster", data_dir=data_dir, progress=False).X_train  # [1600, 276, CPU and memory]
+    return machines(usage[:, :, 0], parties, seeds, average=average)

@@ -1,0 +1,183 @@
+"""One party's part in a round: exchange, then local iterations (Flex-VFL, Algorithm 1; with one iteration, P-BCD).
+
+    exchange   embeddings of a mini-batch to the hosts; back come derivatives, or Phi where labels are shared
+    iterate    tau_k times: encode the same rows anew, take the gradient with everybody else's part as it was, step
+
+What a party can take anew in an iteration depends on what it has.  A host computes its loss with its own embeddings
+and heads as they are now; a party with shared labels, with its own embeddings as they are now; a party without labels
+applies the derivative that it received to its embeddings as they are now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyparty.blocks.blocks import Rows
+from anyparty.methods import exchange
+from anyparty.methods.exchange import Part
+from anyparty.methods.method import Batch, Seat, State
+from anyparty.methods.split import Split
+from anyparty.schedules import rates, snapshot
+from anyparty.schedules.clock import Clock
+from anyparty.schedules.flex import AdaptiveFlex
+from anyparty.schedules.local import Steps
+from anyparty.schedules.schedule import PACE, Local, Schedule
+from anyparty.terms import Channel, Roster
+
+ROUND, TIME = "round", "time"
+Derive = Callable[[Part | None], Tensor | None]
+
+
+def parties_of(split: Split, roster: Roster) -> tuple[str, ...]:
+    """Return the parties that train something: encoders, heads or both."""
+    return tuple(dict.fromkeys((*roster.blocks, *split.hosts(roster))))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchanged:
+    """What a party has after the exchange.
+
+    Attributes:
+        loss: of the mini-batch, at hosts.
+        own: the derivative of its own loss by its embeddings, at the start of the round.
+        theirs: derivatives that it received, by the same.
+        anew: how it computes ``own`` for embeddings as they are now; ``None``: it cannot.
+
+    """
+
+    loss: float | None = None
+    own: Tensor | None = None
+    theirs: tuple[Tensor, ...] = ()
+    anew: Derive | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One party's rounds of a split method under a schedule."""
+
+    split: Split
+    schedule: Schedule
+    clock: Clock
+    local: Local
+    seat: Seat
+    copy: snapshot.Copy
+
+    def iterations(self, number: int) -> dict[str, int]:
+        """Return tau_k of every party; the others wait for a host, so that it makes at least one."""
+        roster = self.seat.roster
+        made = self.schedule.iterations(self.clock, parties_of(self.split, roster), number)
+        return made | {host: max(1, made[host]) for host in self.split.hosts(roster)}
+
+    async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
+        """Play the party's part in a round; return the loss at its start, at the active party.
+
+        Raises:
+            Diverged: the loss is not a number.
+            PartyLost: a party left that the method cannot do without.
+        """
+        roster, me = self.seat.roster, self.seat.me
+        number = int(state.kept.get(ROUND, torch.zeros(())).item())
+        state.kept[ROUND] = torch.tensor(number + 1)
+        tau = self.iterations(number)
+        needed = all if self.split.can.needs == "all" else any
+        if not needed(tau[name] for name in roster.blocks):
+            self._spend(state, {}, number)
+            return None  # there is nothing to train without those that miss the round
+        mine = self.split.encode(state, rows, batch) if tau.get(me) else None
+        loss = None
+        if mine or me in self.split.hosts(roster):
+            others = self._others(rows, batch, tau)
+            got, rate = await self._meet(net, state, rows, batch, mine, tau, others)
+            self._iterate(state, rows, batch, mine, got, tau[me])
+            if self.schedule.adapts:
+                rates.keep(state, self.local, tau[me], rate)
+            self._spend(state, {name: tau[name] for name in (me, *others)}, number)
+            loss = got.loss
+        return loss
+
+    def _others(self, rows: Rows, batch: Batch, tau: Mapping[str, int]) -> list[str]:
+        """Return the other parties that take part in a round, at the active party."""
+        roster = self.seat.roster
+        if self.seat.me != roster.active:
+            return []
+        assert rows.observed is not None
+        has = dict(zip(roster.blocks, rows.observed[batch.rows].any(dim=0).tolist(), strict=True))
+        hosts = self.split.hosts(roster)
+        return [name for name in tau if name != self.seat.me and tau[name] and (name in hosts or has[name])]
+
+    async def _meet(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, mine: Part | None, tau: Mapping[str, int],
+        others: list[str],
+    ) -> tuple[Exchanged, float]:  # fmt: skip
+        """Exchange embeddings for derivatives or Phi, and how the last round went for a learning rate."""
+        adaptive = self.schedule if isinstance(self.schedule, AdaptiveFlex) else None
+        me, active = self.seat.me, self.seat.roster.active
+        await exchange.share(net, self.split.readers(self.seat.roster, me), mine)
+        if adaptive is not None:
+            pace = rates.begin(state, adaptive, self.local, tau[me])
+            if me != active:
+                await net.send(active, PACE.tag, {"pace": pace})
+        got = await self._exchange(net, state, rows, batch, mine, tau)
+        return got, 0.0 if adaptive is None else await rates.agree(net, state, others)
+
+    async def _exchange(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, mine: Part | None, tau: Mapping[str, int]
+    ) -> Exchanged:
+        """Wait for what belongs to the embeddings that were sent; at a host, answer."""
+        roster, me = self.seat.roster, self.seat.me
+        shared = self.local.labels == "shared"
+        loss: float | None = None
+        own: Tensor | None = None
+        anew: Derive | None = None
+        if me in self.split.hosts(roster):
+            there = await self.split.gather(net, self.seat, rows, batch, mine, [k for k in roster.blocks if tau[k]])
+            loss, gradients = self.split.fuse(state, rows, batch, there)
+            loss = loss if there.parts else None  # nobody who is in time has a row of the batch
+            own = gradients.get(me)
+            if shared:
+                await snapshot.send(net, self.seat, state.modules["heads"], there)
+            else:
+                await exchange.share_gradients(net, gradients)
+
+            def at_host(now: Part | None) -> Tensor | None:
+                if now is not None and me in there.parts:
+                    there.parts[me] = (now[0], now[1].detach())
+                return self.split.fuse(state, rows, batch, there)[1].get(me)
+
+            anew = at_host
+        elif shared and mine:
+            seen = await self.copy.receive(net, rows, batch, mine)
+
+            def at_party(now: Part | None) -> Tensor:
+                assert now is not None
+                seen.parts[me] = (now[0], now[1].detach())
+                return self.copy.derive(state, rows, batch, seen)
+
+            anew = at_party
+            own = at_party(mine)
+        theirs: tuple[Tensor, ...] = ()
+        if mine and not shared:
+            theirs = tuple(await exchange.gradients_of(net, self.split.readers(roster, me), mine[1]))
+        return Exchanged(loss=loss, own=own, theirs=theirs, anew=anew)
+
+    def _iterate(self, state: State, rows: Rows, batch: Batch, mine: Part | None, got: Exchanged, tau: int) -> None:
+        """Make tau local iterations; the first has its gradient from the exchange."""
+        steps, now, own = Steps(state, self.local), mine, got.own
+        for t in range(tau):
+            if t:
+                now = self.split.encode(state, rows, batch) if mine else None
+                own = got.anew(now) if got.anew else None
+            if now is not None and "encoder" in state.optimizers and (own is not None or got.theirs):
+                self.split.backward(state, now[1], own, got.theirs)
+                steps.step("encoder")
+            steps.step("heads")
+
+    def _spend(self, state: State, made: Mapping[str, int], number: int) -> None:
+        """Move the clock on, at the active party."""
+        if self.seat.me == self.seat.roster.active:
+            before = state.kept.get(TIME, torch.zeros((), dtype=torch.float64))
+            state.kept[TIME] = before + self.schedule.lasts(self.clock, made, number)

@@ -1,0 +1,97 @@
+"""A split method under a schedule is a method again: it begins and predicts as before, and trains when it is due."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from anyparty.blocks.blocks import Rows
+from anyparty.errors import ConfigError, some
+from anyparty.methods.fusion import GRADIENT
+from anyparty.methods.method import Batch, Seat, Stage, State
+from anyparty.methods.split import Split
+from anyparty.predictions import Predictions
+from anyparty.schedules.clock import Clock, check_names
+from anyparty.schedules.flex import AdaptiveFlex
+from anyparty.schedules.rounds import ROUND, TIME, Round, parties_of
+from anyparty.schedules.schedule import PACE, RATE, SNAPSHOT, Local, Schedule
+from anyparty.schedules.snapshot import Copy
+from anyparty.schedules.vafl import VAFL, Meetings
+from anyparty.seeds import Seeds
+from anyparty.terms import Capabilities, Channel, Roster
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduled:
+    """A split method, when its parties step, the clock that says so, and how they make local iterations."""
+
+    split: Split
+    schedule: Schedule
+    clock: Clock = Clock()
+    local: Local = Local()
+
+    def __post_init__(self) -> None:
+        if self.schedule.at_once and self.local.labels == "shared":
+            raise ConfigError(f"schedule: with {self.schedule.title} derivatives come from the active party: "
+                              f"labels = 'active'")  # fmt: skip
+
+    @property
+    def can(self) -> Capabilities:
+        """What the split method can do, and what crosses under the schedule."""
+        can, shared = self.split.can, self.local.labels == "shared"
+        messages = [SNAPSHOT if shared and message is GRADIENT else message for message in can.messages]
+        messages += [PACE, RATE] if self.schedule.adapts else []
+        return replace(can, title=f"{can.title}, {self.schedule.title}", messages=tuple(messages))
+
+    def begin(self, seat: Seat, seeds: Seeds) -> State:
+        """Make a party's networks and optimizers, as the split method does.
+
+        Raises:
+            ConfigError: clock, schedule or labels do not fit the parties.
+        """
+        self._check(seat.roster)
+        return self.split.begin(seat, seeds)
+
+    def _check(self, roster: Roster) -> None:
+        parties = parties_of(self.split, roster)
+        self.clock.check(parties)
+        if isinstance(self.schedule, AdaptiveFlex) and isinstance(self.schedule.A, Mapping):
+            check_names("schedule 'adaptive-flex': A", self.schedule.A, parties)
+        one_place = len(self.split.hosts(roster)) == 1
+        if self.schedule.timed and not any(self.clock.fits(party, 0) for party in parties):
+            fastest = min(self.clock.takes(party, 0) for party in parties)
+            raise ConfigError(f"clock: a time-out of {self.clock.timeout} is shorter than the fastest iteration, "
+                              f"{fastest:.4g}: nobody would ever learn; set clock.timeout to that or more")  # fmt: skip
+        if (self.local.labels == "shared" or self.schedule.at_once) and not one_place:
+            raise ConfigError(f"schedule: {self.schedule.title} with labels = {self.local.labels!r} has all heads at "
+                              f"the active party: hosting = 'active'")  # fmt: skip
+        without = [name for name in roster.blocks if name not in roster.labelers]
+        if self.local.labels == "shared" and without:
+            raise ConfigError(f"schedule: labels = 'shared' asks for labels at every party, and {some(without)} has "
+                              f"none: give it a label column, or use labels = 'active'")  # fmt: skip
+
+    def stages(self, seat: Seat) -> Sequence[Stage]:
+        """Return the one stage of the split method, with the schedule's step."""
+        stages = self.split.stages(seat)
+        play: Round | Meetings
+        if isinstance(self.schedule, VAFL):
+            play = Meetings(split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=seat)
+        else:
+            play = Round(split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=seat,
+                         copy=Copy(self.split, seat))  # fmt: skip
+        return tuple(replace(stage, step=play.step, record=self._record) for stage in stages)
+
+    def _record(self, state: State) -> dict[str, float]:
+        """Return what an epoch's record says of time, at the active party: time units and rounds since the start."""
+        if TIME not in state.kept:
+            return {}
+        rounds = int(state.kept[ROUND].item())
+        anew = self.clock.began_anew(rounds)
+        said = {"time": float(state.kept[TIME].item()), "rounds": rounds}
+        return said | ({"trace_began_anew": anew} if anew else {})
+
+    async def predict(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
+    ) -> Predictions | None:
+        """Play a party's part in predicting, as the split method does."""
+        return await self.split.predict(net, state, rows, batch, asked)

@@ -1,0 +1,97 @@
+"""Shared labels: Phi, what a host sends so that a party can compute its own loss (Flex-VFL, Algorithm 1, lines 8, 9).
+
+Only what bears on the party's own gradient crosses: the others' embeddings of the rows that it has itself, and the
+heads.  Rows that it does not have enter its loss as rows of nobody: no derivative comes from them, but they count
+where a loss is a mean over the batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from anyparty.blocks.blocks import Rows
+from anyparty.errors import MessageError
+from anyparty.methods.exchange import Gathered, Part
+from anyparty.methods.method import Batch, Seat, State
+from anyparty.methods.split import Split
+from anyparty.schedules.schedule import SNAPSHOT
+from anyparty.terms import Channel, Expect
+
+HEADS, PARTS, THERE = "heads/", "h/", "there"
+
+
+async def send(net: Channel, seat: Seat, heads: nn.Module, there: Gathered) -> None:
+    """Send Phi to every party that is there, before the heads move."""
+    blocks = seat.roster.blocks
+    weights = {f"{HEADS}{name}": tensor for name, tensor in heads.state_dict().items()}
+    present = {THERE: torch.tensor([name in there.parts for name in blocks], dtype=torch.uint8)}
+    nothing = next(iter(there.parts.values()))[1][:0] if there.parts else torch.empty(0)
+    for name, (held, _) in there.parts.items():
+        if name == seat.me:
+            continue
+        own = torch.zeros(len(there.observed), dtype=torch.bool, device=held.device).index_fill(0, held, True)
+        both = {other: h[own[at]] for other, (at, h) in there.parts.items()}
+        parts = {f"{PARTS}{other}": both.get(other, nothing) for other in blocks if other != name}
+        await net.send(name, SNAPSHOT.tag, weights | present | parts)
+
+
+@dataclass
+class Copy:
+    """A party's copy of the heads, and its own loss with them."""
+
+    split: Split
+    seat: Seat
+    made: list[nn.Module] = field(default_factory=list)
+
+    @property
+    def heads(self) -> nn.Module:
+        """The network that weights of the heads are loaded into; its own first weights are never used."""
+        if not self.made:
+            assert self.seat.task is not None
+            with torch.random.fork_rng(devices=[]):
+                heads = self.split.heads(self.seat.roster, self.seat.roster.active, self.seat.task)
+            self.made.append(heads.to(self.seat.device).requires_grad_(False))
+        return self.made[0]
+
+    async def receive(self, net: Channel, rows: Rows, batch: Batch, mine: Part) -> Gathered:
+        """Take Phi: load the heads, and return what is there of the rows that the party has.
+
+        Raises:
+            MessageError: embeddings of other rows than those that both have.
+        """
+        seat, roster, width = self.seat, self.seat.roster, self.split.width(self.seat.roster)
+        assert rows.observed is not None
+        state, others = self.heads.state_dict(), [name for name in roster.blocks if name != seat.me]
+        expect = {f"{HEADS}{name}": Expect(tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}
+        expect |= {THERE: Expect((roster.K,), torch.uint8)} | {
+            f"{PARTS}{name}": Expect((-1, *width)) for name in others
+        }
+        got = await net.recv(roster.active, SNAPSHOT.tag, expect)
+        self.heads.load_state_dict({name: got[f"{HEADS}{name}"] for name in state})
+        observed = rows.observed[batch.rows]
+        there = Gathered(observed=observed & got[THERE].bool().to(observed.device))
+        there.late = not torch.equal(there.observed, observed)
+        for k, name in enumerate(roster.blocks):
+            if name == seat.me:
+                there.parts[name] = (mine[0], mine[1].detach())
+                continue
+            at, h = mine[0][there.observed[mine[0], k]], got[f"{PARTS}{name}"].to(seat.device)
+            if len(h) != len(at):
+                raise MessageError(f"message {SNAPSHOT.tag!r} from {roster.active!r} to {seat.me!r}: expected {name!r} "
+                                   f"to have {len(at)} of its rows, got embeddings of {len(h)}")  # fmt: skip
+            if len(at):
+                there.parts[name] = (at, h)
+        return there
+
+    def derive(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Tensor:
+        """Return the derivative of the party's loss by its own embeddings, [B_k, H]; zero where it knows no label."""
+        assert rows.y is not None
+        assert rows.labeled is not None
+        known, me = rows.labeled[batch.rows], self.seat.me
+        y = torch.where(known, rows.y[batch.rows], torch.zeros_like(rows.y[batch.rows]))
+        fusion = self.split.fusion(self.seat, self.heads, self.seat.roster.active)
+        gradient = self.split.derive(fusion, state.seat, batch, there, y, torch.ones_like(known))[1][me]
+        return gradient.index_fill(0, (~known[there.parts[me][0]]).nonzero().squeeze(1), 0.0)

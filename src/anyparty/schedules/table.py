@@ -1,0 +1,101 @@
+"""All schedules, by name, and how settings put one over a method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, ClassVar, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from anyparty.config import Config
+from anyparty.errors import ConfigError, nearest
+from anyparty.methods.method import Method
+from anyparty.methods.split import Split
+from anyparty.schedules.clock import Clock, trace_of
+from anyparty.schedules.flex import AdaptiveFlex, Flex
+from anyparty.schedules.schedule import Local, Schedule
+from anyparty.schedules.scheduled import Scheduled
+from anyparty.schedules.synchronous import PBCD, SyncMax, SyncMin
+from anyparty.schedules.vafl import VAFL
+
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "p-bcd": PBCD,
+    "sync-min": SyncMin,
+    "sync-max": SyncMax,
+    "vafl": VAFL,
+    "flex": Flex,
+    "adaptive-flex": AdaptiveFlex,
+}
+
+
+def schedule(name: str, **parameters: Any) -> tuple[Schedule, Local]:
+    """Return the schedule ``name``, and how parties make local iterations.
+
+    >>> schedule("flex", mu=0.1)
+    (Flex(), Local(labels='active', mu=0.1, momentum='local'))
+
+    Raises:
+        ConfigError: no such schedule, no such parameter, or a value out of range.
+    """
+    if name not in SCHEDULES:
+        raise ConfigError(f"no schedule {name!r}{nearest(name, SCHEDULES)}")
+    made: Any = SCHEDULES[name]
+    own, shared = _types(made), _types(Local)
+    known = own | shared
+    for key in parameters:
+        if key not in known:
+            raise ConfigError(f"schedule {name!r} has no parameter {key!r}{nearest(key, known)}")
+    values = {key: _of_type(known[key], value, f"schedule {name!r}: {key}") for key, value in parameters.items()}
+    local = Local(**{key: value for key, value in values.items() if key in shared})
+    return made(**{key: value for key, value in values.items() if key in own}), local
+
+
+def clock(**values: Any) -> Clock:
+    """Return the clock that settings describe; ``trace`` names a CSV file of CPU use.
+
+    Raises:
+        ConfigError: a value out of range, or a trace that cannot be read.
+    """
+    trace = values.pop("trace", None)
+    if trace is not None and values.get("use"):
+        raise ConfigError("clock: use and trace are two ways to say one thing; give one of them")
+    if trace is not None:
+        values["use"] = trace_of(trace)
+    hints = _types(Clock)
+    for key in values:
+        if key not in hints:
+            raise ConfigError(f"clock has no parameter {key!r}{nearest(key, (*hints, 'trace'))}")
+    return Clock(**{key: _of_type(hints[key], value, f"clock: {key}") for key, value in values.items()})
+
+
+def scheduled(method: Method, config: Config) -> Method:
+    """Return a method under the schedule of the settings, or the method itself where they name none.
+
+    Raises:
+        ConfigError: the schedule or its clock is not as it should be, or the method is no split method.
+    """
+    if config.schedule is None:
+        if config.clock is not None:
+            raise ConfigError("a clock without a schedule does nothing: name one, schedule.name"
+                              f"{nearest('', SCHEDULES)}")  # fmt: skip
+        return method
+    made, local = schedule(config.schedule.name, **config.schedule.parameters)
+    if not isinstance(method, Split):
+        raise ConfigError(f"schedule {config.schedule.name!r} is for split methods, {method.can.title} is none: its "
+                          f"parties do not meet at every batch")  # fmt: skip
+    ticks = Clock() if config.clock is None else clock(**config.clock.model_dump(exclude_none=True))
+    return Scheduled(split=method, schedule=made, clock=ticks, local=local)
+
+
+def _types(of: Any) -> dict[str, Any]:
+    """Return the types of a class's parameters, by name."""
+    hints = get_type_hints(of)
+    return {field.name: hints[field.name] for field in fields(of) if get_origin(hints[field.name]) is not ClassVar}
+
+
+def _of_type(hint: Any, value: Any, what: str) -> Any:
+    try:
+        return TypeAdapter(hint).validate_python(value)
+    except ValidationError as error:
+        raise ConfigError(f"{what}: {error.errors()[0]['msg'].lower()}, got {value!r}") from None

@@ -1,0 +1,146 @@
+"""VAFL: every party when it is ready.  Chen, Jin, Sun, Yin: "VAFL: a Method of Vertical Asynchronous Federated
+Learning", 2020, as compared with by Castiglia, Wang, Patterson, 2022, section VII-A.
+
+One step of the stage is one meeting: the party that is ready next, by the clock, encodes a mini-batch and sends it; the
+host fuses it with the embeddings of the same rows that it has last seen of the others, steps its heads, and sends the
+derivative back, with which the party steps at once.  Who is next follows from the clock alone, so that all parties
+know it, and the others do nothing.
+
+Time of a party's meeting: its iteration and one round trip; for the active party, whose own embeddings need not
+travel, its iteration alone.  The host's own work is not counted, as in the rounds of P-BCD it runs beside.
+
+Where we differ, knowingly
+- What stands in place of an embedding that was never sent, the paper does not say.  Here the first visit of a row, in
+  the first epoch, brings the embeddings of all that have it.  They are kept by row.
+- An epoch shows every mini-batch to one party, not to all: a run needs about K times as many epochs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from anyparty.blocks.blocks import Rows
+from anyparty.methods import exchange
+from anyparty.methods.exchange import Gathered, Part
+from anyparty.methods.method import Batch, Seat, State
+from anyparty.methods.split import Split
+from anyparty.schedules.clock import Clock
+from anyparty.schedules.local import Steps
+from anyparty.schedules.rounds import ROUND, TIME
+from anyparty.schedules.schedule import Local, slowest
+from anyparty.terms import Channel
+
+READY, MEETINGS, SEEN, STALE = "ready", "meetings", "seen", "embeddings"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VAFL:
+    """Server and party are updated whenever a party is ready."""
+
+    title: ClassVar[str] = "VAFL"
+    timed: ClassVar[bool] = False
+    at_once: ClassVar[bool] = True
+    adapts: ClassVar[bool] = False
+
+    def iterations(self, clock: Clock, parties: Sequence[str], number: int) -> dict[str, int]:  # noqa: ARG002
+        """Return one for each: a party steps once when it is ready."""
+        return dict.fromkeys(parties, 1)
+
+    def lasts(self, clock: Clock, made: Mapping[str, int], number: int) -> float:
+        """Return what a meeting takes."""
+        return clock.latency + slowest(clock, made, number)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meetings:
+    """One party's part in VAFL."""
+
+    split: Split
+    schedule: VAFL
+    clock: Clock
+    local: Local
+    seat: Seat
+
+    async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
+        """Play the party's part in one meeting; return the loss, at the active party.
+
+        Raises:
+            Diverged: the loss is not a number.
+        """
+        me, active = self.seat.me, self.seat.roster.active
+        whose = self._next(state)
+        first = batch.moment[1:2] == (0,)
+        mine = self.split.encode(state, rows, batch) if whose == me or first else None
+        await exchange.share(net, [active], mine)
+        loss: float | None = None
+        own: Tensor | None = None
+        steps = Steps(state, self.local)
+        if me == active:
+            there = await self._seen(net, state, rows, batch, mine, list(self.seat.roster.blocks) if first else [whose])
+            if whose in there.parts and self._fusible(there):
+                loss, gradients = self.split.fuse(state, rows, batch, there)
+                steps.step("heads")
+                own = gradients[whose]
+            elif whose in there.parts:
+                own = torch.zeros_like(there.parts[whose][1])
+            if own is not None:
+                await exchange.share_gradients(net, {whose: own})
+        if whose == me and mine:
+            theirs = await exchange.gradients_of(net, [active], mine[1])
+            if "encoder" in state.optimizers and (own is not None or theirs):
+                self.split.backward(state, mine[1], own, theirs)
+                steps.step("encoder")
+        return loss
+
+    def _next(self, state: State) -> str:
+        """Return who is ready next, and move the clock on to that."""
+        blocks = self.seat.roster.blocks
+        number = int(state.kept.get(ROUND, torch.zeros(())).item())
+        state.kept[ROUND] = torch.tensor(number + 1)
+        if READY not in state.kept:
+            state.kept[MEETINGS] = torch.zeros(len(blocks), dtype=torch.int64)
+            state.kept[READY] = torch.tensor([self._cycle(name, 0) for name in blocks], dtype=torch.float64)
+        ready = state.kept[READY].tolist()
+        k = ready.index(min(ready))
+        state.kept[TIME] = torch.tensor(ready[k], dtype=torch.float64)
+        state.kept[MEETINGS][k] += 1
+        state.kept[READY][k] = ready[k] + self._cycle(blocks[k], int(state.kept[MEETINGS][k]))
+        return blocks[k]
+
+    def _cycle(self, name: str, meeting: int) -> float:
+        took = self.schedule.lasts(self.clock, {name: 1}, meeting)
+        return took - self.clock.latency if name == self.seat.roster.active else took
+
+    async def _seen(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, mine: Part | None, asked: list[str]
+    ) -> Gathered:
+        """Wait for those that are asked; return their embeddings, and those last seen of all the others."""
+        roster = self.seat.roster
+        assert rows.observed is not None
+        fresh = await self.split.gather(net, self.seat, rows, batch, mine, asked)
+        if STALE not in state.kept:
+            shape = (rows.n, roster.K)
+            state.kept[STALE] = torch.zeros(*shape, *self.split.width(roster), device=self.seat.device)
+            state.kept[SEEN] = torch.zeros(shape, dtype=torch.bool, device=self.seat.device)
+        for name, (held, h) in fresh.parts.items():
+            state.kept[STALE][batch.rows[held], roster.blocks.index(name)] = h
+            state.kept[SEEN][batch.rows[held], roster.blocks.index(name)] = True
+        observed = rows.observed[batch.rows]
+        there = Gathered(observed=observed & state.kept[SEEN][batch.rows])
+        there.late = not torch.equal(there.observed, observed)
+        for k, name in enumerate(roster.blocks):
+            held = there.observed[:, k].nonzero().squeeze(1)
+            if name in fresh.parts or (len(held) and name not in asked):
+                there.parts[name] = fresh.parts.get(name) or (held, state.kept[STALE][batch.rows[held], k])
+        for name in set(asked) - there.parts.keys():
+            there.observed[:, roster.blocks.index(name)] = False
+        return there
+
+    def _fusible(self, there: Gathered) -> bool:
+        """Return whether there is a row to learn from: none while a method that needs all has not seen all."""
+        return bool(self.split.rule.trains_on(self.seat.roster, there.observed).any())

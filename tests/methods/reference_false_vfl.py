@@ -1,0 +1,126 @@
+"""FALSE-VFL's objective the slow way: one graph, every row and every sample alone, each line straight from the paper.
+
+Double precision, torch's own distributions.  Nothing here is shared with the method but the networks and the draw of
+random numbers, which is given.  Equations and sections are those of Hong, Park, Hwang, arXiv 2505.11035.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from copy import deepcopy
+
+import torch
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Normal
+from torch.nn.functional import softplus
+
+from anyparty.methods.false_vfl import LEARNS, PRETRAIN, TRAIN, FalseVFL
+from anyparty.methods.method import Batch, State
+from tests.worlds import World
+
+
+class Joint:
+    """Everybody's networks in one place."""
+
+    def __init__(self, method: FalseVFL, of: World, states: Mapping[str, State], batch: Batch) -> None:
+        self.method, self.of, self.batch = method, of, batch
+        self.modules = {
+            f"{party}/{name}": deepcopy(module).double()
+            for party, state in states.items()
+            for name, module in state.modules.items()
+        }
+        B, L = len(batch.rows), method.samples
+        self.eps_z = torch.randn(L, B, method.embedding, generator=batch.generator("z")).double()
+        self.eps_h = torch.randn(L, B, method.top, generator=batch.generator("h")).double()
+
+    def net(self, party: str, name: str, u: Tensor) -> Tensor:
+        return self.modules[f"{party}/{name}"](u.unsqueeze(0))[0]
+
+    def normal(self, party: str, name: str, u: Tensor) -> Normal:
+        """A network that answers with mean and deviation."""
+        mean, raw = self.net(party, name, u).chunk(2)
+        return Normal(mean, softplus(raw) + self.method.floor)
+
+    def has(self, n: int) -> list[str]:
+        """O_n."""
+        return [name for k, name in enumerate(self.of.roster.blocks) if self.of.observed[n, k]]
+
+    def posterior(self, n: int) -> Normal:
+        """q(z | x^O): the mean of the means, the inverse of the summed precisions   (1)."""
+        views = [self.normal(k, "encoder", self.of.x[k][n].double()) for k in self.has(n)]
+        precision = sum(1 / view.variance for view in views)
+        return Normal(sum(view.mean for view in views) / len(views), precision**-0.5)
+
+    def block_noise(self, party: str, b: int, sample: int) -> Tensor:
+        """What party k draws x^k_l with for row b of the batch, which it lacks."""
+        k = self.of.roster.blocks.index(party)
+        lacking = (~self.of.observed[self.batch.rows, k]).nonzero().squeeze(1).tolist()
+        width = self.of.x[party].shape[1]
+        generator = self.batch.generator(f"block of {party}")
+        return torch.randn(self.method.samples, len(lacking), width, generator=generator)[sample, lacking.index(b)]
+
+    def log_block(self, party: str, n: int, b: int, sample: int, z: Tensor) -> Tensor:
+        """log p(x^k | z) of a party that has the row; under MNAR the log-probability of its mask, too   (A.2)."""
+        decoded, total = self.normal(party, "decoder", z), torch.zeros((), dtype=torch.float64)
+        x = self.of.x[party][n].double()
+        if party in self.has(n):
+            total = decoded.log_prob(x).sum()
+        elif self.method.mnar:
+            x = decoded.mean + decoded.stddev * self.block_noise(party, b, sample)
+        if self.method.mnar:
+            observed = Bernoulli(logits=self.net(party, "indicator", x)[0])
+            total = total + observed.log_prob(torch.tensor(float(party in self.has(n)), dtype=torch.float64))
+        return total
+
+    def log_label(self, n: int, z: Tensor) -> Tensor:
+        """log p_psi(y | z)."""
+        active, y = self.of.roster.active, self.of.y[n]
+        if self.of.task.kind == "regression":
+            return self.normal(active, "discriminator", z).log_prob(y.double()).sum()
+        return Categorical(logits=self.net(active, "discriminator", z)).log_prob(y)
+
+    def log_weight(self, b: int, sample: int, *, labels: bool) -> Tensor:
+        """log w_l, or log w_l p(y | z_l)   (3.3.2, 3.3.3)."""
+        n, active = int(self.batch.rows[b]), self.of.roster.active
+        q = self.posterior(n)
+        z = q.mean + q.stddev * self.eps_z[sample, b]
+        above = self.normal(active, "global_encoder", z)
+        h = above.mean + above.stddev * self.eps_h[sample, b]
+        log_p = self.normal(active, "global_decoder", h).log_prob(z).sum()
+        log_p = log_p + Normal(torch.zeros_like(h), 1.0).log_prob(h).sum()
+        for party in self.of.roster.blocks:
+            log_p = log_p + self.log_block(party, n, b, sample, z)
+        if labels:
+            log_p = log_p + self.log_label(n, z)
+        return log_p - q.log_prob(z).sum() - above.log_prob(h).sum()
+
+    def bound(self, b: int, *, labels: bool) -> Tensor:
+        """log (1/L) sum_l w_l of one row."""
+        weights = [self.log_weight(b, sample, labels=labels) for sample in range(self.method.samples)]
+        return torch.stack(weights).logsumexp(0) - math.log(len(weights))
+
+    def loss(self, stage: str) -> Tensor:
+        bounds = [self.bound(b, labels=stage == TRAIN) for b in range(len(self.batch.rows))]
+        return -sum(bounds) / len(bounds)
+
+
+def joint_gradients(
+    method: FalseVFL, of: World, states: Mapping[str, State], batch: Batch
+) -> tuple[float, dict[str, Tensor]]:
+    """The loss of a batch and its derivative by every parameter that the batch's stage trains."""
+    stage = str(batch.moment[0])
+    learns = LEARNS[stage] if stage == PRETRAIN or method.train_encoders else ("discriminator",)
+    joint = Joint(method, of, states, batch)
+    loss = joint.loss(stage)
+    parameters = {
+        f"{where}/{name}": p
+        for where, module in joint.modules.items()
+        if where.split("/")[1] in learns
+        for name, p in module.named_parameters()
+        if p.requires_grad
+    }
+    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    return loss.item(), {
+        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(parameters.items(), found, strict=True)
+    }

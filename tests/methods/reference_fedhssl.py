@@ -1,0 +1,84 @@
+"""FedHSSL's self-supervised loss the slow way, in double precision; then fine-tuning's own reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from anyparty.methods.fedhssl import FedHSSL
+from anyparty.methods.method import Batch, State
+from anyparty.methods.plug import Plug
+from tests.methods.reference import joint_gradients as split_gradients
+from tests.worlds import World
+
+SHARED = ("encoder.top.", "projector.", "predictor.")
+
+
+def joint_gradients(
+    method: FedHSSL, of: World, states: Mapping[str, State], batch: Batch
+) -> tuple[float, dict[str, Tensor]]:
+    """The active party's loss of a batch, and the derivative of each party's own by its parameters."""
+    if batch.moment[0] != "pretrain":
+        return split_gradients(replace(method.split, rule=Plug(dropout=0.0)), of, states, batch)  # rows all have
+    roster, active = of.roster, of.roster.active
+    nets = {
+        name: nn.ModuleDict({key: deepcopy(module).double() for key, module in states[name].modules.items()})
+        for name in roster.blocks
+    }
+    if batch.moment[-1] == 0:
+        _aggregate(list(nets.values()))
+    rows = {name: [n for n in batch.rows.tolist() if of.observed[n, k]] for k, name in enumerate(roster.blocks)}
+    x = {name: of.x[name][own] for name, own in rows.items()}
+    z = {name: nets[name]["cross_projector"](nets[name]["encoder"].cross(x[name].double())) for name in roster.blocks}
+    p = {name: nets[name]["cross_predictor"](z[name]) for name in roster.blocks}
+    losses, found = {}, {}
+    for name in roster.blocks:
+        losses[name] = _within(method, nets[name], x[name], z[name], batch.generator(f"views of {name}"))
+        others = [other for other in roster.blocks if other != active] if name == active else [active]
+        across = []
+        for other in others:
+            both = [n for n in rows[name] if n in rows[other]]
+            terms = [_cos(p[name][rows[name].index(n)], z[other][rows[other].index(n)]) for n in both]
+            across.append(sum(terms) / len(terms))
+        losses[name] = losses[name] - sum(across) / len(across)
+        named = {
+            f"{name}/{key.replace('.', '/', 1)}": parameter
+            for key, parameter in nets[name].named_parameters()
+            if not key.startswith("heads") and parameter.requires_grad
+        }
+        gradients = torch.autograd.grad(losses[name], list(named.values()), retain_graph=True, allow_unused=True)
+        found |= {
+            key: torch.zeros_like(parameter) if g is None else g
+            for (key, parameter), g in zip(named.items(), gradients, strict=True)
+        }
+    return losses[active].item(), found
+
+
+def _aggregate(nets: list[nn.ModuleDict]) -> None:
+    every = [dict(net.named_parameters()) for net in nets]
+    for key in every[0]:
+        if key.startswith(SHARED):
+            mean = torch.stack([own[key].detach().float() for own in every]).mean(0).double()
+            for own in every:
+                own[key].data = mean.clone()
+
+
+def _cos(p: Tensor, z: Tensor) -> Tensor:
+    z = z.detach()
+    return p @ z / (p.norm() * z.norm())
+
+
+def _within(method: FedHSSL, net: nn.ModuleDict, x: Tensor, cross: Tensor, generator: torch.Generator) -> Tensor:
+    z, p = [], []
+    for view in [method.first.views(x, generator) for _ in range(2)]:
+        z.append(net["projector"](net["encoder"].top(net["encoder"].bottom(view.double()))))
+        p.append(net["predictor"](z[-1]))
+    total = torch.zeros((), dtype=torch.float64)
+    for b in range(len(x)):
+        total = total - (_cos(p[0][b], z[1][b]) + _cos(p[1][b], z[0][b])) / 2
+        total = total - method.guide * (_cos(p[0][b], cross[b]) + _cos(p[1][b], cross[b])) / 2
+    return total / len(x)

@@ -1,0 +1,53 @@
+"""SimSiam's loss the slow way: row by row, in double precision; then the method's own reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+
+import torch
+from torch import Tensor
+
+from anyparty.methods.method import Batch, State
+from anyparty.methods.simsiam import Pretrained
+from tests.methods.reference import joint_gradients as split_gradients
+from tests.worlds import World
+
+
+def joint_gradients(
+    method: Pretrained, of: World, states: Mapping[str, State], batch: Batch
+) -> tuple[float, dict[str, Tensor]]:
+    """The active party's loss of a batch and the derivative of each party's own by its parameters."""
+    if batch.moment[0] != "pretrain":
+        return split_gradients(method.method, of, states, batch)
+    found: dict[str, Tensor] = {}
+    losses = dict.fromkeys(of.roster.names, 0.0)
+    for k, name in enumerate(of.roster.blocks):
+        nets = {key: deepcopy(module).double() for key, module in states[name].modules.items()}
+        rows = [n for n in batch.rows.tolist() if of.observed[n, k]]
+        named = {
+            f"{name}/{key}/{place}": p
+            for key in ("encoder", "projector", "predictor")
+            for place, p in nets[key].named_parameters()
+            if p.requires_grad
+        }
+        loss = _loss(method, nets, of.x[name][rows], batch.generator(f"views of {name}"))
+        gradients = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
+        found |= {
+            key: torch.zeros_like(p) if g is None else g for (key, p), g in zip(named.items(), gradients, strict=True)
+        }
+        losses[name] = loss.item()
+    return losses[of.roster.active], found
+
+
+def _loss(method: Pretrained, nets: Mapping[str, torch.nn.Module], x: Tensor, generator: torch.Generator) -> Tensor:
+    z, p = [], []
+    for view in (method.first.views(x, generator), method.first.views(x, generator)):
+        z.append(nets["projector"](nets["encoder"](view.double())))
+        p.append(nets["predictor"](z[-1]))
+    total = torch.zeros((), dtype=torch.float64)
+    for b in range(len(x)):
+        for here, there in ((0, 1), (1, 0)):
+            target = z[there][b].detach()
+            total = total - p[here][b] @ target / (p[here][b].norm() * target.norm()) / 2
+    return total / len(x)

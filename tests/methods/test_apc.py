@@ -1,0 +1,380 @@
+"""APC-VFL: one message, every loss against a slow version, gaps among more than two parties, what is refused."""
+
+from dataclasses import dataclass, replace
+
+import polars as pl
+import pytest
+import torch
+
+from anyparty.errors import AlignmentError, ConfigError, MessageError, PartyLost
+from anyparty.methods import enriched
+from anyparty.methods.apc import TEACHER, Apc
+from anyparty.methods.enriched import Distil
+from anyparty.methods.table import method
+from anyparty.nets.autoencoder import Autoencoder, JointAutoencoder
+from anyparty.nets.mlp import MLP
+from anyparty.run.federation import Federation
+from anyparty.run.watch import Watch
+from tests import worlds
+from tests.methods.once import ADAM, pair, sent, split
+from tests.worlds import Table, world
+
+SMALL = {"embedding": 6, "active_embedding": 4, "passive_embedding": 5, "joint_hidden": (7,), "student_hidden": (7,)}
+STAGES = ["represent", "share", "joint", "teach", "distil", "classify"]
+
+
+def train(of, *, parameters=None, **settings):
+    made = Apc(**SMALL | (parameters or {}))
+    return made, worlds.train(made, of, **{"optimizer": ADAM, "epochs": 2} | settings)
+
+
+def played(made, of, *until):
+    """Every party's state after one step of each of the stages."""
+    states = worlds.begin(made, of, optimizer=ADAM)
+    for name in until:
+        rows = worlds.stage_of(made, of.seat("a"), name).rows(of.rows["a"]).nonzero().squeeze(1)
+        worlds.step(made, of, states, rows, stage=name)
+    return states
+
+
+class TestOneExchange:
+    def test_each_passive_party_sends_one_message_and_gets_none_back(self):
+        of, at = world(K=4, N=60), Table()
+        train(of, at=at, epochs=4, **split(60))
+        own = [(sender, to) for sender, to, tag, _ in at.notes if tag == "representation"]
+        assert sorted(own) == [("b", "a"), ("c", "a"), ("d", "a")]
+        around = {tag for _, _, tag, _ in at.notes} - {"representation"}
+        assert around == {"hello", "start", "plan"}  # no word after an epoch: nobody waits for anybody
+        assert sent(at, "plan")[0] == 2 * 3  # which rows to represent, which to share: then they may go home
+
+    def test_it_holds_each_aligned_row_of_the_party_once(self):
+        of, at = world(K=3, N=60), Table()
+        train(of, at=at, **split(60))
+        for name, k in (("b", 1), ("c", 2)):
+            (z,) = [tensors["z"] for sender, _, tag, tensors in at.notes if (sender, tag) == (name, "representation")]
+            assert z.shape == (int((of.observed[:, 0] & of.observed[:, k]).sum()), 5)
+
+    def test_in_half_precision_it_is_half(self):
+        sizes = []
+        for precision in ("float32", "float16"):
+            at = Table()
+            train(pair(), at=at, parameters={"precision": precision})
+            sizes.append(sent(at, "representation"))
+        assert sizes == [(1, 30 * 5 * 4), (1, 30 * 5 * 2)]
+
+    def test_the_active_party_predicts_alone(self):
+        of = world(K=3)
+        made, trained = train(of)
+        states, at = worlds.states_of(trained), Table()
+        whole = worlds.predict(made, of, states, at=at)
+        assert at.notes == []
+        alone = worlds.predict(made, of, states, leaves={"b", "c"})
+        assert worlds.same_bits(worlds.answers_of(whole), worlds.answers_of(alone))
+        assert torch.equal(whole.answered, of.observed[:, 0])
+        assert not whole.took_part[:, 1:].any()
+        lacking = (~of.observed[:, 0]).nonzero().squeeze(1).tolist()
+        assert {whole.reasons[n] for n in lacking} == {
+            "APC-VFL predicts from the block of 'a', which does not have this row"
+        }
+        without = worlds.predict(made, of, states, asked=("b", "c"))
+        assert not without.answered.any()
+        assert without.reasons[2] == "APC-VFL predicts from the block of 'a', which was not asked"
+
+    def test_what_came_from_others_is_forgotten(self):
+        """What stays between stages are the teacher's words on rows of the active party's own."""
+        _, trained = train(pair())
+        assert trained["a"].state.kept.keys() == {"teacher/x", "teacher/position"}
+        assert trained["b"].state.kept == {}
+
+
+class TestAblation:
+    def test_nothing_crosses(self):
+        at = Table()
+        _, trained = train(pair(), at=at, parameters={"distillation": 0.0})
+        assert {tag for _, _, tag, _ in at.notes} == {"hello", "start"}
+        assert [record["stage"] for record in trained["a"].history] == ["distil", "distil", "classify"]
+        assert trained["b"].state.modules == {}
+
+    def test_it_is_what_lambda_tends_to(self):
+        """The whole way with a lambda too small to matter ends at the same weights; with a real one it does not."""
+        weights = []
+        for value in (0.0, 1e-30, 1.0):
+            _, trained = train(pair(), epochs=4, parameters={"distillation": value}, **split(40))
+            state = trained["a"].state
+            weights.append({name: state.modules["g3"].state_dict()[name] for name in state.modules["g3"].state_dict()})
+        assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-6) for name in weights[0])
+        assert not all(torch.allclose(weights[0][name], weights[2][name], atol=1e-3) for name in weights[0])
+
+    def test_one_party_can_do_it(self):
+        made, trained = train(world(K=1, N=20), parameters={"distillation": 0.0})
+        assert worlds.predict(made, world(K=1, N=20), worlds.states_of(trained)).answered.all()
+
+
+class TestLosses:
+    @pytest.mark.parametrize("distance", ["mse", "mae"])
+    @pytest.mark.parametrize("reduction", ["sum", "mean"])
+    def test_equation_5_row_by_row(self, distance, reduction):
+        torch.manual_seed(0)
+        net, x, z_A = Autoencoder(MLP(hidden=(5,)), 3, 4, activation="selu"), torch.randn(6, 3), torch.randn(2, 4)
+        held, total = torch.tensor([1, 4]), 0.0
+        fold = torch.sum if reduction == "sum" else torch.mean
+        for i in range(6):
+            z, back = net(x[i : i + 1])
+            total += fold((x[i] - back[0]) ** 2)
+            if i in held:
+                off = z_A[held.tolist().index(i)] - z[0]
+                total += 0.3 * fold(off**2 if distance == "mse" else off.abs())
+        found = Distil(weight=0.3, distance=distance, reduction=reduction).loss(net, x, z_A, held)
+        assert found.item() == pytest.approx(total.item() / 6, rel=1e-5)
+
+    def test_of_two_parties_g2_is_the_plain_autoencoder_of_both_side_by_side(self):
+        net, z = JointAutoencoder([2, 3], (6,), 4, "selu"), torch.randn(5, 5)
+        plain = torch.nn.Sequential(net.first, *net.rest, net.decoder)
+        assert torch.allclose(net(z, torch.ones(5, 2, dtype=torch.bool)), ((plain(z) - z) ** 2).mean(dim=1))
+        assert net.absent is None
+
+    def test_with_gaps_row_by_row(self):
+        """An absent party's weights are left out, its vector stands in, and nothing is asked of its reconstruction."""
+        torch.manual_seed(1)
+        widths, observed = [2, 3, 1], worlds.all_patterns(14, 3)
+        net = JointAutoencoder(widths, (6,), 4, "tanh")
+        torch.nn.init.normal_(net.absent)
+        z = torch.randn(14, 6)
+        places = list(torch.arange(6).split(widths))
+        found = net(torch.where(observed[:, net.owner], z, 0.0), observed)
+        for n in range(14):
+            u, there = net.first.bias.clone(), []
+            for k, columns in enumerate(places):
+                if observed[n, k]:
+                    u = u + net.first.weight[:, columns] @ z[n, columns]
+                    there.append(columns)
+                else:
+                    u = u + net.absent[k]
+            off = (net.decoder(net.rest(u)) - z[n])[torch.cat(there)]
+            assert found[n].item() == pytest.approx((off**2).mean().item(), rel=1e-4)
+
+    def test_the_first_step_is_that_of_the_mean_squared_error(self):
+        """g1 of party b, one plain gradient step on its aligned rows, by hand."""
+        of, made = world(K=3), Apc(**SMALL)
+        states = worlds.begin(made, of)
+        net = states["b"].modules["g1"]
+        rows = (of.observed[:, 0] & of.observed[:, 1]).nonzero().squeeze(1)
+        loss = ((net(of.x["b"][rows])[1] - of.x["b"][rows]) ** 2).mean()
+        expected = torch.autograd.grad(loss, list(net.parameters()))
+        worlds.step(made, of, states, rows, stage="represent")
+        assert all(torch.allclose(p.grad, g, atol=1e-6) for p, g in zip(net.parameters(), expected, strict=True))
+
+
+class TestMoreParties:
+    def test_rows_of_any_passive_party_have_a_teacher_and_no_others(self):
+        of, made = world(K=3, N=35), Apc(**SMALL)
+        states = played(made, of, "represent", "share")
+        kept = {name: enriched.kept(states["a"], name).position >= 0 for name in "abc"}
+        own = of.observed[:, 0]
+        assert torch.equal(kept["b"], own & of.observed[:, 1])
+        assert torch.equal(kept["c"], own & of.observed[:, 2])
+        assert torch.equal(kept["a"], kept["b"] | kept["c"])
+        worlds.step(made, of, states, kept["a"].nonzero().squeeze(1), stage="teach")
+        assert torch.equal(enriched.kept(states["a"], TEACHER).position >= 0, kept["a"])
+
+    def test_the_teacher_of_a_row_depends_on_the_parties_that_have_it(self):
+        """z_A by hand: g2 of what the parties' own networks give, with a gap where one lacks the row."""
+        of, made = world(K=3, N=35), Apc(**SMALL)
+        states = played(made, of, "represent", "share", "joint", "teach")
+        teacher = enriched.kept(states["a"], TEACHER)
+        g2 = states["a"].modules["g2"]
+        for n in range(35):
+            there = of.observed[n]
+            if not (there[0] and there[1:].any()):
+                continue
+            z = [enriched.embed(states[name], "g1", of.x[name][n : n + 1]) * there[k] for k, name in enumerate("abc")]
+            joint = g2.encode(torch.cat(z, dim=1), there.unsqueeze(0))
+            assert torch.allclose(teacher.take(torch.tensor([n]))[0], joint, atol=1e-5)
+
+    def test_a_party_that_shares_no_row_sends_nothing(self):
+        observed = worlds.all_patterns(24, 3)
+        observed[:, 2] &= ~observed[:, 0]
+        observed[0] = torch.tensor([True, True, False])
+        at = Table()
+        train(world(observed=observed), at=at)
+        assert [sender for sender, _, tag, _ in at.notes if tag == "representation"] == ["b"]
+
+    def test_a_party_that_is_lost_before_it_sends_is_absent(self):
+        of, made = world(K=3), Apc(**SMALL)
+        rows = enriched.aligned(of.rows["a"], of.roster).nonzero().squeeze(1)
+        states = played(made, of, "represent")
+        worlds.step(made, of, states, rows, stage="share", leaves={"b"})
+        assert enriched.kept(states["a"], "b") is None
+        assert enriched.kept(states["a"], "c") is not None
+        worlds.step(made, of, states, rows, stage="joint")
+        with pytest.raises(PartyLost, match="party 'b' is gone: APC-VFL has no other party to learn from"):
+            worlds.step(made, of, played(made, of, "represent"), rows, stage="share", leaves={"b", "c"})
+
+
+class TestDistillation:
+    def test_the_student_learns_what_the_teacher_knows_of_rows_it_never_shared(self):
+        """Party b has the square of a's first column: on rows that b lacks, g3 is nearer to z_A with lambda."""
+        of = pair(N=300, aligned=200, d=2)
+        of.x["b"][:, 0] = of.x["a"][:, 0] ** 2
+        of.x["b"][:, 1] = of.x["a"][:, 1].abs()
+        held = of.rows["b"].block.position[:200]
+        of.rows["b"].block.x[held] = of.x["b"][:200]
+        missed = {}
+        for value in (1e-9, 1.0):
+            _, trained = train(of, epochs=40, batch_size=32, parameters={"distillation": value, "embedding": 8})
+            states = worlds.states_of(trained)
+            z = torch.cat([enriched.embed(states[name], "g1", of.x[name]) for name in "ab"], dim=1)
+            states["a"].modules["g2"].train(False)
+            z_A = states["a"].modules["g2"].encode(z, torch.ones(300, 2, dtype=torch.bool))[200:].detach()
+            off = enriched.embed(states["a"], "g3", of.x["a"][200:]) - z_A
+            missed[value] = float((off**2).sum() / ((z_A - z_A.mean(dim=0)) ** 2).sum())
+        assert missed[1.0] < 0.3
+        assert missed[1e-9] > 1
+
+
+class TestFullAlignment:
+    JOINT = {"classify_on": "joint"}
+
+    def test_prediction_asks_the_passive_parties(self):
+        of, at = world(K=3), Table()
+        made, trained = train(of, parameters=self.JOINT)
+        answered = worlds.predict(made, of, worlds.states_of(trained), at=at)
+        assert [tag for _, _, tag, _ in at.notes] == ["representation"] * 2
+        assert torch.equal(answered.answered, enriched.aligned(of.rows["a"], of.roster))
+        assert torch.equal(answered.took_part[answered.answered], of.observed[answered.answered])
+        assert "a passive party have" in answered.reasons[0]
+
+    def test_a_silent_party_is_absent(self):
+        of = world(K=3)
+        made, trained = train(of, parameters=self.JOINT)
+        answered = worlds.predict(made, of, worlds.states_of(trained), leaves={"b"})
+        assert answered.silent == ("b",)
+        assert torch.equal(answered.answered, of.observed[:, 0] & of.observed[:, 2])
+        assert not answered.took_part[:, 1].any()
+
+    def test_it_finds_what_only_the_passive_party_knows(self):
+        of = pair(N=400, aligned=400, d=2, signal=1, classes=2)
+        wide = {"embedding": 16, "joint_hidden": (16,), **self.JOINT}
+        test = torch.arange(400) >= 300
+        made, trained = train(of, parameters=wide, epochs=30, batch_size=32, training=~test)
+        scores = worlds.predict(made, of, worlds.states_of(trained), test.nonzero().squeeze(1)).scores
+        assert (scores.argmax(dim=1) == of.y[test]).float().mean() > 0.85
+
+
+@dataclass
+class Stops(Watch):
+    """Pulls the plug at the end of an epoch of a stage, or when a stage begins."""
+
+    stage: str
+    epoch: int
+
+    def on_stage_begin(self, stage, epochs, rows, first_epoch):
+        if (stage, 0) == (self.stage, self.epoch):
+            raise KeyboardInterrupt
+
+    def on_epoch_end(self, record):
+        if (record["stage"], record["epoch"]) == (self.stage, self.epoch):
+            raise KeyboardInterrupt
+
+
+class TestResuming:
+    @pytest.mark.parametrize(
+        ("stage", "epoch"),
+        [("represent", 3), ("share", 0), ("share", 1), ("joint", 0), ("joint", 4), ("teach", 1), ("distil", 2),
+         ("distil", 5), ("classify", 0)],
+    )  # fmt: skip
+    @pytest.mark.parametrize("parameters", [{}, {"classifier": "head"}])
+    def test_in_any_stage_it_ends_at_the_same_bits(self, stage, epoch, parameters, tmp_path):
+        of = world(K=3, N=50)
+        settings = {"epochs": 5, "patience": 2, "keep": "best", "checkpoint_every": 2, **split(50)}
+        _, whole = train(of, parameters=parameters, **settings)
+        with pytest.raises(KeyboardInterrupt):
+            train(of, parameters=parameters, folder=tmp_path, watch=Stops(stage, epoch), **settings)
+        at = Table()
+        _, resumed = train(of, parameters=parameters, folder=tmp_path, resume=True, at=at, **settings)
+        assert worlds.same_bits(*(worlds.weights(worlds.states_of(each)) for each in (whole, resumed)))
+        strip = [[{**record, "seconds": 0} for record in each["a"].history] for each in (whole, resumed)]
+        assert strip[0] == strip[1]
+        if stage in {"teach", "distil", "classify"}:
+            assert sent(at, "representation", "plan") == (0, 0)  # the others have done their part
+
+
+class TestRefusals:
+    def test_no_aligned_row(self):
+        of = world(K=2, observed=torch.eye(2, dtype=torch.bool).repeat(6, 1))
+        with pytest.raises(AlignmentError, match="no row is aligned: 'a' shares none with a passive party"):
+            train(of)
+
+    def test_nobody_to_learn_from(self):
+        with pytest.raises(ConfigError, match="needs a passive party with columns"):
+            train(world(K=1))
+
+    def test_an_active_party_without_columns(self):
+        with pytest.raises(ConfigError, match=r"active party's own columns, and 'server' has none"):
+            train(world(K=2, server=True))
+
+    @pytest.mark.parametrize(
+        ("z", "said"),
+        [(torch.zeros(30, 4), r"should be torch.float32 \[30, 5\], got torch.float32 \[30, 4\]"),
+         (torch.zeros(29, 5), r"should be torch.float32 \[30, 5\]"),
+         (torch.full((30, 5), torch.nan), "holds NaN or infinity")],
+    )  # fmt: skip
+    def test_a_message_of_another_kind_names_its_sender(self, z, said):
+        of, made = pair(), Apc(**SMALL)
+        states = worlds.begin(made, of)
+        stage = worlds.stage_of(made, of.seat("a"), "share")
+        batch = worlds.batch_of(torch.arange(30), stage="share")
+
+        async def honest(net):
+            return await stage.step(net, states["a"], of.rows["a"], batch)
+
+        async def wrong(net):
+            await net.send("a", "representation", {"z": z})
+
+        with pytest.raises(MessageError, match=f"message 'representation' from 'b' to 'a': 'z' {said}"):
+            Table().play(of.roster, made.can.messages, {"a": honest, "b": wrong})
+
+    def test_an_encoder_of_another_width(self):
+        with pytest.raises(ConfigError, match=r"party 'a': its encoder should give \[8, 4\], it gives \[8, 9\]"):
+            train(pair(), encoder=lambda inputs, _: torch.nn.Linear(inputs, 9))
+
+    @pytest.mark.parametrize(
+        ("parameters", "said"),
+        [({"classifier": "LogisticRegresion"}, "no classifier 'LogisticRegresion'; did you mean 'LogisticRegression'"),
+         ({"classifier": "logistic", "classifier_settings": {"c": 1}}, "'logistic' cannot be made with {'c': 1}"),
+         ({"classifier": "ridge"}, "no classifier 'ridge'")],
+    )  # fmt: skip
+    def test_a_classifier_that_does_not_exist(self, parameters, said):
+        with pytest.raises(ConfigError, match=said):
+            train(pair(), parameters=parameters)
+
+    def test_labels_of_one_class(self):
+        of = pair()
+        of.rows["a"] = replace(of.rows["a"], y=torch.zeros(40, dtype=torch.int64))
+        with pytest.raises(AlignmentError, match="40 rows are all of one class, 'class 0'"):
+            train(of)
+
+
+def tables(n=60):
+    ids = [f"n{i}" for i in range(n)]
+    x = [i % 7 - 3 for i in range(n)]
+    bank = pl.DataFrame({"id": ids, "income": x, "same": [1] * n, "bad": ["yes" if v > 0 else "no" for v in x]})
+    return {"bank": bank, "shop": pl.DataFrame({"id": ids[20:], "spent": x[20:]}).sample(fraction=1, seed=1)}
+
+
+class TestTables:
+    """A passive party with one column, a constant column at the active one, rows in other orders."""
+
+    @pytest.mark.parametrize("name", ["apc", "vfedtrans"])
+    def test_trained_saved_and_asked_without_the_shop(self, name, tmp_path):
+        federation = Federation.from_tables(tables(), label="bad")
+        model = federation.train(name, parameters={"embedding": 8}, epochs=30, batch_size=16, folder=tmp_path)
+        assert model.evaluate().overall["accuracy"] > 0.8
+        loaded = type(model).load(tmp_path)
+        answered = loaded.predict({"bank": tables()["bank"].drop("bad")})
+        assert answered.answered.all()
+        assert torch.equal(answered.scores, model.predict({"bank": tables()["bank"].drop("bad")}).scores)
+
+    def test_the_method_from_settings(self):
+        made = method("apc", joint_hidden=(3,), classifier_settings={"C": 2.0})
+        assert made == Apc(joint_hidden=(3,), classifier_settings={"C": 2.0})

@@ -1,0 +1,66 @@
+"""The encoder check: the scores are scikit-learn's, a useless encoder is told from a good one."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, cross_val_score
+
+from anyparty.errors import AlignmentError, ConfigError
+from anyparty.methods.encoder_check import compare, inspect
+
+
+def rows(n=200, d=4):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, d))
+    return x, (x[:, 0] + 0.3 * rng.normal(size=n) > 0).astype(int)
+
+
+def test_the_scores_are_scikit_learns():
+    x, y = rows()
+    folds = StratifiedKFold(5, shuffle=True, random_state=3)
+    expected = cross_val_score(LogisticRegression(max_iter=1000), x, y, cv=folds, scoring="f1")
+    found = compare(x, x, y, folds=5, seed=3, metric="f1")
+    assert np.allclose(found.raw, expected)
+    assert np.allclose(found.embedded, expected)
+    assert found.lost == 0
+
+
+def test_noise_is_not_alike_and_a_rotation_is():
+    x, y = rows()
+    rng = np.random.default_rng(1)
+    noise = compare(x, rng.normal(size=(200, 8)), y)
+    assert noise.lost > 0.25
+    assert not noise.alike(0.1)
+    turned = compare(x, x @ np.linalg.qr(rng.normal(size=(4, 4)))[0], y)
+    assert turned.alike(0.01)
+
+
+def test_scores_after_every_epoch_of_an_encoder():
+    x, y = rows()
+    epochs = list(inspect(x, y, embedding=8, epochs=4, batch_size=16, folds=3))
+    assert [epoch.epoch for epoch in epochs] == [1, 2, 3, 4]
+    assert epochs[-1].loss < epochs[0].loss / 2
+    assert epochs[-1].scores.alike(0.05)
+    again = list(inspect(x, y, embedding=8, epochs=2, batch_size=16, folds=3))
+    assert [epoch.loss for epoch in again] == [epoch.loss for epoch in epochs[:2]]
+
+
+@pytest.mark.parametrize(
+    ("y", "settings", "kind", "said"),
+    [
+        (
+            [0] * 5 + [1] * 195,
+            {"folds": 10},
+            AlignmentError,
+            "class 0 has 5 rows, so it would be absent from some of 10",
+        ),
+        ([1] * 200, {}, AlignmentError, "all 200 labels are 1"),
+        ([0, 1] * 100, {"folds": 1}, ConfigError, "folds must be at least 2"),
+        ([0, 1] * 100, {"metric": "accurcy"}, ConfigError, "accurcy"),
+        ([0, 1] * 100, {"classifier": "Forest"}, ConfigError, "no classifier 'Forest'"),
+    ],
+)
+def test_refusals(y, settings, kind, said):
+    x, _ = rows()
+    with pytest.raises(kind, match=said):
+        compare(x, x, y, **settings)

@@ -1,0 +1,280 @@
+"""What FALSE-VFL claims: theorem C.1 where the likelihood is known, the weights by hand, MNAR's planted parameter."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import MultivariateNormal
+
+from anyparty.errors import AlignmentError, ConfigError
+from anyparty.methods.false_vfl import FalseVFL1, FalseVFL2
+from anyparty.methods.false_vfl_nets import FeatureSide, LabelSide, bound, feature_side, mixture
+from anyparty.methods.false_vfl_uses import impute
+from anyparty.methods.method import Batch
+from anyparty.methods.table import method
+from anyparty.nets.mlp import MLP
+from anyparty.nets.optimizer import Optimizer
+from anyparty.run.watch import Watch
+from anyparty.seeds import Seeds
+from anyparty.terms import Task
+from tests import worlds
+from tests.methods.reference_false_vfl import Joint
+from tests.worlds import world
+
+TWO = Task(kind="classification", classes=("no", "yes"))
+SMALL = {"embedding": 3, "top": 2, "hidden": (8,), "head_hidden": (8,), "samples": 4, "predict_samples": 12}
+
+
+class Linear(nn.Module):
+    """Answers with a Gaussian whose mean is W u and whose deviation is always the same."""
+
+    def __init__(self, weight: torch.Tensor, std: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+        self.raw = torch.tensor(std).expm1().log()  # softplus of it is std
+
+    def forward(self, u: torch.Tensor) -> torch.Tensor:
+        mean = u @ self.weight.T
+        return torch.cat([mean, self.raw.expand_as(mean)], dim=-1)
+
+
+DRAWS = torch.Generator().manual_seed(5)
+
+
+def normal(*shape):
+    return torch.randn(*shape, generator=DRAWS)
+
+
+class TestTheBound:
+    """h ~ N(0, I_2), z = W h + .6 e in R^3, x^k = A_k z + s_k e in R^2: log p(x^O) is known in closed form."""
+
+    W = normal(3, 2)
+    A = (normal(2, 3), normal(2, 3))
+    s = (0.7, 1.1)
+    x = (normal(400, 2), normal(400, 2))
+    of_z = W @ W.T + 0.36 * torch.eye(3)  # the covariance of z
+
+    def gain(self, A, s):
+        """What makes the mean of z of a block: E[z | x] = gain x."""
+        return self.of_z @ A.T @ torch.linalg.inv(A @ self.of_z @ A.T + (s**2).diag())
+
+    def parties(self):
+        """Encoders that see half of what there is to see, and are unsure."""
+        return [
+            FeatureSide(
+                encoder=Linear(0.5 * self.gain(A, torch.full((2,), s)), 1.8),
+                decoder=Linear(A, s),
+                indicator=None,
+                floor=0.0,
+            )
+            for A, s in zip(self.A, self.s, strict=True)
+        ]
+
+    def log_w(self, L, observed, rows=400, seed=0):
+        """Log-weights of all rows, for parties ``observed``."""
+        generator = torch.Generator().manual_seed(seed)
+        above = Linear(self.W.T @ torch.linalg.inv(self.of_z), 1.0)
+        side = LabelSide(encoder=above, decoder=Linear(self.W, 0.6), discriminator=nn.Linear(3, 2), task=TWO, floor=0.0)
+        sides, mask = self.parties(), torch.tensor(observed).expand(rows, 2)
+        views = torch.stack([party.encode(x[:rows]) for party, x in zip(sides, self.x, strict=True)], dim=1)
+        noise = torch.randn(L, rows, 3, generator=generator), torch.randn(L, rows, 2, generator=generator)
+        draws = side.draw(views, mask, noise)
+        held = torch.arange(rows)
+        terms = [
+            party.log_likelihood(x[:rows], held, draws.z, None)
+            for party, x, here in zip(sides, self.x, observed, strict=True)
+            if here
+        ]
+        return draws.log_ratio + sum(terms)
+
+    def exact(self, observed):
+        """log p(x^O) of every row: x^O is normal with covariance A (W W' + .36) A' + s^2."""
+        A = torch.cat([A for A, here in zip(self.A, observed, strict=True) if here])
+        s = torch.cat([torch.full((2,), s) for s, here in zip(self.s, observed, strict=True) if here])
+        x = torch.cat([x for x, here in zip(self.x, observed, strict=True) if here], dim=1)
+        return MultivariateNormal(torch.zeros(len(s)), A @ self.of_z @ A.T + (s**2).diag()).log_prob(x)
+
+    @pytest.mark.parametrize("observed", [(True, True), (True, False), (False, True)])
+    def test_it_grows_with_the_number_of_samples_and_stays_below_the_likelihood(self, observed):
+        with torch.no_grad():
+            means = [bound(self.log_w(L, observed)).mean().item() for L in (1, 4, 16, 64, 1024)]
+        exact = self.exact(observed).mean().item()
+        assert all(less < more for less, more in pairwise(means)), means
+        assert means[-1] < exact + 0.01
+        assert means[-1] == pytest.approx(exact, abs=0.05)  # and converges to it
+        assert means[0] < exact - 0.2  # from well below
+
+    def test_prediction_is_importance_sampling_of_the_posterior(self):
+        """E[z_1 | x] is linear in x and known; the mean of z under the weights comes to it."""
+        with torch.no_grad():
+            side_z, log_w = [], []
+            for seed in range(4):
+                log_w.append(self.log_w(2000, (True, True), rows=20, seed=seed))
+                side_z.append(self._z(2000, 20, seed))
+            found = mixture(torch.cat(log_w), torch.cat(side_z))
+        gain = self.gain(torch.cat(self.A), torch.tensor(self.s).repeat_interleave(2))
+        expected = torch.cat(self.x, dim=1)[:20] @ gain.T
+        assert (found - expected).abs().mean() < 0.05
+        assert (torch.cat(side_z).mean(0) - expected).abs().mean() > 0.2  # not so without weights
+
+    def _z(self, L, rows, seed):
+        generator = torch.Generator().manual_seed(seed)
+        views = torch.stack([p.encode(x[:rows]) for p, x in zip(self.parties(), self.x, strict=True)], dim=1)
+        mean, variance = views.chunk(2, dim=2)
+        return mean.mean(1) + (1 / variance).sum(1).rsqrt() * torch.randn(L, rows, 3, generator=generator)
+
+
+@pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
+def test_answers_equal_a_direct_computation(name):
+    """Section 3.3.4, row by row and sample by sample in double precision, with the numbers that prediction draws."""
+    of, made = world(N=14, echo=True), method(name, **SMALL)
+    states = worlds.states_of(worlds.train(made, of, epochs=1))
+    answered = worlds.predict(made, of, states)
+    L, seeds = made.predict_samples, Seeds(0)
+    joint = Joint(replace(made, samples=L), of, states, worlds.batch_of(of.places()))
+    joint.eps_z = torch.randn(L, 1, 3, generator=seeds.torch("prediction", "z")).double().expand(-1, of.n, -1)
+    joint.eps_h = torch.randn(L, 1, 2, generator=seeds.torch("prediction", "h")).double().expand(-1, of.n, -1)
+    joint.block_noise = lambda party, _, sample: torch.randn(
+        L, 1, 3, generator=seeds.torch("prediction", f"block of {party}")
+    )[sample, 0]
+    for n in range(of.n):
+        log_w = torch.stack([joint.log_weight(n, sample, labels=False) for sample in range(L)])
+        q = joint.posterior(n)
+        answers = [joint.net("a", "discriminator", q.mean + q.stddev * e).softmax(0) for e in joint.eps_z[:, n]]
+        expected = sum(alpha * answer for alpha, answer in zip(log_w.softmax(0), answers, strict=True))
+        assert answered.scores[n].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+class TestMissingNotAtRandom:
+    """Party b has a row with probability sigmoid(-2 x_b): what it lacks is what is large."""
+
+    @staticmethod
+    def planted(N=2000, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        of = world(K=2, N=N, d=2, observed=torch.ones(N, 2, dtype=torch.bool))
+        common = torch.randn(N, 1, generator=generator)
+        x = {name: common + 0.7 * torch.randn(N, d, generator=generator) for name, d in (("a", 2), ("b", 1))}
+        has = torch.rand(N, generator=generator) < torch.sigmoid(-2 * x["b"][:, 0])
+        return worlds.given(x, of.y, torch.stack([torch.ones(N, dtype=torch.bool), has], dim=1))
+
+    @staticmethod
+    def pretrained(made, of):
+        optimizer = Optimizer(name="adam", lr=5e-3)
+        return worlds.train(made, of, epochs=30, batch_size=100, optimizer=optimizer, encoder=MLP(hidden=(16,)))
+
+    @staticmethod
+    def filled_in(made, of, trained):
+        """The mean of what party b would fill in where it has no row, and of the truth."""
+        lacking = (~of.observed[:, 1]).nonzero().squeeze(1)
+        batch = Batch(lacking, Seeds(0))
+
+        def part(name):
+            return lambda net: impute(made, net, trained[name].state, of.rows[name], batch, ("a", "b"), owner="b")
+
+        found = worlds.Table().play(of.roster, made.can.messages, {name: part(name) for name in "ab"})
+        assert found["a"] is None
+        return found["b"].mean.mean().item(), of.x["b"][lacking].mean().item()
+
+    @pytest.mark.slow
+    def test_two_recovers_the_planted_parameter_and_fills_in_without_the_bias_of_one(self):
+        of, of_latent = self.planted(), {**SMALL, "samples": 5, "floor": 0.1}
+        one, two = FalseVFL1(**of_latent), FalseVFL2(**of_latent, indicator_hidden=())
+        trained = {made: self.pretrained(made, of) for made in (one, two)}
+        slope = trained[two]["b"].state.modules["indicator"][0].weight.item()
+        assert slope == pytest.approx(-2.0, abs=0.6)
+        (biased, truth), (right, _) = (self.filled_in(made, of, each) for made, each in trained.items())
+        assert truth > 0.5
+        assert abs(right - truth) < 0.6 * abs(biased - truth), (biased, right, truth)
+
+
+class TestBadInput:
+    def test_no_unlabelled_rows(self):
+        of = world(echo=True)
+        answered = worlds.predict(made := method("false-vfl-1", **SMALL), of, worlds.states_of(worlds.train(made, of)))
+        assert bool(answered.answered.all())
+
+    def test_no_labelled_rows(self):
+        of = world(labeled=torch.zeros(24, dtype=torch.bool))
+        stages = []
+        with pytest.raises(AlignmentError, match="all rows that anybody has, then those of them with a label"):
+            worlds.train(
+                method("false-vfl-1", **SMALL), of, training=torch.ones(24, dtype=torch.bool), watch=Stages(stages)
+            )  # fmt: skip
+        assert stages == ["pretrain"]
+
+    @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
+    def test_a_party_that_no_training_row_has(self, name):
+        observed = worlds.all_patterns(56, 3)
+        training = ~observed[:, 2]
+        of, made = world(observed=observed, echo=True), method(name, **SMALL)
+        states = worlds.states_of(worlds.train(made, of, training=training))
+        answered = worlds.predict(made, of, states)
+        assert bool(answered.answered.all())
+        assert torch.isfinite(answered.scores).all()
+
+    def test_constant_columns_are_floored_and_said(self):
+        of = world(N=60, echo=True)
+        of = worlds.given(of.x | {"b": torch.ones(60, 3)}, of.y, of.observed)
+        made = method("false-vfl-1", **SMALL | {"floor": 0.05})
+        with pytest.warns(UserWarning, match=r"party 'b': its decoder is as sure as floor = 0.05 lets it be"):
+            trained = worlds.train(made, of, epochs=60, optimizer=Optimizer(name="adam", lr=0.02))
+        assert all(math.isfinite(record["loss"]) for record in trained["a"].history)
+        decoded = feature_side(trained["b"].state, 0.05).decode(torch.randn(100, 3))
+        assert 0.05 <= decoded.std.min() < 0.06
+
+    def test_unlabelled_rows_labels_do_not_matter(self):
+        """Whatever stands where a label is not known: no bit of a weight moves, in either stage."""
+        labeled, found = torch.arange(40) % 3 == 0, []
+        for garbage in (False, True):
+            of = world(N=40, labeled=labeled, garbage=garbage, echo=True, kind="regression")
+            made = method("false-vfl-1", **SMALL)
+            found.append(
+                worlds.weights(
+                    worlds.states_of(worlds.train(made, of, training=torch.ones(40, dtype=torch.bool), epochs=2))
+                )
+            )
+        assert worlds.same_bits(*found)
+
+    def test_an_encoder_of_the_wrong_width(self):
+        with pytest.raises(ConfigError, match=r"its encoder should give \[\d+, 6\], mean and deviation"):
+            worlds.train(method("false-vfl-1", **SMALL), world(), encoder=lambda inputs, _: nn.Linear(inputs, 4))
+
+
+class TestUnlabelledRows:
+    def test_the_first_stage_trains_on_them_and_the_second_does_not(self):
+        labeled = torch.arange(24) < 6
+        of, made = world(labeled=labeled), method("false-vfl-1", **SMALL)
+        rows = {stage.name: stage.rows(of.rows["a"]) for stage in made.stages(of.seat("a"))}
+        assert bool(rows["pretrain"].all())
+        assert torch.equal(rows["train"], labeled)
+
+    def test_stages_have_epochs_batches_and_rates_of_their_own(self):
+        of = world(N=24)
+        made = method("false-vfl-1", **SMALL, pretrain_epochs=4, pretrain_batch_size=12, pretrain_lr=0.5)
+        seen = []
+        worlds.train(made, of, epochs=2, batch_size=8, watch=Batches(seen))
+        assert seen == [12] * 8 + [8] * 6
+        first, second = made.stages(of.seat("a"))
+        assert first.optimizer.lr == 0.5
+        assert second.optimizer is None
+
+
+@dataclass
+class Stages(Watch):
+    names: list
+
+    def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:
+        self.names.append(stage)
+
+
+@dataclass
+class Batches(Watch):
+    sizes: list
+
+    def on_batch_end(self, rows: int, loss: float) -> None:
+        self.sizes.append(rows)

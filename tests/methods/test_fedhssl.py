@@ -1,0 +1,69 @@
+"""FedHSSL: who is compared with whom, what is averaged, and what it needs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from anyparty.errors import ConfigError
+from anyparty.methods.table import method
+from tests import worlds
+from tests.worlds import Table, world
+
+SHARED = ("encoder/top.", "projector/", "predictor/")
+
+
+def pretrain(of, states, at=None, number=0, rows=None):
+    wanted = of.places() if rows is None else rows
+    return worlds.step(method("fedhssl", embedding=4), of, states, wanted, at=at, number=number, stage="pretrain")
+
+
+def shared(states, party):
+    own = {name: tensor for name, tensor in worlds.weights({party: states[party]}).items() if "running" not in name}
+    return {
+        name.removeprefix(f"{party}/"): tensor
+        for name, tensor in own.items()
+        if name.removeprefix(f"{party}/").startswith(SHARED) and "num_batches" not in name
+    }
+
+
+def test_an_epoch_begins_with_one_top_encoder_for_all_the_mean_of_theirs():
+    of = world(N=24)
+    states = worlds.begin(method("fedhssl", embedding=4), of)
+    before = {name: shared(states, name) for name in "abc"}
+    pretrain(of, states, rows=of.places()[:0])  # nothing to learn from: the mean alone
+    for name in "abc":
+        after = shared(states, name)
+        assert len(after) > 10
+        for key, tensor in after.items():
+            assert torch.allclose(tensor, sum(before[each][key] for each in "abc") / 3, atol=1e-6), key
+
+
+def test_within_an_epoch_nothing_is_averaged():
+    of, at = world(N=24), Table()
+    states = worlds.begin(method("fedhssl", embedding=4), of)
+    pretrain(of, states, at=at, number=3)
+    assert {note[2] for note in at.notes} == {"representation"}
+    assert not torch.equal(shared(states, "a")["projector/0.weight"], shared(states, "b")["projector/0.weight"])
+
+
+def test_passive_parties_hear_from_the_active_one_alone_and_of_rows_that_both_have():
+    of, at = world(N=24), Table()
+    pretrain(of, worlds.begin(method("fedhssl", embedding=4), of), at=at, number=1)
+    assert {(frm, to) for frm, to, _, _ in at.notes} == {("a", "b"), ("b", "a"), ("a", "c"), ("c", "a")}
+    told = next(tensors["z"] for frm, to, _, tensors in at.notes if (frm, to) == ("a", "b"))
+    assert torch.equal(told.any(dim=1), of.observed[of.observed[:, 1], 0])
+
+
+def test_a_server_without_columns_has_nothing_to_compare():
+    of = world(server=True)
+    with pytest.raises(ConfigError, match="compares every party with the active one, and 'server' holds no columns"):
+        worlds.begin(method("fedhssl", embedding=4), of)
+
+
+def test_it_fine_tunes_on_whole_rows_and_answers_for_any():
+    of, made = world(N=28), method("fedhssl", embedding=4)
+    rows = {stage.name: stage.rows(of.rows["a"]) for stage in made.stages(of.seat("a"))}
+    assert bool(rows["pretrain"].all())
+    assert torch.equal(rows["train"], of.observed.all(dim=1))
+    assert bool(worlds.predict(made, of, worlds.begin(made, of)).answered.all())

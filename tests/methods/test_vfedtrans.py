@@ -1,0 +1,230 @@
+"""FedSVD against numpy's, what masks hide, who plays which role, and VFedTrans as a whole."""
+
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from anyparty.errors import ConfigError, MessageError
+from anyparty.methods import enriched, fedsvd
+from anyparty.methods.fedsvd import Roles, RowMask
+from anyparty.methods.vfedtrans import VFedTrans
+from anyparty.wire import inproc
+from tests import worlds
+from tests.methods.once import ADAM, helped, pair, sent, split
+from tests.worlds import Table, Wiretap, world
+
+ALONE = Roles(task="t", data="d", server="t", keys="d")
+APART = Roles(task="t", data="d", server="s", keys="g")
+
+
+def decompose(x_t, x_d, roles, *, rank=100, seed=1, notes=None):
+    """Let all roles play; return what the task party gets."""
+    held = {"t": x_t, "d": x_d}
+    parts = {
+        name: partial(_part, roles=roles, x=held.get(name), rank=rank, seed=seed + ord(name))
+        for name in {roles.task, roles.data, roles.server, roles.keys}
+    }
+    return inproc.play(parts, lambda channel: Wiretap(channel, [] if notes is None else notes))["t"]
+
+
+async def _part(net, *, roles, x, rank, seed):
+    return await fedsvd.decompose(net, roles, x, rank, seed)
+
+
+def blocks(m=300, n_t=3, n_d=5, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    mixed = torch.randn(n_t + n_d, n_t + n_d, generator=generator)  # columns that have to do with each other
+    x = torch.randn(m, n_t + n_d, generator=generator) @ mixed
+    return x[:, :n_t], x[:, n_t:]
+
+
+def plain(x_t, x_d):
+    """numpy's left singular vectors, signs set likewise."""
+    u = np.linalg.svd(torch.cat([x_t, x_d], dim=1).double().numpy(), full_matrices=False)[0]
+    return u * np.sign(u[np.abs(u).argmax(axis=0), np.arange(u.shape[1])])
+
+
+class TestLossless:
+    @pytest.mark.parametrize("roles", [ALONE, APART])
+    @pytest.mark.parametrize(
+        ("m", "n_t", "n_d"), [(300, 3, 5), (256, 1, 1), (512, 4, 2), (10, 2, 3), (4, 3, 5), (1, 2, 2)]
+    )
+    def test_equal_to_the_plain_decomposition(self, roles, m, n_t, n_d):
+        x_t, x_d = blocks(m, n_t, n_d)
+        u = decompose(x_t, x_d, roles)
+        assert u.shape == (m, min(m, n_t + n_d))
+        assert np.abs(u.numpy() - plain(x_t, x_d)).max() < 1e-5
+
+    def test_the_first_vectors_alone(self):
+        x_t, x_d = blocks()
+        u = decompose(x_t, x_d, APART, rank=3)
+        assert np.abs(u.numpy() - plain(x_t, x_d)[:, :3]).max() < 1e-5
+
+    def test_other_masks_the_same_vectors(self):
+        one, two = (decompose(*blocks(), APART, seed=seed) for seed in (1, 2))
+        assert not torch.equal(one, two)
+        assert torch.allclose(one, two, atol=1e-5)
+
+    def test_without_common_rows_there_are_none(self):
+        assert decompose(torch.zeros(0, 3), torch.zeros(0, 2), APART).shape == (0, 0)
+
+
+class TestMasks:
+    @pytest.mark.parametrize("m", [1, 7, 256, 257, 600])
+    def test_the_row_mask_is_orthogonal_and_block_diagonal(self, m):
+        mask = RowMask.of(m, 3)
+        whole = mask.apply(torch.eye(m, dtype=torch.float64))
+        assert torch.allclose(whole @ whole.T, torch.eye(m, dtype=torch.float64), atol=1e-12)
+        assert torch.allclose(mask.undo(whole), torch.eye(m, dtype=torch.float64), atol=1e-12)
+        far = (torch.arange(m).unsqueeze(1) // 256) != (torch.arange(m) // 256)
+        assert not whole[far].any()
+
+    def test_nobody_holds_a_square_of_the_rows(self):
+        """20,000 rows: the mask is 80 blocks, 42 MB, where the whole would be 3.2 GB; its seed crosses, 8 bytes."""
+        mask = RowMask.of(20000, 0)
+        assert sum(part.numel() * 8 for part in (mask.whole, mask.last)) < 42e6
+
+    def test_orthogonal_matrices_are_drawn_evenly(self):
+        """Haar: the trace of a random orthogonal matrix has mean 0 and variance 1 (Diaconis, Shahshahani 1994)."""
+        traces = fedsvd.orthogonal(4000, 4, torch.Generator().manual_seed(0)).diagonal(dim1=1, dim2=2).sum(dim=1)
+        assert abs(traces.mean()) < 0.06
+        assert traces.var() == pytest.approx(1, abs=0.08)
+
+    @pytest.mark.parametrize("roles", [ALONE, APART])
+    def test_no_message_holds_a_column(self, roles):
+        """All of them are read: no cell is in one, and no tensor's column is near a multiple of a raw column."""
+        notes, (x_t, x_d) = [], blocks()
+        decompose(x_t, x_d, roles, notes=notes)
+        raw = torch.cat([x_t, x_d], dim=1).double()
+        assert {tag for _, _, tag, _ in notes} >= {"width", "key", "masked"}
+        seen = 0
+        for _, _, _, tensors in notes:
+            for tensor in tensors.values():
+                if tensor.dtype.is_floating_point:
+                    assert not torch.isin(tensor.double(), raw).any()
+                    assert not torch.isin(tensor.float(), raw.float()).any()
+                if tensor.dim() == 2 and len(tensor) == len(raw):
+                    both = torch.corrcoef(torch.cat([raw, tensor.double()], dim=1).T)
+                    assert both[: raw.shape[1], raw.shape[1] :].abs().max() < 0.25
+                    seen += 1
+        assert seen == (1 if roles is ALONE else 3)
+
+    def test_what_a_server_of_its_own_sees_of_one_party_is_noise(self):
+        """Alone, a masked block has none of its singular values; only the sum of both has the joint ones."""
+        notes, (x_t, x_d) = [], blocks()
+        decompose(x_t, x_d, APART, notes=notes)
+        masked = [tensors["x"] for _, to, tag, tensors in notes if (to, tag) == ("s", "masked")]
+        values = [torch.linalg.svdvals(part) for part in (*masked, masked[0] + masked[1])]
+        joint = torch.linalg.svdvals(torch.cat([x_t, x_d], dim=1).double())
+        assert values[0].min() > 5 * joint.max()
+        assert values[1].min() > 5 * joint.max()
+        assert torch.allclose(values[2], joint, rtol=1e-9)
+
+    def test_the_server_gets_no_key_and_the_key_generator_no_data(self):
+        notes = []
+        decompose(*blocks(), APART, notes=notes)
+        assert sorted((sender, to, tag) for sender, to, tag, _ in notes) == [
+            ("d", "g", "width"), ("d", "s", "masked"), ("g", "d", "key"), ("g", "t", "key"),
+            ("s", "t", "factor"), ("t", "g", "width"), ("t", "s", "masked"),
+        ]  # fmt: skip
+
+    def test_where_the_task_party_is_the_server_it_sees_rows_up_to_a_rotation(self):
+        """As declared: all distances between the data party's rows."""
+        notes, (x_t, x_d) = [], blocks()
+        decompose(x_t, x_d, ALONE, notes=notes)
+        said = {tag: tensors for sender, to, tag, tensors in notes if (sender, to) == ("d", "t")}
+        noise = torch.randn(300, 8, generator=torch.Generator().manual_seed(int(said["key"]["r"])), dtype=torch.float64)
+        seen = RowMask.of(300, int(said["key"]["p"])).undo(said["masked"]["x"] + fedsvd.NOISE * noise)
+        assert torch.allclose(seen @ seen.T, (x_d @ x_d.T).double(), atol=1e-3)
+
+
+def test_matrices_that_do_not_fit_together_are_refused():
+    with pytest.raises(MessageError, match=r"'masked' to 's': 't' sent \[300, 8\], 'd' \[299, 8\]"):
+        decompose(blocks()[0], blocks()[1][:299], APART)
+
+
+@pytest.mark.slow
+def test_ten_thousand_rows_of_thirty_columns_in_a_few_seconds():
+    began = time.perf_counter()
+    x_t, x_d = blocks(10000, 5, 25)
+    u = decompose(x_t, x_d, APART)
+    assert time.perf_counter() - began < 10
+    assert np.abs(u.numpy() - plain(x_t, x_d)).max() < 1e-5
+
+
+SMALL = {"embedding": 6, "student_hidden": (7,)}
+
+
+def train(of, *, parameters=None, **settings):
+    made = VFedTrans(**SMALL | (parameters or {}))
+    return made, worlds.train(made, of, **{"optimizer": ADAM, "epochs": 2} | settings)
+
+
+class TestMethod:
+    def test_the_students_are_taught_the_joint_vectors_of_each_pair(self):
+        of, made = world(K=3, N=70), VFedTrans(**SMALL, masks="seeded")
+        states = worlds.begin(made, of, optimizer=ADAM)
+        rows = enriched.aligned(of.rows["a"], of.roster).nonzero().squeeze(1)
+        worlds.step(made, of, states, rows, stage="svd")
+        for name, k in (("b", 1), ("c", 2)):
+            both = (of.observed[:, 0] & of.observed[:, k]).nonzero().squeeze(1)
+            taught, held = enriched.kept(states["a"], name).take(torch.arange(70))
+            assert torch.equal(held, both)
+            u = plain(of.x["a"][both], of.x[name][both])
+            assert np.abs(taught.numpy() - u * len(both) ** 0.5).max() < 1e-4
+
+    def test_with_parties_for_the_roles(self):
+        """Key generator and server of their own: the same model to rounding, and neither sees what it should not."""
+        weights = []
+        for of, roles in ((pair(), {}), (helped(pair()), {"server": "s", "key_generator": "g"})):
+            at = Table()
+            made, trained = train(of, parameters=roles, at=at, epochs=4, **split(40))
+            weights.append(worlds.weights({"a": worlds.states_of(trained)["a"]}))
+            answered = worlds.predict(made, of, worlds.states_of(trained), at=Table())
+            assert answered.answered.all()
+        assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-4) for name in weights[0])
+        assert sent(at, "width", "key", "masked", "factor")[0] == 7
+        assert {to for _, to, tag, _ in at.notes if tag == "key"} == {"a", "b"}
+        assert {to for _, to, tag, _ in at.notes if tag == "masked"} == {"s"}
+
+    def test_secret_masks_need_no_seed_of_the_run(self):
+        keys = []
+        for _ in range(2):
+            at = Table()
+            train(pair(), at=at)
+            keys += [tensors["p"] for _, _, tag, tensors in at.notes if tag == "key"]
+        assert not torch.equal(*keys)
+
+    def test_lambda_zero_learns_nothing_of_the_others(self):
+        """The same student with any partner's columns; with lambda, another."""
+        for value, same in ((0.0, True), (1.0, False)):
+            students = []
+            for scale in (1.0, -3.0):
+                of = pair()
+                of.rows["b"].block.x[:, 0] *= scale
+                of.rows["b"].block.x[:, 1] += of.rows["b"].block.x[:, 0] ** 2 * scale
+                _, trained = train(of, parameters={"distillation": value}, epochs=4)
+                students.append(worlds.weights({"a": trained["a"].state}))
+            assert all(torch.equal(students[0][n], students[1][n]) for n in students[0]) == same
+
+    def test_what_the_classifier_reads(self):
+        of = world(K=3)
+        for append, width in ((True, 3 + 2 * 6), (False, 2 * 6)):
+            made, trained = train(of, parameters={"append": append})
+            assert made.features(trained["a"].state, of.x["a"]).shape == (24, width)
+            assert all(not trained[name].state.modules for name in "bc")
+
+    @pytest.mark.parametrize(
+        ("roles", "said"),
+        [({"server": "s"}, "must be two parties, or neither named"),
+         ({"server": "s", "key_generator": "s"}, "could take the masks off"),
+         ({"server": "s", "key_generator": "q"}, "key_generator = 'q' is no party"),
+         ({"server": "s", "key_generator": "b"}, "key_generator = 'b' holds columns or labels"),
+         ({"server": "a", "key_generator": "g"}, "server = 'a' holds columns or labels")],
+    )  # fmt: skip
+    def test_roles_that_cannot_be(self, roles, said):
+        with pytest.raises(ConfigError, match=said):
+            train(helped(pair()), parameters=roles)

@@ -1,0 +1,101 @@
+"""scikit-learn's estimators as heads: the same numbers as scikit-learn's own, there and back without pickle."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.svm import LinearSVC
+
+from anyparty.errors import AlignmentError, ConfigError
+from anyparty.nets.estimator import Fitted
+from anyparty.nets.objective import answers
+from anyparty.terms import Task
+
+THREE = Task(kind="classification", classes=("x", "y", "z"))
+TWO = Task(kind="classification", classes=("no", "yes"))
+NUMBER = Task(kind="regression", mean=3.0, scale=2.0)
+
+
+def rows(classes=3, n=80, H=5):
+    generator = torch.Generator().manual_seed(0)
+    u = torch.randn(n, H, generator=generator)
+    return u, (u[:, 0] * 2 + torch.randn(n, generator=generator)).argsort().argsort() * classes // n
+
+
+def fitted(name, task, u, y, **settings):
+    made = Fitted(name, task, u.shape[1], settings, 7)
+    made.fit(u, y)
+    return made
+
+
+@pytest.mark.parametrize(("task", "classes"), [(TWO, 2), (THREE, 3)])
+def test_logistic_regression_is_scikit_learns(task, classes):
+    u, y = rows(classes)
+    expected = LogisticRegression(max_iter=1000).fit(u.double().numpy(), y.numpy()).predict_proba(u.double().numpy())
+    found = answers(task, fitted("logistic", task, u, y)(u))
+    assert np.abs(found.numpy() - expected).max() < 1e-5
+
+
+def test_ridge_is_scikit_learns():
+    u, y = rows()
+    expected = Ridge().fit(u.double().numpy(), y.float().numpy()).predict(u.double().numpy())
+    assert np.abs(fitted("ridge", NUMBER, u, y.float())(u)[:, 0].numpy() - expected).max() < 1e-5
+
+
+def test_any_other_is_scikit_learns():
+    u, y = rows()
+    x = u.double().numpy()
+    forest = RandomForestClassifier(n_estimators=9, random_state=7).fit(x, y.numpy()).predict_proba(x)
+    found = answers(THREE, fitted("RandomForestClassifier", THREE, u, y, n_estimators=9)(u))
+    assert np.abs(found.numpy() - forest).max() < 1e-5
+    svc = LinearSVC(random_state=7).fit(x, y.numpy()).predict(x)  # has no probabilities
+    found = answers(THREE, fitted("LinearSVC", THREE, u, y)(u))
+    assert (found.argmax(dim=1).numpy() == svc).all()
+    number = RandomForestRegressor(n_estimators=9, random_state=7).fit(x, y.double().numpy()).predict(x)
+    found = fitted("RandomForestRegressor", NUMBER, u, y.float(), n_estimators=9)(u)
+    assert np.abs(found[:, 0].numpy() - number).max() < 1e-5
+
+
+@pytest.mark.parametrize("name", ["logistic", "KNeighborsClassifier", "RandomForestClassifier"])
+def test_there_and_back(name):
+    """Loaded into a fresh module, whatever that module's own seed: the same answers, and more rows than it had."""
+    u, y = rows()
+    before = fitted(name, THREE, u, y)
+    after = Fitted(name, THREE, 5, {}, 99)
+    after.load_state_dict({key: value.clone() for key, value in before.state_dict().items()})
+    assert torch.equal(before(u), after(u))
+    assert torch.equal(after(u[:0]), torch.zeros(0, 3))
+
+
+def test_a_class_that_no_row_has_gets_no_chance():
+    u, y = rows(2)
+    for name in ("logistic", "GaussianNB"):
+        found = answers(THREE, fitted(name, THREE, u, y * 2)(u))  # classes 0 and 2
+        assert not found[:, 1].any()
+        assert torch.allclose(found.sum(dim=1), torch.ones(80))
+
+
+def test_weights_of_classes_count():
+    u, y = rows(2)
+    heavy = Task(kind="classification", classes=("no", "yes"), weights=(1.0, 50.0))
+    plain, weighted = (answers(task, fitted("logistic", task, u, y)(u))[:, 1].mean() for task in (TWO, heavy))
+    assert weighted > plain + 0.2
+
+
+def test_before_it_is_fitted_all_classes_are_alike():
+    u, _ = rows()
+    for name in ("logistic", "GaussianNB"):
+        assert torch.allclose(answers(THREE, Fitted(name, THREE, 5, {}, 0)(u)), torch.full((80, 3), 1 / 3))
+
+
+def test_refusals():
+    u, y = rows()
+    with pytest.raises(ConfigError, match="no regressor 'GaussianNB'"):
+        Fitted("GaussianNB", NUMBER, 5, {}, 0)
+    with pytest.raises(ConfigError, match=r"cannot be made with \{.trees.: 3\}"):
+        Fitted("RandomForestClassifier", THREE, 5, {"trees": 3}, 0)
+    with pytest.raises(AlignmentError, match="all of one class, 'x'"):
+        fitted("logistic", THREE, u, 0 * y)
+    with pytest.raises(AlignmentError, match=r"'KNeighborsClassifier' refuses its 80 rows: .*n_neighbors"):
+        fitted("KNeighborsClassifier", THREE, u, y, n_neighbors=-1)

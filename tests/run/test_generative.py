@@ -1,0 +1,106 @@
+"""Filling in what a party lacks, and finding unlikely rows, from tables."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from anyparty.errors import PredictionError
+from anyparty.nets.mlp import MLP
+from anyparty.nets.optimizer import Optimizer
+from anyparty.run.federation import Federation
+from anyparty.run.generative import impute, log_likelihood
+from anyparty.run.model import Model
+from anyparty.wire.ledger import Ledger
+
+PARAMETERS = {"embedding": 4, "top": 2, "hidden": (16,), "head_hidden": (8,), "samples": 4, "floor": 0.05}
+
+
+def tables(rows=400, seed=0):
+    """Bank and shop see the same thing from two sides; shop's money is in other units, and a colour goes with it."""
+    random = np.random.default_rng(seed)
+    wealth = random.normal(size=rows)
+    noise = random.normal(size=(4, rows)) * 0.2
+    ids = np.arange(rows)
+    label = np.where(wealth > 0, "yes", "no").astype(object)
+    label[rows // 2 :] = None  # half of the rows have no label
+    bank = pl.DataFrame({"id": ids, "income": wealth + noise[0], "savings": noise[1] - wealth, "bad": list(label)})
+    spent = 500 + 100 * (wealth + noise[2])
+    shop = pl.DataFrame({"id": ids, "spent": spent, "colour": np.where(wealth > 0, "gold", "grey")})
+    return {"bank": bank, "shop": shop.filter(pl.col("id") % 4 != 1)}, spent
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Federation.from_tables(tables()[0], label="bad").train(
+        "false-vfl-1", parameters=PARAMETERS, encoder=MLP(hidden=(16,)), optimizer=Optimizer(lr=5e-3),
+        epochs=20, batch_size=50, patience=None, keep="last", validation=0.0, test=0.0,
+    )  # fmt: skip
+
+
+class TestImpute:
+    def test_in_the_owners_own_units_for_the_rows_that_it_lacks(self, model):
+        given, spent = tables()
+        filled = impute(model, given, "shop", samples=30)
+        truth = {str(n): spent[n] for n in range(400) if n % 4 == 1}
+        assert set(filled.ids) == truth.keys()
+        assert filled.columns == ("spent", "colour=gold", "colour=grey")
+        found, expected = filled.mean[:, 0], np.array([truth[name] for name in filled.ids])
+        assert np.corrcoef(found, expected)[0, 1] > 0.9
+        assert abs(found.mean() - 500) < 40
+        gold = filled.mean[:, 1] > filled.mean[:, 2]
+        assert (gold == (expected > 500)).mean() > 0.85
+        assert filled.samples.shape == (30, 100, 3)
+        assert np.abs(filled.samples.mean(axis=0)[:, 0] - found).mean() < 30
+        inside = np.abs(filled.samples[:, :, 0] - expected).min(axis=0)
+        assert np.median(inside) < 20  # of thirty samples one is near
+        assert filled.frame().columns == ["id", *filled.columns]
+
+    def test_a_party_whose_table_is_not_there(self, model):
+        filled = impute(model, {"bank": tables()[0]["bank"]}, "shop")
+        assert len(filled.mean) == 400
+        assert np.isfinite(filled.mean).all()
+        assert filled.samples.shape == (0, 400, 3)
+
+    def test_the_active_party_fills_in_its_own(self, model):
+        given = tables()[0]
+        filled = impute(model, {"bank": given["bank"][:10], "shop": given["shop"]}, "bank", samples=2)
+        assert len(filled.ids) == 300 - 7
+        wealth = (given["shop"].filter(pl.col("id").cast(str).is_in(filled.ids))["spent"].to_numpy() - 500) / 100
+        order = np.argsort([int(name) for name in filled.ids])
+        assert np.corrcoef(filled.mean[order, filled.columns.index("income")], wealth)[0, 1] > 0.9
+
+    def test_only_the_owner_hears_of_it(self, model):
+        ledger = Ledger()
+        impute(model, tables()[0], "shop", samples=3, ledger=ledger)
+        crossed = {(row["sender"], row["receiver"], row["tag"]) for row in ledger.rows()}
+        assert crossed == {("bank", "shop", "imputation")}  # shop has no row of those: it says nothing
+
+    def test_the_same_again_and_from_disk(self, model, tmp_path):
+        model.save(tmp_path)
+        one, two = (impute(each, tables()[0], "shop", samples=2) for each in (model, Model.load(tmp_path)))
+        assert np.array_equal(one.mean, two.mean)
+        assert np.array_equal(one.samples, two.samples)
+
+    def test_what_cannot_be(self, model):
+        with pytest.raises(PredictionError, match="no party 'shopp' with columns; did you mean 'shop'"):
+            impute(model, tables()[0], "shopp")
+        with pytest.raises(PredictionError, match="samples must not be below 0"):
+            impute(model, tables()[0], "shop", samples=-1)
+        other = Federation.from_tables(tables()[0], label="bad").train("local", epochs=1)
+        with pytest.raises(PredictionError, match="train false-vfl-1 or false-vfl-2, not Local"):
+            impute(other, tables()[0], "shop")
+        with pytest.raises(PredictionError, match="log_likelihood needs a model of how the columns come about"):
+            log_likelihood(other, tables()[0])
+
+
+def test_rows_unlike_those_of_training_are_unlikely(model):
+    given = tables(seed=7)[0]
+    odd = given["bank"].with_columns(
+        pl.when(pl.col("id") < 40).then(-pl.col("income")).otherwise("income").alias("income")
+    )
+    scores = log_likelihood(model, {"bank": odd, "shop": given["shop"]})
+    assert scores.columns == ["id", "log_likelihood", "parties"]
+    both = scores.filter(pl.col("parties") == "bank shop").with_columns(odd=pl.col("id").cast(int) < 40)
+    low, high = (both.filter(pl.col("odd") == here)["log_likelihood"].median() for here in (True, False))
+    assert low < high - 2
+    assert set(scores["parties"]) == {"bank", "bank shop"}

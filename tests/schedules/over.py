@@ -1,0 +1,43 @@
+"""Split methods under schedules, in tiny worlds."""
+
+from typing import Any
+
+import torch
+
+from anyparty.methods.table import method
+from anyparty.nets.mlp import MLP
+from anyparty.nets.optimizer import Optimizer
+from anyparty.schedules.clock import Clock
+from anyparty.schedules.scheduled import Scheduled
+from anyparty.schedules.table import schedule
+from tests import worlds
+from tests.worlds import Table, World, world
+
+LINEAR = MLP(hidden=())
+ADAM = Optimizer(name="adam", lr=0.02)
+MOMENTUM = Optimizer(name="sgd", lr=0.1, momentum=0.9)
+EVERYBODY = {"labelers": (0, 1, 2)}
+SPEEDS = {"a": 1.0, "b": 2.0, "c": 5.0}
+
+
+def under(name: str, of: str = "laser", clock: Clock | None = None, *, parameters: Any = None, **settings: Any) -> Any:
+    """The split method ``of`` under the schedule ``name``."""
+    made, local = schedule(name, **settings)
+    split = method(of, **{"embedding": 5, **(parameters or {})})
+    return Scheduled(split=split, schedule=made, clock=clock or Clock(), local=local)
+
+
+def whole(N: int = 12, **changes: Any) -> World:
+    """Every party has every row."""
+    return world(observed=torch.ones(N, changes.get("K", 3), dtype=torch.bool), **changes)
+
+
+def run(made: Any, of: World, **settings: Any) -> tuple[dict[str, Any], list[dict[str, Any]], Table]:
+    """Train; return all weights, the history without seconds, and who sent what."""
+    at = settings.pop("at", None) or Table()
+    trained = worlds.train(made, of, **{"epochs": 2, "at": at, **settings})
+    history = [
+        {key: value for key, value in record.items() if key != "seconds"}
+        for record in trained[of.roster.active].history
+    ]
+    return worlds.weights(worlds.states_of(trained)), history, at
