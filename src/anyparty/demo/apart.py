@@ -23,7 +23,8 @@ from rich.console import Console
 from anyparty import config as settings
 from anyparty.errors import ConfigError, RunError
 from anyparty.run import federate
-from anyparty.run.house import ALIGNMENT, train_at_home
+from anyparty.run.house import train_at_home
+from anyparty.run.kept_alignment import ALIGNMENT
 from anyparty.seeds import Seeds
 from anyparty.tables import datasets
 from anyparty.tables.partition import cut

@@ -12,8 +12,6 @@ What a party keeps, in its folder:
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,33 +26,23 @@ from anyparty.align import private
 from anyparty.align.overlap import Overlap
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
-from anyparty.errors import AlignmentError, ConfigError, ModelError, ResumeError, some
+from anyparty.errors import ConfigError
 from anyparty.methods.method import Method
 from anyparty.methods.table import method as method_by_name
-from anyparty.run import agree, checkpoint
+from anyparty.run import agree, kept_alignment
 from anyparty.run.door import Door, door_of
 from anyparty.run.files import About, Member, save_member
 from anyparty.run.journal import Journal
+from anyparty.run.kept_alignment import ALIGNMENT, aligned, welcome
 from anyparty.run.party import House, Known, Outcome, agreed_on, labeled_rows, take_part
 from anyparty.run.predict import predict_rows
 from anyparty.run.watch import Watch
 from anyparty.schedules.table import scheduled
 from anyparty.seeds import Seeds
 from anyparty.tables.table import Table, read_table
-from anyparty.terms import Channel, Declared, Expect, Party, Roster
+from anyparty.terms import Channel, Declared, Party, Roster
 from anyparty.wire.guard import Guarded
 from anyparty.wire.ledger import Counted
-
-ID_BYTES, ALIGNMENT = 16, "alignment.safetensors"
-MESSAGES = (
-    Declared(tag="alignment", frm="passive", to="active",
-             holds="the number of the alignment that the party keeps, if its table is still the same",
-             learns="whether to align anew"),
-    Declared(tag="realign", frm="active", to="passive",
-             holds="whether to align anew, and the new alignment's number",
-             learns="nothing else"),
-)  # fmt: skip
-NUMBER = {"number": Expect((ID_BYTES,), torch.uint8)}
 
 
 class Site(Protocol):
@@ -165,7 +153,7 @@ async def train_at_home(site: Site, config: Config, net: Channel, *, resume: boo
 
 def declared(method: Method) -> tuple[Declared, ...]:
     """Return all messages that a party at home may send with a method."""
-    return (*method.can.messages, *agree.MESSAGES, *private.MESSAGES, *MESSAGES)
+    return (*method.can.messages, *agree.MESSAGES, *private.MESSAGES, *kept_alignment.MESSAGES)
 
 
 def _overlap(home: Home, known: Known) -> dict[str, Any] | None:
@@ -176,104 +164,14 @@ def _overlap(home: Home, known: Known) -> dict[str, Any] | None:
     return Overlap.count(known.observed.numpy(), home.roster.blocks, labeled).to_json()
 
 
-async def aligned(
-    path: Path,
-    net: Channel,
-    roster: Roster,
-    table: Table,
-    *,
-    salt: str,
-    resume: bool = False,
-    there: Sequence[str] | None = None,
-) -> tuple[Known, Tensor]:
-    """Return what the party knows of the alignment, and its number: the one that all keep, or a new one.
-
-    ``there`` are the parties that are up, where some need not be: the alignment that is kept serves without them.
-
-    Raises:
-        AlignmentError: a new alignment is needed, and not all parties are there.
-        ResumeError: a run is to go on, and a party's table has changed or its alignment is not there.
-    """
-    kept, number = _kept_alignment(path, table.fingerprint)
-    again = await _agree_on_alignment(net, roster, number, resume=resume, there=there)
-    if again is None:
-        assert kept is not None
-        return kept, number
-    fresh = await private.align(net, roster, table.ids, salt=salt)
-    leads = net.me == roster.active
-    known = Known(
-        position=fresh.position,
-        observed=torch.from_numpy(fresh.observed(roster.blocks)) if leads else None,
-        key=None if fresh.key is None else torch.from_numpy(fresh.key),
-    )
-    _keep_alignment(path, known, again, table.fingerprint)
-    return known, again
-
-
-async def _agree_on_alignment(
-    net: Channel, roster: Roster, number: Tensor, *, resume: bool, there: Sequence[str] | None
-) -> Tensor | None:
-    """Return ``None`` to keep the alignment that all have, or the number of the one to make."""
-    others = [name for name in roster.names if name != net.me and (there is None or name in there)]
-    if net.me != roster.active:
-        await net.send(roster.active, "alignment", {"number": number})
-        said = (await net.recv(roster.active, "realign", NUMBER))["number"]
-        return None if torch.equal(said, number) else said
-    numbers = {name: (await net.recv(name, "alignment", NUMBER))["number"] for name in others}
-    unlike = [name for name, each in numbers.items() if not torch.equal(each, number)]
-    same = bool(number.any()) and not unlike
-    if resume and not same:
-        raise ResumeError(f"cannot resume: the alignment is not that of the run at {unlike or [net.me]} "
-                          f"(its table changed, or its folder is another); start without --resume")  # fmt: skip
-    away = [name for name in roster.names if name not in {net.me, *others}]
-    if away and not same:
-        raise AlignmentError(f"{some(away)} is not there, and who has which row must be found anew (a table changed, "
-                             f"or there is none yet at {some(unlike or [net.me])}); start all parties")  # fmt: skip
-    fresh = number if same else torch.frombuffer(bytearray(secrets.token_bytes(ID_BYTES)), dtype=torch.uint8)
-    for name in others:
-        await net.send(name, "realign", {"number": fresh})
-    return None if same else fresh
-
-
-def _kept_alignment(path: Path, fingerprint: str) -> tuple[Known | None, Tensor]:
-    """Return the alignment that a party keeps, if its table is still the same, and its number (zeros: none)."""
-    try:
-        tensors, about = checkpoint.read(path)
-    except ModelError:
-        return None, torch.zeros(ID_BYTES, dtype=torch.uint8)
-    if about.get("table") != fingerprint:
-        return None, torch.zeros(ID_BYTES, dtype=torch.uint8)
-    known = Known(position=tensors["position"].numpy(), observed=tensors.get("observed"), key=tensors.get("key"))
-    return known, tensors["number"]
-
-
-def _keep_alignment(path: Path, known: Known, number: Tensor, fingerprint: str) -> None:
-    tensors = {"position": torch.from_numpy(known.position), "number": number}
-    if known.observed is not None and known.key is not None:
-        tensors |= {"observed": known.observed.contiguous(), "key": known.key}
-    checkpoint.write(path, tensors, {"table": fingerprint})
-
-
 def _house(home: Home, known: Known, number: Tensor, door: Door, journal: Journal) -> House:
     name, own = home.site.party, home.config.parties.get(home.site.party)
     return House(
         name=name, table=home.table, known=known, encoder=home.config.encoder_of(name),
         optimizer=home.config.optimizer_of(name), scale=own is None or own.scale,
-        folder=home.site.folder / "checkpoints", watch=Watch(), door=door, welcome=partial(_welcome, number),
+        folder=home.site.folder / "checkpoints", watch=Watch(), door=door, welcome=partial(welcome, number),
         kept=journal.kept,
     )  # fmt: skip
-
-
-async def _welcome(number: Tensor, net: Channel, name: str) -> None:
-    """Hold a party that comes back to the alignment of the run.
-
-    Raises:
-        AlignmentError: it keeps another one.
-    """
-    if not torch.equal((await net.recv(name, "alignment", NUMBER))["number"], number):
-        raise AlignmentError(f"party {name!r} came back with another alignment (its table changed, or its folder is "
-                             f"another); it can take part in the next run")  # fmt: skip
-    await net.send(name, "realign", {"number": number})
 
 
 def _keep(home: Home, outcome: Outcome) -> None:

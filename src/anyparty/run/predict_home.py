@@ -20,7 +20,8 @@ from anyparty.errors import ConfigError, PredictionError, nearest
 from anyparty.methods.method import Method, Seat
 from anyparty.predictions import Predictions
 from anyparty.run.files import About, Member, load_member, write_json
-from anyparty.run.house import ALIGNMENT, Home, Site, aligned, declared
+from anyparty.run.house import Home, Site, declared
+from anyparty.run.kept_alignment import ALIGNMENT, aligned
 from anyparty.run.predict import predict_rows
 from anyparty.run.rows import own_rows
 from anyparty.run.storage import writing
@@ -47,16 +48,16 @@ class Part:
     method: Method
 
     @classmethod
-    def of(cls, site: Site, config: Config) -> Part:
-        """Read it.
+    def of(cls, site: Site, config: Config | None = None) -> Part:
+        """Read it; ``config`` says what makes encoders of the user's own.
 
         Raises:
             ModelError: nothing was trained here, or its files are not whole.
         """
         about, me = About.load(site.folder / "model.json"), site.party
-        method, own = about.make(site.folder), config.parties.get(me)
-        encoder = (own and own.encoder) or config.encoder
-        made = encoder.make() if encoder.factory else None
+        method, own = about.make(site.folder), config.parties.get(me) if config else None
+        encoder = (own and own.encoder) or (config and config.encoder)
+        made = encoder.make() if encoder and encoder.factory else None
         seat = Seat(me=me, roster=about.roster, task=about.task)
         return cls(about, load_member(site.folder / "parties" / me, seat, method, made), method)
 

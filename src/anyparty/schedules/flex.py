@@ -49,7 +49,7 @@ class Flex:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdaptiveFlex:
+class AdaptiveFlex(Flex):
     """Flex-VFL with learning rates that follow speeds and optimizers.
 
     Attributes:
@@ -60,8 +60,6 @@ class AdaptiveFlex:
     A: float | Mapping[str, float] | None = None
 
     title: ClassVar[str] = "Adaptive Flex-VFL"
-    timed: ClassVar[bool] = True
-    at_once: ClassVar[bool] = False
     adapts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -70,14 +68,6 @@ class AdaptiveFlex:
             if not (value > 0 and math.isfinite(value)):
                 whose = f" of party {party!r}" if party else ""
                 raise ConfigError(f"schedule 'adaptive-flex': A{whose} must be a positive number, got {value}")
-
-    def iterations(self, clock: Clock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return each party's own tau_k."""
-        return {party: clock.fits(party, number) for party in parties}
-
-    def lasts(self, clock: Clock, made: Mapping[str, int], number: int) -> float:
-        """Return as Flex-VFL."""
-        return clock.latency + max(clock.timeout, slowest(clock, made, number))
 
     def amount(self, party: str) -> float | None:
         """Return A_k, if it is given."""

@@ -93,3 +93,11 @@ class Schedule(Protocol):
 def slowest(clock: Clock, made: Mapping[str, int], number: int) -> float:
     """Return how long it takes until every party has made its iterations."""
     return max((tau * clock.takes(party, number) for party, tau in made.items()), default=0.0)
+
+
+class Together:
+    """A round that lasts until everybody is done."""
+
+    def lasts(self, clock: Clock, made: Mapping[str, int], number: int) -> float:
+        """Return one round trip and what the slowest party needs."""
+        return clock.latency + slowest(clock, made, number)

@@ -10,16 +10,16 @@ ImageNet100 rounds of 6, 11 and 51 time units at latency 1, as in table III (tes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from anyparty.schedules.clock import Clock
-from anyparty.schedules.schedule import slowest
+from anyparty.schedules.schedule import Together
 
 
 @dataclass(frozen=True, kw_only=True)
-class PBCD:
+class PBCD(Together):
     """One local iteration a round: what a split method does without a schedule."""
 
     title: ClassVar[str] = "P-BCD"
@@ -31,13 +31,9 @@ class PBCD:
         """Return one for each."""
         return dict.fromkeys(parties, 1)
 
-    def lasts(self, clock: Clock, made: Mapping[str, int], number: int) -> float:
-        """Return one round trip and the slowest iteration."""
-        return clock.latency + slowest(clock, made, number)
-
 
 @dataclass(frozen=True, kw_only=True)
-class SyncMin:
+class SyncMin(Together):
     """As many local iterations as the slowest party completes within the time-out, at least one."""
 
     title: ClassVar[str] = "Sync-Min-VFL"
@@ -49,13 +45,9 @@ class SyncMin:
         """Return min_k tau_k for each."""
         return dict.fromkeys(parties, max(1, min(clock.fits(party, number) for party in parties)))
 
-    def lasts(self, clock: Clock, made: Mapping[str, int], number: int) -> float:
-        """Return one round trip and what the slowest party needs."""
-        return clock.latency + slowest(clock, made, number)
-
 
 @dataclass(frozen=True, kw_only=True)
-class SyncMax:
+class SyncMax(Together):
     """As many local iterations as the fastest party completes within the time-out, at least one."""
 
     title: ClassVar[str] = "Sync-Max-VFL"
@@ -66,7 +58,3 @@ class SyncMax:
     def iterations(self, clock: Clock, parties: Sequence[str], number: int) -> dict[str, int]:
         """Return max_k tau_k for each."""
         return dict.fromkeys(parties, max(1, *(clock.fits(party, number) for party in parties)))
-
-    def lasts(self, clock: Clock, made: Mapping[str, int], number: int) -> float:
-        """Return one round trip and what the slowest party needs."""
-        return clock.latency + slowest(clock, made, number)

@@ -17,7 +17,7 @@ Where we differ, knowingly
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -32,14 +32,14 @@ from anyparty.methods.split import Split
 from anyparty.schedules.clock import Clock
 from anyparty.schedules.local import Steps
 from anyparty.schedules.rounds import ROUND, TIME
-from anyparty.schedules.schedule import Local, slowest
+from anyparty.schedules.schedule import Local, Together
 from anyparty.terms import Channel
 
 READY, MEETINGS, SEEN, STALE = "ready", "meetings", "seen", "embeddings"
 
 
 @dataclass(frozen=True, kw_only=True)
-class VAFL:
+class VAFL(Together):
     """Server and party are updated whenever a party is ready."""
 
     title: ClassVar[str] = "VAFL"
@@ -50,10 +50,6 @@ class VAFL:
     def iterations(self, clock: Clock, parties: Sequence[str], number: int) -> dict[str, int]:  # noqa: ARG002
         """Return one for each: a party steps once when it is ready."""
         return dict.fromkeys(parties, 1)
-
-    def lasts(self, clock: Clock, made: Mapping[str, int], number: int) -> float:
-        """Return what a meeting takes."""
-        return clock.latency + slowest(clock, made, number)
 
 
 @dataclass(frozen=True, kw_only=True)

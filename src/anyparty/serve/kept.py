@@ -19,16 +19,16 @@ import anyparty
 from anyparty.blocks.blocks import Block, Rows
 from anyparty.config import Config
 from anyparty.errors import ModelError
-from anyparty.methods.method import Method, Seat, State
+from anyparty.methods.method import Method, State
 from anyparty.run import agree, checkpoint
-from anyparty.run.files import About, Member, load_member
+from anyparty.run.files import About, Member
 from anyparty.run.house import Site
+from anyparty.run.kept_alignment import ALIGNMENT
+from anyparty.run.predict_home import Part
 from anyparty.serve.ask import NOWHERE
 from anyparty.tables import cells, sources
 from anyparty.tables.table import Table, read_table
 from anyparty.terms import Roster
-
-ALIGNMENT = "alignment.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,32 +128,23 @@ def open_kept(site: Site, config: Config | None = None, source: Any = None) -> t
         ModelError: nothing was trained here, files are cut short or foreign, or there is no table.
         TableError: the table cannot be used.
     """
-    member, method, about = _member(site, config)
+    part = Part.of(site, config)
+    member, about = part.member, part.about
     if source is None and site.table is None:
         raise ModelError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
     table = table_of(member, site.party, site.table if source is None else source)
     alignment = Alignment.read(site.folder / ALIGNMENT, about.roster)
     features = None if member.prepare is None else torch.from_numpy(member.prepare.apply(table))
     kept = Kept(
-        me=site.party, method=method, about=about, state=member.state, features=features,
+        me=site.party, method=part.method, about=about, state=member.state, features=features,
         position=alignment.position, number=alignment.number,
     )  # fmt: skip
     return kept, table, alignment
 
 
-def _member(site: Site, config: Config | None) -> tuple[Member, Method, About]:
-    folder, me = site.folder, site.party
-    about = About.load(folder / "model.json")
-    method, own = about.make(folder), config.parties.get(me) if config else None
-    encoder = (own and own.encoder) or (config and config.encoder)
-    made = encoder.make() if encoder and encoder.factory else None
-    seat = Seat(me=me, roster=about.roster, task=about.task)
-    return load_member(folder / "parties" / me, seat, method, made), method, about
-
-
 def table_of_site(site: Site, config: Config | None = None) -> Table:
     """Read the table that a party's own settings name, as it was read for training."""
-    return table_of(_member(site, config)[0], site.party, site.table)
+    return table_of(Part.of(site, config).member, site.party, site.table)
 
 
 def table_of(member: Member, me: str, source: Any) -> Table:
