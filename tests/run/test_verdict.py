@@ -1,0 +1,89 @@
+"""After an epoch the active party lets in who has come back, with its own last checkpoint."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from anyparty.errors import PartyLost
+from anyparty.run import agree, verdict
+from anyparty.run.checkpoint import Progress
+from anyparty.terms import Party, Roster
+from anyparty.wire import inproc
+
+ROSTER = Roster((Party(name="a", labels=True), Party(name="b")), "a")
+PLAN = {name: torch.arange(3) for name in ("train", "patterns", "validation")}
+SETTINGS = {"method": "laser"}
+
+
+class Door:
+    run = "now"
+
+    def __init__(self):
+        self.knocks, self.lost = ["b"], {}
+
+    def gone(self):
+        return {"b": "it gave no sign of life"} if self.knocks else {}
+
+    def knocking(self):
+        return list(self.knocks)
+
+    def admit(self, name):
+        self.knocks.remove(name)
+
+    def lose(self, name, why):
+        self.lost[name] = why
+
+
+def let_in(*, settings=SETTINGS, moments=((0, 1), (0, 2)), stop=False):
+    door, record, progress = Door(), {}, Progress(epoch=4, best=0.9, best_epoch=1)
+    part = SimpleNamespace(door=door, agreed=SETTINGS, welcome=None)
+
+    async def a(net):
+        return await verdict._let_in(part, net, progress, PLAN, record, stop=stop)
+
+    async def b(net):
+        try:
+            start = await agree.begin(net, ROSTER, settings, moments)
+            plan = await net.recv("a", "plan", agree.PLAN)
+        except PartyLost:
+            return None
+        return start, plan["train"].tolist()
+
+    heard = inproc.play({"a": a, "b": b})
+    return heard["a"], heard["b"], door, record, progress
+
+
+def test_it_goes_on_from_its_own_last_checkpoint_at_the_next_epoch():
+    back, (start, rows), door, record, progress = let_in()
+    assert back == ("b",)
+    assert start == agree.Start(own=(0, 2), now=(0, 5))
+    assert rows == [0, 1, 2]
+    assert record == {"absent": {"b": "it gave no sign of life"}, "back": ["b"]}
+    assert progress.best is None  # what was best without it is not comparable
+    assert not door.lost
+
+
+def test_one_without_a_checkpoint_begins_with_its_first_networks():
+    _, (start, _), *_ = let_in(moments=())
+    assert start == agree.Start(own=None, now=(0, 5))
+
+
+def test_a_checkpoint_from_beyond_is_none_of_this_run():
+    _, (start, _), *_ = let_in(moments=((0, 3), (0, 9)))
+    assert start.own == (0, 3)
+
+
+def test_other_settings_are_refused_and_named_and_the_run_goes_on():
+    back, heard, door, record, progress = let_in(settings={"method": "local"})
+    assert back == ()
+    assert heard is None
+    assert "party 'b' runs with other settings than the active party 'a': method" in door.lost["b"]
+    assert "back" not in record
+    assert progress.best == pytest.approx(0.9)
+
+
+def test_nobody_is_let_in_at_the_end():
+    back, heard, door, *_ = let_in(stop=True)
+    assert (back, heard) == ((), None)
+    assert door.knocks == ["b"]
