@@ -19,8 +19,8 @@ import torch
 from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
-from anyparty.bench import suite as suites
-from anyparty.bench.one import blocks_of, draw, federation, tables
+from anyparty.bench import suites
+from anyparty.bench.parties import blocks_of, draw, federation, tables
 from anyparty.config import Encoder, OptimizerSettings
 from anyparty.errors import Diverged
 from anyparty.seeds import Seeds
@@ -78,7 +78,7 @@ def settings_of(dataset: str, missing: str, choice: Choice) -> dict[str, Any]:
     """Return the suite's settings of LASER-VFL with the choice's changes."""
     suite = suites.load("laser-table1")
     (run,) = [
-        run for run in suites.runs(suite, datasets=[dataset], methods=["laser"], seeds=1)
+        run for run in suite.runs(datasets=[dataset], methods=["laser"], seeds=1)
         if run.missing == (missing if choice.faithful else "0.0")
     ]  # fmt: skip
     made = dict(run.settings) | choice.shared

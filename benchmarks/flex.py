@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from anyparty import MLP, Federation, Optimizer, Watch
-from anyparty.bench.one import blocks_of, tables
+from anyparty.bench.parties import blocks_of, tables
 from anyparty.config import Config
 from anyparty.errors import Diverged
 from anyparty.tables import datasets

@@ -9,11 +9,13 @@ import pytest
 from filelock import FileLock
 
 from anyparty import bench
-from anyparty.bench import compare, one, runner, suite
+from anyparty.bench import parties, runner
+from anyparty.bench.missing import compare
+from anyparty.bench.missing.suite import Run, Suite
 from anyparty.errors import ConfigError
 
 
-def tiny(**changes) -> suite.Suite:
+def tiny(**changes) -> Suite:
     """Breast Cancer, which ships with a dependency: two methods, two epochs."""
     entry = {
         "metric": "client_accuracy", "unit": "accuracy, %", "batch_size": 64, "embedding": 4,
@@ -23,7 +25,7 @@ def tiny(**changes) -> suite.Suite:
             for name in ("laser", "standard")
         },
     }  # fmt: skip
-    return suite.Suite.model_validate(
+    return Suite.model_validate(
         {
             "name": "tiny", "title": "Tiny", "paper": "None", "parties": [3], "train_missing": ["0.1"],
             "test_missing": ["0.0", "0.5"], "differs": ["In all."], "datasets": {"breast-cancer": entry},
@@ -33,9 +35,9 @@ def tiny(**changes) -> suite.Suite:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory) -> tuple[Path, list[suite.Run], runner.Result]:
+def done(tmp_path_factory) -> tuple[Path, list[Run], runner.Result]:
     folder = tmp_path_factory.mktemp("runs")
-    runs = list(suite.runs(tiny(), seeds=2))
+    runs = list(tiny().runs(seeds=2))
     return folder, runs, runner.run_all(runs, folder)
 
 
@@ -115,9 +117,9 @@ def test_a_data_set_that_is_not_there(tmp_path):
 
 
 def test_mechanisms_are_named_as_text():
-    assert str(one.mechanism_of("0.25")) == str(one.mechanism_of(" 0.25"))
+    assert str(parties.mechanism_of("0.25")) == str(parties.mechanism_of(" 0.25"))
     with pytest.raises(ConfigError, match="no missingness 'betta'; did you mean 'beta'"):
-        one.mechanism_of("betta")
+        parties.mechanism_of("betta")
 
 
 def test_a_record_that_lacks_a_score_is_not_finished(done):

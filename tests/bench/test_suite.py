@@ -2,16 +2,16 @@
 
 import pytest
 
-from anyparty.bench import suite
+from anyparty.bench import suites
 from anyparty.errors import ConfigError
 from anyparty.methods.table import METHODS, method
 from anyparty.tables import datasets
 
 
-@pytest.mark.parametrize("name", suite.names())
+@pytest.mark.parametrize("name", suites.names())
 def test_every_run_of_a_suite_could_be_made(name):
-    made = suite.load(name)
-    for run in suite.runs(made, seeds=1):
+    made = suites.load(name)
+    for run in made.runs(seeds=1):
         assert run.dataset in datasets.NAMES
         assert run.settings["name"] in METHODS
         method(run.settings["name"], **run.settings["parameters"])
@@ -23,18 +23,18 @@ def test_every_run_of_a_suite_could_be_made(name):
 
 
 def test_keys_differ_exactly_where_results_do():
-    made = suite.load("laser-table1")
-    runs = list(suite.runs(made, seeds=2))
+    made = suites.load("laser-table1")
+    runs = list(made.runs(seeds=2))
     assert len({run.key for run in runs}) == len(runs)
-    again = list(suite.runs(made, seeds=2))
+    again = list(made.runs(seeds=2))
     assert [run.key for run in runs] == [run.key for run in again]
-    quick = list(suite.runs(made, seeds=2, quick=True))
+    quick = list(made.runs(seeds=2, quick=True))
     assert not {run.key for run in runs} & {run.key for run in quick}
 
 
 def test_changes_for_a_share_of_missing_blocks():
-    made = suite.load("laser-table1")
-    of = {run.missing: run.settings for run in suite.runs(made, datasets=["hapt"], methods=["laser"], seeds=1)}
+    made = suites.load("laser-table1")
+    of = {run.missing: run.settings for run in made.runs(datasets=["hapt"], methods=["laser"], seeds=1)}
     assert of["0.1"]["optimizer"]["lr"] == 0.03
     assert (of["0.5"]["optimizer"]["lr"], of["0.5"]["optimizer"]["momentum"]) == (0.02, 0.7)
     assert of["0.5"]["optimizer"]["weight_decay"] == 1e-4
@@ -43,13 +43,13 @@ def test_changes_for_a_share_of_missing_blocks():
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        (lambda: suite.load("laser-tabel1"), "no suite 'laser-tabel1'; did you mean 'laser-table1'?"),
+        (lambda: suites.load("laser-tabel1"), "no suite 'laser-tabel1'; did you mean 'laser-table1'?"),
         (
-            lambda: list(suite.runs(suite.load("laser-table1"), datasets=["hatp"])),
+            lambda: list(suites.load("laser-table1").runs(datasets=["hatp"])),
             "no data set 'hatp'; did you mean 'hapt'?",
         ),
         (
-            lambda: list(suite.runs(suite.load("laser-table1"), methods=["lazer"])),
+            lambda: list(suites.load("laser-table1").runs(methods=["lazer"])),
             "no method 'lazer'; did you mean 'laser'?",
         ),
     ],
@@ -61,11 +61,11 @@ def test_what_does_not_exist(ask, said):
 
 
 def test_what_asks_for_a_gpu_is_run_where_it_is_named_alone():
-    made = suite.load("laser-table1")
-    assert {run.dataset for run in suite.runs(made, seeds=1)} == {"hapt", "credit"}
+    made = suites.load("laser-table1")
+    assert {run.dataset for run in made.runs(seeds=1)} == {"hapt", "credit"}
     (run,) = [
         run
-        for run in suite.runs(made, datasets=["cifar10"], methods=["laser"], seeds=1, device="cuda")
+        for run in made.runs(datasets=["cifar10"], methods=["laser"], seeds=1, device="cuda")
         if run.missing == "0.1"
     ]
     assert run.settings["train"] == {"device": "cuda"}

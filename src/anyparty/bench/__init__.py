@@ -3,7 +3,8 @@
     from anyparty.bench import run
     report = run("laser-table1", datasets=["hapt"], seeds=5, jobs=2)
 
-``suite`` reads the data, ``one`` executes a run, ``runner`` all of them, ``compare`` makes tables and plots.
+``suite`` is what every suite has, ``suites`` those that ship as data, ``runner`` does their runs; a folder for each
+kind of suite has its settings, its runs and its tables.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from anyparty.bench import compare, runner
-from anyparty.bench import suite as suites
+from anyparty.bench import runner, suites
 from anyparty.run.record import versions
 
 __all__ = ["Report", "run"]
@@ -35,7 +36,7 @@ class Report:
 
     """
 
-    cells: Sequence[compare.Cell]
+    cells: Sequence[Any]
     markdown: str
     folder: Path
     failed: dict[str, str]
@@ -63,7 +64,7 @@ def run(
         methods: some of its methods.
         seeds: how many seeds, 0, 1, ...
         jobs: runs at once.
-        quick: a tenth of the epochs, to see that all works; its numbers mean nothing.
+        quick: a small part of the work, to see that all of it works; its numbers mean nothing.
         backend: a joblib back end, "ray" or "dask"; processes of this machine without.
         device: where networks train, as torch names it: "cuda".
         data_dir: where data sets lie; ``ANYPARTY_DATA``, the cache and downloads without.
@@ -75,10 +76,9 @@ def run(
 
     """
     suite = suites.load(name)
-    runs = list(suites.runs(suite, datasets=datasets, methods=methods, seeds=seeds, quick=quick, device=device))
+    runs = list(suite.runs(datasets=datasets, methods=methods, seeds=seeds, quick=quick, device=device))
     folder = folder or Path("runs") / "bench" / (f"{name}-quick" if quick else name)
     result = runner.run_all(runs, folder, data_dir=data_dir, jobs=jobs, backend=backend, console=console)
-    cells = compare.cells(suite, result.records)
     about = {
         "command": f"`{_command(name, datasets, methods, seeds, jobs, quick=quick)}`",
         "runs": f"{len(result.records)} of {len(runs)} done, {len(result.failed)} failed",
@@ -87,12 +87,11 @@ def run(
         "made": datetime.now(UTC).strftime("%Y-%m-%d"),
         "versions": ", ".join(f"{key} {value}" for key, value in versions().items()),
     }
-    text = compare.markdown(suite, cells, about)
-    (folder / "table.md").write_text(text, encoding="utf-8")
-    (folder / "table.csv").write_text(compare.as_csv(cells), encoding="utf-8")
-    if cells:
-        compare.plot(suite, cells, folder / "plot")
-    return Report(cells=cells, markdown=text, folder=folder, failed=result.failed)
+    page = suite.page(result.records, about)
+    (folder / "table.md").write_text(page.markdown, encoding="utf-8")
+    (folder / "table.csv").write_text(page.csv, encoding="utf-8")
+    page.plot(folder / "plot")
+    return Report(cells=page.cells, markdown=page.markdown, folder=folder, failed=result.failed)
 
 
 def _command(

@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from anyparty.bench.cluster import cluster
-from anyparty.bench.one import execute
 from anyparty.bench.suite import Run
 from anyparty.errors import AnypartyError, ConfigError, ModelError
 from anyparty.run.files import read_json, write_json
@@ -87,7 +86,7 @@ def attempt(run: Run, folder: Path, data_dir: Path | None) -> tuple[str, dict[st
     home = folder / run.key
     began = time.perf_counter()
     try:
-        record = execute(run, data_dir)
+        record = run.execute(data_dir)
     except AnypartyError as error:
         return run.key, {}, str(error)
     except Exception as error:  # a run must not take the suite with it
@@ -105,7 +104,7 @@ def finished(folder: Path, run: Run) -> dict[str, Any] | None:
         record = read_json(folder / run.key / "record.json")
     except ModelError:
         return None
-    return record if set(record.get("scores", ())) == set(run.tests) else None
+    return record if run.whole(record) else None
 
 
 def _bar(console: Console | None) -> Progress:

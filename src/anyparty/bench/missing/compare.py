@@ -9,9 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from anyparty.bench.suite import Suite
+from anyparty.bench import suite as base
+
+if TYPE_CHECKING:
+    from anyparty.bench.missing.suite import Suite
 
 LEGEND = (
     "Ours: mean ± standard deviation over the seeds; below it the paper's. **Bold**: the best of our column. "
@@ -59,6 +62,25 @@ class Cell:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Page(base.Page):
+    """The tables of a suite, and its plot."""
+
+    suite: Suite
+    cells: Sequence[Cell]
+
+    def plot(self, path: Path) -> None:
+        """Draw the metric against missingness at test or the number of parties; PNG and SVG."""
+        if self.cells:
+            plot(self.suite, self.cells, path)
+
+
+def page(suite: Suite, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> Page:
+    """Return a suite's results, from its records by key."""
+    found = cells(suite, records)
+    return Page(suite=suite, cells=found, markdown=markdown(suite, found, about), csv=as_csv(found))
+
+
 def cells(suite: Suite, records: Mapping[str, Mapping[str, Any]]) -> list[Cell]:
     """Return the table's cells, in the suite's order; a cell without a finished run is left out."""
     groups: dict[tuple[str, str, int, str], list[Mapping[str, Any]]] = {}
@@ -102,8 +124,7 @@ def markdown(suite: Suite, found: Sequence[Cell], about: Mapping[str, str]) -> s
                 if entry.in_place_of:
                     lines += [f"In place of {entry.in_place_of}.", ""]
     lines += [LEGEND, ""]
-    lines += ["Where this differs from the published experiment:", "", *(f"- {line}" for line in suite.differs), ""]
-    lines += [f"- {name}: {value}" for name, value in about.items()]
+    lines += base.footer(suite, about)
     return "\n".join(lines) + "\n"
 
 

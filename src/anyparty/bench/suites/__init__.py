@@ -1,0 +1,33 @@
+"""The suites that ship with the package: published tables as TOML, each of one kind."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import import_module
+from importlib.resources import files
+
+from anyparty.bench.suite import Suite
+from anyparty.errors import ConfigError, nearest
+
+KINDS = {"missing": "anyparty.bench.missing.suite"}  # kind: where its Suite is
+
+
+def names() -> list[str]:
+    """Return the suites' names."""
+    return sorted(
+        entry.name.removesuffix(".toml") for entry in files(__name__).iterdir() if entry.name.endswith(".toml")
+    )
+
+
+def load(name: str) -> Suite:
+    """Return a suite by name.
+
+    Raises:
+        ConfigError: there is no such suite.
+    """
+    if name not in names():
+        raise ConfigError(f"no suite {name!r}{nearest(name, names())}")
+    values = tomllib.loads((files(__name__) / f"{name}.toml").read_text(encoding="utf-8"))
+    kind = import_module(KINDS[values.pop("kind")]).Suite
+    made: Suite = kind.model_validate({"name": name, **values})
+    return made
