@@ -33,7 +33,7 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/pytest -n $(JOBS) -m "slow and not net"
-	$(BIN)/pytest -m net
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m net
 
 test-all: test test-slow
 

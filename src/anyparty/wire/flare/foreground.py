@@ -25,7 +25,7 @@ from anyparty.wire.flare.sites import at_kit, end, environment, port_is_free, si
 
 WAIT_S = 600.0
 REJECTED = "registration rejected"  # FLARE's words
-AGAIN_S, TRIES = 10.0, 3
+AGAIN_S, TRIES, READ_S = 10.0, 3, 60.0
 
 
 def run_site(kit: Path, wait_s: float = WAIT_S, say: Callable[[str], None] = print) -> int:
@@ -78,7 +78,7 @@ def _run(kit: Path, say: Callable[[str], None]) -> tuple[int, bool]:
             code = process.wait()
         finally:
             end(at_kit(kit))
-            reader.join(5.0)
+            reader.join(READ_S)  # to the end of what it printed; at most, should a process hold the pipe
     return code, rejected.is_set()
 
 
