@@ -75,8 +75,10 @@ def main(*, quick: bool) -> None:
 
 
 def steps(page: Page, times: Times) -> None:
+    abreast = min(os.cpu_count() or 1, len(NAMES))
     bare = [sum(pair) for pair in zip(times.rounds["echo"], times.rounds["compute"], strict=True)]
-    times = Times({**times.rounds, "bare": bare})
+    shared = [echo + all_ / abreast for echo, all_ in zip(times.rounds["echo"], times.rounds["everyone"], strict=True)]
+    times = Times({**times.rounds, "bare": bare, "shared": shared})
     names = {
         "step": "LASER-VFL's step, as a run does it",
         "two calls": "the same step by FLARE's own two requests",
@@ -84,6 +86,8 @@ def steps(page: Page, times: Times) -> None:
         "channel": "the same tensors up and down over our channel",
         "compute": "the computation of the slowest party, alone",
         "bare": "bytes over cells + slowest party's computation",
+        "everyone": "the computation of all four parties, one after the other",
+        "shared": f"bytes over cells + all four parties' computation, {abreast} at once",
     }
     rows = []
     for way, name in names.items():
@@ -94,6 +98,11 @@ def steps(page: Page, times: Times) -> None:
             str(times.ratio(way, "two calls")), judged(times.ratio(way, "two calls"), 0.6) if ours else "",
         ])  # fmt: skip
     page.table("A step, four parties", ["", "ms a step", "x bare", "target", "x two calls", "target"], rows)
+    page.say(
+        f"Bare is bytes over cells + the slowest party's computation, as if every party had a core of its own. Here "
+        f"{abreast} cores carry all four parties' computation, with which a step is {times.ratio('step', 'shared')} of "
+        f"the last row."
+    )
 
 
 def judged(ratio: Spread, most: float) -> str:

@@ -52,6 +52,8 @@ class Table:
         models: networks of its own for each way.
         batches: the rows of each step.
         inbox: what FLARE's cells brought.
+        kept: embeddings that wait for their gradients, by step.
+        everyone: the seconds of all parties' computation together, when it was last measured.
 
     """
 
@@ -61,6 +63,7 @@ class Table:
     batches: list[Batch]
     inbox: asyncio.Queue[tuple[str, bytes]] = field(default_factory=asyncio.Queue)
     kept: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    everyone: float = 0.0
 
     @property
     def me(self) -> str:
@@ -210,6 +213,7 @@ class Table:
         for name in self.others:
             await self.net.send(name, "compute", {})
             seconds.append(float((await self.net.recv(name, "computed", NUMBER))["s"]))
+        self.everyone = sum(seconds)
         return max(seconds)
 
     async def compute(self, steps: int) -> float:
@@ -284,11 +288,12 @@ async def turns(site: Any, config: Any, net: Posted, *, rounds: int, steps: int,
     table.listen()
     for way in ways:
         await table.take(way, min(steps, 3))
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    seconds: dict[str, list[float]] = {way: [] for way in (*ways, "everyone")}
     lots = random.Random(0)  # noqa: S311 - an order, the same at all
     for _ in range(rounds):
         for way in lots.sample(ways, len(ways)):
             seconds[way].append(await table.take(way, steps) / steps)
+        seconds["everyone"].append(table.everyone / steps)
     crossed = {}
     for shape in ((128, 64), (BATCH, EMBEDDING), (512, 256)):
         if (weighed := await table.weigh(shape, 20, port)) is not None:

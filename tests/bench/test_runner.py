@@ -104,9 +104,23 @@ def test_the_table_sets_both_beside_each_other(done):
 
 def test_plots_are_written(done, tmp_path):
     made = tiny()
-    compare.plot(made, compare.cells(made, done[2].records), tmp_path / "plot")
+    made.page(done[2].records, {}).plot(tmp_path / "plot")
     assert (tmp_path / "plot.png").stat().st_size > 5000
     assert "<svg" in (tmp_path / "plot.svg").read_text()
+
+
+def test_with_several_numbers_of_parties_they_are_the_columns_and_time_is_shown(done, tmp_path):
+    made = tiny(parties=[2, 3])
+    page = made.page(done[2].records, {})
+    laser = next(cell for cell in page.cells if (cell.method, cell.test) == ("laser", "0.5"))
+    row = next(line for line in page.markdown.splitlines() if line.startswith("| Laser |") and "±" in line)
+    assert row.split(" | ")[1] == ""  # no run with two parties
+    assert "| method | K = 2 | K = 3 |" in page.markdown
+    assert "Seconds of a training epoch, breast-cancer, missing 0.1:" in page.markdown
+    assert f"| Laser |  | {laser.epoch:.2f} |" in page.markdown
+    assert laser.epoch == pytest.approx(laser.seconds / 2)
+    page.plot(tmp_path / "plot")
+    assert "<!-- seconds of an epoch -->" in (tmp_path / "plot.svg").read_text()
 
 
 def test_a_data_set_that_is_not_there(tmp_path):

@@ -1,4 +1,4 @@
-"""From records to a table: ours beside the paper's, with both spreads, as Markdown, CSV and a plot."""
+"""From records to a table: ours beside the paper's, with both spreads, as Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyparty.bench import suite as base
+from anyparty.bench.missing import figure
 
 if TYPE_CHECKING:
     from anyparty.bench.missing.suite import Suite
@@ -32,6 +33,7 @@ class Cell:
         seeds: how many seeds that is.
         paper: its mean and spread, if it gives them.
         seconds: mean training time.
+        epoch: mean seconds of an epoch.
 
     """
 
@@ -44,6 +46,7 @@ class Cell:
     seeds: int
     paper: tuple[float, float] | None
     seconds: float
+    epoch: float
 
     @property
     def difference(self) -> float | None:
@@ -70,9 +73,9 @@ class Page(base.Page):
     cells: Sequence[Cell]
 
     def plot(self, path: Path) -> None:
-        """Draw the metric against missingness at test or the number of parties; PNG and SVG."""
+        """See the base."""
         if self.cells:
-            plot(self.suite, self.cells, path)
+            figure.plot(self.suite, self.cells, path)
 
 
 def page(suite: Suite, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> Page:
@@ -104,6 +107,7 @@ def _cells(suite: Suite, groups: Mapping[tuple[str, str, int, str], Sequence[Map
                             ours=(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0),
                             seeds=len(values), paper=printed[place] if printed else None,
                             seconds=statistics.fmean(record["seconds"] for record in found),
+                            epoch=statistics.fmean(record["seconds"] / record["epochs"] for record in found),
                         )  # fmt: skip
 
 
@@ -116,13 +120,13 @@ def markdown(suite: Suite, found: Sequence[Cell], about: Mapping[str, str]) -> s
     """Return the tables of a suite, one a data set and number of parties, and what must be known to read them."""
     lines = [f"# {suite.title}", "", f"{suite.paper}. Suite `{suite.name}`.", ""]
     for dataset, entry in suite.datasets.items():
-        for parties in suite.parties:
-            here = [cell for cell in found if cell.dataset == dataset and cell.parties == parties]
-            if here:
-                title = f"{dataset}, {parties} parties: {entry.unit}"
-                lines += [f"## {title}", "", *_table(suite, dataset, here), ""]
-                if entry.in_place_of:
-                    lines += [f"In place of {entry.in_place_of}.", ""]
+        mine = [cell for cell in found if cell.dataset == dataset]
+        if len(suite.parties) > 1:
+            lines += _against_parties(suite, dataset, mine)
+        elif mine:
+            lines += [f"## {dataset}, {mine[0].parties} parties: {entry.unit}", "", *_table(suite, dataset, mine), ""]
+        if mine and entry.in_place_of:
+            lines += [f"In place of {entry.in_place_of}.", ""]
     lines += [LEGEND, ""]
     lines += base.footer(suite, about)
     return "\n".join(lines) + "\n"
@@ -157,6 +161,28 @@ def _table(suite: Suite, dataset: str, here: Sequence[Cell]) -> list[str]:
     return lines
 
 
+def _against_parties(suite: Suite, dataset: str, mine: Sequence[Cell]) -> list[str]:
+    """Return a table of the metric against the number of parties for each pair of mechanisms, and one of the time."""
+    entry, lines = suite.datasets[dataset], list[str]()
+    first, heads = "|---|" + "---|" * len(suite.parties), " | ".join(f"K = {k}" for k in suite.parties)
+    for missing, test in [(missing, test) for missing in suite.train_missing for test in suite.test_missing]:
+        at = {(c.method, c.parties): c for c in mine if (c.missing, c.test) == (missing, test)}
+        there = [(method, of.title) for method, of in entry.methods.items() if any(name == method for name, _ in at)]
+        if not there:
+            continue
+        best = {k: max((c.ours[0] for c in at.values() if c.parties == k), default=math.nan) for k in suite.parties}
+        lines += [f"## {dataset}, missing {missing} → {test}: {entry.unit}", "", f"| method | {heads} |", first]
+        for method, title in there:
+            shown = " | ".join(_shown(at.get((method, k)), best[k]) for k in suite.parties)
+            lines.append(f"| {title} | {shown} |")
+        lines += ["", f"Seconds of a training epoch, {dataset}, missing {missing}:", "", f"| method | {heads} |", first]
+        for method, title in there:
+            took = " | ".join(f"{at[method, k].epoch:.2f}" if (method, k) in at else "" for k in suite.parties)
+            lines.append(f"| {title} | {took} |")
+        lines.append("")
+    return lines
+
+
 def _shown(cell: Cell | None, best: float) -> str:
     if cell is None:
         return ""
@@ -169,7 +195,8 @@ def as_csv(found: Sequence[Cell]) -> str:
     """Return one line a cell."""
     text = StringIO()
     names = ["dataset", "method", "parties", "train_missing", "test_missing", "mean", "std", "seeds",
-             "paper_mean", "paper_std", "difference", "outside_both_spreads", "seconds"]  # fmt: skip
+             "paper_mean", "paper_std", "difference", "outside_both_spreads", "seconds",
+             "seconds_an_epoch"]  # fmt: skip
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
     for cell in found:
@@ -177,36 +204,6 @@ def as_csv(found: Sequence[Cell]) -> str:
         difference = "" if cell.difference is None else f"{cell.difference:.3f}"
         ours = [f"{value:.3f}" for value in cell.ours]
         row = [cell.dataset, cell.method, cell.parties, cell.missing, cell.test, *ours, cell.seeds, *paper, difference,
-               cell.outside if cell.paper else "", f"{cell.seconds:.1f}"]  # fmt: skip
+               cell.outside if cell.paper else "", f"{cell.seconds:.1f}", f"{cell.epoch:.3f}"]  # fmt: skip
         writer.writerow(row)
     return text.getvalue()
-
-
-def plot(suite: Suite, found: Sequence[Cell], path: Path) -> None:
-    """Draw the metric against missingness at test, a panel for each data set and training mechanism; PNG and SVG."""
-    import matplotlib as mpl  # noqa: PLC0415 - slow to import
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
-
-    by_parties = len(suite.parties) > 1
-    panels = sorted({(cell.dataset, cell.missing) for cell in found})
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.6), squeeze=False, sharey=False)
-    for axis, (dataset, missing) in zip(axes[0], panels, strict=True):
-        entry = suite.datasets[dataset]
-        for method, of in entry.methods.items():
-            mine = [c for c in found if (c.dataset, c.missing, c.method) == (dataset, missing, method)]
-            if mine:
-                x = [c.parties for c in mine] if by_parties else [c.test for c in mine]
-                axis.errorbar(
-                    x, [c.ours[0] for c in mine], [c.ours[1] for c in mine], label=of.title, marker="o", ms=3, capsize=2
-                )
-        axis.set_title(f"{dataset}, missing in training: {missing}", fontsize=9)
-        axis.set_xlabel("parties" if by_parties else "missing at test")
-        axis.set_ylabel(entry.unit)
-        axis.grid(alpha=0.3)
-    axes[0][0].legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path.with_suffix(".png"), dpi=130)
-    figure.savefig(path.with_suffix(".svg"))
-    plt.close(figure)
