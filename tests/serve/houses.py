@@ -43,7 +43,7 @@ class Houses:
     def service(self) -> Service:
         """The bank's service, with nobody else there."""
         kept, table, alignment = open_kept(self.sites["bank"])
-        return Service(kept, directory(alignment, table if alignment.fits(table) else None, table))
+        return Service(kept, directory(alignment.known, kept.roster.K, table if alignment.fits(table) else None, table))
 
     def model(self, folder: Path) -> Model:
         """All parts put together, as one team would have them."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -32,6 +33,55 @@ MESSAGES = (
 NUMBER = {"number": Expect((ID_BYTES,), torch.uint8)}
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kept:
+    """What a party keeps of the alignment.
+
+    Attributes:
+        known: what it knows of it.
+        number: [16] uint8, names the alignment.
+        table: the fingerprint of the table that was aligned.
+
+    """
+
+    known: Known
+    number: Tensor
+    table: str
+
+    @classmethod
+    def read(cls, path: Path) -> Kept:
+        """Read the file.
+
+        Raises:
+            ModelError: it is absent, cut short or foreign.
+        """
+        tensors, about = checkpoint.read(path)
+        try:
+            position, number = tensors["position"].numpy(), tensors["number"]
+        except KeyError as error:
+            raise ModelError(f"{path}: this is no alignment of anyparty's: it has no {error}") from None
+        known = Known(position=position, observed=tensors.get("observed"), key=tensors.get("key"))
+        return cls(known=known, number=number, table=str(about.get("table")))
+
+    def write(self, path: Path) -> None:
+        """Write the file."""
+        known = self.known
+        tensors = {"position": torch.from_numpy(known.position), "number": self.number}
+        if known.observed is not None and known.key is not None:
+            tensors |= {"observed": known.observed.contiguous(), "key": known.key}
+        checkpoint.write(path, tensors, {"table": self.table})
+
+    def fits(self, table: Table) -> bool:
+        """Say whether a table is the one that was aligned, or that one with rows added below."""
+        if table.fingerprint == self.table:
+            return True
+        n = int((self.known.position >= 0).sum())  # all of the party's rows were aligned
+        if len(table) <= n:
+            return False
+        label = None if table.label is None else table.label[:n]
+        return replace(table, ids=table.ids[:n], columns=table.columns[:n], label=label).fingerprint == self.table
+
+
 async def aligned(
     path: Path,
     net: Channel,
@@ -50,11 +100,12 @@ async def aligned(
         AlignmentError: a new alignment is needed, and not all parties are there.
         ResumeError: a run is to go on, and a party's table has changed or its alignment is not there.
     """
-    kept, number = _kept_alignment(path, table.fingerprint)
+    kept = _of(path, table)
+    number = torch.zeros(ID_BYTES, dtype=torch.uint8) if kept is None else kept.number
     again = await _agree_on_alignment(net, roster, number, resume=resume, there=there)
     if again is None:
         assert kept is not None
-        return kept, number
+        return kept.known, number
     fresh = await private.align(net, roster, table.ids, salt=salt)
     leads = net.me == roster.active
     known = Known(
@@ -62,8 +113,17 @@ async def aligned(
         observed=torch.from_numpy(fresh.observed(roster.blocks)) if leads else None,
         key=None if fresh.key is None else torch.from_numpy(fresh.key),
     )
-    _keep_alignment(path, known, again, table.fingerprint)
+    Kept(known=known, number=again, table=table.fingerprint).write(path)
     return known, again
+
+
+def _of(path: Path, table: Table) -> Kept | None:
+    """Return the alignment that is kept, if it is there and of this very table."""
+    try:
+        kept = Kept.read(path)
+    except ModelError:
+        return None
+    return kept if kept.table == table.fingerprint else None
 
 
 async def _agree_on_alignment(
@@ -89,25 +149,6 @@ async def _agree_on_alignment(
     for name in others:
         await net.send(name, "realign", {"number": fresh})
     return None if same else fresh
-
-
-def _kept_alignment(path: Path, fingerprint: str) -> tuple[Known | None, Tensor]:
-    """Return the alignment that a party keeps, if its table is still the same, and its number (zeros: none)."""
-    try:
-        tensors, about = checkpoint.read(path)
-    except ModelError:
-        return None, torch.zeros(ID_BYTES, dtype=torch.uint8)
-    if about.get("table") != fingerprint:
-        return None, torch.zeros(ID_BYTES, dtype=torch.uint8)
-    known = Known(position=tensors["position"].numpy(), observed=tensors.get("observed"), key=tensors.get("key"))
-    return known, tensors["number"]
-
-
-def _keep_alignment(path: Path, known: Known, number: Tensor, fingerprint: str) -> None:
-    tensors = {"position": torch.from_numpy(known.position), "number": number}
-    if known.observed is not None and known.key is not None:
-        tensors |= {"observed": known.observed.contiguous(), "key": known.key}
-    checkpoint.write(path, tensors, {"table": fingerprint})
 
 
 async def welcome(number: Tensor, net: Channel, name: str) -> None:

@@ -13,9 +13,10 @@ import tomli_w
 
 from anyparty.config import Config
 from anyparty.errors import ConfigError
+from anyparty.run import kept_alignment
 from anyparty.serve.app import Served
 from anyparty.serve.jobs import Jobs, Pauses
-from anyparty.serve.kept import Alignment, directory, open_kept, table_of_site
+from anyparty.serve.kept import directory, open_kept, table_of_site
 from anyparty.serve.service import Service
 from anyparty.tables.table import Table
 from anyparty.wire.flare.ask import about
@@ -76,7 +77,7 @@ def open_house(
     site = place.site
     kept, current, alignment = open_kept(site, config, table)
     aligned, remark = _aligned(site, config, alignment, current, own=table is None)
-    service = Service(kept, directory(alignment, aligned, current))
+    service = Service(kept, directory(alignment.known, kept.roster.K, aligned, current))
     if place.folder is None:
         return Served(service=service, around=_alone, trouble=lambda: NO_FEDERATION), remark or NO_FEDERATION
     jobs = Jobs(place.folder, site, _settings(site, config), service, pauses=pauses or Pauses())
@@ -98,7 +99,7 @@ async def _alone() -> AsyncIterator[None]:
 
 
 def _aligned(
-    site: Site, config: Config | None, alignment: Alignment, current: Table, *, own: bool
+    site: Site, config: Config | None, alignment: kept_alignment.Kept, current: Table, *, own: bool
 ) -> tuple[Table | None, str]:
     """Return the table that was aligned, if it is still there, and what to say if it is not.
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,10 +18,11 @@ from anyparty.blocks.blocks import Block, Rows
 from anyparty.config import Config
 from anyparty.errors import ModelError
 from anyparty.methods.method import Method, State
-from anyparty.run import agree, checkpoint
+from anyparty.run import agree, kept_alignment
 from anyparty.run.files import About, Member
 from anyparty.run.house import Site
 from anyparty.run.kept_alignment import ALIGNMENT
+from anyparty.run.party import Known
 from anyparty.run.predict_home import Part
 from anyparty.serve.ask import NOWHERE
 from anyparty.tables import cells, sources
@@ -121,7 +120,7 @@ class Directory:
         return keys
 
 
-def open_kept(site: Site, config: Config | None = None, source: Any = None) -> tuple[Kept, Table, Alignment]:
+def open_kept(site: Site, config: Config | None = None, source: Any = None) -> tuple[Kept, Table, kept_alignment.Kept]:
     """Read what a party kept, and its table: ``source``, or the one that its settings name.
 
     Raises:
@@ -133,11 +132,11 @@ def open_kept(site: Site, config: Config | None = None, source: Any = None) -> t
     if source is None and site.table is None:
         raise ModelError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
     table = table_of(member, site.party, site.table if source is None else source)
-    alignment = Alignment.read(site.folder / ALIGNMENT, about.roster)
+    alignment = kept_alignment.Kept.read(site.folder / ALIGNMENT)
     features = None if member.prepare is None else torch.from_numpy(member.prepare.apply(table))
     kept = Kept(
         me=site.party, method=part.method, about=about, state=member.state, features=features,
-        position=alignment.position, number=alignment.number,
+        position=torch.from_numpy(alignment.known.position), number=alignment.number.numpy().tobytes().hex(),
     )  # fmt: skip
     return kept, table, alignment
 
@@ -157,69 +156,17 @@ def table_of(member: Member, me: str, source: Any) -> Table:
     return replace(read_table(raw, party=me, id=member.id, label=label, expect=expect), source=file)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Alignment:
-    """What a party kept of the alignment.
-
-    Attributes:
-        position: [N] int64, its own row of each aligned row, -1 where it has none.
-        number: names the alignment.
-        table: the fingerprint of the table that was aligned.
-        observed, key: at the active party, see ``Directory``.
-
-    """
-
-    position: Tensor
-    number: str
-    table: str
-    observed: Tensor
-    key: Tensor
-
-    @classmethod
-    def read(cls, path: Path, roster: Roster) -> Alignment:
-        """Read the file.
-
-        Raises:
-            ModelError: it is absent, cut short or foreign.
-        """
-        tensors, about = checkpoint.read(path)
-        try:
-            position, n = tensors["position"], len(tensors["position"])
-            number = tensors["number"].numpy().tobytes().hex()
-        except KeyError as error:
-            raise ModelError(f"{path}: this is no alignment of anyparty's: it has no {error}") from None
-        return cls(
-            position=position, number=number, table=str(about.get("table")),
-            observed=tensors.get("observed", torch.zeros(n, roster.K, dtype=torch.bool)),
-            key=tensors.get("key", torch.zeros(n, dtype=torch.int64)),
-        )  # fmt: skip
-
-    @cached_property
-    def count(self) -> int:
-        """How many of the party's own rows are aligned: all that its table had."""
-        return int((self.position >= 0).sum())
-
-    def fits(self, table: Table) -> bool:
-        """Say whether a table is the one that was aligned, or that one with rows added below."""
-        if table.fingerprint == self.table:
-            return True
-        n = self.count
-        if len(table) <= n:
-            return False
-        label = None if table.label is None else table.label[:n]
-        return replace(table, ids=table.ids[:n], columns=table.columns[:n], label=label).fingerprint == self.table
-
-
-def directory(alignment: Alignment, aligned: Table | None, current: Table) -> Directory:
+def directory(known: Known, blocks: int, aligned: Table | None, current: Table) -> Directory:
     """Return where the ids of the active party stand.
 
-    ``aligned`` is its table as it was aligned (rows may have been added below), ``None`` if that is not there any
-    more; ``current`` has its features.
+    ``known`` is what it knows of the alignment, ``blocks`` how many parties have columns; ``aligned`` is its table as
+    it was aligned (rows may have been added below), ``None`` if that is not there any more; ``current`` has its
+    features.
     """
     places = np.full(0 if aligned is None else len(aligned), -1)
     if aligned is not None:
-        held = (alignment.position >= 0).nonzero().squeeze(1)
-        places[alignment.position[held].numpy()] = held.numpy()
+        (held,) = (known.position >= 0).nonzero()
+        places[known.position[held]] = held
     ids: dict[str, int] = {}
     for name in (*current.ids, *(aligned.ids if aligned is not None else ())):
         ids.setdefault(name, len(ids))
@@ -227,9 +174,12 @@ def directory(alignment: Alignment, aligned: Table | None, current: Table) -> Di
     own[_places(ids, current)] = np.arange(len(current))
     if aligned is not None:
         at[_places(ids, aligned)] = places
+    n = len(known.position)
     return Directory(
-        ids=ids, own=torch.from_numpy(own), aligned=torch.from_numpy(at), observed=alignment.observed,
-        key=alignment.key, unknown=f"{current.party!r}, which is asked, has no row with this id",
+        ids=ids, own=torch.from_numpy(own), aligned=torch.from_numpy(at),
+        observed=torch.zeros(n, blocks, dtype=torch.bool) if known.observed is None else known.observed,
+        key=torch.zeros(n, dtype=torch.int64) if known.key is None else known.key,
+        unknown=f"{current.party!r}, which is asked, has no row with this id",
     )  # fmt: skip
 
 
