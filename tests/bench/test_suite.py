@@ -3,6 +3,7 @@
 import pytest
 
 from anyparty.bench import suites
+from anyparty.bench.missing.suite import Suite
 from anyparty.errors import ConfigError
 from anyparty.methods.table import METHODS, method
 from anyparty.tables import datasets
@@ -15,6 +16,11 @@ def test_every_run_of_a_suite_could_be_made(name):
         assert run.dataset in datasets.NAMES
         assert run.settings["name"] in METHODS
         method(run.settings["name"], **run.settings["parameters"])
+
+
+@pytest.mark.parametrize("name", [name for name in suites.names() if isinstance(suites.load(name), Suite)])
+def test_published_numbers_of_missing_blocks_fill_their_tables(name):
+    made = suites.load(name)
     for dataset, tables in made.published.items():
         for published in tables.values():
             assert set(published) == set(made.train_missing)

@@ -13,6 +13,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,16 @@ def run(
 
     """
     suite = suites.load(name)
-    runs = list(suite.runs(datasets=datasets, methods=methods, seeds=seeds, quick=quick, device=device))
+    asked: dict[str, Any] = {
+        "datasets": datasets, "methods": methods, "seeds": seeds, "quick": quick, "device": device,
+    }  # fmt: skip
+    runs = list(suite.runs(**asked))
     folder = folder or Path("runs") / "bench" / (f"{name}-quick" if quick else name)
-    result = runner.run_all(runs, folder, data_dir=data_dir, jobs=jobs, backend=backend, console=console)
+    go = partial(runner.run_all, folder=folder, data_dir=data_dir, jobs=jobs, backend=backend, console=console)
+    result = go(runs)
+    if later := list(suite.later(result.records, **asked)):
+        runs, after = runs + later, go(later)
+        result = runner.Result(result.records | after.records, result.failed | after.failed)
     about = {
         "command": f"`{_command(name, datasets, methods, seeds, jobs, quick=quick)}`",
         "runs": f"{len(result.records)} of {len(runs)} done, {len(result.failed)} failed",

@@ -43,20 +43,26 @@ def draw(mechanism: str, seeds: Seeds, name: str, blocks: Sequence[NDArray[Any]]
     return how.draw(seeds, f"{name} {mechanism}", len(blocks[0]), len(blocks), blocks)
 
 
-def tables(blocks: Sequence[NDArray[Any]], y: NDArray[Any], observed: NDArray[np.bool_]) -> dict[str, pl.DataFrame]:
-    """Return each party's table of the rows that it observes, and the labels' own."""
+def tables(
+    blocks: Sequence[NDArray[Any]], y: NDArray[Any], observed: NDArray[np.bool_], *, shared: bool = False
+) -> dict[str, pl.DataFrame]:
+    """Return each party's table of the rows that it observes, and the labels' own; ``shared`` labels stand in all."""
     ids = np.char.zfill(np.arange(len(y)).astype(str), 7)
     made = {}
     for k, block in enumerate(blocks):
         rows = observed[:, k]
         columns = pl.from_numpy(block[rows], schema=[f"x{c}" for c in range(block.shape[1])])
-        made[f"party{k + 1}"] = columns.insert_column(0, pl.Series("id", ids[rows]))
+        own = columns.insert_column(0, pl.Series("id", ids[rows]))
+        made[f"party{k + 1}"] = own.with_columns(label=y[rows]) if shared else own
     return made | {LABELS: pl.DataFrame({"id": ids, "label": y})}
 
 
 def federation(frames: dict[str, pl.DataFrame], *, scale: bool) -> Federation:
     """Return the federation of these tables; the labels' own party leads."""
-    parties = {name: {"scale": scale} for name in frames}
+    parties = {
+        name: {"scale": scale} | ({"label": "label"} if "label" in frame.columns else {})
+        for name, frame in frames.items()
+    }
     return Federation.from_config(
         Config.of({"federation": {"label": "label", "active": LABELS}, "parties": parties}), frames
     )

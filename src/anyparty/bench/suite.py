@@ -119,6 +119,19 @@ class Suite(BaseModel, ABC):
 
         """
 
+    def later(
+        self,
+        records: Mapping[str, Mapping[str, Any]],  # noqa: ARG002
+        *,
+        datasets: Sequence[str] | None = None,  # noqa: ARG002
+        methods: Sequence[str] | None = None,  # noqa: ARG002
+        seeds: int = 5,  # noqa: ARG002
+        quick: bool = False,  # noqa: ARG002
+        device: str = "cpu",  # noqa: ARG002
+    ) -> Iterator[Run]:
+        """Yield the runs whose settings follow from the records of ``runs``, such as a learning rate; none here."""
+        return iter(())
+
     @abstractmethod
     def page(self, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> Page:
         """Return the results, from finished runs' records by key; ``about`` is said below the tables."""
