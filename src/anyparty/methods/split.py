@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
-from anyparty.methods import exchange
+from anyparty.methods import costs, exchange
 from anyparty.methods.exchange import Gathered, Part, Wanted, moment
 from anyparty.methods.fusion import Fusion, Given, Rule
 from anyparty.methods.method import Batch, Seat, Stage, State
@@ -63,6 +63,11 @@ class Split:
     def can(self) -> Capabilities:
         """What the rule can do."""
         return self.rule.can
+
+    def published_costs(self, ran: costs.Ran) -> list[costs.Published]:
+        """Return what equation (9) of the APC-VFL paper says of each passive party's embeddings and gradients."""
+        rows = ran.labelled & self.rule.trains_on(ran.roster, ran.observed)
+        return costs.split_learning(ran, rows, self.embedding * self.rule.copies(ran.roster))
 
     # Who holds what
 

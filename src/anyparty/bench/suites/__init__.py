@@ -9,7 +9,7 @@ from importlib.resources import files
 from anyparty.bench.suite import Suite
 from anyparty.errors import ConfigError, nearest
 
-KINDS = {"missing": "anyparty.bench.missing.suite"}  # kind: where its Suite is
+KINDS = {"folds": "anyparty.bench.folds.suite", "missing": "anyparty.bench.missing.suite"}  # where its Suite is
 
 
 def names() -> list[str]:
