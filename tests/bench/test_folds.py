@@ -176,8 +176,8 @@ def test_held_out_rows_and_the_papers_numbers(tmp_path):
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"aligned": [60, 2]}, "2 aligned rows, needed are at least 3: one a fold"),
-     ({"aligned": [60, 40], "test": 40}, "40 aligned rows, needed are at least 41: the test rows and one"),
+    [({"aligned": [60, 2]}, "2 aligned rows to train on are fewer than 3 folds"),
+     ({"aligned": [60, 40], "test": 40, "rows": 0}, "0 aligned rows to train on are fewer than 3 folds"),
      ({"aligned": [121]}, "121 aligned rows of the active party's 120"),
      ({"widths": [3]}, r"widths \[3\] of 2 columns")],
 )  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -130,7 +131,8 @@ def fit(state: State, name: str, batch: Batch, loss: Callable[[], Tensor]) -> fl
     """
     optimizer = state.optimizers[name]
     optimizer.zero_grad()
-    with batch.drawing(f"{name} draws", state.seat.me, device=state.seat.device):
+    draws = batch.drawing(f"{name} draws", state.seat.me, device=state.seat.device)
+    with draws if state.seat.draws else nullcontext():
         value = loss()
     found = value.item()
     if not math.isfinite(found):

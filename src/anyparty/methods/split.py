@@ -25,7 +25,7 @@ from anyparty.methods import costs, exchange
 from anyparty.methods.exchange import Gathered, Part, Wanted, moment
 from anyparty.methods.fusion import Fusion, Given, Rule
 from anyparty.methods.method import Batch, Seat, Stage, State
-from anyparty.nets.mlp import MLP, Factory, build
+from anyparty.nets.mlp import Factory, build
 from anyparty.nets.objective import answers
 from anyparty.nets.stacked import Heads, ModuleHeads, StackedMLP
 from anyparty.predictions import Predictions
@@ -151,8 +151,7 @@ class Split:
 
     def _drawing(self, seat: Seat, batch: Batch, name: str) -> AbstractContextManager[None]:
         """Return where modules draw from; our own heads, and our encoders without dropout, never draw."""
-        encoder, heads = seat.encoder, name == "head draws"
-        if self.make_head is None if heads else isinstance(encoder, MLP) and not encoder.dropout:
+        if self.make_head is None if name == "head draws" else not seat.draws:
             return nullcontext()
         return batch.drawing(name, seat.me, device=seat.device)
 

@@ -63,11 +63,10 @@ def _frames(run: Run, data: Dataset) -> tuple[Frames, Frames]:
         raise ConfigError(f"data set {run.dataset!r} has {len(data.y_train)} rows, the suite wants {rows}")
     places = rng.permutation(len(data.y_train))[:rows]
     held = {"active": rows} | ({"passive": run.aligned} if run.aligned else {})
-    kept = {name: count - of["test"] for name, count in held.items()}
-    tables = by_columns(data, places, {"active": of["names"]}, held, labels="active")
+    tables, kept = by_columns(data, places, {"active": of["names"]}, held, labels="active"), rows - of["test"]
     return (
-        {name: frame[: kept[name]] for name, frame in tables.items()},
-        {name: frame[kept[name] :] for name, frame in tables.items()} if of["test"] else {},
+        {name: frame[:kept] for name, frame in tables.items()},
+        {name: frame[kept:] for name, frame in tables.items() if len(frame) > kept},
     )
 
 
@@ -85,7 +84,7 @@ def _folds(run: Run, x: Any, y: Any) -> dict[str, Any]:
 
 
 def _trained(run: Run, frames: Frames, test: Frames) -> dict[str, Any]:
-    """Train; score the embeddings of the active party's rows, or answers for held-out rows."""
+    """Train; score the embeddings of the active party's rows, and answers for held-out rows, where there are any."""
     of = run.settings
     model = Federation.from_tables(frames, label="label").train(
         of["name"],
@@ -96,16 +95,21 @@ def _trained(run: Run, frames: Frames, test: Frames) -> dict[str, Any]:
         test=0.0,
         **of["train"],
     )
-    if of["reads"] == "answers":
-        overall = model.evaluate(test).overall
-        if of["metric"] not in overall:
-            raise ConfigError(f"suite {run.suite!r}: answers are scored by one of {', '.join(overall)}, "
-                              f"not by {of['metric']!r}")  # fmt: skip
-        scores: dict[str, Any] = {"score": float(overall[of["metric"]])}
-    else:
-        scores = _folds(run, _embeddings(model, frames["active"]), frames["active"]["label"].to_numpy())
+    scores: dict[str, Any] = {}
+    if test:
+        scores["score"] = scores["test"] = _answers(run, model, test)
+    if of["reads"] == "embeddings":
+        scores |= _folds(run, _embeddings(model, frames["active"]), frames["active"]["label"].to_numpy())
     stages = [str(record["stage"]) for record in model.history]
     return {**scores, "epochs": {stage: stages.count(stage) for stage in stages}, "costs": model.costs}
+
+
+def _answers(run: Run, model: Model, test: Frames) -> float:
+    """Score the model's own answers for rows that nothing was trained on."""
+    overall, metric = model.evaluate(test).overall, run.settings["metric"]
+    if metric not in overall:
+        raise ConfigError(f"suite {run.suite!r}: answers are scored by one of {', '.join(overall)}, not by {metric!r}")
+    return float(overall[metric])
 
 
 def _embeddings(model: Model, active: pl.DataFrame) -> np.ndarray[Any, Any]:

@@ -52,7 +52,7 @@ class DatasetEntry(Settings):
         aligned: how many of them the passive party has too: the first ones.
         columns: the active party's, in the order in which it gives them up; the passive party has all that remain.
         widths: how many of them it has, the last ones of ``columns``.
-        test: rows held out, where no folds are made.
+        test: rows of the active party that are held out of everything, for methods' own answers.
         heavy: for who has the data: run where it is named alone.
 
     """
@@ -121,10 +121,10 @@ class Suite(base.Suite):
     @model_validator(mode="after")
     def _fits(self) -> Suite:
         for name, entry in self.datasets.items():
-            fewest, least = min(entry.aligned), entry.test + 1 if entry.test else self.folds
-            if fewest < least:
-                raise ConfigError(f"suite {self.name!r}, data set {name!r}: {fewest} aligned rows, needed are at least "
-                                  f"{least}: {'the test rows and one' if entry.test else 'one a fold'}")  # fmt: skip
+            fewest = min(entry.aligned) - (0 if entry.rows else entry.test)
+            if fewest < self.folds:
+                raise ConfigError(f"suite {self.name!r}, data set {name!r}: {fewest} aligned rows to train on are "
+                                  f"fewer than {self.folds} folds")  # fmt: skip
             if entry.rows and max(entry.aligned) > entry.rows:
                 raise ConfigError(f"suite {self.name!r}, data set {name!r}: {max(entry.aligned)} aligned rows of the "
                                   f"active party's {entry.rows}")  # fmt: skip

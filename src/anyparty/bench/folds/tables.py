@@ -48,7 +48,7 @@ def markdown(suite: Suite, found: Sequence[Cell], about: Mapping[str, str]) -> s
         here = [cell for cell in found if cell.dataset == dataset]
         if not here:
             continue
-        lines += [f"## {dataset}: {entry.unit}", ""]
+        lines += [f"## {dataset}: {entry.unit}" if suite.shows == "scores" else f"## {dataset}", ""]
         if suite.shows == "scores":
             lines += [*_scores(suite, here, dataset), ""]
         lines += [*_costs(suite, here, dataset), ""]
