@@ -5,7 +5,7 @@ import pytest
 from anyparty.report import costs
 from anyparty.report.records import find
 
-from . import trained
+from . import homes, trained
 from .test_page import Reader, page
 
 
@@ -33,3 +33,15 @@ def test_on_the_page_and_in_the_terminal(run, tmp_path, call):
     assert said.exit_code == 0
     assert "By the formulas of Irureta et al., appendix E" in said.stdout
     assert "apc's own messages" in said.stdout
+
+
+def test_of_parties_apart(tmp_path):
+    """(6) is known at the active party; (9) takes a width that stays at home, so there it is left out."""
+    for name, known in (("apc", ["shop", "clinic", ""]), ("standard", [])):
+        sites = homes.build(tmp_path / name)
+        homes.play(sites, homes.settings(name))
+        (of,) = find([site.folder / "record.json" for site in sites.values()])
+        found = costs.beside(of)
+        assert [each.party for each in found] == known
+        assert all(sum(one.bytes_sent for one in each.sent) == each.bytes_sent for each in found)
+        assert costs.exchanged(of)
