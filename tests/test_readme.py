@@ -82,7 +82,7 @@ def test_its_other_commands_are_there() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert targets >= {"demo", "test", "test-all", "check", "bench"}
     assert targets <= set(re.findall(r"^([\w-]+):", makefile, flags=re.MULTILINE))
-    commands = {command.callback.__name__ for command in app.registered_commands if command.callback}
+    commands = {command.callback.__name__.replace("_", "-") for command in app.registered_commands if command.callback}
     commands |= {group.name for group in app.registered_groups if group.name}
     assert commands - {name for name in commands if f"anyparty {name}" in README} <= {"demo"}  # that is `make demo`
 

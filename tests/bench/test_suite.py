@@ -12,10 +12,11 @@ from anyparty.tables import datasets
 @pytest.mark.parametrize("name", suites.names())
 def test_every_run_of_a_suite_could_be_made(name):
     made = suites.load(name)
-    for run in made.runs(seeds=1):
+    for run in made.runs(seeds=1, datasets=list(made.datasets)):
         assert run.dataset in datasets.NAMES
-        assert run.settings["name"] in METHODS
-        method(run.settings["name"], **run.settings["parameters"])
+        if run.settings.get("reads") != "columns":
+            assert run.settings["name"] in METHODS
+            method(run.settings["name"], **run.settings["parameters"])
 
 
 @pytest.mark.parametrize("name", [name for name in suites.names() if isinstance(suites.load(name), Suite)])

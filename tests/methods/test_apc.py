@@ -9,7 +9,7 @@ import torch
 from anyparty.errors import AlignmentError, ConfigError, MessageError, PartyLost
 from anyparty.methods import enriched
 from anyparty.methods.apc import TEACHER, Apc
-from anyparty.methods.enriched import Distil
+from anyparty.methods.distil import Distil
 from anyparty.methods.table import method
 from anyparty.nets.autoencoder import Autoencoder, JointAutoencoder
 from anyparty.nets.mlp import MLP

@@ -95,3 +95,12 @@ def test_a_large_exchange_is_smaller_than_the_formula():
     ours = costs.vfedtrans_sent(10000, 5, 18, 23, apart=True)
     assert ours / MB == pytest.approx(4.6, abs=0.05)
     assert costs.vfedtrans(10000, 5, 18).bytes_sent / MB == pytest.approx(801.8, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("precision", "size"), [("uint8", 30 * 16 + 2 * 4 * 16), ("uint4", 30 * 8 + 2 * 4 * 16)], ids=["uint8", "uint4"]
+)
+def test_a_quantised_exchange_is_a_quarter_or_an_eighth_and_its_scales(precision, size):
+    at, made = Table(), method("apc", passive_embedding=16, precision=precision)
+    worlds.train(made, pair(), at=at, optimizer=ADAM)
+    assert sent(at, "representation") == (1, size)

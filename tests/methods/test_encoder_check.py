@@ -55,6 +55,7 @@ def test_scores_after_every_epoch_of_an_encoder():
             "class 0 has 5 rows, so it would be absent from some of 10",
         ),
         ([1] * 200, {}, AlignmentError, "all 200 labels are 1"),
+        ([0, 1] * 100, {"folds": 201}, AlignmentError, "200 rows are fewer than 201 folds; choose fewer folds"),
         ([0, 1] * 100, {"folds": 1}, ConfigError, "folds must be at least 2"),
         ([0, 1] * 100, {"metric": "accurcy"}, ConfigError, "accurcy"),
         ([0, 1] * 100, {"classifier": "Forest"}, ConfigError, "no classifier 'Forest'"),

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from anyparty.errors import ConfigError, MessageError
+from anyparty.errors import AlignmentError, ConfigError, MessageError
 from anyparty.methods import enriched, fedsvd
 from anyparty.methods.fedsvd import Roles, RowMask
 from anyparty.methods.vfedtrans import VFedTrans
@@ -216,6 +216,11 @@ class TestMethod:
             made, trained = train(of, parameters={"append": append})
             assert made.features(trained["a"].state, of.x["a"]).shape == (24, width)
             assert all(not trained[name].state.modules for name in "bc")
+
+    def test_no_aligned_row(self):
+        of = world(K=2, observed=torch.eye(2, dtype=torch.bool).repeat(6, 1))
+        with pytest.raises(AlignmentError, match="VFedTrans: no row is aligned: 'a' shares none with a passive party"):
+            train(of)
 
     @pytest.mark.parametrize(
         ("roles", "said"),

@@ -1,8 +1,8 @@
-"""A data set as the parties have it: columns cut into blocks, rows that a party lacks left out, labels apart."""
+"""A data set as the parties have it: columns in blocks, or by name; rows that a party lacks left out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from anyparty.blocks.missing import MCAR, Drawn, Missing, missing
 from anyparty.config import Config
+from anyparty.errors import ConfigError, nearest
 from anyparty.run.federation import Federation
 from anyparty.seeds import Seeds
+from anyparty.tables.datasets import Dataset
 from anyparty.tables.partition import cut
 
 LABELS = "server"  # holds every row's label and no columns: a row's label does not go missing with a block
@@ -66,3 +68,41 @@ def federation(frames: dict[str, pl.DataFrame], *, scale: bool) -> Federation:
     return Federation.from_config(
         Config.of({"federation": {"label": "label", "active": LABELS}, "parties": parties}), frames
     )
+
+
+def by_columns(
+    data: Dataset, places: NDArray[np.int64], columns: Mapping[str, Sequence[str]], held: Mapping[str, int], *,
+    labels: str,
+) -> dict[str, pl.DataFrame]:  # fmt: skip
+    """Return each party's table: named columns at named parties, and the rest at the one that is not named.
+
+    Args:
+        data: a data set without test rows of its own, or whose test rows do not matter.
+        places: rows of it, in the order in which they are held.
+        columns: by party, the columns' names.
+        held: by party, how many of these rows it has: the first ones.
+        labels: who holds the labels.
+
+    Raises:
+        ConfigError: the data set has no such column, or more than one party would get the rest.
+
+    """
+    named = [name for names in columns.values() for name in names]
+    for name in named:
+        if name not in data.features:
+            raise ConfigError(f"data set {data.name!r} has no column {name!r}{nearest(name, data.features)}")
+    rest, ids = (
+        [name for name in data.features if name not in named],
+        np.char.zfill(np.arange(len(places)).astype(str), 7),
+    )
+    unnamed = [party for party in held if party not in columns]
+    if len(unnamed) > 1:
+        raise ConfigError(f"parties {unnamed} are to have the rest of the columns: name those of all but one")
+    made = {}
+    for party, count in held.items():
+        names = list(columns.get(party, rest))
+        block = data.X_train[places[:count]][:, [data.features.index(name) for name in names]]
+        table = pl.from_numpy(np.ascontiguousarray(block, dtype=np.float64), schema=names)
+        made[party] = table.insert_column(0, pl.Series("id", ids[:count]))
+    made[labels] = made[labels].with_columns(label=pl.Series(data.y_train[places[: held[labels]]]))
+    return made

@@ -12,6 +12,7 @@ from rich.console import Console
 
 import anyparty
 from anyparty.cli.bench import bench
+from anyparty.cli.encoder import inspect_encoder
 from anyparty.cli.federate import federate, party
 from anyparty.cli.guard import STOPPED, say, sentences
 from anyparty.cli.report import report
@@ -178,6 +179,7 @@ def demo(
 app.command()(bench)
 app.command()(report)
 app.command()(serve)
+app.command()(inspect_encoder)
 app.add_typer(federate, name="federate")
 app.add_typer(party, name="party")
 

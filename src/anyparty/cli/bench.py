@@ -13,12 +13,17 @@ from anyparty.cli.guard import TO_MEND, say, sentences
 
 @sentences
 def bench(
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="laser-table1, laser-table3 or laser-fig2.")],
+    suite: Annotated[
+        str,
+        typer.Argument(
+            metavar="SUITE", help="laser-table1, laser-table3, laser-fig2, apc-fig5, apc-table2, apc-fig6 or apc-fig8."
+        ),
+    ],
     dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Some of the suite's data sets.")] = None,
     method: Annotated[list[str] | None, typer.Option("--method", help="Some of the suite's methods.")] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds.")] = 5,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Runs at once.")] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the epochs: shows that all works.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Few epochs: shows that all works.")] = False,
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", envvar="ANYPARTY_DATA", help="Where data sets lie.")
     ] = None,

@@ -39,12 +39,14 @@ def report(
 
     In Python: anyparty.report.page.write(["RUN"], "FOLDER").
     """
-    from anyparty.report import ledgers, page, records
+    from anyparty.report import costs, ledgers, page, records
 
     _look_for_modules_beside(runs)
     console = Console()
     for run in records.find(runs):
         console.print(ledgers.render(run))
+        for table in costs.tables(run):
+            console.print(table)
     alone = runs[0] if len(runs) == 1 and runs[0].is_dir() else None
     folder = out or (Path("report") if alone is None else alone / "report")
     with console.status("writing the page"):

@@ -42,11 +42,12 @@ import torch
 from torch import Tensor, nn
 
 from anyparty.blocks.blocks import Rows
-from anyparty.errors import AlignmentError, ConfigError, PartyLost
+from anyparty.errors import ConfigError, PartyLost
 from anyparty.methods import apc_exchange as exchange
-from anyparty.methods import enriched
-from anyparty.methods.apc_exchange import REPRESENTATION, Received, as_block, side_by_side, widths_of
-from anyparty.methods.enriched import Distance, Distil, Ending, Reduction
+from anyparty.methods import apc_joint, codes, costs, distil, enriched
+from anyparty.methods.apc_exchange import REPRESENTATION, Sharing, as_block, side_by_side
+from anyparty.methods.distil import Distance, Distil, Reduction
+from anyparty.methods.ending import Ending
 from anyparty.methods.method import Batch, Seat, Stage, State
 from anyparty.nets.autoencoder import Autoencoder, JointAutoencoder
 from anyparty.nets.stacked import ACTIVATIONS
@@ -56,7 +57,6 @@ from anyparty.terms import Capabilities, Channel
 
 TITLE = "APC-VFL"
 TEACHER = "teacher"
-DTYPES = {"float32": torch.float32, "float16": torch.float16}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,8 @@ class Apc:
         classifier: "logistic" ("ridge" for numbers), the name of a scikit-learn estimator, or "head": a network.
         classifier_settings: what that estimator is made with.
         head_hidden: hidden widths of the head.
-        precision: of what crosses, "float32" or "float16".
+        precision: of what crosses: "float32", "float16", or quantised, column by column, to 8 or 4 bits a number:
+            "uint8", "uint4".
 
     """
 
@@ -95,20 +96,22 @@ class Apc:
     classifier: str = "logistic"
     classifier_settings: Mapping[str, Any] = field(default_factory=dict)
     head_hidden: tuple[int, ...] = ()
-    precision: Literal["float32", "float16"] = "float32"
+    precision: Literal["float32", "float16", "uint8", "uint4"] = "float32"
 
     def __post_init__(self) -> None:
         names = ("embedding", "active_embedding", "passive_embedding", "joint_hidden", "student_hidden", "head_hidden")
         enriched.check("apc", widths={name: getattr(self, name) for name in names},
                        at_least_0={"distillation": self.distillation}, choices=self._choices())  # fmt: skip
+        if self.classify_on == "joint" and self.precision in codes.BITS:
+            raise ConfigError(f"apc: precision {self.precision!r} takes its steps from all rows that cross together; "
+                              f"with classify_on = 'joint' a row crosses by itself again; use 'float16'")  # fmt: skip
 
     def _choices(self) -> dict[str, tuple[str, Sequence[str]]]:
         return {
             "activation": (self.activation, tuple(ACTIVATIONS)),
-            "distance": (self.distance, ("mse", "mae")),
-            "reduction": (self.reduction, ("sum", "mean")),
+            **distil.choices(self),
             "classify_on": (self.classify_on, ("own", "joint")),
-            "precision": (self.precision, tuple(DTYPES)),
+            "precision": (self.precision, codes.PRECISIONS),
         }
 
     @property
@@ -134,13 +137,20 @@ class Apc:
         return self.distillation > 0 or self.classify_on == "joint"
 
     @property
-    def _distil(self) -> Distil:
-        return Distil(weight=self.distillation, distance=self.distance, reduction=self.reduction)
+    def sharing(self) -> Sharing:
+        """How Z_k comes to the active party."""
+        return Sharing(active=self.active_embedding, passive=self.passive_embedding, precision=self.precision)
 
     @property
     def _ending(self) -> Ending:
-        return Ending(title=TITLE, features=self.features, classifier=self.classifier,
-                      settings=self.classifier_settings, head_hidden=self.head_hidden)  # fmt: skip
+        return Ending.of(self, TITLE)
+
+    def published_costs(self, ran: costs.Ran) -> list[costs.Published]:
+        """Return what (6) says of each passive party's message."""
+        if not self.exchanges:
+            return []
+        each = {name: costs.apc(count, self.passive_embedding) for name, count in ran.shared.items()}
+        return [costs.Published(party=name, equation="(6)", cost=cost) for name, cost in each.items()]
 
     # Networks
 
@@ -170,7 +180,7 @@ class Apc:
                 "classifier")  # fmt: skip
 
     def _make(self, name: str, seat: Seat, seeds: Seeds) -> nn.Module:
-        widths = widths_of(seat.roster, self.active_embedding, self.passive_embedding)
+        widths = self.sharing.widths(seat.roster)
         if name == "g1":
             return Autoencoder(seat.encoder, seat.inputs, widths[seat.me], activation=self.activation, party=seat.me)
         if name == "g2":
@@ -192,15 +202,11 @@ class Apc:
         roster = seat.roster
 
         def aligned(rows: Rows) -> Tensor:
-            found = enriched.aligned(rows, roster)
-            if not found.any():
-                raise AlignmentError(f"{TITLE}: no row is aligned: {roster.active!r} shares none with a passive party, "
-                                     f"so there is nothing to learn from them; see the overlap table")  # fmt: skip
-            return found
+            return enriched.some_aligned(rows, roster, TITLE)
 
         def labelled(rows: Rows) -> Tensor:
-            assert rows.labeled is not None
-            return rows.labeled & (enriched.own(rows, roster) if self.classify_on == "own" else aligned(rows))
+            found = enriched.labelled_own(rows, roster)
+            return found if self.classify_on == "own" else found & aligned(rows)
 
         first = (
             Stage(name="represent", step=self._represent, rows=aligned, loss=self._represented),
@@ -231,29 +237,20 @@ class Apc:
         seat = state.seat
         z = exchange.local(state, rows, batch)
         if seat.me != seat.roster.active:
-            await self._send(net, seat, z)
+            await self.sharing.send(net, seat, z)
             return None
-        there = await self._gather(net, seat, rows, batch, seat.roster.blocks, z)
+        there = await self.sharing.gather(net, seat, rows, batch, seat.roster.blocks, z)
         if len(there.parts) == 1:
             raise PartyLost(there.silent[0], f"{TITLE} has no other party to learn from")
         for name, (places, found) in there.parts.items():
             enriched.keep(state, name, as_block(rows.n, places, found))
         return None
 
-    async def _send(self, net: Channel, seat: Seat, z: Tensor | None) -> None:
-        if z is not None:
-            await net.send(seat.roster.active, REPRESENTATION.tag, {"z": z.to(DTYPES[self.precision])})
-
-    async def _gather(
-        self, net: Channel, seat: Seat, rows: Rows, batch: Batch, asked: Sequence[str], z: Tensor | None
-    ) -> Received:
-        return await exchange.gather(net, seat, rows, batch, asked, z, self.passive_embedding, DTYPES[self.precision])
-
     def _shared(self, state: State, places: Tensor) -> tuple[Tensor, Tensor]:
         """Return what ``_share`` kept of rows: Z side by side [n, sum of widths], and who is there [n, K]."""
         roster = state.seat.roster
         blocks = {name: kept for name in roster.blocks if (kept := enriched.kept(state, name)) is not None}
-        return side_by_side(blocks, widths_of(roster, self.active_embedding, self.passive_embedding), places)
+        return side_by_side(blocks, self.sharing.widths(roster), places)
 
     async def _join(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
         """Train g2."""
@@ -279,15 +276,11 @@ class Apc:
         return None if enriched.held(rows, batch) is None else self._student_loss(state, rows, batch).item()
 
     def _student_loss(self, state: State, rows: Rows, batch: Batch) -> Tensor:
-        return self._distil.on(state, "g3", enriched.kept(state, TEACHER), rows, batch)
+        return Distil.of(self).on(state, "g3", enriched.kept(state, TEACHER), rows, batch)
 
     async def _classify_joint(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
         """Fit the classifier to z_A (figure 4)."""
-        teacher = enriched.kept(state, TEACHER)
-        assert teacher is not None
-        assert rows.y is not None
-        joint, held = teacher.take(places := enriched.labelled(rows, batch))
-        return self._ending.learn(state, joint, rows.y[places[held]], batch)
+        return apc_joint.classify(self._ending, state, enriched.kept(state, TEACHER), rows, batch)
 
     # Prediction
 
@@ -295,24 +288,7 @@ class Apc:
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:
         """Answer from the active party's block; no message, but where the classifier reads the joint embedding."""
-        seat = state.seat
-        leads = seat.me == seat.roster.active
-        if self.classify_on == "own":
-            return self._ending.alone(state, rows, batch, asked) if leads else None
-        z = exchange.local(state, rows, batch) if {seat.me, seat.roster.active} <= set(asked) else None
-        if not leads:
-            await self._send(net, seat, z)
-            return None
-        asks = asked if seat.me in asked else ()
-        there = await self._gather(net, seat, rows, batch, asks, z)
-        blocks = {name: as_block(rows.n, *part) for name, part in there.parts.items()}
-        widths = widths_of(seat.roster, self.active_embedding, self.passive_embedding)
-        joint, present = side_by_side(blocks, widths, batch.rows)
-        a = enriched.active_block(seat.roster, TITLE)
-        held = (present[:, a] & (present.sum(dim=1) > 1)).nonzero().squeeze(1)
-        u, took = exchange.joint(state, joint[held], present[held]), torch.zeros_like(present)
-        took[held] = present[held]
-        why = f"{TITLE} on joint embeddings predicts rows that {seat.me!r} and a passive party have and were asked for"
-        return self._ending.answer(
-            state, rows, batch, asked, held=held, u=u, took_part=took, why=why, silent=there.silent
-        )
+        if self.classify_on == "joint":
+            return await apc_joint.predict(self._ending, self.sharing, net, state, rows, batch, asked)
+        leads = state.seat.me == state.seat.roster.active
+        return self._ending.alone(state, rows, batch, asked) if leads else None

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from anyparty.blocks.blocks import Block, Rows
-from anyparty.errors import PartyLost
-from anyparty.methods import enriched
+from anyparty.errors import MessageError, PartyLost
+from anyparty.methods import codes, enriched
 from anyparty.methods.method import Batch, Seat, State
 from anyparty.nets.autoencoder import JointAutoencoder
-from anyparty.terms import Channel, Declared, Expect, Roster
+from anyparty.terms import Channel, Declared, Roster
 
 REPRESENTATION = Declared(
     tag="representation", frm="block", to="active",
@@ -61,28 +61,61 @@ class Received:
     silent: list[str] = field(default_factory=list)
 
 
-async def gather(
-    net: Channel, seat: Seat, rows: Rows, batch: Batch, asked: Sequence[str], mine: Tensor | None,
-    width: int, dtype: torch.dtype,
-) -> Received:  # fmt: skip
-    """Wait for the passive parties' Z_k [n_k, width] of a batch; ``mine`` are the active party's own."""
-    assert rows.observed is not None
-    there = Received()
-    for k, name in enumerate(seat.roster.blocks):
-        places = batch.rows[rows.observed[batch.rows, k]]
-        if name not in asked or not len(places):
-            continue
-        if name == seat.me:
-            assert mine is not None
-            there.parts[name] = (places, mine)
-            continue
-        try:
-            got = await net.recv(name, "representation", {"z": Expect((len(places), width), dtype)})
-        except PartyLost:
-            there.silent.append(name)
-            continue
-        there.parts[name] = (places, got["z"].to(seat.device, torch.float32))
-    return there
+@dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """How a party's Z_k comes to the active party.
+
+    Attributes:
+        active: the width of the active party's own local embedding.
+        passive: z_p, that of every passive party.
+        precision: of what crosses: see ``codes``.
+
+    """
+
+    active: int
+    passive: int
+    precision: str
+
+    def widths(self, roster: Roster) -> dict[str, int]:
+        """Return the width of every party's local embedding, in order."""
+        return {name: self.active if name == roster.active else self.passive for name in roster.blocks}
+
+    async def send(self, net: Channel, seat: Seat, z: Tensor | None) -> None:
+        """Send a passive party's Z_k [n_k, z_p], if it has any rows."""
+        if z is not None:
+            await net.send(seat.roster.active, REPRESENTATION.tag, codes.encode(z, self.precision))
+
+    async def gather(
+        self, net: Channel, seat: Seat, rows: Rows, batch: Batch, asked: Sequence[str], mine: Tensor | None
+    ) -> Received:
+        """Wait for the passive parties' Z_k [n_k, z_p] of a batch; ``mine`` are the active party's own.
+
+        Raises:
+            MessageError: what a party sent is not what was expected, or stands for a number that is not finite.
+        """
+        assert rows.observed is not None
+        there = Received()
+        for k, name in enumerate(seat.roster.blocks):
+            places = batch.rows[rows.observed[batch.rows, k]]
+            if name not in asked or not len(places):
+                continue
+            if name == seat.me:
+                assert mine is not None
+                there.parts[name] = (places, mine)
+                continue
+            try:
+                there.parts[name] = (places, (await self._from(net, name, len(places))).to(seat.device))
+            except PartyLost:
+                there.silent.append(name)
+        return there
+
+    async def _from(self, net: Channel, name: str, n: int) -> Tensor:
+        got = await net.recv(name, REPRESENTATION.tag, codes.expected(n, self.passive, self.precision))
+        z = codes.decode(got, self.passive, self.precision)
+        if not torch.isfinite(z).all():
+            raise MessageError(f"message {REPRESENTATION.tag!r} from {name!r} to {net.me!r}: its code stands for "
+                               f"numbers beyond single precision")  # fmt: skip
+        return z
 
 
 def side_by_side(blocks: Mapping[str, Block], widths: Mapping[str, int], places: Tensor) -> tuple[Tensor, Tensor]:
@@ -107,8 +140,3 @@ def as_block(n: int, places: Tensor, values: Tensor) -> Block:
     position = torch.full((n,), -1, device=values.device)
     position[places] = torch.arange(len(places), device=values.device)
     return Block(values.contiguous(), position)
-
-
-def widths_of(roster: Roster, active: int, passive: int) -> dict[str, int]:
-    """Return the width of every party's local embedding, in order."""
-    return {name: active if name == roster.active else passive for name in roster.blocks}

@@ -13,8 +13,14 @@ Its table 2 follows from these functions; the tests redo it, and say which of it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from anyparty.terms import Roster
 
 NUMBER = 4  # bytes of a float32
 LAST_LAYER = 128 * 256 + 256  # the paper's p: a linear layer from 128 to 256
@@ -32,6 +38,58 @@ class Cost:
 
     rounds: int
     bytes_sent: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What a run was, as far as the formulas ask; ``run.costs`` says it.
+
+    Attributes:
+        roster: the parties.
+        observed: [N, K] bool, who has which row.
+        labelled: [N] bool, whose label is known.
+        training: [N] bool, which rows trained.
+        shared: by passive party, how many rows it and the active party have, those left out that test.
+        epochs: by stage, how many it had.
+        batch_size: rows of a batch.
+        columns: by party, the width of its prepared block; without parties of which it is not known.
+        last_layers: by party, the numbers of its encoder's last layer, likewise.
+
+    """
+
+    roster: Roster
+    observed: Tensor
+    labelled: Tensor
+    training: Tensor
+    shared: Mapping[str, int]
+    epochs: Mapping[str, int]
+    batch_size: int
+    columns: Mapping[str, int]
+    last_layers: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """What a formula says of one passive party.
+
+    Attributes:
+        party: which.
+        equation: its number in the paper.
+        cost: rounds and bytes.
+
+    """
+
+    party: str
+    equation: str
+    cost: Cost
+
+
+@runtime_checkable
+class Costed(Protocol):
+    """A method that a formula covers."""
+
+    def published_costs(self, ran: Ran) -> list[Published]:
+        """Return what the formula says of a run, for every passive party of which enough is known."""
 
 
 def apc(aligned: int, z_p: int) -> Cost:
@@ -53,6 +111,19 @@ def splitnn(epochs: int, aligned: int, z_p: int, batch_size: int, p: int = LAST_
     """Return the cost of split learning: forward and back in every batch of every epoch (9)."""
     total = forward(epochs, aligned, z_p) + backprop(epochs, aligned, batch_size, p)
     return Cost(rounds=2 * epochs * ceil(aligned / batch_size), bytes_sent=round(total))
+
+
+def split_learning(ran: Ran, rows: Tensor, z_p: int) -> list[Published]:
+    """Return (9) for every passive party whose encoder is known, of rows [N] that take part: D are those it has."""
+    roster, rows = ran.roster, rows & ran.training
+    epochs, found = ran.epochs.get("train", 0), []
+    for k, name in enumerate(roster.blocks):
+        if name != roster.active and name in ran.last_layers:
+            up = forward(epochs, int((rows & ran.observed[:, k]).sum()), z_p)
+            down = backprop(epochs, int(rows.sum()), ran.batch_size, ran.last_layers[name])
+            cost = Cost(rounds=2 * epochs * ceil(int(rows.sum()) / ran.batch_size), bytes_sent=round(up + down))
+            found.append(Published(party=name, equation="(9)", cost=cost))
+    return found
 
 
 def vfedtrans(aligned: int, x_t: int, x_d: int) -> Cost:

@@ -14,26 +14,21 @@ Letters   n rows, d columns, H width of an embedding, k folds.
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import StratifiedKFold, cross_val_score
-from sklearn.utils.multiclass import unique_labels
 
 from anyparty.blocks.batches import mixed
-from anyparty.errors import AlignmentError, ConfigError
+from anyparty.errors import ConfigError
 from anyparty.nets.autoencoder import Autoencoder
-from anyparty.nets.estimator import estimator
+from anyparty.nets.cross_validation import cross_validated
 from anyparty.nets.mlp import MLP, Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.seeds import Seeds
-from anyparty.terms import Task
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,72 +56,36 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Epoch:
-    """One epoch of an encoder's training: its loss, and the scores after it."""
+    """One epoch of an encoder's training: its loss, and the scores after it; ``epoch`` counts from 1."""
 
     epoch: int
     loss: float
     scores: Comparison
 
 
-def compare(
-    x: ArrayLike, z: ArrayLike, y: ArrayLike, *,
-    classifier: str = "logistic", settings: Mapping[str, Any] | None = None, metric: str = "accuracy",
-    folds: int = 10, seed: int = 0,
-) -> Comparison:  # fmt: skip
+def compare(x: ArrayLike, z: ArrayLike, y: ArrayLike, **scoring: Any) -> Comparison:
     """Score a classifier on columns x [n, d] and on embeddings z [n, H] of the same rows, by the same folds.
 
     Args:
         x: the prepared columns.
         z: the embeddings.
         y: [n] the classes.
-        classifier: "logistic", or a class of scikit-learn's.
-        settings: what that is made with.
-        metric: a scorer of scikit-learn's: "accuracy", "f1", "f1_macro", "roc_auc" ...
-        folds: k, stratified.
-        seed: of the folds and of the classifier.
+        scoring: classifier, settings, metric, folds, seed: see ``cross_validated``.
 
     Raises:
-        ConfigError: no such classifier or metric, or less than two folds.
-        AlignmentError: a class has fewer rows than there are folds.
+        ConfigError, AlignmentError: as ``cross_validated``.
 
     """
-    labels = np.asarray(y)
-    _check(labels, folds)
-    task = Task(kind="classification", classes=tuple(str(each) for each in unique_labels(labels)))
-    parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
-
-    def scores(rows: ArrayLike) -> NDArray[np.float64]:
-        made = estimator(classifier, task, settings or {}, seed)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            found = cross_val_score(made, np.asarray(rows, dtype=np.float64), labels, cv=parts, scoring=metric)
-        return np.asarray(found, dtype=np.float64)
-
-    try:
-        return Comparison(raw=scores(x), embedded=scores(z))
-    except ValueError as error:
-        raise ConfigError(f"encoder check: {error}") from None
-
-
-def _check(labels: NDArray[Any], folds: int) -> None:
-    if folds < 2:
-        raise ConfigError(f"encoder check: folds must be at least 2, got {folds}")
-    names, counts = np.unique(labels, return_counts=True)
-    if len(names) < 2:
-        raise AlignmentError(
-            f"encoder check: all {len(labels)} labels are {names[0]!s}: there is nothing to tell apart"
-        )
-    if counts.min() < folds:
-        raise AlignmentError(f"encoder check: class {names[counts.argmin()]!s} has {counts.min()} rows, so it would be "
-                             f"absent from some of {folds} folds; choose fewer folds")  # fmt: skip
+    return Comparison(raw=cross_validated(x, y, **scoring), embedded=cross_validated(z, y, **scoring))
 
 
 def inspect(
     x: ArrayLike, y: ArrayLike, *,
     encoder: Factory = MLP(activation="selu"), embedding: int = 64, activation: str = "selu",  # noqa: B008 - frozen
-    optimizer: Optimizer = Optimizer(), epochs: int = 200, batch_size: int = 128, seed: int = 0, **scoring: Any,  # noqa: B008
+    optimizer: Optimizer = Optimizer(), epochs: int = 200, every: int = 1, batch_size: int = 128,  # noqa: B008
+    seed: int = 0, **scoring: Any,
 ) -> Iterator[Epoch]:  # fmt: skip
-    """Train an autoencoder of the columns x [n, d], and score its embeddings after every epoch (algorithm 1).
+    """Train an autoencoder of the columns x [n, d], and score its embeddings as it learns (algorithm 1).
 
     Args:
         x: the prepared columns.
@@ -136,14 +95,19 @@ def inspect(
         activation: of the embedding; none if empty.
         optimizer: what trains it.
         epochs: how many.
+        every: after how many epochs embeddings are scored; after the last they always are.
         batch_size: rows of a batch.
         seed: of everything random.
-        scoring: see ``compare``.
+        scoring: classifier, settings, metric, folds: see ``cross_validated``.
 
     Raises:
-        ConfigError, AlignmentError: as ``compare``.
+        ConfigError, AlignmentError: as ``cross_validated``, or less than one epoch.
 
     """
+    if min(epochs, every, batch_size, embedding) < 1:
+        raise ConfigError(f"encoder check: epochs, every, batch_size and embedding must be at least 1, got {epochs}, "
+                          f"{every}, {batch_size}, {embedding}")  # fmt: skip
+    raw = cross_validated(x, y, seed=seed, **scoring)
     rows, seeds = torch.as_tensor(np.asarray(x, dtype=np.float32)), Seeds(seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seeds.number("encoder"))
@@ -157,6 +121,9 @@ def inspect(
             loss.backward()
             trains.step()
             total += loss.item() * len(places)
+        if (epoch + 1) % every and epoch + 1 < epochs:
+            continue
         with torch.no_grad():
             z = net.encode(rows).numpy()
-        yield Epoch(epoch=epoch + 1, loss=total / len(rows), scores=compare(x, z, y, seed=seed, **scoring))
+        scores = Comparison(raw=raw, embedded=cross_validated(z, y, seed=seed, **scoring))
+        yield Epoch(epoch=epoch + 1, loss=total / len(rows), scores=scores)

@@ -45,6 +45,11 @@ class Seat:
     optimizer: Optimizer = Optimizer()
     device: torch.device = torch.device("cpu")
 
+    @property
+    def draws(self) -> bool:
+        """Whether its encoder may draw random numbers as it computes: ours do for dropout, a user's own might."""
+        return not isinstance(self.encoder, MLP) or self.encoder.dropout > 0
+
 
 @dataclass
 class State:

@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
-from anyparty.methods import exchange
+from anyparty.methods import costs, exchange
 from anyparty.methods.exchange import Gathered, Part, Wanted, moment
 from anyparty.methods.fusion import Fusion, Given, Rule
 from anyparty.methods.method import Batch, Seat, Stage, State
-from anyparty.nets.mlp import MLP, Factory, build
+from anyparty.nets.mlp import Factory, build
 from anyparty.nets.objective import answers
 from anyparty.nets.stacked import Heads, ModuleHeads, StackedMLP
 from anyparty.predictions import Predictions
@@ -63,6 +63,11 @@ class Split:
     def can(self) -> Capabilities:
         """What the rule can do."""
         return self.rule.can
+
+    def published_costs(self, ran: costs.Ran) -> list[costs.Published]:
+        """Return what equation (9) of the APC-VFL paper says of each passive party's embeddings and gradients."""
+        rows = ran.labelled & self.rule.trains_on(ran.roster, ran.observed)
+        return costs.split_learning(ran, rows, self.embedding * self.rule.copies(ran.roster))
 
     # Who holds what
 
@@ -146,8 +151,7 @@ class Split:
 
     def _drawing(self, seat: Seat, batch: Batch, name: str) -> AbstractContextManager[None]:
         """Return where modules draw from; our own heads, and our encoders without dropout, never draw."""
-        encoder, heads = seat.encoder, name == "head draws"
-        if self.make_head is None if heads else isinstance(encoder, MLP) and not encoder.dropout:
+        if self.make_head is None if name == "head draws" else not seat.draws:
             return nullcontext()
         return batch.drawing(name, seat.me, device=seat.device)
 

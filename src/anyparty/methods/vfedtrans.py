@@ -34,10 +34,11 @@ import torch
 from torch import Tensor
 
 from anyparty.blocks.blocks import Rows
-from anyparty.errors import AlignmentError, ConfigError, nearest
-from anyparty.methods import enriched, fedsvd
+from anyparty.errors import ConfigError, nearest
+from anyparty.methods import costs, distil, enriched, fedsvd
 from anyparty.methods.apc_exchange import as_block
-from anyparty.methods.enriched import Distance, Distil, Ending, Reduction
+from anyparty.methods.distil import Distance, Distil, Reduction
+from anyparty.methods.ending import Ending
 from anyparty.methods.method import Batch, Seat, Stage, State
 from anyparty.nets.autoencoder import Autoencoder
 from anyparty.nets.stacked import ACTIVATIONS
@@ -89,8 +90,7 @@ class VFedTrans:
         names = ("embedding", "student_hidden", "head_hidden")
         choices: dict[str, tuple[str, Sequence[str]]] = {
             "activation": (self.activation, tuple(ACTIVATIONS)),
-            "distance": (self.distance, ("mse", "mae")),
-            "reduction": (self.reduction, ("sum", "mean")),
+            **distil.choices(self),
             "masks": (self.masks, ("secret", "seeded")),
         }
         enriched.check("vfedtrans", widths={name: getattr(self, name) for name in names},
@@ -114,13 +114,14 @@ class VFedTrans:
         )
 
     @property
-    def _distil(self) -> Distil:
-        return Distil(weight=self.distillation, distance=self.distance, reduction=self.reduction)
-
-    @property
     def _ending(self) -> Ending:
-        return Ending(title=TITLE, features=self.features, classifier=self.classifier,
-                      settings=self.classifier_settings, head_hidden=self.head_hidden)  # fmt: skip
+        return Ending.of(self, TITLE)
+
+    def published_costs(self, ran: costs.Ran) -> list[costs.Published]:
+        """Return what (10) says of each data party's decomposition."""
+        x_t, known = ran.columns[ran.roster.active], ran.columns
+        each = {name: costs.vfedtrans(count, x_t, known[name]) for name, count in ran.shared.items() if name in known}
+        return [costs.Published(party=name, equation="(10)", cost=cost) for name, cost in each.items()]
 
     # Networks
 
@@ -176,22 +177,12 @@ class VFedTrans:
         """Return the stages above."""
         roster = seat.roster
 
-        def aligned(rows: Rows) -> Tensor:
-            found = enriched.aligned(rows, roster)
-            if not found.any():
-                raise AlignmentError(f"{TITLE}: no row is aligned: {roster.active!r} shares none with a passive party, "
-                                     f"so there is nothing to learn from them; see the overlap table")  # fmt: skip
-            return found
-
-        def labelled(rows: Rows) -> Tensor:
-            assert rows.labeled is not None
-            return rows.labeled & enriched.own(rows, roster)
-
         return (
-            Stage(name="svd", step=self._svd, rows=aligned, epochs=0, validates=False, with_validation=True),
+            Stage(name="svd", step=self._svd, rows=lambda rows: enriched.some_aligned(rows, roster, TITLE), epochs=0,
+                  validates=False, with_validation=True),
             Stage(name="distil", step=self._learn, rows=lambda rows: enriched.own(rows, roster), parties="active",
                   loss=self._learnt),
-            self._ending.stage(labelled),
+            self._ending.stage(lambda rows: enriched.labelled_own(rows, roster)),
         )  # fmt: skip
 
     async def _svd(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
@@ -231,7 +222,7 @@ class VFedTrans:
 
     def _loss(self, state: State, k: int, rows: Rows, batch: Batch) -> Tensor:
         teacher = enriched.kept(state, enriched.others(state.seat.roster)[k])
-        return self._distil.on(state, f"student{k}", teacher, rows, batch)
+        return Distil.of(self).on(state, f"student{k}", teacher, rows, batch)
 
     # Prediction
 

@@ -36,6 +36,7 @@ class Run:
         overlap: who has which rows, as ``Overlap.to_json``; ``None`` if no record says.
         evaluation: as ``Evaluation.to_json``; ``None`` if no record says.
         ledger: what crossed, as far as the records say.
+        published: what the formulas of a paper say of it, as ``run.costs`` wrote it.
         tables: each party's table's fingerprint.
         versions: by whoever recorded them.
         began, ended: ISO times; ``ended`` is empty for a run that did not say.
@@ -56,6 +57,7 @@ class Run:
     overlap: Mapping[str, Any] | None
     evaluation: Mapping[str, Any] | None
     ledger: Ledger
+    published: Sequence[Mapping[str, Any]]
     tables: Mapping[str, str]
     versions: Mapping[str, Mapping[str, str]]
     began: str
@@ -138,7 +140,8 @@ def _of_folder(folder: Path, values: Mapping[str, Any]) -> Run:
         active=_leader(folder, settings), status=str(values.get("status", "done")), error="", settings=settings,
         history=values.get("history", []), best_epoch=int(values.get("best_epoch", 0)), rows=values.get("rows"),
         overlap=values.get("overlap"), evaluation=values.get("evaluation"), ledger=Ledger.of(values.get("ledger", [])),
-        tables=tables, versions={"": values.get("versions", {})}, began=str(values.get("began", "")),
+        published=values.get("costs", {}).get("published", []), tables=tables,
+        versions={"": values.get("versions", {})}, began=str(values.get("began", "")),
         ended=str(values.get("ended", "")), command=f"anyparty train {path} --run NEW-FOLDER", lacks=tuple(lacks),
     )  # fmt: skip
 
@@ -175,6 +178,7 @@ def _of_houses(kept: Sequence[Kept], name: str, command: str) -> Run:
         history=lead.get("history", []), best_epoch=int(lead.get("best_epoch", 0)), rows=first.get("rows"),
         overlap=lead.get("overlap"), evaluation=lead.get("evaluation"),
         ledger=merged(Ledger.of(values.get("ledger", [])) for values in records.values()),
+        published=lead.get("costs", {}).get("published", []),
         tables={party: str(values.get("table", "")) for party, values in records.items()},
         versions={party: values.get("versions", {}) for party, values in records.items()},
         began=min((str(values.get("began", "")) for values in records.values()), default=""),

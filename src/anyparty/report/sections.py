@@ -9,7 +9,7 @@ from typing import Any
 
 import tomli_w
 
-from anyparty.report import figures, ledgers
+from anyparty.report import costs, figures, ledgers
 from anyparty.report.ledgers import shown, total
 from anyparty.report.records import Run
 from anyparty.report.section import Drawn, Grid, Section, named, number
@@ -74,7 +74,11 @@ def crossed(run: Run) -> Section:
         Drawn(name="flows", figure=figures.flows(run.ledger, run.parties, run.active), caption=star),
         Drawn(name="tags", figure=figures.tags(ledgers.by_tag(run.ledger)), caption="Bytes by kind of message."),
     ]
-    return section(text=text, drawn=drawn, grids=[_explained(run, known), _by_party(run), _by_pair(run), _flows(run)])
+    return section(
+        text=text,
+        drawn=drawn,
+        grids=[_explained(run, known), _by_party(run), _by_pair(run), *costs.grids(run), _flows(run)],
+    )
 
 
 def _explained(run: Run, known: Mapping[str, Any]) -> Grid:

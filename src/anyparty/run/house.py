@@ -29,7 +29,7 @@ from anyparty.config import Config
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Method
 from anyparty.methods.table import method as method_by_name
-from anyparty.run import agree, kept_alignment
+from anyparty.run import agree, costs, kept_alignment
 from anyparty.run.door import Door, door_of
 from anyparty.run.files import About, Member, save_member
 from anyparty.run.journal import Journal
@@ -148,6 +148,9 @@ async def train_at_home(site: Site, config: Config, net: Channel, *, resume: boo
         _keep(home, outcome)
         scores = await _score(home, outcome, wired)
         journal.ended(outcome.trained.history, outcome.trained.best_epoch, scores)
+        if outcome.seat.me == home.roster.active:  # what takes a passive party's widths cannot be told: they stay there
+            own = {outcome.seat.me: outcome}
+            journal.values["costs"] = costs.of(home.method, own, config.train.batch_size, journal.ledger)
     return {"epochs": len(outcome.trained.history), "evaluation": scores}
 
 

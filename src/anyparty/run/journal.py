@@ -9,6 +9,7 @@ party comes back to a run, goes on in the same ledger.
     settings                 those that all share, as text            agreed     a hash of each group of settings
     table, rows              the table's fingerprint; N               overlap    who has which rows (active party)
     history, best_epoch, evaluation   at the active party             ledger     what this party sent
+    costs                    at the active party: what formulas say (``run.costs``)
 """
 
 from __future__ import annotations

@@ -47,6 +47,7 @@ class Model:
         history: one record an epoch.
         best_epoch: the epoch (counted from 0) whose weights were kept, if validation chose; else -1.
         ledger: what crossed between parties in training.
+        costs: what its messages cost, as sent and by published formulas: see ``run.costs``.
         held_out: answers ``evaluate()`` without tables: the test rows of the run.
 
     """
@@ -60,6 +61,7 @@ class Model:
     history: list[dict[str, Any]] = field(default_factory=list)
     best_epoch: int = -1
     ledger: Ledger = field(default_factory=Ledger)
+    costs: dict[str, Any] = field(default_factory=dict)
     held_out: tuple[dict[str, Rows], Alignment, torch.Tensor] | None = None
 
     # Prediction

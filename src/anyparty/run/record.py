@@ -95,6 +95,7 @@ class Record(Watch):
             "best_epoch": model.best_epoch + 1,
             "history": model.history,
             "ledger": self.ledger.rows(),
+            "costs": model.costs,
         }
         write_json(self.folder / "record.json", self.values)
 

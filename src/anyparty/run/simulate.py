@@ -17,7 +17,7 @@ from anyparty.methods.method import Method
 from anyparty.methods.table import method as method_by_name
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
-from anyparty.run import agree
+from anyparty.run import agree, costs
 from anyparty.run.files import Member
 from anyparty.run.model import Model
 from anyparty.run.party import House, Known, Outcome, take_part
@@ -90,6 +90,7 @@ def train(
         if bar is not None:
             bar.close()
     model = _model(federation, config, plain, outcomes, ledger, named=method is None)
+    model.costs = costs.of(made, outcomes, config.train.batch_size, ledger)
     if record is not None:
         model.save(record.folder)
         record.finish(model)

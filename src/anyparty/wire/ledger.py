@@ -27,6 +27,22 @@ class Tally:
     bytes_sent: int = 0
 
 
+@dataclass(frozen=True)
+class Exchange:
+    """What two parties sent each other under one tag.
+
+    ``rounds`` counts as the papers do: each way on its own, so an embedding up and its gradient down are two of them,
+    and a message of one tag that crosses in both directions at once is one.
+    """
+
+    one: str
+    other: str
+    tag: str
+    rounds: int
+    messages: int
+    bytes_sent: int
+
+
 @dataclass
 class Ledger:
     """The sum over all messages, by sender, receiver and tag."""
@@ -46,6 +62,15 @@ class Ledger:
             | {"messages": tally.messages, "bytes_sent": tally.bytes_sent}
             for flow, tally in sorted(self.flows.items())
         ]
+
+    def exchanges(self) -> list[Exchange]:
+        """Return the ledger by pair of parties and tag, sorted."""
+        found = []
+        for one, other, tag in sorted({(*sorted((flow.sender, flow.receiver)), flow.tag) for flow in self.flows}):
+            ways = [self.flows.get(Flow(a, b, tag), Tally()) for a, b in ((one, other), (other, one))]
+            found.append(Exchange(one, other, tag, max(way.messages for way in ways),
+                                  sum(way.messages for way in ways), sum(way.bytes_sent for way in ways)))  # fmt: skip
+        return found
 
     @classmethod
     def of(cls, rows: list[dict[str, str | int]]) -> Ledger:

@@ -9,7 +9,11 @@ from importlib.resources import files
 from anyparty.bench.suite import Suite
 from anyparty.errors import ConfigError, nearest
 
-KINDS = {"missing": "anyparty.bench.missing.suite", "clock": "anyparty.bench.clocks.suite"}  # kind: where its Suite is
+KINDS = {  # kind: where its Suite is
+    "clock": "anyparty.bench.clocks.suite",
+    "folds": "anyparty.bench.folds.suite",
+    "missing": "anyparty.bench.missing.suite",
+}
 
 
 def names() -> list[str]:

@@ -1,0 +1,110 @@
+"""APC-VFL's one message with fewer bytes: python -m benchmarks.fewer_bytes [breast-cancer|credit] [--quick].
+
+The protocol is that of ``apc-fig5`` (five columns at the active party, the most aligned rows), but a fifth of the
+active party's rows is held out of everything.  On the others each choice of precision and width is trained and
+cross-validated; chosen is the one with the fewest bytes whose folds are not worse than the full message's by more than
+one standard error of the paired difference over repeats.  Test rows are read once, for the table's last column.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from anyparty.bench import runner, suites
+from anyparty.bench.folds.cells import spread
+from anyparty.bench.folds.suite import MethodEntry, Suite
+from benchmarks.page import Page
+
+HELD_OUT, REPEATS = 0.2, 5
+FULL = "float32, 256"
+CHOICES = {
+    f"{precision}, {width}": {"precision": precision, "passive_embedding": width}
+    for width in (256, 64, 16, 4)
+    for precision in ("float32", "float16", "uint8", "uint4")
+}
+
+
+def suite_of(dataset: str) -> Suite:
+    """Return the suite of all choices on one data set."""
+    paper = suites.load("apc-fig5")
+    assert isinstance(paper, Suite)
+    entry, of = paper.datasets[dataset], paper.methods["apc-mse"]
+    changed = {"aligned": entry.aligned[:1], "widths": entry.widths[:1], "test": round(HELD_OUT * entry.rows)}
+    methods = {
+        name: MethodEntry(title=name, name="apc", parameters=choice | {"classifier_settings": of.classifier_settings},
+                          classifier_settings=of.classifier_settings)
+        for name, choice in CHOICES.items()
+    }  # fmt: skip
+    update = {"name": "fewer-bytes", "datasets": {dataset: entry.model_copy(update=changed)}, "methods": methods,
+              "claims": [], "published": {}}  # fmt: skip
+    return paper.model_copy(update=update)
+
+
+def chosen(scores: Mapping[str, list[float]], sent: Mapping[str, float]) -> str:
+    """Return the choice with the fewest bytes that loses no more than one standard error by cross-validation.
+
+    >>> chosen({FULL: [0.9, 0.8], "small": [0.9, 0.81], "tiny": [0.5, 0.6]}, {FULL: 9.0, "small": 2.0, "tiny": 1.0})
+    'small'
+    """
+    fine = [name for name, values in scores.items() if lost(values, scores[FULL])[0] <= lost(values, scores[FULL])[1]]
+    return min(fine, key=lambda name: sent[name])
+
+
+def lost(values: list[float], full: list[float]) -> tuple[float, float]:
+    """Return how much worse these repeats are than the full message's, and the standard error of that mean."""
+    off = [b - a for a, b in zip(values, full, strict=True)]
+    return statistics.fmean(off), statistics.stdev(off) / math.sqrt(len(off)) if len(off) > 1 else 0.0
+
+
+def main(dataset: str, *, quick: bool, jobs: int) -> None:
+    """Run what is not done yet, and write the page."""
+    suite, repeats = suite_of(dataset), 2 if quick else REPEATS
+    entry = suite.datasets[dataset]
+    page = Page(f"fewer_bytes_{dataset}", f"APC-VFL with fewer bytes: {dataset}", quick)
+    page.say(f"`python -m benchmarks.fewer_bytes {dataset}`: {repeats} repeats; {entry.rows} rows of the active party, "
+             f"{entry.test} of them held out; {entry.aligned[0]} aligned; {entry.metric} x 100.")  # fmt: skip
+    runs = list(suite.runs(seeds=repeats, quick=quick))
+    folder = Path("runs") / "fewer-bytes" / ("quick" if quick else "full")
+    result = runner.run_all(runs, folder, jobs=jobs, console=page.console)
+    for key, why in result.failed.items():
+        page.say(f"{key} failed: {why}")
+    if not result.failed:
+        table(page, suite, [result.records[run.key] for run in runs])
+        page.write()
+
+
+def table(page: Page, suite: Suite, records: list[dict[str, Any]]) -> None:
+    """Set all choices beside each other, and say which is chosen."""
+    of = {name: [record for record in records if record["run"]["method"] == name] for name in suite.methods}
+    scores = {name: [100 * record["score"] for record in each] for name, each in of.items()}
+    sent = {name: float(each[0]["costs"]["sent"][0]["bytes_sent"]) for name, each in of.items()}
+    pick = chosen(scores, sent)
+    rows = []
+    for name, each in of.items():
+        less, error = lost(scores[name], scores[FULL])
+        test = [100 * record["test"] for record in each]
+        shown = f"**{name}**" if name == pick else name
+        rows.append([shown, f"{sent[name] / 1e3:,.1f}", f"{sent[FULL] / sent[name]:.1f}", _shown(spread(scores[name])),
+                     f"{less:+.2f} ± {error:.2f}", _shown(spread(test))])  # fmt: skip
+    page.table("Precision and width of a passive party's embedding",
+               ("", "kB sent", "times fewer", "folds of training rows", "lost", "test rows"), rows)  # fmt: skip
+    page.say(f"Chosen on training rows: {pick}, {sent[FULL] / sent[pick]:.1f} times fewer bytes. Lost: the mean paired "
+             "difference to the full message, and its standard error.")  # fmt: skip
+
+
+def _shown(value: tuple[float, float]) -> str:
+    return f"{value[0]:.1f} ± {value[1]:.1f}"
+
+
+if __name__ == "__main__":
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("dataset", nargs="?", default="breast-cancer", choices=["breast-cancer", "credit"])
+    words.add_argument("--jobs", type=int, default=2)
+    words.add_argument("--quick", action="store_true", help="two repeats, two epochs: its numbers mean nothing")
+    asked = words.parse_args()
+    main(asked.dataset, quick=asked.quick, jobs=asked.jobs)

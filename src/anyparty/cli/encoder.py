@@ -1,0 +1,72 @@
+"""The command that says whether an encoder is worth training."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from anyparty.cli.guard import sentences
+
+
+@sentences
+def inspect_encoder(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The federation's settings.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="GROUP.KEY=VALUE", help="Change a setting, e.g. encoder.hidden=[128]."),
+    ] = None,
+    party: Annotated[
+        str | None, typer.Option("--party", help="Whose encoder.", show_default="the active party's")
+    ] = None,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, help="How long it is trained.")] = 100,
+    every: Annotated[int, typer.Option("--every", min=1, help="After how many epochs it is scored.")] = 10,
+    embedding: Annotated[
+        int | None, typer.Option("--embedding", min=1, help="Width of the embedding.", show_default="the method's")
+    ] = None,
+    classifier: Annotated[
+        str, typer.Option("--classifier", help="logistic, or a class of scikit-learn's.")
+    ] = "logistic",
+    metric: Annotated[str, typer.Option("--metric", help="A scorer of scikit-learn's: accuracy, f1 ...")] = "accuracy",
+    folds: Annotated[int, typer.Option("--folds", help="Of the cross-validation.")] = 10,
+    threshold: Annotated[
+        float, typer.Option("--threshold", help="How much worse than the columns embeddings may be.")
+    ] = 0.01,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where the plot goes: .png or .svg.")] = Path(
+        "encoder.png"
+    ),
+) -> None:
+    """Train one party's encoder at home, and score a classifier on its embeddings beside the columns themselves.
+
+    Nothing is sent; test rows are left out.  In Python:
+    anyparty.run.encoder.inspect_encoder(config.load("CONFIG.toml"), epochs=100, every=10).
+    """
+    from anyparty import config as settings
+    from anyparty.report import encoder_figure
+    from anyparty.run.encoder import inspect_encoder as inspected
+
+    encoder_figure.check_kind(out)
+    sys.path += [str(folder) for folder in (Path.cwd(), config.parent) if str(folder) not in sys.path]
+    how = {"epochs": epochs, "every": every, "classifier": classifier, "metric": metric, "folds": folds}
+    how |= {} if embedding is None else {"embedding": embedding}
+    table = Table("epoch", title=f"{metric}, {folds} folds", title_justify="left")
+    for heading in ("loss", "embeddings", "columns", "lost"):
+        table.add_column(heading, justify="right")
+    console, found = Console(), []
+    for epoch in inspected(settings.load(config, changes or []), party, **how):
+        found.append(epoch)
+        embedded, raw = epoch.scores.embedded, epoch.scores.raw
+        table.add_row(str(epoch.epoch), f"{epoch.loss:.4f}", f"{embedded.mean():.3f} ± {embedded.std():.3f}",
+                      f"{raw.mean():.3f} ± {raw.std():.3f}", f"{epoch.scores.lost:+.3f}")  # fmt: skip
+    console.print(table)
+    last = found[-1].scores
+    verdict = "as good as the columns" if last.alike(threshold) else "worse than the columns"
+    console.print(
+        f"After epoch {found[-1].epoch} embeddings are {verdict}: lost {last.lost:+.3f}, allowed {threshold:g}."
+    )
+    encoder_figure.write(found, metric, out)
+    console.print(f"The plot is {out}", markup=False, highlight=False, soft_wrap=True)

@@ -1,0 +1,142 @@
+"""How methods of one exchange end: a classifier of the active party's embeddings, and answers from it alone.
+
+Letters   B rows, I width of the active party's block, M width of an embedding, C outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from anyparty.blocks.blocks import Rows
+from anyparty.methods import enriched
+from anyparty.methods.method import Batch, Stage, State
+from anyparty.nets.estimator import Fitted
+from anyparty.nets.mlp import MLP
+from anyparty.nets.objective import answers, losses
+from anyparty.predictions import Predictions
+from anyparty.seeds import Seeds
+from anyparty.terms import Channel, Task
+
+Features = Callable[[State, Tensor], Tensor]
+
+NOBODY = "no party that was asked and answered has this row"
+
+
+class Classifying(Protocol):
+    """The parameters by which a method says how it classifies: see ``Ending``."""
+
+    @property
+    def classifier(self) -> str:
+        """Which one."""
+
+    @property
+    def classifier_settings(self) -> Mapping[str, Any]:
+        """What it is made with."""
+
+    @property
+    def head_hidden(self) -> tuple[int, ...]:
+        """Hidden widths, where it is a network."""
+
+    def features(self, state: State, x: Tensor) -> Tensor:
+        """Return what is classified, from the active party's block: [B, I] -> [B, M]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """How enriched rows become answers.
+
+    Attributes:
+        title: of the method.
+        features: the embeddings that are classified, from the active party's block [B, I] -> [B, M].
+        classifier: "logistic" ("ridge" for numbers), a class of scikit-learn's, or "head": a network.
+        settings: the estimator's own.
+        head_hidden: hidden widths of the head.
+
+    """
+
+    title: str
+    features: Features
+    classifier: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    head_hidden: tuple[int, ...] = ()
+
+    @classmethod
+    def of(cls, method: Classifying, title: str) -> Ending:
+        """Return the ending that a method's parameters describe."""
+        return cls(title=title, features=method.features, classifier=method.classifier,
+                   settings=method.classifier_settings, head_hidden=method.head_hidden)  # fmt: skip
+
+    def module(self, task: Task, inputs: int, seeds: Seeds) -> nn.Module:
+        """Return a fresh classifier of embeddings of a width.
+
+        Raises:
+            ConfigError: scikit-learn has no such estimator, or not with such settings.
+        """
+        if self.classifier == "head":
+            return MLP(hidden=self.head_hidden)(inputs, task.outputs)
+        name = "ridge" if self.classifier == "logistic" and task.kind == "regression" else self.classifier
+        return Fitted(name, task, inputs, self.settings, seeds.number("classifier"))
+
+    def stage(self, rows: Callable[[Rows], Tensor]) -> Stage:
+        """Return the stage that fits it: epochs for a head, one step for an estimator."""
+        epochs = None if self.classifier == "head" else 0
+        return Stage(name="classify", step=self.step, rows=rows, epochs=epochs, parties="active")
+
+    async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
+        """Fit the classifier to the labelled rows of a batch."""
+        assert rows.block is not None
+        assert rows.y is not None
+        assert state.seat.task is not None
+        places = enriched.labelled(rows, batch)
+        x, held = rows.block.take(places)
+        return self.learn(state, self.features(state, x), rows.y[places[held]], batch)
+
+    def learn(self, state: State, u: Tensor, y: Tensor, batch: Batch) -> float | None:
+        """Fit the classifier to embeddings u [B, M] and labels y [B], if there are any; return the loss."""
+        if not len(y):
+            return 0.0
+        task, module = state.seat.task, state.modules["classifier"]
+        assert task is not None
+        if isinstance(module, Fitted):
+            module.fit(u, y)
+            return losses(task, module(u), y).mean().item()
+        return enriched.fit(state, "classifier", batch, lambda: losses(task, module(u), y).mean())
+
+    def alone(self, state: State, rows: Rows, batch: Batch, asked: Sequence[str]) -> Predictions:
+        """Return the active party's answers from its own block."""
+        assert rows.block is not None
+        seat, B = state.seat, len(batch.rows)
+        x, held = rows.block.take(batch.rows)
+        if seat.me not in asked:
+            x, held = x[:0], held[:0]
+        u = self.features(state, x)
+        took = torch.zeros(B, seat.roster.K, dtype=torch.bool)
+        took[held.cpu(), seat.roster.blocks.index(seat.me)] = True
+        why = f"{self.title} predicts from the block of {seat.me!r}, which "
+        why += "does not have this row" if seat.me in asked else "was not asked"
+        return self.answer(state, rows, batch, asked, held=held, u=u, took_part=took, why=why)
+
+    def answer(
+        self, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *,
+        held: Tensor, u: Tensor, took_part: Tensor, why: str, silent: Sequence[str] = (),
+    ) -> Predictions:  # fmt: skip
+        """Return answers for the rows ``held`` [n] of a batch, from features u [n, M], and why others have none."""
+        task, blocks = state.seat.task, state.seat.roster.blocks
+        assert task is not None
+        assert rows.observed is not None
+        scores = torch.full((len(batch.rows), task.outputs), torch.nan, device=u.device)
+        with torch.no_grad():
+            scores[held] = answers(task, state.modules["classifier"](u))
+        there = rows.observed[batch.rows].cpu() & torch.tensor([name in asked for name in blocks])
+        known, answered = there.any(dim=1).tolist(), ~torch.isnan(scores).any(dim=1).cpu()
+        lacking = (~answered).nonzero().squeeze(1).tolist()
+        return Predictions(
+            task=task, blocks=blocks, scores=scores.cpu(), took_part=took_part.cpu(),
+            asked=torch.tensor([name in asked for name in blocks]), silent=tuple(silent), predictor=self.title,
+            reasons={n: why if known[n] else NOBODY for n in lacking},
+        )  # fmt: skip

@@ -1,0 +1,82 @@
+"""k-fold scores of a scikit-learn classifier, for embeddings and columns alike.
+
+Letters   n rows, d columns, k folds.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import StratifiedKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
+from sklearn.utils.multiclass import unique_labels
+
+from anyparty.errors import AlignmentError, ConfigError
+from anyparty.nets.estimator import estimator
+from anyparty.terms import Task
+
+Scale = Literal["none", "standard", "minmax"]
+SCALERS = {"none": (), "standard": (StandardScaler,), "minmax": (MinMaxScaler,)}
+
+
+def cross_validated(
+    x: ArrayLike, y: ArrayLike, *,
+    classifier: str = "logistic", settings: Mapping[str, Any] | None = None, scale: Scale = "none",
+    metric: str = "accuracy", folds: int = 10, seed: int = 0,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Return a classifier's score [k] on each of k stratified folds, fitted to the others.
+
+    Args:
+        x: [n, d], columns or embeddings.
+        y: [n], the classes.
+        classifier: "logistic", or a class of scikit-learn's.
+        settings: what that is made with.
+        scale: how columns are scaled, fitted with the classifier: to deviation one, or to [0, 1].
+        metric: a scorer of scikit-learn's: "accuracy", "f1", "f1_macro", "roc_auc" ...
+        folds: k.
+        seed: of the folds and of the classifier.
+
+    Raises:
+        ConfigError: no such classifier or metric, or less than two folds.
+        AlignmentError: fewer rows than folds, a single class, or a class that would be absent from a fold.
+
+    """
+    labels = np.asarray(y)
+    check_folds(labels, folds)
+    task = Task(kind="classification", classes=tuple(str(each) for each in unique_labels(labels)))
+    made = make_pipeline(*(scaler() for scaler in SCALERS[scale]), estimator(classifier, task, settings or {}, seed))
+    parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            found = cross_val_score(made, np.asarray(x, dtype=np.float64), labels, cv=parts, scoring=metric)
+    except ValueError as error:
+        raise ConfigError(f"cross-validation: {error}") from None
+    return np.asarray(found, dtype=np.float64)
+
+
+def check_folds(labels: NDArray[Any], folds: int) -> None:
+    """Refuse labels [n] that cannot be cut into so many stratified folds.
+
+    Raises:
+        ConfigError: less than two folds.
+        AlignmentError: fewer rows than folds, a single class, or a class that would be absent from a fold.
+    """
+    if folds < 2:
+        raise ConfigError(f"cross-validation: folds must be at least 2, got {folds}")
+    if len(labels) < folds:
+        raise AlignmentError(f"cross-validation: {len(labels)} rows are fewer than {folds} folds; choose fewer folds")
+    names, counts = np.unique(labels, return_counts=True)
+    if len(names) < 2:
+        raise AlignmentError(
+            f"cross-validation: all {len(labels)} labels are {names[0]!s}: there is nothing to tell apart"
+        )
+    if counts.min() < folds:
+        raise AlignmentError(f"cross-validation: class {names[counts.argmin()]!s} has {counts.min()} rows, so it would "
+                             f"be absent from some of {folds} folds; choose fewer folds")  # fmt: skip

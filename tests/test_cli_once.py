@@ -1,0 +1,84 @@
+"""Methods of one exchange, from files to answers: what crosses is counted, and the active party needs nobody later."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from anyparty.methods import costs
+from anyparty.run.runs import model_for_run
+from anyparty.wire.ledger import Ledger
+
+NARROW = ("train.epochs=2", "method.embedding=4", "method.student_hidden=[4]", "train.test=0.0", "train.validation=0.0")
+
+
+@pytest.fixture
+def three(work):
+    """The two parties of ``work``, and a third that shares other rows: 100 at the bank, 70 at the shop, 40 here."""
+    bank = pl.read_csv("bank.csv")
+    bank.select("customer", calls=pl.col("age") * 2)[60:].write_csv("phone.csv")
+    settings = (work / "credit.toml").read_text()
+    (work / "credit.toml").write_text(
+        settings.replace("[encoder]", '[parties.phone]\ntable = "phone.csv"\n\n[encoder]')
+    )
+    return work
+
+
+def trained(call, name, *changes):
+    words = [word for change in (f"method.name={name}", *NARROW, *changes) for word in ("--set", change)]
+    shown = call("train", "credit.toml", "--run", "once", *words)
+    assert shown.exit_code == 0, shown.output
+    return json.loads(Path("once/record.json").read_text())
+
+
+def alone(three, call):
+    """Ask the bank alone, as files and on the wire."""
+    (three / "shop.csv").unlink()
+    (three / "phone.csv").unlink()
+    shown = call("predict", "once", "--table", "bank=bank.csv", "--out", "answers.csv")
+    assert shown.exit_code == 0, shown.output
+    answers = pl.read_csv("answers.csv")
+    assert answers["prediction"].null_count() == 0
+    assert answers.height == 100
+    assert set(answers["parties"]) == {"bank"}
+    ledger = Ledger()
+    model_for_run("once").predict({"bank": "bank.csv"}, ledger=ledger)
+    assert ledger.flows == {}
+
+
+def test_apc_sends_one_message_from_each_passive_party(three, call):
+    record = trained(call, "apc", "method.passive_embedding=5", "method.active_embedding=3", "method.joint_hidden=[4]")
+    own = [row for row in record["ledger"] if row["tag"] == "representation"]
+    sent = [(row["sender"], row["receiver"], row["messages"]) for row in own]
+    assert sent == [("phone", "bank", 1), ("shop", "bank", 1)]
+    assert (
+        {row["sender"]: row["bytes_sent"] for row in own}
+        == {each["party"]: each["bytes_sent"] for each in record["costs"]["published"]}
+        == {"shop": costs.apc(70, 5).bytes_sent, "phone": costs.apc(40, 5).bytes_sent}
+    )
+    said = {row["tag"] for row in record["ledger"]} - {"representation"}
+    assert said == {"setup", "hello", "start", "plan"}
+    alone(three, call)
+
+
+def test_vfedtrans_decomposes_with_each_passive_party(three, call):
+    record = trained(call, "vfedtrans")
+    own = {(row["sender"], row["tag"]): row["messages"] for row in record["ledger"]
+           if row["tag"] in {"width", "key", "masked", "factor"}}  # fmt: skip
+    assert own == {("bank", "width"): 2, ("shop", "key"): 1, ("phone", "key"): 1,
+                   ("shop", "masked"): 1, ("phone", "masked"): 1}  # fmt: skip
+    assert {each["party"]: each["bytes_sent"] for each in record["costs"]["published"]} == {
+        "shop": costs.vfedtrans(70, 2, 3).bytes_sent, "phone": costs.vfedtrans(40, 2, 1).bytes_sent,
+    }  # fmt: skip
+    alone(three, call)
+
+
+@pytest.mark.parametrize("name", ["apc", "vfedtrans"])
+def test_tables_without_a_common_row(work, call, name):
+    bank, shop = (pl.read_csv(f"{party}.csv") for party in ("bank", "shop"))
+    shop.filter(~pl.col("customer").is_in(bank["customer"].to_list())).write_csv("shop.csv")
+    shown = call("train", "credit.toml", "-q", "--set", f"method.name={name}")
+    assert shown.exit_code == 2
+    assert "no row is aligned: 'bank' shares none with a passive party" in shown.stderr
+    assert "Traceback" not in shown.stderr
