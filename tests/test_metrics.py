@@ -502,5 +502,5 @@ def test_rows_of_a_class_that_training_never_saw_count_as_wrong_and_are_said():
     assert found.unseen == found.to_json()["unseen"] == {"perhaps": 1}
     page = io.StringIO()
     Console(file=page, width=200).print(found.render())
-    assert "counted as wrong: 1 rows of class 'perhaps', which training never saw" in page.getvalue()
+    assert "counted as wrong: 1 rows of class 'perhaps', which training never saw" in " ".join(page.getvalue().split())
     assert evaluate(answers, torch.tensor([0, 1, 0, 1]), None, everybody, Seeds(0)).unseen == {}

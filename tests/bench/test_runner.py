@@ -10,7 +10,7 @@ from filelock import FileLock
 
 from anyparty import bench
 from anyparty.bench import parties, runner
-from anyparty.bench.missing import compare
+from anyparty.bench.missing import compare, plots
 from anyparty.bench.missing.suite import Run, Suite
 from anyparty.errors import ConfigError
 
@@ -104,7 +104,7 @@ def test_the_table_sets_both_beside_each_other(done):
 
 def test_plots_are_written(done, tmp_path):
     made = tiny()
-    compare.plot(made, compare.cells(made, done[2].records), tmp_path / "plot")
+    plots.plot(made, compare.cells(made, done[2].records), tmp_path / "plot")
     assert (tmp_path / "plot.png").stat().st_size > 5000
     assert "<svg" in (tmp_path / "plot.svg").read_text()
 
@@ -120,6 +120,8 @@ def test_mechanisms_are_named_as_text():
     assert str(parties.mechanism_of("0.25")) == str(parties.mechanism_of(" 0.25"))
     with pytest.raises(ConfigError, match="no missingness 'betta'; did you mean 'beta'"):
         parties.mechanism_of("betta")
+    named = {"MNAR 7": {"name": "mnar", "p": 0.7}}
+    assert str(parties.mechanism_of("MNAR 7", named)) == "MNAR(p=0.7)"
 
 
 def test_a_record_that_lacks_a_score_is_not_finished(done):

@@ -68,7 +68,7 @@ def run(
         backend: a joblib back end, "ray" or "dask"; processes of this machine without.
         device: where networks train, as torch names it: "cuda".
         data_dir: where data sets lie; ``ANYPARTY_DATA``, the cache and downloads without.
-        folder: where records go; runs/bench/NAME without.
+        folder: where records go; runs/bench/NAME without, NAME being the suite's, or of the one whose runs it shares.
         console: where progress is shown.
 
     Raises:
@@ -77,7 +77,7 @@ def run(
     """
     suite = suites.load(name)
     runs = list(suite.runs(datasets=datasets, methods=methods, seeds=seeds, quick=quick, device=device))
-    folder = folder or Path("runs") / "bench" / (f"{name}-quick" if quick else name)
+    folder = folder or Path("runs") / "bench" / (f"{suite.home}-quick" if quick else suite.home)
     result = runner.run_all(runs, folder, data_dir=data_dir, jobs=jobs, backend=backend, console=console)
     about = {
         "command": f"`{_command(name, datasets, methods, seeds, jobs, quick=quick)}`",
@@ -88,9 +88,9 @@ def run(
         "versions": ", ".join(f"{key} {value}" for key, value in versions().items()),
     }
     page = suite.page(result.records, about)
-    (folder / "table.md").write_text(page.markdown, encoding="utf-8")
-    (folder / "table.csv").write_text(page.csv, encoding="utf-8")
-    page.plot(folder / "plot")
+    (folder / f"{suite.prefix}table.md").write_text(page.markdown, encoding="utf-8")
+    (folder / f"{suite.prefix}table.csv").write_text(page.csv, encoding="utf-8")
+    page.plot(folder / f"{suite.prefix}plot")
     return Report(cells=page.cells, markdown=page.markdown, folder=folder, failed=result.failed)
 
 

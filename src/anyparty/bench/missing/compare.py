@@ -1,4 +1,4 @@
-"""From records to a table: ours beside the paper's, with both spreads, as Markdown, CSV and a plot."""
+"""From records to tables: ours beside the paper's, with both spreads, as Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyparty.bench import suite as base
+from anyparty.bench.missing import gaps
 
 if TYPE_CHECKING:
     from anyparty.bench.missing.suite import Suite
@@ -32,6 +32,7 @@ class Cell:
         seeds: how many seeds that is.
         paper: its mean and spread, if it gives them.
         seconds: mean training time.
+        rates: the shares of blocks that were missing in training and at test, means over the seeds.
 
     """
 
@@ -44,6 +45,7 @@ class Cell:
     seeds: int
     paper: tuple[float, float] | None
     seconds: float
+    rates: tuple[float, float] = (math.nan, math.nan)
 
     @property
     def difference(self) -> float | None:
@@ -62,25 +64,6 @@ class Cell:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Page(base.Page):
-    """The tables of a suite, and its plot."""
-
-    suite: Suite
-    cells: Sequence[Cell]
-
-    def plot(self, path: Path) -> None:
-        """Draw the metric against missingness at test or the number of parties; PNG and SVG."""
-        if self.cells:
-            plot(self.suite, self.cells, path)
-
-
-def page(suite: Suite, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> Page:
-    """Return a suite's results, from its records by key."""
-    found = cells(suite, records)
-    return Page(suite=suite, cells=found, markdown=markdown(suite, found, about), csv=as_csv(found))
-
-
 def cells(suite: Suite, records: Mapping[str, Mapping[str, Any]]) -> list[Cell]:
     """Return the table's cells, in the suite's order; a cell without a finished run is left out."""
     groups: dict[tuple[str, str, int, str], list[Mapping[str, Any]]] = {}
@@ -93,7 +76,7 @@ def cells(suite: Suite, records: Mapping[str, Mapping[str, Any]]) -> list[Cell]:
 def _cells(suite: Suite, groups: Mapping[tuple[str, str, int, str], Sequence[Mapping[str, Any]]]) -> Iterator[Cell]:
     for dataset, entry in suite.datasets.items():
         for method in entry.methods:
-            for parties in suite.parties:
+            for parties in suite.parties_of(dataset):
                 for missing in suite.train_missing:
                     found = groups.get((dataset, method, parties, missing), [])
                     for place, test in enumerate(suite.test_missing if found else ()):
@@ -104,6 +87,8 @@ def _cells(suite: Suite, groups: Mapping[tuple[str, str, int, str], Sequence[Map
                             ours=(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0),
                             seeds=len(values), paper=printed[place] if printed else None,
                             seconds=statistics.fmean(record["seconds"] for record in found),
+                            rates=(statistics.fmean(record["missing"] for record in found),
+                                   statistics.fmean(record["scores"][test]["missing"] for record in found)),
                         )  # fmt: skip
 
 
@@ -116,32 +101,47 @@ def markdown(suite: Suite, found: Sequence[Cell], about: Mapping[str, str]) -> s
     """Return the tables of a suite, one a data set and number of parties, and what must be known to read them."""
     lines = [f"# {suite.title}", "", f"{suite.paper}. Suite `{suite.name}`.", ""]
     for dataset, entry in suite.datasets.items():
-        for parties in suite.parties:
+        for parties in suite.parties_of(dataset):
             here = [cell for cell in found if cell.dataset == dataset and cell.parties == parties]
             if here:
-                title = f"{dataset}, {parties} parties: {entry.unit}"
-                lines += [f"## {title}", "", *_table(suite, dataset, here), ""]
-                if entry.in_place_of:
-                    lines += [f"In place of {entry.in_place_of}.", ""]
-    lines += [LEGEND, ""]
-    lines += base.footer(suite, about)
+                lines += _tables(suite, dataset, f"{dataset}, {parties} parties: {entry.unit}", here)
+    lines += [LEGEND, "", *gaps.summary(suite, found), *base.footer(suite, about)]
     return "\n".join(lines) + "\n"
 
 
-def _table(suite: Suite, dataset: str, here: Sequence[Cell]) -> list[str]:
+def _tables(suite: Suite, dataset: str, title: str, here: Sequence[Cell]) -> list[str]:
+    """Return a data set's tables with their headings: one, or one for each training mechanism."""
+    entry, lines = suite.datasets[dataset], []
+    if suite.layout == "columns":
+        columns = [(missing, test) for missing in suite.train_missing for test in suite.test_missing]
+        names = [f"{missing} → {test}" for missing, test in columns]
+        lines += [f"## {title}", "", *_table(suite, dataset, here, columns, ["missing in training → at test", *names])]
+        return [*lines, "", *([f"In place of {entry.in_place_of}.", ""] if entry.in_place_of else [])]
+    for missing in suite.train_missing:
+        of = [cell for cell in here if cell.missing == missing]
+        if of:
+            columns = [(missing, test) for test in suite.test_missing]
+            lines += [f"## {title}, trained under {missing}", "", f"Blocks missing: {_rates(of)}.", ""]
+            lines += [*_table(suite, dataset, of, columns, ["missing at test", *suite.test_missing]), ""]
+    return lines
+
+
+def _rates(cells: Sequence[Cell]) -> str:
+    """Return the shares of blocks that were missing, in words."""
+    tests = {cell.test: cell.rates[1] for cell in cells}
+    return f"{cells[0].rates[0]:.0%} in training; at test " + ", ".join(f"{k} {v:.0%}" for k, v in tests.items())
+
+
+def _table(
+    suite: Suite, dataset: str, here: Sequence[Cell], columns: Sequence[tuple[str, str]], heading: Sequence[str]
+) -> list[str]:
     at = {(cell.method, cell.missing, cell.test): cell for cell in here}
-    columns = [(missing, test) for missing in suite.train_missing for test in suite.test_missing]
     best = {
         column: max((cell.ours[0] for cell in here if (cell.missing, cell.test) == column), default=math.nan)
         for column in columns
     }
     entries = suite.datasets[dataset].methods
-    lines = [
-        "| missing in training → at test | "
-        + " | ".join(f"{missing} → {test}" for missing, test in columns)
-        + " | s / training |",
-        "|---|" + "---|" * (len(columns) + 1),
-    ]
+    lines = ["| " + " | ".join([*heading, "s / training"]) + " |", "|---|" + "---|" * (len(columns) + 1)]
     for method, entry in entries.items():
         mine = [at.get((method, *column)) for column in columns]
         if not any(mine):
@@ -180,33 +180,3 @@ def as_csv(found: Sequence[Cell]) -> str:
                cell.outside if cell.paper else "", f"{cell.seconds:.1f}"]  # fmt: skip
         writer.writerow(row)
     return text.getvalue()
-
-
-def plot(suite: Suite, found: Sequence[Cell], path: Path) -> None:
-    """Draw the metric against missingness at test, a panel for each data set and training mechanism; PNG and SVG."""
-    import matplotlib as mpl  # noqa: PLC0415 - slow to import
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
-
-    by_parties = len(suite.parties) > 1
-    panels = sorted({(cell.dataset, cell.missing) for cell in found})
-    figure, axes = plt.subplots(1, len(panels), figsize=(4.2 * len(panels), 3.6), squeeze=False, sharey=False)
-    for axis, (dataset, missing) in zip(axes[0], panels, strict=True):
-        entry = suite.datasets[dataset]
-        for method, of in entry.methods.items():
-            mine = [c for c in found if (c.dataset, c.missing, c.method) == (dataset, missing, method)]
-            if mine:
-                x = [c.parties for c in mine] if by_parties else [c.test for c in mine]
-                axis.errorbar(
-                    x, [c.ours[0] for c in mine], [c.ours[1] for c in mine], label=of.title, marker="o", ms=3, capsize=2
-                )
-        axis.set_title(f"{dataset}, missing in training: {missing}", fontsize=9)
-        axis.set_xlabel("parties" if by_parties else "missing at test")
-        axis.set_ylabel(entry.unit)
-        axis.grid(alpha=0.3)
-    axes[0][0].legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path.with_suffix(".png"), dpi=130)
-    figure.savefig(path.with_suffix(".svg"))
-    plt.close(figure)
