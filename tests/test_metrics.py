@@ -489,3 +489,18 @@ def test_a_million_rows_take_seconds():
     start = time.perf_counter()
     evaluate(predictions, y, None, observed, Seeds(0))
     assert time.perf_counter() - start < 15  # about 2 s on two cores
+
+
+def test_rows_of_a_class_that_training_never_saw_count_as_wrong_and_are_said():
+    """Four rows of whom the last is of a third class: right, right, wrong, wrong."""
+    answers = predicted([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [0.4, 0.6]])
+    y, everybody = torch.tensor([0, 1, 0, 2]), torch.ones(4, 3, dtype=torch.bool)
+    found = evaluate(answers, y, None, everybody, Seeds(0), unseen=("perhaps",))
+    assert found.overall["accuracy"] == found.clients["client_accuracy"] == 0.5
+    expected = reference.f1_score(y, [0, 1, 1, 1], average="macro")
+    assert found.overall["macro_f1"] == pytest.approx(expected)
+    assert found.unseen == found.to_json()["unseen"] == {"perhaps": 1}
+    page = io.StringIO()
+    Console(file=page, width=200).print(found.render())
+    assert "counted as wrong: 1 rows of class 'perhaps', which training never saw" in " ".join(page.getvalue().split())
+    assert evaluate(answers, torch.tensor([0, 1, 0, 1]), None, everybody, Seeds(0)).unseen == {}

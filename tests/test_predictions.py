@@ -119,3 +119,12 @@ def test_patterns_of_no_rows():
 
 def test_members_are_named_in_order():
     assert members(torch.tensor([True, False, True]), ("bank", "shop", "clinic")) == ("bank", "clinic")
+
+
+def test_classes_that_training_never_saw_get_probability_0_and_gaps_stay_gaps():
+    wider = three(by_party=torch.full((3, 2, 2), 0.5)).over(("maybe", "never"))
+    assert wider.task.classes == ("no", "yes", "maybe", "never")
+    assert wider.scores[:2, 2:].tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert wider.by_party[0, 0].tolist() == [0.5, 0.5, 0.0, 0.0]
+    assert wider.labels() == three().labels()
+    assert three().over(()).task == YES_NO

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from anyparty.terms import Task
 
@@ -57,6 +59,16 @@ class Predictions:
     def answered(self) -> Tensor:
         """[n] bool: rows that got a number."""
         return ~torch.isnan(self.scores).any(dim=1)
+
+    def over(self, more: Sequence[str]) -> Predictions:
+        """Return the same answers where there are more classes than the model knows: those get probability 0."""
+        if not more:
+            return self
+        task = replace(self.task, classes=(*self.task.classes, *more), weights=())
+        scores, *by_party = (
+            functional.pad(each, (0, len(more))) for each in (self.scores, self.by_party) if each is not None
+        )
+        return replace(self, task=task, scores=scores, by_party=by_party[0] if by_party else None)
 
     def labels(self) -> list[str | float | None]:
         """Return the predicted class, or number, of each row; ``None`` where there is no answer."""

@@ -11,6 +11,7 @@ from filelock import FileLock
 from anyparty import bench
 from anyparty.bench import parties, runner
 from anyparty.bench.missing import compare
+from anyparty.bench.missing.cells import cells_of
 from anyparty.bench.missing.suite import Run, Suite
 from anyparty.errors import ConfigError
 
@@ -89,7 +90,7 @@ def test_the_same_seed_draws_the_same_masks_for_every_method(done):
 def test_the_table_sets_both_beside_each_other(done):
     _, _, result = done
     made = tiny()
-    cells = compare.cells(made, result.records)
+    cells = cells_of(made, result.records)
     assert len(cells) == 4
     far, near = (cell for cell in cells if cell.method == "laser")
     assert far.outside
@@ -134,6 +135,8 @@ def test_mechanisms_are_named_as_text():
     assert str(parties.mechanism_of("0.25")) == str(parties.mechanism_of(" 0.25"))
     with pytest.raises(ConfigError, match="no missingness 'betta'; did you mean 'beta'"):
         parties.mechanism_of("betta")
+    named = {"MNAR 7": {"name": "mnar", "p": 0.7}}
+    assert str(parties.mechanism_of("MNAR 7", named)) == "MNAR(p=0.7)"
 
 
 def test_a_record_that_lacks_a_score_is_not_finished(done):

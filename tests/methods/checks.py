@@ -126,6 +126,7 @@ CASES = (
     Case(title="local at label holders", of="local", parameters={"hosting": "labelers"}, world=LABELERS),
     Case(title="local of numbers", of="local", world=NUMBERS),
     Case(title="standard with a server", of="standard", world={"server": True}, optimizer=ADAM),
+    Case(title="standard with zeros", of="standard", parameters={"absent": "zeros"}),
     Case(title="standard with own modules", of="standard", parameters={"make_head": OwnHead}, encoder=OwnEncoder),
     Case(title="standard of numbers", of="standard", world=NUMBERS),
     Case(title="ensemble, soft", of="ensemble", parameters={"vote": "soft"}),
@@ -142,6 +143,8 @@ CASES = (
     Case(title="laser, all tasks", of="laser", parameters={"tasks": "all"}, optimizer=ADAM),
     Case(title="laser, all tasks, not normalized", of="laser", parameters={"tasks": "all", "normalize": False}),
     Case(title="laser, active head", of="laser", parameters={"heads": "active"}),
+    Case(title="laser, one head", of="laser", parameters={"heads": "one", "normalize": False}, world={"server": True}),
+    Case(title="laser, one head, all tasks", of="laser", parameters={"heads": "one", "tasks": "all"}),
     Case(title="laser, heads with labels", of="laser", parameters={"heads": "labels"}, world=LABELERS),
     Case(title="laser at label holders", of="laser", parameters={"hosting": "labelers"}, world=LABELERS),
     Case(title="laser at label holders, all tasks", of="laser",
@@ -197,7 +200,7 @@ LATENT_BAD = (
 )  # fmt: skip
 BAD: dict[str, tuple[dict[str, Any], ...]] = {
     "local": (),
-    "standard": (),
+    "standard": ({"absent": "guess"},),
     "ensemble": ({"vote": "loud"}, {"vote": 1}),
     "combinatorial": (),
     "plug": ({"dropout": 1.0}, {"dropout": -0.1}, {"dropout": float("nan")}, {"dropout": "often"}),
@@ -219,6 +222,7 @@ BAD_OF_ALL = (
     {"embedding": 0}, {"embedding": 2.5}, {"embedding": "wide"}, {"head_hidden": (0,)}, {"head_hidden": (-3,)},
     {"head_hidden": 8}, {"hosting": "nowhere"}, {"make_head": "linear"}, {"embeding": 8},
     {"pretrain": "byol"}, {"corrupt": 1.0}, {"pretrain_lr": 0.0}, {"pretrain_epochs": 0},
+    {"pretrain_optimizer": "lbfgs"}, {"pretrain_weight_decay": -1.0},
 )  # fmt: skip
 
 

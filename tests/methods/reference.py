@@ -128,6 +128,8 @@ class Joint:
     def standard(self, B: list[int]) -> Tensor:
         """Mean over the rows that all have of loss(g(mean_k f_k), y_n)   (1)."""
         whole = [n for n in B if len(self.O(n)) == self.of.roster.K]
+        if self.method.rule.absent == "zeros":
+            return self.plug(whole, [True] * self.of.roster.K)
         return mean_of([self.ell(self.g(0, mean_of([self.f(k, n) for k in self.O(n)])), n) for n in whole])
 
     def combinatorial(self, B: list[int]) -> Tensor:
@@ -185,6 +187,23 @@ class Joint:
                     total = total + a[i - 1] / share * self.laser_task(n, m, tasks(b, m)[:i])
         return total / len(B)
 
+    def one_head(self, B: list[int], orders: Tensor | None, *, normalize: bool) -> Tensor:
+        """Mean over rows of sum_{S in O_n} loss(g(mean_{k in S} f_k), y_n), the head being everybody's.
+
+        With ``orders`` [B, 1, K] estimated: one S of each size i, the first i of the row's order, weighted comb(|O_n|, i).
+        """
+        total = torch.zeros((), dtype=torch.float64)
+        for b, n in enumerate(B):
+            O, o = self.O(n), len(self.O(n))  # noqa: E741
+            if orders is None:
+                tasks = [(1, S) for i in range(1, o + 1) for S in combinations(O, i)]
+            else:
+                tasks = [(comb(o, i), tuple(orders[b, 0, :i].tolist())) for i in range(1, o + 1)]
+            for weight, S in tasks:
+                each = self.ell(self.g(0, mean_of([self.f(k, n) for k in S])), n)
+                total = total + each * weight / (2**o - 1 if normalize else 1)
+        return total / len(B)
+
     # The one to call
 
     def loss(self, batch: Batch) -> Tensor:
@@ -205,6 +224,10 @@ class Joint:
             ]
             return self.plug(B, keep)
         assert isinstance(rule, Laser)
+        if rule.heads == "one":
+            there, nobody = self.of.observed[batch.rows], torch.empty(0, dtype=torch.int64)
+            drawn = None if rule.tasks == "all" else draw_order(there, nobody, batch.generator("tasks"))
+            return self.one_head(B, drawn, normalize=rule.normalize)
         if rule.tasks == "all":
             return self.laser_exact(B, normalize=rule.normalize)
         return self.laser_sampled(B, self._drawn(batch), normalize=rule.normalize)

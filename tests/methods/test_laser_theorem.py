@@ -85,6 +85,38 @@ class TestUnbiased:
             exact = Joint(made, of, states).laser_exact(list(range(5)), normalize=normalize).item()
             assert worlds.step(made, of, states, of.places()) == pytest.approx(exact, rel=1e-6)
 
+    @pytest.mark.parametrize("normalize", [True, False])
+    def test_one_head_for_all_is_the_papers_with_equal_heads(self, normalize):
+        """g_1 = ... = g_K: sum_m sum_{S with m} 1/|S| loss = sum_S loss, in value and in every answer."""
+        of = world(K=4, observed=FOUR)
+        every = method("laser", embedding=5, tasks="all", normalize=normalize)
+        one = method("laser", embedding=5, tasks="all", normalize=normalize, heads="one")
+        of_every, of_one = worlds.begin(every, of), worlds.begin(one, of)
+        for party in of.roster.blocks:
+            of_one[party].modules["encoder"].load_state_dict(of_every[party].modules["encoder"].state_dict())
+        single = of_one[of.roster.active].modules["heads"].state_dict()
+        same = {name: tensor.expand(4, *tensor.shape[1:]).clone() for name, tensor in single.items()}
+        of_every[of.roster.active].modules["heads"].load_state_dict(same)
+        answers = [
+            worlds.answers_of(worlds.predict(made, of, states))["scores"]
+            for made, states in ((every, of_every), (one, of_one))
+        ]
+        assert torch.allclose(*answers, atol=1e-6)
+        losses = [worlds.step(made, of, states, of.places()) for made, states in ((every, of_every), (one, of_one))]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+    @pytest.mark.parametrize("normalize", [True, False])
+    def test_one_head_over_all_orders(self, normalize, monkeypatch):
+        """The mean over all 24 orders of four parties is the sum over all subsets."""
+        of = world(K=4, observed=FOUR[:1])
+        made, losses = method("laser", embedding=5, normalize=normalize, heads="one"), []
+        for order in permutations(range(4)):
+            monkeypatch.setattr(laser, "draw_order", lambda *_, order=order: torch.tensor(order).view(1, 1, 4))
+            losses.append(worlds.step(made, of, worlds.begin(made, of), of.places()))
+        exact = Joint(made, of, worlds.begin(made, of)).one_head([0], None, normalize=normalize).item()
+        assert sum(losses) / 24 == pytest.approx(exact, rel=1e-5)
+        assert max(losses) - min(losses) > 1e-4
+
 
 class TestDraws:
     def test_the_owner_first_and_the_absent_last(self):

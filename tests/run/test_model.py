@@ -148,6 +148,22 @@ class TestTablesAtPrediction:
         with pytest.raises(PredictionError, match="labels are at 'bank': give its table too"):
             laser.evaluate({"shop": tables()["shop"]})
 
+    def test_a_class_that_training_never_saw_is_refused_or_counts_as_wrong(self, laser):
+        given = tables()
+        given["bank"] = given["bank"].with_columns(
+            bad=pl.when(pl.col("id") < 6).then(pl.lit("perhaps")).otherwise(pl.col("bad"))
+        )
+        with pytest.raises(TableError, match="training never saw the label 'perhaps' in row 1"):
+            laser.evaluate(given)
+        found, plain = laser.evaluate(given, unseen="wrong"), laser.evaluate(tables())
+        assert found.unseen == {"perhaps": 6}
+        assert found.overall["rows"] == plain.overall["rows"]
+        right = laser.predict(tables()).labels()
+        truth = dict(zip(given["bank"]["id"].to_list(), given["bank"]["bad"].to_list(), strict=True))
+        ids = [int(i) for i in laser.predict(tables()).ids]
+        share = np.mean([truth[i] == said for i, said in zip(ids, right, strict=True) if i in truth])
+        assert found.overall["accuracy"] == pytest.approx(share)
+
 
 class Own(nn.Module):
     """A user's network with a buffer, and with one tensor under two names."""

@@ -69,7 +69,7 @@ def run(
         backend: a joblib back end, "ray" or "dask"; processes of this machine without.
         device: where networks train, as torch names it: "cuda".
         data_dir: where data sets lie; ``ANYPARTY_DATA``, the cache and downloads without.
-        folder: where records go; runs/bench/NAME without.
+        folder: where records go; runs/bench/NAME without, NAME being the suite's, or of the one whose runs it shares.
         console: where progress is shown.
 
     Raises:
@@ -81,7 +81,7 @@ def run(
         "datasets": datasets, "methods": methods, "seeds": seeds, "quick": quick, "device": device,
     }  # fmt: skip
     runs = list(suite.runs(**asked))
-    folder = folder or Path("runs") / "bench" / (f"{name}-quick" if quick else name)
+    folder = folder or Path("runs") / "bench" / (f"{suite.home}-quick" if quick else suite.home)
     go = partial(runner.run_all, folder=folder, data_dir=data_dir, jobs=jobs, backend=backend, console=console)
     result = go(runs)
     if later := list(suite.later(result.records, **asked)):
@@ -96,9 +96,9 @@ def run(
         "versions": ", ".join(f"{key} {value}" for key, value in versions().items()),
     }
     page = suite.page(result.records, about)
-    (folder / "table.md").write_text(page.markdown, encoding="utf-8")
-    (folder / "table.csv").write_text(page.csv, encoding="utf-8")
-    page.plot(folder / "plot")
+    (folder / f"{suite.prefix}table.md").write_text(page.markdown, encoding="utf-8")
+    (folder / f"{suite.prefix}table.csv").write_text(page.csv, encoding="utf-8")
+    page.plot(folder / f"{suite.prefix}plot")
     return Report(cells=page.cells, markdown=page.markdown, folder=folder, failed=result.failed)
 
 

@@ -27,47 +27,62 @@ def blocks_of(X: NDArray[Any], how: str, parties: int) -> list[NDArray[Any]]:
     return [np.ascontiguousarray(block.reshape(len(block), -1)) for block in cut(X, how, parties)]
 
 
-def mechanism_of(text: str) -> Missing:
-    """Return the mechanism that a suite names: a number is MCAR's p, ``beta:2,2`` has its parameters in order.
+def mechanism_of(text: str, named: Mapping[str, Mapping[str, Any]] | None = None) -> Missing:
+    """Return the mechanism that a suite names: one of those ``named`` in it, a number, which is MCAR's p, or a name.
 
-    >>> mechanism_of("0.1"), mechanism_of("beta")
-    (MCAR(p=0.1), BetaMCAR(a=2.0, b=2.0))
+    >>> mechanism_of("0.1"), mechanism_of("beta"), mechanism_of("MNAR 9", {"MNAR 9": {"name": "mnar", "p": 0.9}})
+    (MCAR(p=0.1), BetaMCAR(a=2.0, b=2.0), MNAR(p=0.9))
     """
+    if named and text in named:
+        return missing(named[text])
     try:
         return MCAR(p=float(text))
     except ValueError:
         return missing(text)
 
 
-def draw(mechanism: str, seeds: Seeds, name: str, blocks: Sequence[NDArray[Any]]) -> Drawn:
-    """Return who observes which row: the same for every method of a seed."""
-    how = mechanism_of(mechanism)
+def draw(mechanism: str, seeds: Seeds, name: str, blocks: Sequence[NDArray[Any]], how: Missing | None = None) -> Drawn:
+    """Return who observes which row, by what ``mechanism`` names or by ``how``: the same for every method of a seed."""
+    how = how or mechanism_of(mechanism)
     return how.draw(seeds, f"{name} {mechanism}", len(blocks[0]), len(blocks), blocks)
 
 
 def tables(
-    blocks: Sequence[NDArray[Any]], y: NDArray[Any], observed: NDArray[np.bool_], *, shared: bool = False
+    blocks: Sequence[NDArray[Any]],
+    y: NDArray[Any],
+    observed: NDArray[np.bool_],
+    *,
+    labeled: NDArray[np.bool_] | None = None,
+    at: str = LABELS,
+    shared: bool = False,
 ) -> dict[str, pl.DataFrame]:
-    """Return each party's table of the rows that it observes, and the labels' own; ``shared`` labels stand in all."""
+    """Return each party's table of the rows that it observes, and the labels: in a table of their own, or ``at`` one.
+
+    A party with columns knows the labels of the rows that it has, all parties do where labels are ``shared``; of those
+    that are not ``labeled``, nobody does.
+    """
     ids = np.char.zfill(np.arange(len(y)).astype(str), 7)
+    label = pl.Series("label", y)
+    if labeled is not None:
+        label = pl.select(pl.when(pl.Series(labeled)).then(label).alias("label")).to_series()
     made = {}
     for k, block in enumerate(blocks):
         rows = observed[:, k]
         columns = pl.from_numpy(block[rows], schema=[f"x{c}" for c in range(block.shape[1])])
         own = columns.insert_column(0, pl.Series("id", ids[rows]))
-        made[f"party{k + 1}"] = own.with_columns(label=y[rows]) if shared else own
-    return made | {LABELS: pl.DataFrame({"id": ids, "label": y})}
+        knows = shared or at == f"party{k + 1}"
+        made[f"party{k + 1}"] = own.with_columns(label.filter(pl.Series(rows))) if knows else own
+    return made if at in made else made | {LABELS: pl.DataFrame([pl.Series("id", ids), label])}
 
 
-def federation(frames: dict[str, pl.DataFrame], *, scale: bool) -> Federation:
-    """Return the federation of these tables; the labels' own party leads."""
+def federation(frames: dict[str, pl.DataFrame], *, scale: bool, at: str = LABELS, task: str = "auto") -> Federation:
+    """Return the federation of these tables; the party ``at``, which has the labels, leads."""
     parties = {
-        name: {"scale": scale} | ({"label": "label"} if "label" in frame.columns else {})
+        name: {"scale": scale} | ({"label": "label"} if name != at and "label" in frame.columns else {})
         for name, frame in frames.items()
     }
-    return Federation.from_config(
-        Config.of({"federation": {"label": "label", "active": LABELS}, "parties": parties}), frames
-    )
+    about = {"label": "label", "active": at, "task": task}
+    return Federation.from_config(Config.of({"federation": about, "parties": parties}), frames)
 
 
 def by_columns(

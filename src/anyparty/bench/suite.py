@@ -95,6 +95,16 @@ class Suite(BaseModel, ABC):
     paper: str
     differs: list[str] = []
 
+    @property
+    def home(self) -> str:
+        """The folder of its runs, below ``runs/bench``; suites over the same runs share one."""
+        return self.name
+
+    @property
+    def prefix(self) -> str:
+        """What the names of its own files there begin with."""
+        return "" if self.home == self.name else f"{self.name}-"
+
     @abstractmethod
     def runs(
         self,

@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -73,7 +74,7 @@ class FedHSSL:
         guide: how much the cross-party encoder guides the local one.
         pretrain_epochs: epochs of stage "pretrain"; without, as many as of "train".
         pretrain_batch_size: rows of a batch in it; without, as many as in "train".
-        pretrain_lr: learning rate of its SGD (momentum 0.9, weight decay 3e-5), which falls as a cosine.
+        pretrain_lr, pretrain_optimizer, pretrain_weight_decay: of its optimizer, as in ``simsiam``.
         corrupt: the share of a row's numbers that a view takes from other rows.
 
     """
@@ -84,6 +85,8 @@ class FedHSSL:
     pretrain_epochs: int | None = None
     pretrain_batch_size: int | None = None
     pretrain_lr: float = 0.025
+    pretrain_optimizer: Literal["sgd", "adam"] = "sgd"
+    pretrain_weight_decay: float = 3e-5
     corrupt: float = 0.3
 
     def __post_init__(self) -> None:
@@ -98,7 +101,8 @@ class FedHSSL:
         """What SimSiam needs to know."""
         return SimSiam(
             pretrain="simsiam", pretrain_epochs=self.pretrain_epochs, pretrain_batch_size=self.pretrain_batch_size,
-            pretrain_lr=self.pretrain_lr, corrupt=self.corrupt,
+            pretrain_lr=self.pretrain_lr, pretrain_optimizer=self.pretrain_optimizer,
+            pretrain_weight_decay=self.pretrain_weight_decay, corrupt=self.corrupt,
         )  # fmt: skip
 
     @property

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given
 from anyparty.methods.method import Batch
-from anyparty.methods.plug import Plug
+from anyparty.methods.standard import Standard
 from anyparty.terms import Capabilities, Declared, Roster
 
 LEARNS = "the other sees a projection of every row that it has too: no raw feature, but whatever of it that keeps"
@@ -29,7 +29,7 @@ MEAN = Declared(tag="mean", frm="active", to="block", holds="the mean of all par
 class Aligned:
     """Fine-tuning: one head over concatenated embeddings, trained on the rows that all parties have."""
 
-    plug: Plug = field(default_factory=lambda: Plug(dropout=0.0))
+    whole: Standard = field(default_factory=lambda: Standard(absent="zeros"))
 
     @property
     def can(self) -> Capabilities:
@@ -46,7 +46,7 @@ class Aligned:
 
     def copies(self, roster: Roster) -> int:
         """One encoder a party."""
-        return self.plug.copies(roster)
+        return self.whole.copies(roster)
 
     def owners(self, roster: Roster) -> None:  # noqa: ARG002
         """Return ``None``: the head is everybody's."""
@@ -54,24 +54,24 @@ class Aligned:
 
     def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:
         """Return every party: a head fuses them all."""
-        return self.plug.reads(roster, owners)
+        return self.whole.reads(roster, owners)
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
         """One head on all embeddings side by side."""
-        return self.plug.head(roster, width)
+        return self.whole.head(roster, width)
 
-    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
+    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:
         """Return the rows that all have."""
-        return observed.all(dim=1)
+        return self.whole.trains_on(roster, observed)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
         """Return the mean loss of the head."""
-        return self.plug.loss(fusion, h, observed, y, batch)
+        return self.whole.loss(fusion, h, observed, y, batch)
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return the head's answer, for rows that anybody has."""
-        return self.plug.outputs(fusion, h, observed)
+        return self.whole.outputs(fusion, h, observed)
 
     def answer(self, given: Given) -> Answer:
         """Return the joint answer."""
-        return self.plug.answer(given)
+        return self.whole.answer(given)

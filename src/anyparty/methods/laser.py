@@ -19,6 +19,9 @@ Where we differ, knowingly
 - ``normalize`` divides a row's loss by the sum of its weights, 2^|O_n| - 1 with a head for every party, so that one
   learning rate serves every K.  Off is the paper's loss.
 - One answer per row: the mean of the answers of the heads in O_n.  Each head's own stands in ``by_party``.
+- ``heads="one"`` ties all g_m to one head, so that (5) is the sum over all S in O_n of loss(g(mean_{k in S} f_k), y_n),
+  estimated with one S of each size weighted comb(|O_n|, i): LASER-VFL as compared with in FALSE-VFL (Hong, Park,
+  Hwang, arXiv 2505.11035, appendix D.1: "a version of LASER-VFL with only one fusion model").
 
 How it is computed.  A head's first layer is linear, so it commutes with the mean over parties: W_m f_k for all m and k
 is one product, and every task's first layer a running mean of those along ``order``.  Nothing enumerates subsets, and
@@ -37,7 +40,7 @@ from torch import Tensor
 
 from anyparty.errors import ConfigError
 from anyparty.methods.combinatorial import subsets
-from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, all_blocks, mean_over
+from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, all_blocks, joint, mean_over
 from anyparty.methods.method import Batch
 from anyparty.nets.objective import losses
 from anyparty.terms import Capabilities, Roster
@@ -53,19 +56,20 @@ class Laser:
         normalize: divide a row's loss by the sum of its weights.
         tasks: "sample" one subset of every size, or take the exact sum over "all" (no sampling variance: Theorem 1
             without K sigma_s^2; time doubles with every party).
-        heads: which parties have a head: "every" one, those with "labels", or the "active" one alone.
+        heads: which parties have a head: "every" one, those with "labels", or the "active" one alone; or there is
+            "one" for all of them, which is nobody's and reads any set of parties.
 
     """
 
     normalize: bool = True
     tasks: Literal["sample", "all"] = "sample"
-    heads: Literal["every", "labels", "active"] = "every"
+    heads: Literal["every", "labels", "active", "one"] = "every"
 
     def __post_init__(self) -> None:
         if self.tasks not in {"sample", "all"}:
             raise ConfigError(f"laser: tasks is 'sample' or 'all', not {self.tasks!r}")
-        if self.heads not in {"every", "labels", "active"}:
-            raise ConfigError(f"laser: heads is 'every', 'labels' or 'active', not {self.heads!r}")
+        if self.heads not in {"every", "labels", "active", "one"}:
+            raise ConfigError(f"laser: heads is 'every', 'labels', 'active' or 'one', not {self.heads!r}")
 
     @property
     def can(self) -> Capabilities:
@@ -84,8 +88,10 @@ class Laser:
         """One encoder a party."""
         return 1
 
-    def owners(self, roster: Roster) -> tuple[int, ...]:
-        """Return the parties with a head."""
+    def owners(self, roster: Roster) -> tuple[int, ...] | None:
+        """Return the parties with a head, ``None`` where the one head is everybody's."""
+        if self.heads == "one":
+            return None
         if self.heads == "every":
             return all_blocks(roster)
         wanted = roster.labelers if self.heads == "labels" else (roster.active,)
@@ -100,12 +106,14 @@ class Laser:
         return all_blocks(roster)
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """One head for each of ``owners``, on a mean embedding."""
-        return len(self.owners(roster)), width
+        """One head for each of ``owners``, or one, on a mean embedding."""
+        owners = self.owners(roster)
+        return 1 if owners is None else len(owners), width
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:
         """Return the rows that a party with a head has: P_m(O_n) is empty for all others."""
-        return observed[:, list(self.owners(roster))].any(dim=1)
+        owners = self.owners(roster)
+        return (observed if owners is None else observed[:, list(owners)]).any(dim=1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
         """Return the mean over the batch of (7), or of the exact (5).
@@ -123,9 +131,14 @@ class Laser:
         return (weight * each).sum() / len(batch.rows)
 
     def _weights(self, fusion: Fusion, observed: Tensor) -> Tensor:
-        """Return a_i of (8) for every row, head and size, zero where there is no such task: [B, M, T]."""
+        """Return a_i of (8) for every row, head and size, zero where there is no such task: [B, M, T].
+
+        The one head has those of all |O_n| heads together.
+        """
         size = observed.sum(dim=1)  # |O_n|
         table = size_weights(observed.shape[1], self.normalize).to(observed.device)
+        if self.heads == "one":
+            return (table[size] * size.unsqueeze(1)).unsqueeze(1)
         weight = table[size].unsqueeze(1) * observed[:, fusion.owners].unsqueeze(2)
         return weight / self._share(fusion, observed).view(-1, 1, 1) if self.normalize else weight
 
@@ -143,20 +156,27 @@ class Laser:
         outputs = fusion.heads.finish(torch.einsum("tk,bkmd->bmtd", mean, fusion.heads.products(h)))
         each = losses(fusion.task, outputs, y.view(-1, 1, 1).expand(outputs.shape[:3]))
         within = (observed.unsqueeze(1) | ~members).all(dim=2)  # [B, T]: S is a subset of O_n
-        task = within.unsqueeze(1) & members.T[fusion.owners]  # [B, M, T]: and contains m
-        weight = torch.where(task, 1 / members.sum(dim=1), 0.0)
+        if self.heads == "one":
+            weight = within.unsqueeze(1).to(h.dtype)
+        else:
+            task = within.unsqueeze(1) & members.T[fusion.owners]  # [B, M, T]: and contains m
+            weight = torch.where(task, 1 / members.sum(dim=1), 0.0)
         if self.normalize:
-            total = (2.0 ** observed.sum(dim=1) - 1).clamp(min=1) * self._share(fusion, observed)
-            weight = weight / total.view(-1, 1, 1)
+            share = 1.0 if self.heads == "one" else self._share(fusion, observed)
+            weight = weight / ((2.0 ** observed.sum(dim=1) - 1).clamp(min=1) * share).view(-1, 1, 1)
         return (weight * each).sum()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return every head's answer from all that is observed (Algorithm 2, line 4): one predictor a head."""
-        mean = mean_over(h, observed).unsqueeze(1).expand(-1, len(fusion.owners), -1)
-        return fusion.heads(mean), observed[:, fusion.owners]
+        mean = mean_over(h, observed).unsqueeze(1)
+        if self.heads == "one":
+            return fusion.heads(mean), observed.any(dim=1, keepdim=True)
+        return fusion.heads(mean.expand(-1, len(fusion.owners), -1)), observed[:, fusion.owners]
 
     def answer(self, given: Given) -> Answer:
         """Return the mean answer of the heads of the parties that have the row."""
+        if self.heads == "one":
+            return joint(given)
         heads = given.valid.sum(dim=1, keepdim=True)
         scores = torch.where(given.valid.unsqueeze(2), given.answers, 0.0).sum(dim=1) / heads.clamp(min=1)
         return Answer(
@@ -188,10 +208,11 @@ def size_weights(K: int, normalize: bool) -> Tensor:
 def draw_order(observed: Tensor, owners: Tensor, generator: torch.Generator) -> Tensor:
     """Draw, for every row and head, an order of the parties: [B, K] bool, [M] -> [B, M, K] int64.
 
-    It begins with the head's owner; the other observed parties follow in random order; the absent come last.
+    It begins with the head's owner; the other observed parties follow in random order; the absent come last.  Without
+    owners there is one head, whose orders begin with anybody.
     """
     B, K = observed.shape
-    lots = torch.rand(B, len(owners), K, generator=generator).to(observed.device)
+    lots = torch.rand(B, max(1, len(owners)), K, generator=generator).to(observed.device)
     lots = torch.where(observed.unsqueeze(1), lots, 2.0)
     lots.scatter_(2, owners.view(1, -1, 1).expand(B, -1, 1), -1.0)
     return lots.argsort(dim=2)

@@ -45,7 +45,9 @@ class SimSiam:
         pretrain: "none", or "simsiam": every party first trains its encoder on its own rows, labelled or not.
         pretrain_epochs: epochs of that; without, as many as afterwards.
         pretrain_batch_size: rows of a batch; without, as many as afterwards.
-        pretrain_lr: learning rate of its SGD (momentum 0.9, weight decay 3e-5), which falls as a cosine.
+        pretrain_lr: learning rate of its optimizer, which falls as a cosine.
+        pretrain_optimizer: "sgd" with momentum 0.9, or "adam".
+        pretrain_weight_decay: of that optimizer.
         corrupt: the share of a row's numbers that a view takes from other rows.
 
     """
@@ -54,6 +56,8 @@ class SimSiam:
     pretrain_epochs: int | None = None
     pretrain_batch_size: int | None = None
     pretrain_lr: float = 0.025
+    pretrain_optimizer: Literal["sgd", "adam"] = "sgd"
+    pretrain_weight_decay: float = 3e-5
     corrupt: float = 0.3
 
     def __post_init__(self) -> None:
@@ -63,14 +67,19 @@ class SimSiam:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"method: {name} must be at least 1, got {value}")
+        if self.pretrain_optimizer not in {"sgd", "adam"} or not 0 <= self.pretrain_weight_decay < math.inf:
+            raise ConfigError(f"method: pretrain_optimizer {self.pretrain_optimizer!r} must be 'sgd' or 'adam', "
+                              f"pretrain_weight_decay {self.pretrain_weight_decay} a number and not negative")  # fmt: skip
         if not 0 < self.pretrain_lr < math.inf or not 0 <= self.corrupt < 1:
             raise ConfigError(f"method: pretrain_lr {self.pretrain_lr} must be a number above 0, "
                               f"corrupt {self.corrupt} lie in [0, 1)")  # fmt: skip
 
     @property
     def optimizer(self) -> Optimizer:
-        """SGD as in the published FedHSSL and FALSE-VFL experiments."""
-        return Optimizer(name="sgd", lr=self.pretrain_lr, momentum=0.9, weight_decay=3e-5, schedule="cosine")
+        """What trains: by default SGD as in the published FedHSSL and FALSE-VFL experiments."""
+        momentum = 0.9 if self.pretrain_optimizer == "sgd" else 0.0
+        return Optimizer(name=self.pretrain_optimizer, lr=self.pretrain_lr, momentum=momentum,
+                         weight_decay=self.pretrain_weight_decay, schedule="cosine")  # fmt: skip
 
     def views(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Draw a view of rows: [B, F] -> [B, F]."""

@@ -6,35 +6,59 @@ Liu et al., TKDE 2024; the baseline of Valdeira, Wang, Chi, ICLR 2025, equation 
 Letters   B rows, K parties, H width of an embedding, C outputs.
 Loss      mean_n loss(g(1/K sum_k h[n, k]), y_n)                        (1)
 Answer    for rows that all parties have; the others get no number
+
+``absent="zeros"`` is the Vanilla VFL of the FALSE-VFL comparison (Hong, Park, Hwang, arXiv 2505.11035, appendix D.1):
+trained on the same rows, it answers for the others with zeros in place of absent embeddings.  As a mean has no place
+for an absent one, the head reads all embeddings side by side, as PlugVFL's does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
+from anyparty.errors import ConfigError
 from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, all_blocks, joint, mean_over
 from anyparty.methods.method import Batch
+from anyparty.methods.plug import Plug
 from anyparty.nets.objective import losses
 from anyparty.terms import Capabilities, Roster
 
 
 @dataclass(frozen=True, kw_only=True)
 class Standard:
-    """One predictor, which needs everybody."""
+    """One predictor, which needs everybody, or takes zeros for who is absent.
+
+    Attributes:
+        absent: what becomes of a row that a party lacks, or cannot say: it is refused, or gets "zeros" there.
+
+    """
+
+    absent: Literal["refuse", "zeros"] = "refuse"
+
+    def __post_init__(self) -> None:
+        if self.absent not in {"refuse", "zeros"}:
+            raise ConfigError(f"standard: absent is 'refuse' or 'zeros', not {self.absent!r}")
 
     @property
     def can(self) -> Capabilities:
-        """Trains on, and predicts for, rows that all parties have."""
+        """Trains on rows that all parties have; predicts for those, or with zeros for any."""
+        zeros = self.absent == "zeros"
+        whole = "rows that all parties have, while all are present"
         return Capabilities(
             title="Standard VFL",
             paper="Liu et al. 2024; Valdeira et al. 2025, eq. (1)",
             trains_on="labelled rows that all parties have",
-            predicts_for="rows that all parties have, while all are present",
-            needs="all",
+            predicts_for="any row, with zeros in place of absent embeddings" if zeros else whole,
+            needs="any" if zeros else "all",
             messages=(EMBEDDING, GRADIENT),
         )
+
+    @property
+    def _concatenated(self) -> Plug | None:
+        return Plug(dropout=0.0) if self.absent == "zeros" else None
 
     def copies(self, roster: Roster) -> int:  # noqa: ARG002
         """One encoder a party."""
@@ -48,20 +72,24 @@ class Standard:
         """Return every party: a head fuses them all."""
         return all_blocks(roster)
 
-    def head(self, roster: Roster, width: int) -> tuple[int, int]:  # noqa: ARG002
-        """One head on the mean embedding."""
-        return 1, width
+    def head(self, roster: Roster, width: int) -> tuple[int, int]:
+        """One head on the mean embedding, or on all side by side."""
+        return self._concatenated.head(roster, width) if self._concatenated else (1, width)
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
         """Return the rows that all have."""
         return observed.all(dim=1)
 
-    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
+    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
         """Return (1)."""
+        if self._concatenated:
+            return self._concatenated.loss(fusion, h, observed, y, batch)
         return losses(fusion.task, fusion.heads(mean_over(h, observed).unsqueeze(1)).squeeze(1), y).mean()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the one predictor's answer, for rows that all have."""
+        """Return the one predictor's answer, for rows that all have, or with zeros for rows that anybody has."""
+        if self._concatenated:
+            return self._concatenated.outputs(fusion, h, observed)
         return fusion.heads(mean_over(h, observed).unsqueeze(1)), observed.all(dim=1, keepdim=True)
 
     def answer(self, given: Given) -> Answer:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -32,6 +32,7 @@ class Evaluation:
         by_count: the same by number of parties present, most first.
         by_pattern: the same by who was present, most frequent first, at most 32 patterns.
         clients: ``client_accuracy`` and ``client_f1`` of LASER-VFL's Appendix D; empty for a regression.
+        unseen: classes that training never saw, with the number of rows of each: every answer to them counts as wrong.
     """
 
     task: Task
@@ -42,6 +43,7 @@ class Evaluation:
     by_count: dict[int, Scores]
     by_pattern: dict[str, Scores]
     clients: Scores
+    unseen: dict[str, int] = field(default_factory=dict)
 
     @property
     def positive(self) -> str | None:
@@ -58,6 +60,7 @@ class Evaluation:
             "predictor": self.predictor,
             "asked": list(self.asked),
             "silent": list(self.silent),
+            "unseen": self.unseen,
             "overall": _plain(self.overall),
             "clients": _plain(self.clients),
             "by_count": {str(count): _plain(scores) for count, scores in self.by_count.items()},
@@ -81,6 +84,8 @@ class Evaluation:
     def _summary(self) -> Table:
         notes = [f"positive class: {self.positive}"] if self.positive else []
         notes += [f"did not answer: {', '.join(self.silent)}"] if self.silent else []
+        notes += [f"counted as wrong: {rows} rows of class {name!r}, which training never saw"
+                  for name, rows in self.unseen.items()]  # fmt: skip
         table = Table("metric", title=_title("Overall"), caption=_title("; ".join(notes)), title_justify="left")
         table.add_column("value", justify="right")
         for name, value in {**self.overall, **self.clients}.items():
@@ -88,7 +93,10 @@ class Evaluation:
         return table
 
 
-def evaluate(predictions: Predictions, y: Tensor, labeled: Tensor | None, observed: Tensor, seeds: Seeds) -> Evaluation:
+def evaluate(
+    predictions: Predictions, y: Tensor, labeled: Tensor | None, observed: Tensor, seeds: Seeds, *,
+    unseen: Sequence[str] = (),
+) -> Evaluation:  # fmt: skip
     """Score predictions of n rows in every way that this room knows.
 
     Args:
@@ -97,7 +105,10 @@ def evaluate(predictions: Predictions, y: Tensor, labeled: Tensor | None, observ
         labeled: [n] bool, the rows to score; ``None``: all.
         observed: [n, K] bool, who has which row.
         seeds: the stream ``("evaluate", "guess")`` of it guesses for rows without an answer, in the client metrics.
+        unseen: classes that training never saw, which y numbers after those of the task.  Their rows are scored like
+            all others, with probability 0 for their class: they count as wrong.
     """
+    predictions, known = predictions.over(unseen), predictions.task.outputs
     guess = seeds.torch("evaluate", "guess")
     classification = predictions.task.kind == "classification"
     return Evaluation(
@@ -109,6 +120,10 @@ def evaluate(predictions: Predictions, y: Tensor, labeled: Tensor | None, observ
         by_count=by_count(predictions, y, observed, labeled),
         by_pattern=by_pattern(predictions, y, observed, labeled),
         clients=client_metrics(predictions, y, observed, guess, labeled) if classification else {},
+        unseen={
+            name: int((y if labeled is None else y[labeled]).eq(known + place).sum())
+            for place, name in enumerate(unseen)
+        },
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from anyparty.run.files import About, Member, load_member, save_member
 from anyparty.run.predict import predict_rows
 from anyparty.run.rows import assemble
 from anyparty.seeds import Seeds
-from anyparty.tables.labels import encode
+from anyparty.tables import labels
 from anyparty.tables.table import Table, read_table
 from anyparty.terms import Channel, Roster, Task
 from anyparty.wire import inproc
@@ -96,13 +96,25 @@ class Model:
         return self.predict(tables, parties).scores.numpy()
 
     def evaluate(
-        self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
+        self,
+        tables: Mapping[str, Any] | None = None,
+        parties: Sequence[str] | None = None,
+        *,
+        unseen: Literal["refuse", "wrong"] = "refuse",
     ) -> metrics.Evaluation:
         """Score the labelled rows of ``tables``, or the run's own test rows.
 
+        Args:
+            tables: by party, a file name or data frame; the active party's has the labels.
+            parties: the parties whose blocks may take part; by default all that have a table here.
+            unseen: what becomes of a row whose class training never saw: it is refused, for the label may be a slip;
+                or it counts as wrong, which ``Evaluation.unseen`` says.
+
         Raises:
-            PredictionError: there are no such rows or tables, or a label that training never saw.
+            PredictionError: there are no such rows or tables.
+            TableError: a class that training never saw, if it is refused.
         """
+        strange: tuple[str, ...] = ()
         if tables is None:
             if self.held_out is None:
                 raise PredictionError(
@@ -115,7 +127,10 @@ class Model:
             if self.roster.active not in tables:
                 raise PredictionError(f"labels are at {self.roster.active!r}: give its table too")
             read = [self._read(name, tables[name], labels=True) for name in self.roster.names if name in tables]
-            rows, alignment = self._rows(read)
+            label = next(table.label for table in read if table.party == self.roster.active)
+            if unseen == "wrong" and label is not None:
+                strange = labels.unseen(label, self.task)
+            rows, alignment = self._rows(read, strange)
             wanted = torch.arange(alignment.n)
         lead = rows[self.roster.active]
         assert lead.y is not None
@@ -128,7 +143,7 @@ class Model:
             )
         answered = self._answer(rows, alignment, wanted, asked, None)
         y, observed = lead.y.cpu()[wanted], lead.observed.cpu()[wanted]
-        return metrics.evaluate(answered, y, None, observed, Seeds(self.seed))
+        return metrics.evaluate(answered, y, None, observed, Seeds(self.seed), unseen=strange)
 
     def aligned(
         self, tables: Mapping[str, Any], parties: Sequence[str] | None = None
@@ -164,17 +179,18 @@ class Model:
         expect = member.prepare.kinds if member.prepare else {}
         return read_table(source, party=name, id=member.id, label=member.label if labels else None, expect=expect)
 
-    def _rows(self, tables: Sequence[Table]) -> tuple[dict[str, Rows], Alignment]:
+    def _rows(self, tables: Sequence[Table], unseen: Sequence[str] = ()) -> tuple[dict[str, Rows], Alignment]:
+        task = replace(self.task, classes=(*self.task.classes, *unseen))
         alignment = plain.align(tables, apart=True)
         features = {}
         for table in tables:
             prepare = self.members[table.party].prepare
             features[table.party] = prepare.apply(table) if prepare else np.empty((len(table), 0), np.float32)
-        labels = {
-            table.party: encode(table.label, self.task, table.party) for table in tables if table.label is not None
+        known = {
+            table.party: labels.encode(table.label, task, table.party) for table in tables if table.label is not None
         }
         device = self.members[self.roster.active].state.seat.device
-        return assemble(alignment, self.roster, features, labels, device), alignment
+        return assemble(alignment, self.roster, features, known, device), alignment
 
     def _answer(
         self, rows: dict[str, Rows], alignment: Alignment, wanted: torch.Tensor, asked: list[str], ledger: Ledger | None

@@ -84,6 +84,17 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
     )
 
 
+def unseen(label: pl.Series, task: Task) -> tuple[str, ...]:
+    """Return the classes among labels [n] that training never saw, sorted; none for a regression.
+
+    >>> unseen(pl.Series("y", ["a", "c", None]), Task(kind="classification", classes=("a", "b")))
+    ('c',)
+    """
+    if task.kind == "regression":
+        return ()
+    return tuple(sorted(set(cells.as_level(label).drop_nulls()) - set(task.classes)))
+
+
 def _are_classes(label: pl.Series, where: str) -> bool:
     """Say whether labels read as classes; see :func:`infer_task`."""
     if label.dtype == pl.Boolean or cells.is_category(label):

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import torch
 
-from anyparty.bench.parties import blocks_of, draw, federation, tables
+from anyparty import metrics
+from anyparty.bench.missing.rows import Rows
+from anyparty.bench.parties import LABELS, federation, tables
+from anyparty.blocks.missing import Drawn
 from anyparty.config import Encoder, OptimizerSettings
+from anyparty.run.model import Model
 from anyparty.run.record import versions
 from anyparty.seeds import Seeds
-from anyparty.tables import datasets
+from anyparty.tables import datasets, labels
 
 if TYPE_CHECKING:
     from anyparty.bench.missing.suite import Run
@@ -30,11 +36,10 @@ def execute(run: Run, data_dir: Path | None) -> dict[str, Any]:
     torch.set_num_threads(1)  # runs are parallel, one thread each
     seeds, settings = Seeds(run.seed), run.settings
     data = datasets.load(run.dataset, data_dir=data_dir, progress=False).split(seeds)
-    assert data.X_test is not None
-    assert data.y_test is not None
-    train, test = (blocks_of(X, settings["cut"], run.parties) for X in (data.X_train, data.X_test))
-    there = draw(run.missing, seeds, "train", train)
-    made = federation(tables(train, data.y_train, there.observed), scale=settings["scale"])
+    rows = Rows(data, run.parties, settings, seeds)
+    there, at = rows.draw_train(run.missing), settings.get("labels_at", LABELS)
+    frames = tables(*rows.train, there.observed, labeled=there.labeled, at=at)
+    made = federation(frames, scale=settings["scale"], at=at, task=data.task)
     began, began_cpu = time.perf_counter(), time.process_time()
     model = made.train(
         settings["name"],
@@ -48,8 +53,8 @@ def execute(run: Run, data_dir: Path | None) -> dict[str, Any]:
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - began_cpu
     scores = {}
     for mechanism in run.tests:
-        seen = draw(mechanism, seeds, "test", test)
-        scores[mechanism] = model.evaluate(tables(test, data.y_test, seen.observed)).to_json() | {"missing": seen.rate}
+        seen = rows.draw_test(mechanism)
+        scores[mechanism] = scored(model, rows, seen).to_json() | {"missing": seen.rate}
     return {
         "run": vars(run) | {"key": run.key},
         "scores": scores,
@@ -62,3 +67,21 @@ def execute(run: Run, data_dir: Path | None) -> dict[str, Any]:
         "data": data.note,
         "versions": versions(),
     }
+
+
+def scored(model: Model, rows: Rows, seen: Drawn) -> metrics.Evaluation:
+    """Score every test row, also those whose label the active party could not know, for it lacks them.
+
+    Rows of a class that training never saw count as wrong.
+    """
+    blocks, y = rows.test
+    given = tables(blocks, y, seen.observed)
+    answers = model.predict({name: frame for name, frame in given.items() if name in model.roster.names})
+    assert answers.ids is not None
+    at = [int(name) for name in answers.ids]
+    label = pl.Series("label", y[at])
+    unseen = labels.unseen(label, model.task)
+    task = replace(model.task, classes=(*model.task.classes, *unseen))
+    numbers, _ = labels.encode(label, task, LABELS)
+    observed = torch.from_numpy(seen.observed[at])
+    return metrics.evaluate(answers, numbers, None, observed, Seeds(model.seed), unseen=unseen)

@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from anyparty.bench import suite as base
-from anyparty.bench.missing import compare
+from anyparty.bench.missing import page as pages
 from anyparty.bench.missing.one import execute
 from anyparty.config import Encoder, OptimizerSettings, Settings
 
 
 class MethodEntry(Settings):
-    """How a suite trains one method; ``when`` holds changes for some shares of missing training blocks."""
+    """How a suite trains one method.
+
+    Attributes:
+        when: changes for some mechanisms of the training rows.
+        batch_size: instead of the data set's.
+        labels_at: the party that leads and has the labels, of the rows that it has; without, one that has no columns
+            and all labels.
+        own: whether it is the paper's own method, and not one that it is compared with.
+
+    """
 
     title: str
     name: str
@@ -24,10 +33,29 @@ class MethodEntry(Settings):
     when: dict[str, dict[str, Any]] = {}
     encoder: dict[str, Any] = {}
     train: dict[str, Any] = {}
+    batch_size: int | None = None
+    labels_at: str | None = None
+    own: bool = False
+
+
+class Labelled(Settings):
+    """How many training rows have a label, and how many of those all parties have."""
+
+    n: int
+    aligned: int
 
 
 class DatasetEntry(Settings):
-    """How a suite uses one data set; a ``heavy`` one, which asks for a GPU, is run where it is named alone."""
+    """How a suite uses one data set.
+
+    Attributes:
+        heavy: it asks for a GPU, and is run where it is named alone.
+        parties: K, where data sets differ in it.
+        labelled: how scarce labels are.
+        rows: how many training rows are drawn; all without.
+        repeats: of views of an object, how often each training and each test object is dealt out anew.
+
+    """
 
     metric: str
     unit: str
@@ -39,21 +67,49 @@ class DatasetEntry(Settings):
     balance: bool = False
     in_place_of: str = ""
     heavy: bool = False
+    parties: int | None = None
+    labelled: Labelled | None = None
+    rows: int | None = None
+    repeats: tuple[int, int] | None = None
     methods: dict[str, MethodEntry]
 
 
 class Suite(base.Suite):
     """A published table of missing blocks.
 
-    ``train_missing`` and ``test_missing`` name mechanisms of missingness as text: a number p is MCAR(p).  ``published``
-    holds, by data set, method and training mechanism, the paper's (mean, spread) for each test mechanism.
+    Attributes:
+        parties: the numbers of parties, for data sets that do not say it themselves.
+        train_missing, test_missing: mechanisms of missingness by name; a number p is MCAR(p).
+        mechanisms: what names stand for that are this suite's own; with any, mechanisms look at normalised features.
+        layout: a table for each data set, or for each and "training" mechanism, or one of "ratios": the metric trained
+            under the last of ``train_missing`` over that under the first, in per cent.
+        quick: a quick run takes one epoch of so many.
+        runs_of: the suite whose runs these are, if they are not its own.
+        published: by data set, method and training mechanism, the paper's (mean, spread) for each test mechanism.
+        published_ratios: by data set and method, the paper's ratio for each test mechanism.
+
     """
 
-    parties: list[int]
+    parties: list[int] = []
     train_missing: list[str]
     test_missing: list[str]
+    mechanisms: dict[str, dict[str, Any]] = {}
+    layout: Literal["columns", "training", "ratios"] = "columns"
+    quick: int = 10
+    runs_of: str = ""
     datasets: dict[str, DatasetEntry]
     published: dict[str, dict[str, dict[str, list[tuple[float, float]]]]] = {}
+    published_ratios: dict[str, dict[str, list[float]]] = {}
+
+    @property
+    def home(self) -> str:
+        """See the base."""
+        return self.runs_of or self.name
+
+    def parties_of(self, dataset: str) -> list[int]:
+        """Return the numbers of parties that a data set is cut for."""
+        own = self.datasets[dataset].parties
+        return self.parties if own is None else [own]
 
     def runs(
         self,
@@ -64,7 +120,7 @@ class Suite(base.Suite):
         quick: bool = False,
         device: str = "cpu",
     ) -> Iterator[Run]:
-        """See the base; without ``datasets``, all that are not heavy; ``quick`` is a tenth of the epochs."""
+        """See the base; without ``datasets``, all that are not heavy."""
         light = [name for name, entry in self.datasets.items() if not entry.heavy]
         at = base.chosen("data set", datasets or light, self.datasets)
         known = dict.fromkeys(method for entry in self.datasets.values() for method in entry.methods)
@@ -72,7 +128,7 @@ class Suite(base.Suite):
         for seed in range(seeds):
             for dataset in at:
                 entry = self.datasets[dataset]
-                for parties in self.parties:
+                for parties in self.parties_of(dataset):
                     for missing in self.train_missing:
                         for method in (each for each in entry.methods if each in wanted):
                             if entry.methods[method].name == "combinatorial" and parties > 8:
@@ -84,23 +140,29 @@ class Suite(base.Suite):
     ) -> Run:
         entry = self.datasets[dataset]
         of = entry.methods[method]
-        values = of.model_dump(exclude={"when", "title"}) | {}
+        values = of.model_dump(exclude={"when", "title", "own"}, exclude_none=True) | {}
         for change, value in of.when.get(missing, {}).items():
             values[change] = values[change] | value if isinstance(value, dict) else value
         if quick:
-            values["epochs"] = max(1, values["epochs"] // 10)
+            values["epochs"] = max(1, values["epochs"] // self.quick)
+            if "pretrain_epochs" in values["parameters"]:
+                fewer = max(1, values["parameters"]["pretrain_epochs"] // self.quick)
+                values["parameters"] = {**values["parameters"], "pretrain_epochs": fewer}
         if device != "cpu":
             values["train"] = {**values["train"], "device": device}
-        shared = entry.model_dump(exclude={"methods", "metric", "unit", "in_place_of", "heavy"})
-        encoder = shared.pop("encoder") | values.pop("encoder")
+        about = {"methods", "metric", "unit", "in_place_of", "heavy", "parties", "encoder"}
+        shared = entry.model_dump(exclude=about, exclude_none=True)
+        if self.mechanisms:
+            shared["mechanisms"] = {name: self.mechanisms[name] for name in (missing, *self.test_missing)}
+        encoder = entry.encoder.model_dump() | values.pop("encoder")
         return Run(
-            suite=self.name, dataset=dataset, method=method, parties=parties, missing=missing,
+            suite=self.home, dataset=dataset, method=method, parties=parties, missing=missing,
             tests=tuple(self.test_missing), seed=seed, settings={**shared, **values, "encoder": encoder},
         )  # fmt: skip
 
-    def page(self, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> compare.Page:
+    def page(self, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> pages.Page:
         """See the base."""
-        return compare.page(self, records, about)
+        return pages.page(self, records, about)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +183,8 @@ class Run(base.Run):
     @property
     def label(self) -> str:
         """See the base."""
-        return f"{self.dataset}-{self.method}-k{self.parties}-{self.missing}-s{self.seed}"
+        missing = self.missing.lower().replace(" ", "")
+        return f"{self.dataset}-{self.method}-k{self.parties}-{missing}-s{self.seed}"
 
     def execute(self, data_dir: Path | None) -> dict[str, Any]:
         """See the base."""

@@ -1,10 +1,14 @@
-"""The suites that ship with the package: published tables as TOML, each of one kind."""
+"""The suites that ship with the package: published tables as TOML, each of one kind.
+
+One that says ``base = "NAME"`` is another view of that suite's runs: what it does not say itself is as there.
+"""
 
 from __future__ import annotations
 
 import tomllib
 from importlib import import_module
 from importlib.resources import files
+from typing import Any
 
 from anyparty.bench.suite import Suite
 from anyparty.errors import ConfigError, nearest
@@ -31,7 +35,14 @@ def load(name: str) -> Suite:
     """
     if name not in names():
         raise ConfigError(f"no suite {name!r}{nearest(name, names())}")
-    values = tomllib.loads((files(__name__) / f"{name}.toml").read_text(encoding="utf-8"))
+    values = _read(name)
+    if "base" in values:
+        base = values.pop("base")
+        values = _read(base) | values | {"runs_of": base}
     kind = import_module(KINDS[values.pop("kind")]).Suite
     made: Suite = kind.model_validate({"name": name, **values})
     return made
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((files(__name__) / f"{name}.toml").read_text(encoding="utf-8"))

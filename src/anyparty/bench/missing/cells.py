@@ -1,0 +1,99 @@
+"""The numbers of a suite: ours from the records, the paper's beside."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anyparty.bench.missing.suite import Suite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One number of a table.
+
+    Attributes:
+        dataset, method, parties, missing, test: which.
+        ours: mean and standard deviation over the seeds (n - 1), times 100 for shares.
+        seeds: how many seeds that is.
+        paper: its mean and spread, if it gives them.
+        seconds: mean training time.
+        epoch: mean seconds of an epoch.
+        rates: the shares of blocks that were missing in training and at test, means over the seeds.
+
+    """
+
+    dataset: str
+    method: str
+    parties: int
+    missing: str
+    test: str
+    ours: tuple[float, float]
+    seeds: int
+    paper: tuple[float, float] | None
+    seconds: float
+    epoch: float
+    rates: tuple[float, float] = (math.nan, math.nan)
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the paper's."""
+        return None if self.paper is None else self.ours[0] - self.paper[0]
+
+    @property
+    def outside(self) -> bool:
+        """Whether the difference is more than both spreads together; one seed has no spread to say so."""
+        difference = self.difference
+        return (
+            self.seeds > 1
+            and self.paper is not None
+            and difference is not None
+            and abs(difference) > self.ours[1] + self.paper[1]
+        )
+
+
+def cells_of(suite: Suite, records: Mapping[str, Mapping[str, Any]]) -> list[Cell]:
+    """Return the table's cells, in the suite's order; a cell without a finished run is left out."""
+    groups: dict[tuple[str, str, int, str], list[Mapping[str, Any]]] = {}
+    for record in records.values():
+        run = record["run"]
+        groups.setdefault((run["dataset"], run["method"], run["parties"], run["missing"]), []).append(record)
+    return list(_cells(suite, groups))
+
+
+def _cells(suite: Suite, groups: Mapping[tuple[str, str, int, str], Sequence[Mapping[str, Any]]]) -> Iterator[Cell]:
+    for dataset, entry in suite.datasets.items():
+        for method in entry.methods:
+            for parties in suite.parties_of(dataset):
+                for missing in suite.train_missing:
+                    found = groups.get((dataset, method, parties, missing), [])
+                    for place, test in enumerate(suite.test_missing if found else ()):
+                        values = [100 * _value(record["scores"][test], entry.metric) for record in found]
+                        printed = suite.published.get(dataset, {}).get(method, {}).get(missing)
+                        yield Cell(
+                            dataset=dataset, method=method, parties=parties, missing=missing, test=test,
+                            ours=(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0),
+                            seeds=len(values), paper=printed[place] if printed else None,
+                            seconds=statistics.fmean(record["seconds"] for record in found),
+                            epoch=statistics.fmean(record["seconds"] / record["epochs"] for record in found),
+                            rates=(statistics.fmean(record["missing"] for record in found),
+                                   statistics.fmean(record["scores"][test]["missing"] for record in found)),
+                        )  # fmt: skip
+
+
+def _value(scores: Mapping[str, Any], metric: str) -> float:
+    value = scores["clients"].get(metric, scores["overall"].get(metric))
+    return math.nan if value is None else float(value)
+
+
+def shown(cell: Cell | None, best: float) -> str:
+    """Return our number as a table has it: bold if none is better, marked if it is outside both spreads."""
+    if cell is None:
+        return ""
+    mark = "" if not cell.outside else (" ▲" if (cell.difference or 0) > 0 else " ▼")
+    number = f"{cell.ours[0]:.1f} ± {cell.ours[1]:.1f}"
+    return (f"**{number}**" if cell.ours[0] >= best else number) + mark

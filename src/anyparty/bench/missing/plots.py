@@ -1,0 +1,64 @@
+"""A suite's plot: the metric against missingness at test, with error bars; where K varies, it and the time against K."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anyparty.bench.missing.cells import Cell
+
+if TYPE_CHECKING:
+    from anyparty.bench.missing.suite import Suite
+
+
+def plot(suite: Suite, found: Sequence[Cell], path: Path) -> None:
+    """Draw a panel for each data set and training mechanism, side by side or a row for each data set; PNG and SVG.
+
+    Where K varies there are two: the metric, and the seconds of an epoch.
+    """
+    import matplotlib as mpl  # noqa: PLC0415 - slow to import
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415
+
+    panels = [
+        (*place, time) for place in dict.fromkeys((cell.dataset, cell.missing) for cell in found)
+        for time in ((False, True) if len(suite.parties_of(place[0])) > 1 else (False,))
+    ]  # fmt: skip
+    if suite.layout == "columns":
+        panels, columns = sorted(panels), len(panels)
+    else:
+        columns = len(suite.train_missing)
+    rows = -(-len(panels) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 3.6 * rows), squeeze=False)
+    for axis, panel in zip(axes.flat, panels, strict=False):
+        _panel(suite, axis, *panel, found)
+    for axis in axes.flat[len(panels) :]:
+        axis.remove()
+    axes[0][0].legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path.with_suffix(".png"), dpi=130)
+    figure.savefig(path.with_suffix(".svg"))
+    plt.close(figure)
+
+
+def _panel(suite: Suite, axis: Any, dataset: str, missing: str, time: bool, found: Sequence[Cell]) -> None:
+    entry = suite.datasets[dataset]
+    by_parties = len(suite.parties_of(dataset)) > 1
+    for method, of in entry.methods.items():
+        mine = [c for c in found if (c.dataset, c.missing, c.method) == (dataset, missing, method)]
+        if mine:
+            x = [c.parties for c in mine] if by_parties else [c.test for c in mine]
+            mean, spread = ([c.epoch for c in mine], None) if time else zip(*(c.ours for c in mine), strict=True)
+            axis.errorbar(x, mean, spread, label=of.title, marker="o", ms=3, capsize=2)
+    axis.set_title(f"{dataset}, missing in training: {missing}", fontsize=9)
+    axis.set_xlabel("parties" if by_parties else "missing at test")
+    axis.set_ylabel("seconds of an epoch" if time else entry.unit)
+    if by_parties:
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(suite.parties_of(dataset), [str(k) for k in suite.parties_of(dataset)])
+    if time:
+        axis.set_yscale("log")
+    axis.tick_params(axis="x", labelsize=7)
+    axis.grid(alpha=0.3)
