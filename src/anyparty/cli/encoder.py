@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -51,7 +51,7 @@ def inspect_encoder(
 
     encoder_figure.check_kind(out)
     sys.path += [str(folder) for folder in (Path.cwd(), config.parent) if str(folder) not in sys.path]
-    how = {"epochs": epochs, "every": every, "classifier": classifier, "metric": metric, "folds": folds}
+    how: dict[str, Any] = {"epochs": epochs, "every": every, "classifier": classifier, "metric": metric, "folds": folds}
     how |= {} if embedding is None else {"embedding": embedding}
     table = Table("epoch", title=f"{metric}, {folds} folds", title_justify="left")
     for heading in ("loss", "embeddings", "columns", "lost"):

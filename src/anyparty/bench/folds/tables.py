@@ -67,14 +67,14 @@ def _scores(suite: Suite, here: Sequence[Cell], dataset: str) -> Iterator[str]:
     yield from [FOLDED.format(folds=suite.folds) if not entry.test else f"{entry.test} rows held out; mean ± standard "
                 "deviation over the repeats.", ""]  # fmt: skip
     for width in entry.widths:
-        rows = []
+        shown: list[tuple[str, Sequence[Spread | None]]] = []
         for method, of in suite.methods.items():
             mine = [_at(here, method, width, aligned) for aligned in entry.aligned]
-            rows.append((of.title, [cell and cell.score for cell in mine]))
+            shown.append((of.title, [None if cell is None else cell.score for cell in mine]))
             if any(cell and cell.paper for cell in mine):
-                rows.append(("*paper*", [_percent(cell) for cell in mine]))
+                shown.append(("*paper*", [_percent(cell) for cell in mine]))
         yield from [f"{width} columns at the active party:", ""]
-        yield from [*table(heads, rows), ""]
+        yield from [*table(heads, shown), ""]
 
 
 def _percent(cell: Cell | None) -> Spread | None:
