@@ -26,7 +26,7 @@ def test_versions(monkeypatch):
     assert fine.level == "fine"
     assert f"torch {torch.__version__}" in fine.said
     wanted = ["numpy>=99", "torch", "no-such-package", "mystery; extra == 'serve'"]
-    monkeypatch.setattr(machine, "requires", lambda name: wanted)
+    monkeypatch.setattr(machine, "requires", lambda _: wanted)
     bad = only(machine.versions())
     assert bad.level == "mend"
     assert "asked for is >=99" in bad.said
@@ -46,7 +46,7 @@ def test_extras(monkeypatch):
     monkeypatch.setattr(machine, "FOR", {"one": "its use", "two": "another", "three": "a third"})
     wanted = ["numpy; extra == 'one'", "no-such-package; extra == 'two'", "no-such; extra == 'three'",
               "numpy>=99; extra == 'three'"]  # fmt: skip
-    monkeypatch.setattr(machine, "requires", lambda name: wanted)
+    monkeypatch.setattr(machine, "requires", lambda _: wanted)
     one, two, three = machine.extras()
     assert (one.level, one.do) == ("fine", "")
     assert (two.level, two.do) == ("note", 'for another: pip install "anyparty[two]"')
@@ -100,8 +100,8 @@ def test_ports():
 
 @pytest.mark.parametrize(("free", "level"), [(5e8, "mend"), (5e9, "note"), (5e10, "fine")])
 def test_disk(monkeypatch, tmp_path, free, level):
-    usage = collections.namedtuple("usage", "total used free")  # noqa: PYI024
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda where: usage(1e12, 0, free))
+    usage = collections.namedtuple("usage", "total used free")
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: usage(1e12, 0, free))
     found = only(machine.disk(tmp_path))
     assert found.level == level
     assert str(tmp_path) in found.said
@@ -109,7 +109,7 @@ def test_disk(monkeypatch, tmp_path, free, level):
 
 
 def test_a_folder_that_cannot_be_written_to(monkeypatch, tmp_path):
-    monkeypatch.setattr(machine.os, "access", lambda where, mode: mode != machine.os.W_OK)
+    monkeypatch.setattr(machine.os, "access", lambda _, mode: mode != machine.os.W_OK)
     found = only(machine.disk(tmp_path))
     assert found.level == "mend"
     assert "cannot be written to" in found.said

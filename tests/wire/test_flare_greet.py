@@ -11,8 +11,8 @@ from anyparty.wire.flare import greet
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_constant import ReservedKey
+from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import NotAuthenticated
 from nvflare.fuel.f3.sfm.sfm_endpoint import Endpoint, SfmEndpoint
 

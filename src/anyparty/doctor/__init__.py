@@ -1,12 +1,12 @@
 """What may be wrong before anything is: this machine, its folders and a party's kit, looked at by ``anyparty doctor``.
 
-    from anyparty.doctor import examine
-    for finding in examine("house"):
-        print(finding)
+from anyparty.doctor import examine
+for finding in examine("house"):
+print(finding)
 
-    finding     what a look gives, and in what order they are taken
-    machine     versions, extras, threads and device, disk, data sets
-    kit         settings, certificate, port or server, clocks
+finding     what a look gives, and in what order they are taken
+machine     versions, extras, threads and device, disk, data sets
+kit         settings, certificate, port or server, clocks
 """
 
 from __future__ import annotations

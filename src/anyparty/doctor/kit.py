@@ -81,7 +81,7 @@ def _server(kit: Path, gate: Gate) -> Iterator[Finding]:
         yield Finding(what=what, level="fine", said=f"{gate.place} answers and takes this kit's certificate")
     else:
         yield Finding(what=what, level="note", said=f"{gate.place} cannot be reached ({why})",
-                      do="start the active party's site there: anyparty party start KIT; look at its firewall")  # fmt: skip
+                      do="start the active party's site: anyparty party start KIT; look at its firewall")  # fmt: skip
 
 
 def clocks(kit: Path) -> Iterator[Finding]:
@@ -106,7 +106,7 @@ def clocks(kit: Path) -> Iterator[Finding]:
         said = f"{abs(behind):,.0f} s {'behind' if behind > 0 else 'ahead of'} this machine's, on {each['at']}"
         if abs(behind) > SKEW_S:
             yield Finding(what=what, level="mend", said=said,
-                          do="set both clocks by the network's time (NTP): certificates are valid by the clock")  # fmt: skip
+                          do="set both by the network's time (NTP): certificates are valid by the clock")  # fmt: skip
         else:
             yield Finding(what=what, level="fine", said=said)
 

@@ -1,4 +1,4 @@
-"""This machine: versions, extras, PyTorch's threads and device, ports, disk, data sets.
+"""The machine: versions, extras, PyTorch's threads and device, ports, disk, data sets.
 
 What anyparty asks for stands in its own distribution's metadata, so that nothing here names a version.
 """
@@ -33,9 +33,15 @@ def asked_for(extra: str = "") -> list[Requirement]:
     """Return what anyparty asks for: always, or for an extra."""
     every = [Requirement(line) for line in requires(NAME) or ()]
     always = [each for each in every if each.marker is None]
-    return [
-        each for each in every if each not in always and each.marker is not None and each.marker.evaluate({"extra": extra})
-    ] if extra else always
+    return (
+        [
+            each
+            for each in every
+            if each not in always and each.marker is not None and each.marker.evaluate({"extra": extra})
+        ]
+        if extra
+        else always
+    )
 
 
 def wrong(requirement: Requirement) -> str:
@@ -92,10 +98,16 @@ def torch_here() -> Iterator[Finding]:
     else:
         yield Finding(what="threads", level="fine", said=said)
     if torch.cuda.is_available():
-        yield Finding(what="device", level="fine", said=f"{torch.cuda.get_device_name()}; train.device = 'cuda' uses it")
+        yield Finding(
+            what="device", level="fine", said=f"{torch.cuda.get_device_name()}; train.device = 'cuda' uses it"
+        )
     elif torch.version.cuda is not None:
-        yield Finding(what="device", level="note", said="PyTorch can use a GPU, and finds none",
-                      do="without one, PyTorch's CPU build is gigabytes smaller; with one, look at its driver: nvidia-smi")
+        yield Finding(
+            what="device",
+            level="note",
+            said="PyTorch can use a GPU, and finds none",
+            do="without one, PyTorch's CPU build is gigabytes smaller; with one, look at its driver: nvidia-smi",
+        )
     else:
         yield Finding(what="device", level="fine", said="cpu")
 

@@ -171,8 +171,8 @@ def _of_houses(kept: Sequence[Kept], name: str, command: str) -> Run:
     status = {str(values.get("status", "done")) for values in records.values()}
     return Run(
         name=name, folder=None, parties=parties, active=active,
-        status=next((each for each in ("failed", "stopped", "running") if each in status), "done"), error="; ".join(errors),
-        settings=_toml(str(first.get("settings", ""))),
+        status=next((each for each in ("failed", "stopped", "running") if each in status), "done"),
+        error="; ".join(errors), settings=_toml(str(first.get("settings", ""))),
         history=lead.get("history", []), best_epoch=int(lead.get("best_epoch", 0)), rows=first.get("rows"),
         overlap=lead.get("overlap"), evaluation=lead.get("evaluation"),
         ledger=merged(Ledger.of(values.get("ledger", [])) for values in records.values()),

@@ -34,7 +34,9 @@ from anyparty.wire.ledger import Ledger
 if TYPE_CHECKING:
     from anyparty.run.federation import Federation
 
-MAY_DIFFER = {"run.folder", "train.device", "train.checkpoint_every", "track.tensorboard", "track.mlflow", "track.experiment"}
+MAY_DIFFER = {
+    "run.folder", "train.device", "train.checkpoint_every", "track.tensorboard", "track.mlflow", "track.experiment",
+}  # fmt: skip
 
 
 @dataclass
@@ -141,8 +143,8 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, kind: str) -> None:
     differs = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key) and key not in MAY_DIFFER)
     if differs:
-        listed = "; ".join(f"{kind} {key}: was {_short(old.get(key))}, is {_short(new.get(key))}" for key in differs[:5])
-        raise ResumeError(f"cannot resume, {what}: {listed}")
+        those = "; ".join(f"{kind} {key}: was {_short(old.get(key))}, is {_short(new.get(key))}" for key in differs[:5])
+        raise ResumeError(f"cannot resume, {what}: {those}")
 
 
 def _short(value: Any) -> str:

@@ -60,7 +60,7 @@ def train(
     record = None if folder is None else Record.begin(folder, federation, config, resume=resume)
     ledger = Ledger() if record is None else record.ledger
     bar = Bar() if progress else None
-    watches = All([each for each in (watch, bar, record) if each is not None])
+    watches = All([each for each in (record, bar, watch) if each is not None])
 
     def house(name: str) -> House:
         own, leads = config.parties.get(name), name == federation.roster.active

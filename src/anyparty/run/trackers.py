@@ -69,7 +69,7 @@ def forgiven(tell: Callable[Concatenate[T, P], None]) -> Callable[Concatenate[T,
             return
         try:
             tell(self, *args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - whatever a tracker's own code raises must not end a training
+        except Exception as error:
             self.failed = True
             warnings.warn(f"{type(self).__name__} failed and is told no more: {error}", UserWarning, stacklevel=2)
 
@@ -197,7 +197,7 @@ class MLflow(Tracker):
                 self.client.update_run(self.run, status="RUNNING")
             else:
                 self.run = self.client.create_run(number, run_name=name or None).info.run_id
-        except Exception as error:  # noqa: BLE001 - MLflow's, its stores' and requests' own
+        except Exception as error:
             raise ConfigError(f"track.mlflow: {uri!r} cannot be used ({_first(error)}); is the server running there? "
                               f"Without mlflow in [track] the run goes untracked") from None  # fmt: skip
         if kept is not None:

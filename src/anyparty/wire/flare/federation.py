@@ -139,9 +139,7 @@ def submit(
 def public(config_toml: str) -> str:
     r"""Return settings without what is a party's own business: paths, and where runs are tracked.
 
-    >>> print(public('[run]\nfolder = "/home/me"\n[track]\nmlflow = "http://in"\n[parties.bank]\ntable = "clients.csv"\nlabel = "y"'), end="")
-    [run]
-    <BLANKLINE>
+    >>> print(public('[track]\nmlflow = "http://in"\n[parties.bank]\ntable = "clients.csv"\nlabel = "y"'), end="")
     [parties.bank]
     label = "y"
     """

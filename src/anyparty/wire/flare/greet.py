@@ -100,7 +100,8 @@ class Doorman(FLComponent):  # type: ignore[misc]
         self.clocks[name] = {"behind_s": round(behind, 3), "at": at}
         self.kept.write_text(json.dumps(self.clocks, indent=1), encoding="utf-8")
         if abs(behind) > TOLD_S:
-            say(f"the clock of {name} is {abs(behind):,.0f} s {'behind' if behind > 0 else 'ahead of'} this one; set both")
+            way = "behind" if behind > 0 else "ahead of"
+            say(f"the clock of {name} is {abs(behind):,.0f} s {way} this one; set both")
 
     def _tell(self, fl_ctx: Any, *, left: bool) -> None:
         name, clients = _peer(fl_ctx), _clients(fl_ctx)
