@@ -3,17 +3,19 @@
 # make test     the quick tests          make test-slow   the others
 # make test-all both                     make check       style and types
 # make bench    the benchmarks' tables   make format      style, mended
+# make docs     the documentation's site, in site/
 #
 # TORCH_INDEX=... is a further index for pip: PyTorch's own, of CPU builds, spares gigabytes of CUDA packages on Linux.
 
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+DOCS_READY := .venv/.ready-docs
 TORCH_INDEX ?=
 JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test test-slow test-all check format bench
+.PHONY: setup demo test test-slow test-all check format bench docs
 
 setup: $(READY)
 
@@ -48,3 +50,12 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
+
+docs: $(DOCS_READY)
+	$(BIN)/pytest -n $(JOBS) -m "not net" tests/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The site is in site/; look at it: $(BIN)/mkdocs serve"
+
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	touch $@

@@ -8,6 +8,7 @@
 [clock]                 how long things take, in time units, for a schedule
 [train]                 epochs, batches, splits, when to stop
 [run]                   the folder for results
+[track]                 trackers that hear of the run
 """
 
 from __future__ import annotations
@@ -220,6 +221,14 @@ class RunSettings(Settings):
     folder: Path | None = None
 
 
+class TrackSettings(Settings):
+    """Trackers: see ``anyparty.run.trackers``."""
+
+    tensorboard: bool = False
+    mlflow: str | None = None
+    experiment: str = "anyparty"
+
+
 class Config(Settings):
     """All settings of a federation, resolved."""
 
@@ -232,6 +241,7 @@ class Config(Settings):
     clock: ClockSettings | None = None
     train: TrainSettings = TrainSettings()
     run: RunSettings = RunSettings()
+    track: TrackSettings = TrackSettings()
 
     @model_validator(mode="after")
     def _names_fit(self) -> Config:
@@ -328,7 +338,7 @@ def _known(model: type[BaseModel], where: Sequence[int | str]) -> list[str]:
     """Return the keys of the group at ``where``."""
     groups: dict[str, type[BaseModel]] = {
         "federation": FederationSettings, "encoder": Encoder, "optimizer": OptimizerSettings,
-        "train": TrainSettings, "run": RunSettings, "clock": ClockSettings,
+        "train": TrainSettings, "run": RunSettings, "clock": ClockSettings, "track": TrackSettings,
     }  # fmt: skip
     for part in where:
         model = PartySettings if model is Config and part == "parties" else groups.get(str(part), model)

@@ -221,7 +221,7 @@ def test_names_are_shown_whole_and_never_read_as_html(pages):
 
 def test_a_run_that_stopped_half_way_has_its_epochs_and_its_ledger(runs, pages):
     shown = pages["half"]
-    assert "not finished, or stopped" in shown.text
+    assert "stopped before its end" in shown.text
     assert "There are no test scores" in shown.text
     kept = json.loads((runs["half"] / "record.json").read_text())
     assert f"{len(kept['history'])} epochs" in shown.text
@@ -274,7 +274,7 @@ def test_several_runs_on_one_page(runs, tmp_path):
     shown = read([runs["two"], runs["half"]], tmp_path, model=False)
     table = shown.table("run", "method", "seed")
     assert list(table) == ["run (1)", "run (2)"]  # both folders are called run
-    assert [cells[2] for cells in table.values()] == ["done", "running"]
+    assert [cells[2] for cells in table.values()] == ["done", "stopped"]
     assert len(shown.ids) == len(set(shown.ids))
     assert (tmp_path / "figures" / "run-2-training.svg").exists()
 

@@ -1,5 +1,6 @@
 """Who comes and goes, as FLARE tells it and a terminal says it."""
 
+import json
 import logging
 from types import SimpleNamespace
 
@@ -10,6 +11,8 @@ from anyparty.wire.flare import greet
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
 from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import ReservedKey
+from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import NotAuthenticated
 from nvflare.fuel.f3.sfm.sfm_endpoint import Endpoint, SfmEndpoint
 
@@ -65,9 +68,40 @@ def test_a_site_says_when_its_server_is_lost_and_found(capsys):
     visitor = greet.Visitor("shop", "vfl.bank.example:8002")
     asked, answered = EventType.BEFORE_CLIENT_HEARTBEAT, EventType.AFTER_CLIENT_HEARTBEAT
     for what in (asked, answered, asked, answered, asked, asked, asked, asked, answered, asked, answered):
-        visitor.handle_event(what, None)
+        visitor.handle_event(what, FLContext())
     assert capsys.readouterr().out.splitlines() == [
         "anyparty> shop is connected to vfl.bank.example:8002",
         "anyparty> vfl.bank.example:8002 does not answer; trying again until it does (Ctrl-C to stop)",
         "anyparty> shop is connected to vfl.bank.example:8002",
     ]
+
+
+def test_how_far_clocks_are_apart_is_kept_and_told(tmp_path, monkeypatch, capsys):
+    doorman, visitor = greet.Doorman(parties=2, kit=str(tmp_path)), greet.Visitor("shop", "vfl.bank.example:8002")
+
+    def beat(there, here):
+        """A heartbeat that leaves when it is ``there`` at the client, and arrives when it is ``here`` at the server."""
+        at_client = FLContext()
+        monkeypatch.setattr(greet.time, "time", lambda: there)
+        visitor.handle_event(EventType.BEFORE_CLIENT_HEARTBEAT, at_client)
+        peer = FLContext()  # FLARE takes the public ones along
+        peer.set_public_props(at_client.get_all_public_props() | {ReservedKey.IDENTITY_NAME: "shop"})
+        at_server = FLContext()
+        at_server.set_peer_context(peer)
+        monkeypatch.setattr(greet.time, "time", lambda: here)
+        doorman.handle_event(EventType.CLIENT_HEARTBEAT_RECEIVED, at_server)
+        path = tmp_path / greet.CLOCKS
+        return json.loads(path.read_text())["shop"] if path.exists() else None
+
+    first = beat(1000.0, 1000.2)
+    assert first == {"behind_s": 0.2, "at": "1970-01-01T00:16:40+00:00"}
+    assert beat(1010.0, 1010.5) == first  # as good as the same: not written again
+    assert beat(1020.0, 720.0)["behind_s"] == -300.0
+    assert capsys.readouterr().out.splitlines() == ["anyparty> the clock of shop is 300 s ahead of this one; set both"]
+
+
+def test_a_heartbeat_without_a_clock_is_none(tmp_path):
+    doorman, at_server = greet.Doorman(parties=2, kit=str(tmp_path)), FLContext()
+    at_server.set_peer_context(FLContext())
+    doorman.handle_event(EventType.CLIENT_HEARTBEAT_RECEIVED, at_server)
+    assert not list(tmp_path.iterdir())

@@ -12,6 +12,7 @@ from rich.console import Console
 
 import anyparty
 from anyparty.cli.bench import bench
+from anyparty.cli.doctor import doctor
 from anyparty.cli.encoder import inspect_encoder
 from anyparty.cli.federate import federate, party
 from anyparty.cli.guard import STOPPED, say, sentences
@@ -177,6 +178,7 @@ def demo(
 
 
 app.command()(bench)
+app.command()(doctor)
 app.command()(report)
 app.command()(serve)
 app.command()(inspect_encoder)

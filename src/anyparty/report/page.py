@@ -23,7 +23,9 @@ from anyparty.report.model_sections import Scores
 from anyparty.report.records import Run, find
 from anyparty.report.section import Drawn, Section, named, number
 
-STATUS = {"done": "finished", "running": "not finished, or stopped", "failed": "failed"}
+STATUS = {
+    "done": "finished", "running": "not finished, or killed", "stopped": "stopped before its end", "failed": "failed",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,13 +89,13 @@ def _row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
-def filled(page: str) -> str:
-    """Return a page with its tables made anew.
+def filled(page: str, made: Mapping[str, str] | None = None) -> str:
+    """Return a page with its tables made anew: those of ``tables``, or ``made`` by their names.
 
     Raises:
         UserError: a table that there is not, or one that the page lacks.
     """
-    made: Mapping[str, str] = tables()
+    made = tables() if made is None else made
     there = [mark["name"] for mark in MARKED.finditer(page)]
     unknown = sorted(set(there) - made.keys())
     if unknown:

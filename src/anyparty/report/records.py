@@ -26,7 +26,7 @@ class Run:
     Attributes:
         name: what it is called in the report.
         folder: where its model lies, if one process trained it.
-        status: "done", "running" (so it says; perhaps it was killed) or "failed".
+        status: "done", "running" (so it says; perhaps it was killed), "stopped" or "failed".
         error: why it failed, in the words of whoever noticed.
         parties: all of them; ``active`` leads.
         settings: as its TOML says, resolved.
@@ -137,7 +137,8 @@ def _of_folder(folder: Path, values: Mapping[str, Any]) -> Run:
     parties = tuple(settings.get("parties", {})) or tuple(tables)
     return Run(
         name=folder.name or str(folder), folder=folder, parties=parties,
-        active=_leader(folder, settings), status=str(values.get("status", "done")), error="", settings=settings,
+        active=_leader(folder, settings), status=str(values.get("status", "done")),
+        error=str(values.get("error", "")), settings=settings,
         history=values.get("history", []), best_epoch=int(values.get("best_epoch", 0)), rows=values.get("rows"),
         overlap=values.get("overlap"), evaluation=values.get("evaluation"), ledger=Ledger.of(values.get("ledger", [])),
         published=values.get("costs", {}).get("published", []), tables=tables,
@@ -173,8 +174,8 @@ def _of_houses(kept: Sequence[Kept], name: str, command: str) -> Run:
     status = {str(values.get("status", "done")) for values in records.values()}
     return Run(
         name=name, folder=None, parties=parties, active=active,
-        status=next((each for each in ("failed", "running") if each in status), "done"), error="; ".join(errors),
-        settings=_toml(str(first.get("settings", ""))),
+        status=next((each for each in ("failed", "stopped", "running") if each in status), "done"),
+        error="; ".join(errors), settings=_toml(str(first.get("settings", ""))),
         history=lead.get("history", []), best_epoch=int(lead.get("best_epoch", 0)), rows=first.get("rows"),
         overlap=lead.get("overlap"), evaluation=lead.get("evaluation"),
         ledger=merged(Ledger.of(values.get("ledger", [])) for values in records.values()),

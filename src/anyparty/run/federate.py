@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from anyparty import config as settings
-from anyparty.config import Config
+from anyparty.config import Config, TrackSettings
 from anyparty.errors import ConfigError, RunError, some
 from anyparty.run.follow import follow
 from anyparty.run.journal import FILE
 from anyparty.run.predict_home import ANSWERS
-from anyparty.run.watch import Watch
+from anyparty.run.trackers import trackers
+from anyparty.run.watch import All, Watch, told
 from anyparty.terms import Party, Roster
 from anyparty.wire.flare import federation as flare
 
@@ -81,17 +82,27 @@ def train(
 ) -> Ended:
     """Run a training with the parties that are connected, and wait for its end; an interrupt ends it at all of them.
 
-    ``watch`` is told of epochs, where the active party's kit is on this machine.
+    ``watch`` and the settings' trackers are told of it, where the active party's kit is on this machine.
 
     Raises:
-        ConfigError: the settings are wrong.
+        ConfigError: the settings are wrong, or name trackers and the active party's kit is elsewhere.
         RunError: the federation cannot be reached, or the active party's part ended with an error.
     """
     folder, resolved = Path(folder), settings.load(config, changes)
     away = set(resolved.parties) - _there(folder)
     if away:
         raise RunError(f"{some(sorted(away))} is not connected; start it ('anyparty party start KIT'), then train")
-    return _job(folder, resolved, "train", {"resume": resume}, timeout_s, watch)
+    lead = flare.keeps(folder, flare.about(folder)["active"])
+    if lead is None and resolved.track != TrackSettings():
+        raise ConfigError("track: the active party's kit is not on this machine, and its record tells of epochs; "
+                          "train there, or take [track] out")  # fmt: skip
+    watches = All([] if watch is None else [watch])
+    watches.each.extend(trackers(resolved, lead, resume=resume))
+    with told(watches, resolved.model_dump(mode="json", exclude_none=True)) as scores:
+        ended = _job(folder, resolved, "train", {"resume": resume}, timeout_s, watches)
+        result = ended.outcomes.get(str(resolved.federation.active), {}).get("result") or {}
+        scores["evaluation"] = result.get("evaluation")
+    return ended
 
 
 def predict(

@@ -5,7 +5,7 @@ a process that is killed leaves the record of its last checkpoint.  A part that 
 party comes back to a run, goes on in the same ledger.
 
     party, active, parties   whose record, and who took part          job        the run's name at its carrier
-    status, error            running, done or failed, and why         alignment  its number, the same at all parties
+    status, error            running, done, stopped, failed; why       alignment  its number, the same at all parties
     settings                 those that all share, as text            agreed     a hash of each group of settings
     table, rows              the table's fingerprint; N               overlap    who has which rows (active party)
     history, best_epoch, evaluation   at the active party             ledger     what this party sent
@@ -26,6 +26,7 @@ from anyparty.errors import ModelError
 from anyparty.run.checkpoint import Progress
 from anyparty.run.files import read_json, write_json
 from anyparty.run.record import versions
+from anyparty.run.watch import ended, said
 from anyparty.wire.ledger import Ledger
 
 FORMAT = 1
@@ -109,7 +110,7 @@ class Journal:
         try:
             yield self
         except BaseException as error:
-            self.values |= {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+            self.values |= {"status": ended(error), "error": said(error)}
             raise
         else:
             self.values["status"] = "done"

@@ -1,7 +1,11 @@
 """What a run leaves to read: settings, versions, data fingerprints, history, messages, scores.
 
     config.toml     the settings, resolved
-    record.json     everything else; written at the start, after every epoch, and at the end
+    record.json     everything else; written at the start, after every epoch, and at the end, whatever that is
+
+    status          "running" (so it says; perhaps it was killed), "done", "stopped" (Ctrl-C) or "failed"
+    error           why it failed, with the kind of error
+    evaluation      test scores, as ``Evaluation.to_json``
 
 A run that is resumed must be the same run: other settings or other tables are refused, and named.
 """
@@ -11,7 +15,8 @@ from __future__ import annotations
 import platform
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -23,13 +28,15 @@ from anyparty.config import Config
 from anyparty.errors import ResumeError
 from anyparty.run.files import read_json, write_json
 from anyparty.run.model import Model
-from anyparty.run.watch import Watch
+from anyparty.run.watch import Watch, ended, said
 from anyparty.wire.ledger import Ledger
 
 if TYPE_CHECKING:
     from anyparty.run.federation import Federation
 
-MAY_DIFFER = {"run.folder", "train.device", "train.checkpoint_every"}
+MAY_DIFFER = {
+    "run.folder", "train.device", "train.checkpoint_every", "track.tensorboard", "track.mlflow", "track.experiment",
+}  # fmt: skip
 
 
 @dataclass
@@ -62,11 +69,14 @@ class Record(Watch):
                 "other settings",
                 "setting",
             )
+            old |= {"status": "running", "error": ""}
+            old.pop("ended", None)
             return cls(folder, old, Ledger.of(old["ledger"]))
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.toml").write_text(config.to_toml(), encoding="utf-8")
         began = {
             "status": "running",
+            "error": "",
             "began": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": versions(),
             "tables": prints,
@@ -87,17 +97,25 @@ class Record(Watch):
         self.values["ledger"] = self.ledger.rows()
         write_json(self.folder / "record.json", self.values)
 
-    def finish(self, model: Model) -> None:
-        """Close the record with the model's history and ledger."""
-        self.values |= {
-            "status": "done",
-            "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-            "best_epoch": model.best_epoch + 1,
-            "history": model.history,
-            "ledger": self.ledger.rows(),
-            "costs": model.costs,
-        }
-        write_json(self.folder / "record.json", self.values)
+    def finish(self, model: Model, evaluation: Mapping[str, Any] | None) -> None:
+        """Take over the model's history and costs, and the test scores."""
+        self.values |= {"best_epoch": model.best_epoch + 1, "history": model.history, "costs": model.costs}
+        if evaluation is not None:
+            self.values["evaluation"] = dict(evaluation)
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Write at the end of the run, whatever it is."""
+        try:
+            yield
+        except BaseException as error:
+            self.values |= {"status": ended(error), "error": said(error)}
+            raise
+        else:
+            self.values["status"] = "done"
+        finally:
+            self.values |= {"ended": datetime.now(UTC).isoformat(timespec="seconds"), "ledger": self.ledger.rows()}
+            write_json(self.folder / "record.json", self.values)
 
 
 def versions() -> dict[str, str]:
@@ -125,8 +143,8 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def _same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, kind: str) -> None:
     differs = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key) and key not in MAY_DIFFER)
     if differs:
-        said = "; ".join(f"{kind} {key}: was {_short(old.get(key))}, is {_short(new.get(key))}" for key in differs[:5])
-        raise ResumeError(f"cannot resume, {what}: {said}")
+        those = "; ".join(f"{kind} {key}: was {_short(old.get(key))}, is {_short(new.get(key))}" for key in differs[:5])
+        raise ResumeError(f"cannot resume, {what}: {those}")
 
 
 def _short(value: Any) -> str:

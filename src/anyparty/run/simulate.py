@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,8 @@ from anyparty.run.party import House, Known, Outcome, take_part
 from anyparty.run.progress import Bar
 from anyparty.run.record import Record
 from anyparty.run.rows import row_keys
-from anyparty.run.watch import All, Watch
+from anyparty.run.trackers import trackers
+from anyparty.run.watch import All, Watch, told
 from anyparty.schedules.table import scheduled
 from anyparty.terms import Channel
 from anyparty.wire import inproc
@@ -58,7 +60,7 @@ def train(
     record = None if folder is None else Record.begin(folder, federation, config, resume=resume)
     ledger = Ledger() if record is None else record.ledger
     bar = Bar() if progress else None
-    watches = All([each for each in (watch, bar, record) if each is not None])
+    watches = All([each for each in (record, bar, watch) if each is not None])
 
     def house(name: str) -> House:
         own, leads = config.parties.get(name), name == federation.roster.active
@@ -84,17 +86,27 @@ def train(
     def wrap(channel: Channel) -> Channel:
         return Guarded(Counted(channel, ledger), federation.roster, declared)
 
-    try:
-        outcomes = inproc.play(parts, wrap)
-    finally:
-        if bar is not None:
-            bar.close()
-    model = _model(federation, config, plain, outcomes, ledger, named=method is None)
-    model.costs = costs.of(made, outcomes, config.train.batch_size, ledger)
-    if record is not None:
-        model.save(record.folder)
-        record.finish(model)
+    with nullcontext() if record is None else record.open():
+        watches.each.extend(trackers(config, folder, resume=resume))
+        with told(watches, config.model_dump(mode="json", exclude_none=True)) as scores:
+            try:
+                outcomes = inproc.play(parts, wrap)
+            finally:
+                if bar is not None:
+                    bar.close()
+            model = _model(federation, config, plain, outcomes, ledger, named=method is None)
+            model.costs = costs.of(made, outcomes, config.train.batch_size, ledger)
+            if record is not None:
+                model.save(record.folder)
+                scores["evaluation"] = model.evaluate().to_json() if len(_tested(model)) else None
+                record.finish(model, scores["evaluation"])
     return model
+
+
+def _tested(model: Model) -> torch.Tensor:
+    """Return the test rows."""
+    assert model.held_out is not None
+    return model.held_out[2]
 
 
 def _model(

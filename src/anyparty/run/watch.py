@@ -1,14 +1,33 @@
-"""What a run tells whoever watches it: the same calls for progress bars, trackers and a user's own."""
+"""What a run tells whoever watches it: the same calls for progress bars, trackers and a user's own.
+
+    on_run_begin                     the settings
+      on_stage_begin                 once a stage: most methods have one, "train"
+        on_batch_end                 after every batch
+        on_party_lost, on_party_joined   before the epoch's end at which it was noticed
+        on_epoch_end                 after every epoch, with what stands in the history
+      on_stage_end
+    on_run_end                       how it ended, and the test scores
+
+``Federation.train(watch=...)`` takes one; where parties run apart, ``anyparty.run.federate.train(watch=...)`` tells it
+the same at the active party's machine, epochs late by a second and batches not at all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 
 class Watch:
-    """Does nothing; a watcher overrides what it wants to hear.  Called at the active party alone."""
+    """Does nothing; a watcher overrides what it wants to hear.  Called at the active party alone.
+
+    What a watcher raises ends the run, which is then kept as failed.
+    """
+
+    def on_run_begin(self, settings: Mapping[str, Any]) -> None:
+        """A run begins, or goes on; ``settings`` are resolved, in groups as in the TOML file."""
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:
         """A stage begins, or goes on after ``first_epoch`` epochs: ``rows`` an epoch."""
@@ -16,18 +35,39 @@ class Watch:
     def on_batch_end(self, rows: int, loss: float) -> None:
         """A batch of ``rows`` rows is done."""
 
+    def on_party_lost(self, party: str, why: str) -> None:
+        """A party is gone; the others go on without it."""
+
+    def on_party_joined(self, party: str) -> None:
+        """A party that was gone takes part again from the next epoch."""
+
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """An epoch is done; ``record`` is what stands in the history."""
+        """An epoch is done; ``record`` is what stands in the history: stage, epoch, loss, seconds, validation."""
 
     def on_stage_end(self, stage: str, reason: str) -> None:
         """A stage is over, and why."""
 
+    def on_run_end(self, status: str, evaluation: Mapping[str, Any] | None, error: str) -> None:
+        """A run is over.
 
-@dataclass(frozen=True)
+        Args:
+            status: "done", "stopped" (by Ctrl-C) or "failed".
+            evaluation: test scores as ``Evaluation.to_json``; ``None`` without test rows, or before the end.
+            error: why it failed, in a sentence.
+        """
+
+
+@dataclass
 class All(Watch):
-    """Several watchers, told in turn."""
+    """Several watchers, told in turn, and told who was lost and who came back, which stands in the epochs' records."""
 
-    each: Sequence[Watch]
+    each: list[Watch]
+    gone: set[str] = field(default_factory=set)
+
+    def on_run_begin(self, settings: Mapping[str, Any]) -> None:
+        """Tell each."""
+        for watch in self.each:
+            watch.on_run_begin(settings)
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:
         """Tell each."""
@@ -39,8 +79,25 @@ class All(Watch):
         for watch in self.each:
             watch.on_batch_end(rows, loss)
 
+    def on_party_lost(self, party: str, why: str) -> None:
+        """Tell each, once."""
+        if party not in self.gone:
+            self.gone.add(party)
+            for watch in self.each:
+                watch.on_party_lost(party, why)
+
+    def on_party_joined(self, party: str) -> None:
+        """Tell each."""
+        self.gone.discard(party)
+        for watch in self.each:
+            watch.on_party_joined(party)
+
     def on_epoch_end(self, record: dict[str, Any]) -> None:
         """Tell each."""
+        for party, why in record.get("absent", {}).items():
+            self.on_party_lost(party, why)
+        for party in record.get("back", ()):
+            self.on_party_joined(party)
         for watch in self.each:
             watch.on_epoch_end(record)
 
@@ -48,3 +105,35 @@ class All(Watch):
         """Tell each."""
         for watch in self.each:
             watch.on_stage_end(stage, reason)
+
+    def on_run_end(self, status: str, evaluation: Mapping[str, Any] | None, error: str) -> None:
+        """Tell each."""
+        for watch in self.each:
+            watch.on_run_end(status, evaluation, error)
+
+
+@contextmanager
+def told(watch: Watch, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Tell of a run's begin and end; test scores are what is put under "evaluation" into the dictionary it gives."""
+    scores: dict[str, Any] = {"evaluation": None}
+    watch.on_run_begin(settings)
+    try:
+        yield scores
+    except BaseException as error:
+        watch.on_run_end(ended(error), None, said(error))
+        raise
+    watch.on_run_end("done", scores["evaluation"], "")
+
+
+def ended(error: BaseException) -> str:
+    """Return how a run ended that this error ended."""
+    return "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
+
+
+def said(error: BaseException) -> str:
+    """Return an error's kind and sentence; nothing for Ctrl-C.
+
+    >>> said(ValueError("no rows"))
+    'ValueError: no rows'
+    """
+    return "" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}".rstrip(": ")

@@ -137,16 +137,15 @@ def submit(
 
 
 def public(config_toml: str) -> str:
-    r"""Return settings without what is a party's own business: paths.
+    r"""Return settings without what is a party's own business: paths, and where runs are tracked.
 
-    >>> print(public('[run]\nfolder = "/home/me"\n[parties.bank]\ntable = "clients.csv"\nlabel = "y"'), end="")
-    [run]
-    <BLANKLINE>
+    >>> print(public('[track]\nmlflow = "http://in"\n[parties.bank]\ntable = "clients.csv"\nlabel = "y"'), end="")
     [parties.bank]
     label = "y"
     """
     values = tomllib.loads(config_toml)
     values.get("run", {}).pop("folder", None)
+    values.pop("track", None)
     for own in values.get("parties", {}).values():
         own.pop("table", None)
     return tomli_w.dumps(values)

@@ -6,13 +6,18 @@ These are components of FLARE's own processes, named in every kit's ``local/reso
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import time
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 MARK = "anyparty> "
 LONG_AGO = float("-inf")
+CLOCK, CLOCKS = "anyparty_clock", "clocks.json"  # in a heartbeat; in the kit of whoever keeps the server
+TOLD_S = 60.0  # apart, from which a clock is worth a line
 TWICE = "is connected already, from another process"
 
 try:
@@ -48,14 +53,17 @@ class Evictions(logging.Handler):
 class Doorman(FLComponent):  # type: ignore[misc]
     """At the server: says who comes and goes, and turns away a second site of a party whose first is alive.
 
+    It also keeps how far the others' clocks are from this machine's, in the kit's clocks.json, for ``anyparty doctor``.
+
     FLARE closes the first one's connection for the second's, the first comes back, and so on for ever.  So whoever
     registers right after that is refused, for a minute.  A party whose site was ended and started anew has one
     connection and is let in at once; one whose machine lost its power, at the latest after that minute.
     """
 
-    def __init__(self, parties: int) -> None:
+    def __init__(self, parties: int, kit: str = ".") -> None:
         super().__init__()
         self.parties, self.closed, self.evictions = parties, dict[str, float](), Evictions()
+        self.clocks, self.kept = dict[str, dict[str, Any]](), Path(kit) / CLOCKS
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Follow who comes and goes."""
@@ -67,6 +75,8 @@ class Doorman(FLComponent):  # type: ignore[misc]
             say(f"ready; waiting for {self.parties - 1} other parties")
         elif event_type == EventType.CLIENT_REGISTER_RECEIVED:
             self._refuse_twice(fl_ctx)
+        elif event_type == EventType.CLIENT_HEARTBEAT_RECEIVED:
+            self._compare_clocks(fl_ctx)
         elif event_type in {EventType.CLIENT_REGISTER_PROCESSED, EventType.CLIENT_QUIT}:
             self._tell(fl_ctx, left=event_type == EventType.CLIENT_QUIT)
 
@@ -78,6 +88,21 @@ class Doorman(FLComponent):  # type: ignore[misc]
             say(f"{name} {TWICE}; a second one was turned away: the kit of {name} is in use twice")
             raise NotAuthenticated(f"{name} {TWICE}")  # FLARE's way to refuse a registration
 
+    def _compare_clocks(self, fl_ctx: Any) -> None:
+        name, peer, now = _peer(fl_ctx), fl_ctx.get_peer_context(), time.time()
+        said = peer.get_prop(CLOCK) if peer else None
+        if not isinstance(said, float):
+            return
+        behind, before = now - said, self.clocks.get(name, {}).get("behind_s")
+        if before is not None and abs(behind - before) < 1.0:
+            return
+        at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+        self.clocks[name] = {"behind_s": round(behind, 3), "at": at}
+        self.kept.write_text(json.dumps(self.clocks, indent=1), encoding="utf-8")
+        if abs(behind) > TOLD_S:
+            way = "behind" if behind > 0 else "ahead of"
+            say(f"the clock of {name} is {abs(behind):,.0f} s {way} this one; set both")
+
     def _tell(self, fl_ctx: Any, *, left: bool) -> None:
         name, clients = _peer(fl_ctx), _clients(fl_ctx)
         if left or name in clients:
@@ -86,19 +111,23 @@ class Doorman(FLComponent):  # type: ignore[misc]
 
 
 class Visitor(FLComponent):  # type: ignore[misc]
-    """At a client: says when the server has let it in, when it does not answer any more, and when it does again."""
+    """At a client: says when the server has let it in, when it does not answer any more, and when it does again.
+
+    With every heartbeat it says what its clock shows.
+    """
 
     def __init__(self, party: str, place: str) -> None:
         super().__init__()
         self.party, self.place, self.asked, self.there = party, place, 0, False
 
-    def handle_event(self, event_type: str, fl_ctx: Any) -> None:  # noqa: ARG002
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Follow the heartbeats: one that was not answered is followed by another question."""
         if event_type == EventType.AFTER_CLIENT_HEARTBEAT:
             if not self.there:
                 say(f"{self.party} is connected to {self.place}")
             self.asked, self.there = 0, True
         elif event_type == EventType.BEFORE_CLIENT_HEARTBEAT:
+            fl_ctx.set_prop(CLOCK, time.time(), private=False, sticky=False)
             self.asked += 1
             if self.asked == 2 and self.there:
                 say(f"{self.place} does not answer; trying again until it does (Ctrl-C to stop)")

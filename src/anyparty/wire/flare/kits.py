@@ -114,5 +114,6 @@ def _greeter(kit: Path) -> dict[str, Any]:
     site = Site.read(kit)
     gate = Gate.of(kit)
     if gate.serves:
-        return {"id": "anyparty_doorman", "path": f"{GREET}Doorman", "args": {"parties": len(site.parties)}}
+        args = {"parties": len(site.parties), "kit": str(kit.resolve())}
+        return {"id": "anyparty_doorman", "path": f"{GREET}Doorman", "args": args}
     return {"id": "anyparty_visitor", "path": f"{GREET}Visitor", "args": {"party": site.party, "place": gate.place}}

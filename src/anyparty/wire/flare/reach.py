@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from anyparty.errors import ConfigError, RunError
 
@@ -99,12 +100,7 @@ def check_certificate(gate: Gate, say: Callable[[str], None] = lambda _: None) -
     from cryptography import x509  # noqa: PLC0415 - comes with FLARE
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
 
-    try:
-        own, authority = (
-            x509.load_pem_x509_certificate(each.read_bytes()) for each in (gate.certificate, gate.authority)
-        )
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{gate.certificate}: the certificate cannot be read ({error}); copy the kit anew") from None
+    own, authority = _certificates(gate)
     try:
         own.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError):
@@ -116,6 +112,29 @@ def check_certificate(gate: Gate, say: Callable[[str], None] = lambda _: None) -
                           f"{gate.owner!r}; a party can only take part under its own name")  # fmt: skip
     _check_dates(gate, max(each.not_valid_before_utc for each in (own, authority)),
                  min(each.not_valid_after_utc for each in (own, authority)), say)  # fmt: skip
+
+
+def valid_until(gate: Gate) -> datetime:
+    """Return when a kit's certificate, or its authority's, ends.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    ends: datetime = min(each.not_valid_after_utc for each in _certificates(gate))
+    return ends
+
+
+def _certificates(gate: Gate) -> tuple[Any, Any]:
+    """Return a kit's certificate and its authority's."""
+    from cryptography import x509  # noqa: PLC0415 - comes with FLARE
+
+    try:
+        own, authority = (
+            x509.load_pem_x509_certificate(each.read_bytes()) for each in (gate.certificate, gate.authority)
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{gate.certificate}: the certificate cannot be read ({error}); copy the kit anew") from None
+    return own, authority
 
 
 def _check_dates(gate: Gate, begins: datetime, ends: datetime, say: Callable[[str], None]) -> None:

@@ -1,0 +1,50 @@
+"""The documentation's pages: their code blocks, links and anchors."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+BLOCK = re.compile(r"(?:<!-- (?P<mark>[^\n]+?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\((?P<place>[^)\s]+)\)")
+ELSEWHERE = {"two-machines.md": "tests/wire/test_two_machines.py", "serve.md": "tests/serve/test_docs.py"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A code block: ``how`` is what its mark says before the colon, ``what`` behind it."""
+
+    page: str
+    how: str
+    what: str
+    kind: str
+    text: str
+
+
+def pages() -> list[str]:
+    return sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+
+
+def text(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str) -> list[Block]:
+    found = []
+    for each in BLOCK.finditer(text(page)):
+        how, _, what = (each["mark"] or "").partition(": ")
+        found.append(Block(page, how, what, each["kind"], each["text"]))
+    return found
+
+
+def without_code(page: str) -> str:
+    return re.sub(r"`[^`\n]*`", "", BLOCK.sub("", text(page)))
+
+
+def anchors(markdown: str) -> set[str]:
+    """The anchors of a page's headings, as the site makes them."""
+    heads = re.findall(r"^#+ (.+)$", markdown, flags=re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", head.lower())).strip("-") for head in heads}

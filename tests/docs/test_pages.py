@@ -1,0 +1,242 @@
+"""Every page is in the site, every link leads somewhere, every code block runs or says why not, no table is stale."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from anyparty import METHODS, config
+from anyparty.config import Config
+from anyparty.report import choose, privacy, worth
+
+from .pages import DOCS, ELSEWHERE, LINK, ROOT, anchors, blocks, pages, text, without_code
+
+FIRST = "start.md"
+OTHERS = ("report.md", "watch.md", "your-encoder.md", "troubleshooting.md")
+HOW = {"run", "file", "source", "shown", "serve", "ask", "not run"}
+
+
+def test_every_page_is_in_the_site_and_in_llms_txt() -> None:
+    named = re.findall(r"- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert sorted(named) == pages()
+    told = set(LINK.findall((DOCS / "llms.txt").read_text(encoding="utf-8")))
+    inside = {page for page in pages() if not page.startswith("decisions/")} - {"index.md", "log.md"}
+    assert told == inside
+
+
+@pytest.mark.parametrize("page", [*pages(), "../README.md"])
+def test_every_link_leads_somewhere(page: str) -> None:
+    for place in LINK.findall(without_code(page)):
+        if place.startswith("https://"):
+            continue
+        path, _, anchor = place.partition("#")
+        target = ((DOCS / page).parent / path).resolve() if path else (DOCS / page).resolve()
+        assert target.exists(), f"{page} links to {place}"
+        assert target.is_relative_to(ROOT), f"{page} links out of the repository: {place}"
+        if anchor:
+            assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page}: no heading {anchor} in {path}"
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if page not in ELSEWHERE])
+def test_every_block_is_marked_or_can_be_read(page: str) -> None:
+    for block in blocks(page):
+        if block.how:
+            assert block.how in HOW, f"{page}: nothing runs <!-- {block.how} -->"
+        elif block.kind == "toml":
+            Config.of(tomllib.loads(block.text))
+        elif block.kind == "python":
+            ast.parse(block.text)
+        else:
+            pytest.fail(f"{page}: say how this block is run:\n{block.text}")
+        if block.how == "not run":
+            assert len(block.what) > 5, f"{page}: say why"
+
+
+def test_pages_that_are_run_elsewhere_are() -> None:
+    for page, test in ELSEWHERE.items():
+        assert page in (ROOT / test).read_text(encoding="utf-8")
+
+
+def test_pages_with_blocks_to_run_are_run() -> None:
+    to_run = {page for page in pages() if any(block.how in {"run", "file", "serve", "ask"} for block in blocks(page))}
+    assert to_run - ELSEWHERE.keys() == {FIRST, *OTHERS}
+
+
+def write_files(page: str, folder: Path) -> None:
+    for block in blocks(page):
+        if block.how == "file":
+            (folder / block.what).write_text(block.text, encoding="utf-8")
+
+
+def run(page: str, folder: Path, call) -> None:
+    """Run a page's blocks in order, in the current folder."""
+    write_files(page, folder)
+    for block in blocks(page):
+        if block.how == "run" and block.kind == "python":
+            program([sys.executable, "-c", block.text], folder)
+        elif block.how == "run" and not (block.what == "track" and not has("tensorboard")):
+            for line in filter(None, block.text.splitlines()):
+                first, *words = shlex.split(line, comments=True)
+                if first == "python":
+                    program([sys.executable, *words], folder)
+                    continue
+                assert first == "anyparty", line
+                shown = call(*words)
+                mends = words == ["doctor"] and shown.exit_code == 2  # what it finds is this machine's
+                assert shown.exit_code == 0 or mends, f"{page}: {line}\n{shown.output}"
+
+
+def has(package: str) -> bool:
+    try:
+        __import__(package)
+    except ImportError:
+        return False
+    return True
+
+
+def program(words: list[str], folder: Path) -> None:
+    quick = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(folder)])}
+    shown = subprocess.run(words, capture_output=True, text=True, check=False, cwd=folder, env=quick)  # noqa: S603
+    assert shown.returncode == 0, f"{words[-1][:200]}\n{shown.stderr}"
+    assert "Warning" not in shown.stderr
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worth, "RESAMPLES", 5)
+        yield
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """The folder of a reader who has followed the first page."""
+    from typer.testing import CliRunner  # noqa: PLC0415
+
+    from anyparty.cli import app  # noqa: PLC0415
+
+    folder = tmp_path_factory.mktemp("first")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", "200")
+        run(FIRST, folder, lambda *words: CliRunner().invoke(app, [str(word) for word in words]))
+    return folder
+
+
+def test_the_first_page_runs(started) -> None:
+    answers = pl.read_csv(started / "answers.csv")
+    assert len(answers) == 150
+    assert answers["prediction"].null_count() == 0
+    said = text(FIRST)
+    assert "answers for 150 customers" in said
+    assert (started / "runs/credit-laser-seed0/report/index.html").exists()
+
+
+@pytest.mark.parametrize("page", OTHERS)
+def test_another_page_runs(page: str, started, tmp_path, monkeypatch, call) -> None:
+    folder = Path(shutil.copytree(started, tmp_path / "work"))
+    settings = folder / "runs" / "credit-laser-seed0" / "config.toml"
+    settings.write_text(settings.read_text().replace(str(started), str(folder)))
+    monkeypatch.chdir(folder)
+    run(page, folder, call)
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if page not in ELSEWHERE])
+def test_settings_in_a_page_are_settings(page: str, tmp_path) -> None:
+    write_files(FIRST, tmp_path)
+    whole = tomllib.loads((tmp_path / "credit.toml").read_text())
+    for block in blocks(page):
+        if block.how == "file" and block.what.endswith(".toml"):
+            groups = tomllib.loads(block.text)
+            for party, own in groups.pop("parties", {}).items():
+                whole["parties"][party] |= own
+            Config.of(whole | groups)
+    assert config.load(tmp_path / "credit.toml").federation.label == "default"
+
+
+@pytest.mark.net
+def test_the_first_page_serves(started, tmp_path) -> None:
+    pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
+    if shutil.which("curl") is None:
+        pytest.skip("no curl here")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    served, asked = (next(b.text for b in blocks(FIRST) if b.how == how).strip() for how in ("serve", "ask"))
+    words = shlex.split(served.replace("8080", str(port)))
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    server = subprocess.Popen([sys.executable, "-m", *words], cwd=started, env=environment)  # noqa: S603
+    try:
+        end, answer = time.monotonic() + 120, ""
+        while not answer and time.monotonic() < end:
+            assert server.poll() is None
+            time.sleep(0.5)
+            ask = shlex.split(asked.replace("8080", str(port)))
+            answer = subprocess.run(ask, capture_output=True, text=True, check=False).stdout  # noqa: S603
+    finally:
+        server.terminate()
+        server.wait(30)
+    (shown,) = (block for block in blocks(FIRST) if block.how == "shown")
+    for said in ('"id":"c0300"', '"took_part":["bank","shop"]', '"prediction":"no"'):
+        assert said in re.sub(r"\s", "", answer)
+        assert said in re.sub(r"\s", "", shown.text)
+
+
+def test_a_block_that_shows_a_file_is_in_it() -> None:
+    shown = [block for page in pages() for block in blocks(page) if block.how == "source"]
+    assert shown
+    for block in shown:
+        assert block.text.strip() in (ROOT / block.what).read_text(encoding="utf-8")
+
+
+def test_the_table_of_methods_is_what_they_declare() -> None:
+    page = text("choose.md")
+    assert choose.tables()["methods"] in page
+    assert privacy.filled(page, choose.tables()) == page
+    assert [name for name in METHODS if f"`{name}`" not in page] == []
+    assert {choose.PAGES.get(name, name) for name in METHODS} <= {path.stem for path in (DOCS / "methods").glob("*.md")}
+
+
+def test_every_trouble_is_a_sentence_of_ours() -> None:
+    """What the page quotes stands in the source, with ... for what is filled in."""
+    source = " ".join(words for path in (ROOT / "src").rglob("*.py") for words in strings(path))
+    rows = re.findall(r"^\| `(.+?)` \|", text("troubleshooting.md"), flags=re.MULTILINE)
+    assert len(rows) > 20
+    pieces = [(row, piece.strip()) for row in rows for piece in row.split("…")]
+    assert [row for row, piece in pieces if piece not in source] == []
+
+
+def strings(path: Path):
+    """Every string of a file, those in f-strings piece by piece."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_results_in_pages_are_there() -> None:
+    hooks = {"__name__": "hooks"}
+    exec((DOCS / "hooks.py").read_text(encoding="utf-8"), hooks)  # noqa: S102 - ours; it is no package
+    marks = [mark for page in pages() for mark in hooks["RESULT"].finditer(text(page))]
+    assert len(marks) >= 6
+    for mark in marks:
+        table = (ROOT / "benchmarks" / "results" / mark["file"]).read_text(encoding="utf-8")
+        head, line, ours, paper = hooks["rows_of"](table, mark["method"]).splitlines()
+        assert (head[:2], line[:4]) == ("| ", "|---")
+        assert ours.startswith(f"| {mark['method']} |")
+        assert paper.startswith("| *paper*")
+    with pytest.raises(ValueError, match="no row 'Nobody'"):
+        hooks["rows_of"](table, "Nobody")
