@@ -125,7 +125,8 @@ def score(dataset: str, missing: str, settings: Mapping[str, Any], seed: int, qu
 
 
 def main(dataset: str, *, quick: bool, jobs: int = 2) -> None:
-    page = Page(f"beyond_{dataset}", f"Beyond the paper on {dataset}: choices on validation rows", quick)
+    title = f"Beyond the paper on {dataset}: choices on validation rows"
+    page = Page(f"beyond_{dataset}", title, quick, f"beyond {dataset}")
     choices = CHOICES[dataset]
     seeds = SEEDS[:1] if quick else SEEDS
     work = [(name, missing, seed) for name in choices for missing in MISSING for seed in seeds]

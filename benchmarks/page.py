@@ -28,11 +28,13 @@ class Page:
         name: of the program, ``python -m benchmarks.NAME``.
         title: what it measures.
         quick: fewer rounds and smaller sizes; kept in a folder of its own, so that it replaces no real result.
+        words: the command's, where they are not its name.
     """
 
     name: str
     title: str
     quick: bool
+    words: str = ""
     parts: list[str] = field(default_factory=list)
     began: datetime = field(default_factory=lambda: datetime.now(UTC))
     load: float = field(default_factory=lambda: os.getloadavg()[0])
@@ -77,8 +79,9 @@ class Page:
         took = (datetime.now(UTC) - self.began).total_seconds()
         packages = ", ".join(f"{name} {version(name)}" for name in ("anyparty", "torch", "numpy", "polars"))
         threads = torch.get_num_threads()
+        command = f"python -m benchmarks.{self.words or self.name}{' --quick' if self.quick else ''}"
         return "\n".join([
-            f"- Command: `python -m benchmarks.{self.name}{' --quick' if self.quick else ''}`, {took:.0f} s",
+            f"- Command: `{command}`, {took:.0f} s",
             f"- Date: {self.began:%Y-%m-%d %H:%M} UTC",
             f"- Versions: Python {platform.python_version()}, {packages}",
             f"- Machine: {_processor()}, {os.cpu_count()} cores, {_memory():.0f} GiB, {threads} torch threads",

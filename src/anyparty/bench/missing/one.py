@@ -43,7 +43,7 @@ def execute(run: Run, data_dir: Path | None) -> dict[str, Any]:
     began, began_cpu = time.perf_counter(), time.process_time()
     model = made.train(
         settings["name"],
-        parameters={**settings["parameters"], "embedding": settings["embedding"]},
+        parameters={"embedding": settings["embedding"], **settings["parameters"]},
         encoder=Encoder.model_validate(settings["encoder"]).make(),
         optimizer=OptimizerSettings.model_validate(settings["optimizer"]).make(),
         seed=run.seed,
