@@ -44,6 +44,7 @@ class VAFL(Together):
 
     title: ClassVar[str] = "VAFL"
     timed: ClassVar[bool] = False
+    fills: ClassVar[bool] = False
     at_once: ClassVar[bool] = True
     adapts: ClassVar[bool] = False
 
