@@ -43,8 +43,6 @@ def test_weights_that_are_no_numbers_replace_none_that_are(tmp_path):
     state, kept = worlds.begin(made, of)["b"], Checkpoints(tmp_path)
     kept.save(state, Progress(epoch=1), {})
     state.modules["encoder"].get_parameter("0.weight").data[0, 0] = float("inf")
-    with pytest.raises(
-        Diverged, match="party 'b': its weights are no longer numbers after epoch 2: lower its"
-    ):
+    with pytest.raises(Diverged, match="party 'b': its weights are no longer numbers after epoch 2: lower its"):
         kept.save(state, Progress(epoch=2), {})
     assert kept.moments() == [(0, 1)]

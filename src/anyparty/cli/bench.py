@@ -13,7 +13,13 @@ from anyparty.cli.guard import TO_MEND, say, sentences
 
 @sentences
 def bench(
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="laser-table1, laser-table3 or laser-fig2.")],
+    suite: Annotated[
+        str,
+        typer.Argument(
+            metavar="SUITE",
+            help="laser-table1, laser-table3, laser-fig2, flex-table3, flex-table4, flex-fig2 or flex-fig4.",
+        ),
+    ],
     dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Some of the suite's data sets.")] = None,
     method: Annotated[list[str] | None, typer.Option("--method", help="Some of the suite's methods.")] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds.")] = 5,

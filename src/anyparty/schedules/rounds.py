@@ -92,7 +92,7 @@ class Round:
         tau = self.iterations(number)
         needed = all if self.split.can.needs == "all" else any
         if not needed(tau[name] for name in roster.blocks):
-            self._spend(state, {}, number, began)
+            self.spend(state, {}, number, began)
             return None  # there is nothing to train without those that miss the round
         mine = self.split.encode(state, rows, batch) if tau.get(me) else None
         loss = None
@@ -102,7 +102,7 @@ class Round:
             tau[me] = await self._iterate(state, rows, batch, mine, got, self._turns(tau[me]))
             if isinstance(self.schedule, AdaptiveFlex):
                 rates.keep(state, self.schedule, self.local, tau[me], rate)
-            self._spend(state, {name: tau[name] for name in (me, *others)}, number, began)
+            self.spend(state, {name: tau[name] for name in (me, *others)}, number, began)
             loss = got.loss
         return loss
 
@@ -194,7 +194,7 @@ class Round:
     def _now(self) -> float:
         return self.clock.now() if isinstance(self.clock, RealClock) else 0.0
 
-    def _spend(self, state: State, made: Mapping[str, int], number: int, began: float) -> None:
+    def spend(self, state: State, made: Mapping[str, int], number: int, began: float) -> None:
         """Move the clock on, at the active party: by what the round lasts, or has lasted since ``began``."""
         if self.seat.me == self.seat.roster.active:
             before = state.kept.get(TIME, torch.zeros((), dtype=torch.float64))
