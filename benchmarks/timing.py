@@ -50,6 +50,10 @@ class Times:
         """Return the milliseconds of a step."""
         return Spread.of([1e3 * seconds for seconds in self.rounds[name]])
 
+    def microseconds(self, name: str) -> Spread:
+        """Return the microseconds of a step."""
+        return Spread.of([1e6 * seconds for seconds in self.rounds[name]])
+
     def ratio(self, name: str, to: str) -> Spread:
         """Return how many times as long a step of ``name`` takes as one of ``to``, in the same round."""
         return Spread.of([a / b for a, b in zip(self.rounds[name], self.rounds[to], strict=True)])

@@ -206,8 +206,12 @@ class ScheduleSettings(MethodSettings):
 
 
 class ClockSettings(Settings):
-    """See ``anyparty.schedules.clock.Clock``; ``trace`` is a CSV file with a column of CPU use for each party."""
+    """See ``anyparty.schedules.clock.Clock``; ``trace`` is a CSV file with a column of CPU use for each party.
 
+    With ``real`` nothing is simulated, and ``timeout`` is in seconds.
+    """
+
+    real: bool = False
     iteration: float | dict[str, float] = 1.0
     latency: float = 1.0
     timeout: float = 10.0

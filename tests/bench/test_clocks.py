@@ -113,8 +113,9 @@ class TestChoice:
         assert found.losses == {0.3: 0.9, 0.1: 0.5, 0.01: 0.7}
 
     def test_leaves_out_what_diverged_other_seeds_and_other_latencies(self):
+        good = {"rate": 0.1, "curve": [(0.1, 0.9)]}
         records = named(record(rate=0.3, diverged="nan", curve=[(0.1, 0.9)]), record(rate=0.01, curve=[(0.7, 0.9)]),
-                        record(rate=0.1, seed=1, curve=[(0.1, 0.9)]), record(rate=0.1, latency=1.0, curve=[(0.1, 0.9)]))  # fmt: skip
+                        record(seed=1, **good), record(latency=1.0, **good))  # fmt: skip
         (found,) = choice.rates(tiny(), records).values()
         assert (found.rate, found.losses[0.3], found.at_an_end) == (0.01, math.inf, True)
 

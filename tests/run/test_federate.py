@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from anyparty import config as settings
-from anyparty.errors import ConfigError
+from anyparty.errors import ConfigError, RunError
 from anyparty.run import federate
 from anyparty.run.house import train_at_home
 from anyparty.wire import inproc
@@ -40,6 +40,24 @@ def test_parties_apart_cannot_look_for_labels(tmp_path):
     path.write_text(path.read_text().replace('active = "bank"\n', ""))
     with pytest.raises(ConfigError, match=r"name the party that leads, federation\.active"):
         federate.init(path, tmp_path / "house")
+
+
+def test_a_trace_travels_as_numbers(tmp_path, monkeypatch):
+    path, sent = written(tmp_path), []
+    (tmp_path / "cpu.csv").write_text("shop\n0.5\n")
+    path.write_text(path.read_text() + '\n[schedule]\nname = "flex"\n[clock]\ntrace = "cpu.csv"\n')
+    monkeypatch.setattr(flare, "about", lambda _: {"active": "bank"})
+    monkeypatch.setattr(flare, "status", lambda _: {"sites": NAMES})
+
+    def submit(_, text, **__):
+        sent.append(text)
+        raise RunError("not sent")
+
+    monkeypatch.setattr(flare, "submit", submit)
+    with pytest.raises(RunError, match="not sent"):
+        federate.train(tmp_path, path)
+    assert "cpu.csv" not in sent[0]
+    assert settings.tomllib.loads(sent[0])["clock"]["use"] == {"shop": [0.5]}
 
 
 @pytest.mark.net

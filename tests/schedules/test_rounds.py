@@ -317,6 +317,11 @@ class TestEverySchedule:
         assert [epoch["rounds"] for epoch in history] == [3, 6, 9, 12]
         assert all(later["time"] > sooner["time"] for sooner, later in pairwise(history))
 
+    def test_a_trace_that_is_shorter_than_the_run_begins_anew_and_says_so(self, case):
+        """12 rounds, and 2 samples of c: it begins anew after 2, 4, 6, 8 and 10."""
+        _, history, _ = run(under(**CASES[case], clock=TRACE), world(N=20, **EVERYBODY), epochs=4)
+        assert [epoch.get("trace_began_anew", 0) for epoch in history] == [1, 2, 4, 5]
+
     def test_only_declared_messages_cross(self, case):
         of, at = world(**EVERYBODY), Table()
         made = under(**CASES[case], clock=TRACE)

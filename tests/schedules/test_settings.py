@@ -12,7 +12,7 @@ from anyparty.errors import ConfigError, ResumeError
 from anyparty.methods.table import method
 from anyparty.schedules.flex import AdaptiveFlex, Flex
 from anyparty.schedules.schedule import Local
-from anyparty.schedules.table import SCHEDULES, clock, schedule, scheduled
+from anyparty.schedules.table import SCHEDULES, carried, clock, schedule, scheduled
 from anyparty.schedules.vafl import VAFL
 from tests import worlds
 from tests.schedules.over import under
@@ -140,6 +140,27 @@ class TestTOML:
         assert shown.exit_code != 0
         assert said in shown.output
         assert "Traceback" not in shown.output
+
+
+class TestCarried:
+    """A job travels to sites that have no file of this machine's."""
+
+    def test_cpu_use_from_a_file_goes_along_as_numbers(self, tmp_path):
+        (tmp_path / "cpu.csv").write_text("a,b\n0.5,0\n0.25,0.125\n")
+        config = config_of(schedule={"name": "flex"}, clock={"trace": str(tmp_path / "cpu.csv"), "timeout": 3.0})
+        sent = carried(config).to_toml()
+        assert "cpu.csv" not in sent
+        again = Config.of(settings.tomllib.loads(sent))
+        assert scheduled(method("laser"), again) == scheduled(method("laser"), config)
+        assert again.clock.use == {"a": (0.5, 0.25), "b": (0.0, 0.125)}
+
+    def test_a_file_that_cannot_be_read_is_named_before_anything_leaves(self, tmp_path):
+        with pytest.raises(ConfigError, match=r"none\.csv cannot be read"):
+            carried(config_of(schedule={"name": "flex"}, clock={"trace": str(tmp_path / "none.csv")}))
+
+    def test_without_a_trace_nothing_changes(self):
+        config = config_of(schedule={"name": "flex"}, clock={"latency": 2.0})
+        assert carried(config) is config
 
 
 class TestFederation:

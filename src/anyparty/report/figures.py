@@ -117,9 +117,9 @@ def curves(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figure:
 
 def _along(history: Sequence[Mapping[str, Any]]) -> tuple[Floats, str]:
     """Return where epochs stand: by their own time where a schedule counted it, else by number."""
-    times = [epoch.get("time") for epoch in history]
-    if history and all(time is not None for time in times):
-        return np.array(times, dtype=np.float64), "time units"
+    for key, unit in (("time", "time units"), ("time_s", "seconds")):
+        if history and all(key in epoch for epoch in history):
+            return np.array([epoch[key] for epoch in history], dtype=np.float64), unit
     return np.arange(1, len(history) + 1, dtype=np.float64), "epoch"
 
 

@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from anyparty.errors import ModelError
+from anyparty.errors import Diverged, ModelError
 from anyparty.methods.method import State
 from anyparty.run.storage import writing
 
@@ -101,10 +101,17 @@ class Checkpoints:
     folder: Path
 
     def save(self, state: State, progress: Progress, best: dict[str, dict[str, Tensor]]) -> None:
-        """Write networks, optimizers and progress; forget all but the last two."""
+        """Write networks, optimizers and progress; forget all but the last two.
+
+        Raises:
+            Diverged: a weight is no longer a number; what was kept before stays.
+        """
         tensors: dict[str, Tensor] = {}
         for name, module in state.modules.items():
             tensors |= {f"module/{name}/{key}": tensor for key, tensor in tensors_of(module).items()}
+        if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
+            raise Diverged(f"party {state.seat.me!r}: its weights are no longer numbers after epoch {progress.epoch}: "
+                           f"lower its learning rate, or look for extreme values in its columns")  # fmt: skip
         for name, kept in best.items():
             tensors |= {f"best/{name}/{key}": tensor for key, tensor in kept.items()}
         tensors |= {f"kept/{name}": tensor.detach().cpu().contiguous() for name, tensor in state.kept.items()}
@@ -133,6 +140,13 @@ class Checkpoints:
     def files(self) -> list[Path]:
         """Return the checkpoints that are there, oldest first; other files are none of ours."""
         return sorted(path for path in self.folder.glob("*.safetensors") if re.fullmatch(r"\d+-\d+", path.stem))
+
+    def last_good(self) -> str:
+        """Say which weights are kept, where a run goes no further."""
+        moments = self.moments()
+        if not moments:
+            return f"no weights were kept yet in {self.folder}: lower train.checkpoint_every to keep them sooner"
+        return f"the weights after epoch {moments[-1][1]} are kept in {self.folder}"
 
     def moments(self) -> list[tuple[int, int]]:
         """Return the (stage, epoch) of every checkpoint that is there, oldest first."""

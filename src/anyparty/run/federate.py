@@ -23,6 +23,7 @@ from anyparty.run.journal import FILE
 from anyparty.run.predict_home import ANSWERS
 from anyparty.run.trackers import trackers
 from anyparty.run.watch import All, Watch, told
+from anyparty.schedules.table import carried
 from anyparty.terms import Party, Roster
 from anyparty.wire.flare import federation as flare
 
@@ -144,7 +145,7 @@ def _there(folder: Path) -> set[str]:
 def _job(
     folder: Path, resolved: Config, work: str, asked: Mapping[str, Any], timeout_s: float, watch: Watch | None = None
 ) -> Ended:
-    job = flare.submit(folder, resolved.to_toml(), work=work, asked=asked)
+    job = flare.submit(folder, carried(resolved).to_toml(), work=work, asked=asked)
     lead = flare.keeps(folder, flare.about(folder)["active"])
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(flare.wait, folder, job, timeout_s)

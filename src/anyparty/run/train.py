@@ -18,7 +18,7 @@ from torch import Tensor
 
 from anyparty import metrics
 from anyparty.blocks.batches import by_pattern, mixed, patterns
-from anyparty.errors import AlignmentError
+from anyparty.errors import AlignmentError, Diverged
 from anyparty.methods.method import Batch, Stage, State
 from anyparty.run import agree, quiet
 from anyparty.run.agree import Verdict
@@ -51,11 +51,16 @@ async def play(part: Part, net: Channel) -> Trained:
         progress, best = part.checkpoints.load(state, own[start.own])
     if start.now != quiet.meeting(stages, (progress.stage, progress.epoch)):  # it was away in between
         best, (progress.stage, progress.epoch) = {}, start.now
-    for number, stage in enumerate(stages):
-        if number == progress.stage:
-            if part.leads or stage.parties == "all":
-                best = await _stage(part, stage, net, state, progress, best)
-            progress.stage, progress.epoch, progress.best = number + 1, 0, None
+    try:
+        for number, stage in enumerate(stages):
+            if number == progress.stage:
+                if part.leads or stage.parties == "all":
+                    best = await _stage(part, stage, net, state, progress, best)
+                progress.stage, progress.epoch, progress.best = number + 1, 0, None
+    except Diverged as error:
+        if part.checkpoints is None:
+            raise
+        raise Diverged(f"{error}; {part.checkpoints.last_good()}") from None
     state.train(False)
     chosen = progress.best_epoch if part.settings.keep == "best" else -1
     return Trained(state, progress.history, chosen)

@@ -36,6 +36,7 @@ class Flex:
 
     title: ClassVar[str] = "Flex-VFL"
     timed: ClassVar[bool] = True
+    fills: ClassVar[bool] = True
     at_once: ClassVar[bool] = False
     adapts: ClassVar[bool] = False
 

@@ -1,7 +1,8 @@
 """Adaptive Flex-VFL's learning rates: parties say how their last round went, the active party how fast to learn.
 
 The paper sends tau_k and wbar_k at the end of a round (Algorithm 2, line 15); here they go with the next embeddings, so
-that a round is still one round trip.
+that a round is still one round trip.  Where nobody knows tau_k before the first round, it is the dummy round of section
+VI: its rate is 0.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from anyparty.errors import PartyLost
 from anyparty.methods.method import State
-from anyparty.schedules.flex import AdaptiveFlex, greatest
+from anyparty.schedules.bound import wbar_of
+from anyparty.schedules.flex import AdaptiveFlex
 from anyparty.schedules.local import set_rate
 from anyparty.schedules.schedule import PACE, RATE, Local
 from anyparty.terms import Channel, Expect
@@ -22,15 +24,26 @@ PACE_EXPECT = {"pace": Expect((3,), torch.float64)}
 RATE_EXPECT = {"rate": Expect((), torch.float64)}
 
 
-def begin(state: State, schedule: AdaptiveFlex, local: Local, tau: int) -> Tensor:
-    """Return [tau_k, wbar_k, A_k] as a party knows them: of its last round, or of its first as it is planned."""
+def begin(state: State, schedule: AdaptiveFlex, local: Local, tau: int | None) -> Tensor:
+    """Return [tau_k, wbar_k, A_k] as a party knows them: of its last round, or of its first as it is planned.
+
+    ``tau`` is ``None`` where that is not known; then A_k is 0 in the first round.
+    """
+    if PACE.tag not in state.kept and tau is None:
+        return torch.tensor([1, 1, 0], dtype=torch.float64)
     if PACE.tag not in state.kept:
-        lr = state.seat.optimizer.lr
-        wbar = _greatest(state, local, tau, lr)
-        given = schedule.amount(state.seat.me)
-        amount = lr * tau * wbar if given is None else given
-        state.kept[PACE.tag] = torch.tensor([tau, wbar, amount], dtype=torch.float64)
+        assert tau is not None
+        _first(state, schedule, local, tau)
     return state.kept[PACE.tag]
+
+
+def _first(state: State, schedule: AdaptiveFlex, local: Local, tau: int) -> None:
+    """Note a party's A_k: given, or what makes its rate the optimizer's own at ``tau``."""
+    lr = state.seat.optimizer.lr
+    wbar = wbar_of(state.seat, local, tau, lr)
+    given = schedule.amount(state.seat.me)
+    amount = lr * tau * wbar if given is None else given
+    state.kept[PACE.tag] = torch.tensor([tau, wbar, amount], dtype=torch.float64)
 
 
 def rate_of(pace: Tensor) -> float:
@@ -39,19 +52,20 @@ def rate_of(pace: Tensor) -> float:
     return float(amount / (tau * wbar))
 
 
-def keep(state: State, local: Local, tau: int, rate: float) -> None:
+def keep(state: State, schedule: AdaptiveFlex, local: Local, tau: int, rate: float) -> None:
     """Note how a party's round went."""
+    if PACE.tag not in state.kept:
+        _first(state, schedule, local, tau)
+        return
     amount = state.kept[PACE.tag][2].item()
-    state.kept[PACE.tag] = torch.tensor([tau, _greatest(state, local, tau, rate), amount], dtype=torch.float64)
+    state.kept[PACE.tag] = torch.tensor([tau, wbar_of(state.seat, local, tau, rate), amount], dtype=torch.float64)
 
 
-def _greatest(state: State, local: Local, tau: int, rate: float) -> float:
-    momentum = state.seat.optimizer.momentum if state.seat.optimizer.name == "sgd" else 0.0
-    return greatest(tau, momentum=momentum, pull=rate * local.mu)
+async def agree(net: Channel, state: State, others: Sequence[str], mine: Tensor) -> float:
+    """Set the party's rate and return it; at the active party, also that of the ``others`` that take part.
 
-
-async def agree(net: Channel, state: State, others: Sequence[str]) -> float:
-    """Set the party's rate and return it; at the active party, also that of the ``others`` that take part."""
+    ``mine`` is the party's own pace.
+    """
     seat = state.seat
     if seat.me != seat.roster.active:
         rate = float((await net.recv(seat.roster.active, RATE.tag, RATE_EXPECT))["rate"])
@@ -63,6 +77,6 @@ async def agree(net: Channel, state: State, others: Sequence[str]) -> float:
         except PartyLost:
             continue  # it is missed where its embeddings are waited for
         await net.send(name, RATE.tag, {"rate": torch.tensor(rate_of(pace), dtype=torch.float64)})
-    rate = rate_of(state.kept[PACE.tag])
+    rate = rate_of(mine)
     set_rate(state, rate)
     return rate

@@ -10,7 +10,8 @@ applies the derivative that it received to its embeddings as they are now.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -25,6 +26,7 @@ from anyparty.schedules import rates, snapshot
 from anyparty.schedules.clock import Clock
 from anyparty.schedules.flex import AdaptiveFlex
 from anyparty.schedules.local import Steps
+from anyparty.schedules.real import RealClock
 from anyparty.schedules.schedule import PACE, Local, Schedule
 from anyparty.terms import Channel, Roster
 
@@ -61,14 +63,19 @@ class Round:
 
     split: Split
     schedule: Schedule
-    clock: Clock
+    clock: Clock | RealClock
     local: Local
     seat: Seat
     copy: snapshot.Copy
 
     def iterations(self, number: int) -> dict[str, int]:
-        """Return tau_k of every party; the others wait for a host, so that it makes at least one."""
+        """Return tau_k of every party; the others wait for a host, so that it makes at least one.
+
+        With the real clock nobody knows it beforehand, and all take part.
+        """
         roster = self.seat.roster
+        if isinstance(self.clock, RealClock):
+            return dict.fromkeys(parties_of(self.split, roster), 1)
         made = self.schedule.iterations(self.clock, parties_of(self.split, roster), number)
         return made | {host: max(1, made[host]) for host in self.split.hosts(roster)}
 
@@ -80,22 +87,22 @@ class Round:
             PartyLost: a party left that the method cannot do without.
         """
         roster, me = self.seat.roster, self.seat.me
-        number = int(state.kept.get(ROUND, torch.zeros(())).item())
+        number, began = int(state.kept.get(ROUND, torch.zeros(())).item()), self._now()
         state.kept[ROUND] = torch.tensor(number + 1)
         tau = self.iterations(number)
         needed = all if self.split.can.needs == "all" else any
         if not needed(tau[name] for name in roster.blocks):
-            self._spend(state, {}, number)
+            self.spend(state, {}, number, began)
             return None  # there is nothing to train without those that miss the round
         mine = self.split.encode(state, rows, batch) if tau.get(me) else None
         loss = None
         if mine or me in self.split.hosts(roster):
             others = self._others(rows, batch, tau)
             got, rate = await self._meet(net, state, rows, batch, mine, tau, others)
-            self._iterate(state, rows, batch, mine, got, tau[me])
-            if self.schedule.adapts:
-                rates.keep(state, self.local, tau[me], rate)
-            self._spend(state, {name: tau[name] for name in (me, *others)}, number)
+            tau[me] = await self._iterate(state, rows, batch, mine, got, self._turns(tau[me]))
+            if isinstance(self.schedule, AdaptiveFlex):
+                rates.keep(state, self.schedule, self.local, tau[me], rate)
+            self.spend(state, {name: tau[name] for name in (me, *others)}, number, began)
             loss = got.loss
         return loss
 
@@ -114,15 +121,15 @@ class Round:
         others: list[str],
     ) -> tuple[Exchanged, float]:  # fmt: skip
         """Exchange embeddings for derivatives or Phi, and how the last round went for a learning rate."""
-        adaptive = self.schedule if isinstance(self.schedule, AdaptiveFlex) else None
         me, active = self.seat.me, self.seat.roster.active
         await exchange.share(net, self.split.readers(self.seat.roster, me), mine)
-        if adaptive is not None:
-            pace = rates.begin(state, adaptive, self.local, tau[me])
-            if me != active:
-                await net.send(active, PACE.tag, {"pace": pace})
+        if not isinstance(self.schedule, AdaptiveFlex):
+            return await self._exchange(net, state, rows, batch, mine, tau), 0.0
+        pace = rates.begin(state, self.schedule, self.local, tau[me] if self.clock.virtual else None)
+        if me != active:
+            await net.send(active, PACE.tag, {"pace": pace})
         got = await self._exchange(net, state, rows, batch, mine, tau)
-        return got, 0.0 if adaptive is None else await rates.agree(net, state, others)
+        return got, await rates.agree(net, state, others, pace)
 
     async def _exchange(
         self, net: Channel, state: State, rows: Rows, batch: Batch, mine: Part | None, tau: Mapping[str, int]
@@ -164,20 +171,32 @@ class Round:
             theirs = tuple(await exchange.gradients_of(net, self.split.readers(roster, me), mine[1]))
         return Exchanged(loss=loss, own=own, theirs=theirs, anew=anew)
 
-    def _iterate(self, state: State, rows: Rows, batch: Batch, mine: Part | None, got: Exchanged, tau: int) -> None:
-        """Make tau local iterations; the first has its gradient from the exchange."""
-        steps, now, own = Steps(state, self.local), mine, got.own
-        for t in range(tau):
+    def _turns(self, tau: int) -> Iterable[int]:
+        return self.clock.turns() if isinstance(self.clock, RealClock) and self.schedule.fills else range(tau)
+
+    async def _iterate(
+        self, state: State, rows: Rows, batch: Batch, mine: Part | None, got: Exchanged, turns: Iterable[int]
+    ) -> int:
+        """Make local iterations, the first with its gradient from the exchange; return how many they were."""
+        steps, now, own, t = Steps(state, self.local), mine, got.own, -1
+        for t in turns:
             if t:
+                if not self.clock.virtual:
+                    await asyncio.sleep(0)  # whoever else is on this thread goes on, too
                 now = self.split.encode(state, rows, batch) if mine else None
                 own = got.anew(now) if got.anew else None
             if now is not None and "encoder" in state.optimizers and (own is not None or got.theirs):
                 self.split.backward(state, now[1], own, got.theirs)
                 steps.step("encoder")
             steps.step("heads")
+        return t + 1
 
-    def _spend(self, state: State, made: Mapping[str, int], number: int) -> None:
-        """Move the clock on, at the active party."""
+    def _now(self) -> float:
+        return self.clock.now() if isinstance(self.clock, RealClock) else 0.0
+
+    def spend(self, state: State, made: Mapping[str, int], number: int, began: float) -> None:
+        """Move the clock on, at the active party: by what the round lasts, or has lasted since ``began``."""
         if self.seat.me == self.seat.roster.active:
             before = state.kept.get(TIME, torch.zeros((), dtype=torch.float64))
-            state.kept[TIME] = before + self.schedule.lasts(self.clock, made, number)
+            real = isinstance(self.clock, RealClock)
+            state.kept[TIME] = before + (self._now() - began if real else self.schedule.lasts(self.clock, made, number))

@@ -51,12 +51,14 @@ class Local:
             party computes its own loss.
         mu: strength of the proximal term, mu (theta^t - theta^0) beside every gradient.
         momentum: "local" begins anew in every round (of SGD; Adam remembers), as the paper asks; or it is "kept".
+        smoothness: an estimate of max{L, L_k}: learning rates that break (14) by it are warned of.
 
     """
 
     labels: Literal["active", "shared"] = "active"
     mu: float = 0.0
     momentum: Literal["local", "kept"] = "local"
+    smoothness: float | None = None
 
     def __post_init__(self) -> None:
         if self.labels not in {"active", "shared"}:
@@ -65,6 +67,8 @@ class Local:
             raise ConfigError(f"schedule: momentum is 'local' or 'kept', not {self.momentum!r}")
         if not (self.mu >= 0 and math.isfinite(self.mu)):
             raise ConfigError(f"schedule: mu must be a number and not negative, got {self.mu}")
+        if self.smoothness is not None and not (self.smoothness > 0 and math.isfinite(self.smoothness)):
+            raise ConfigError(f"schedule: smoothness must be a positive number, got {self.smoothness}")
 
 
 class Schedule(Protocol):
@@ -73,6 +77,7 @@ class Schedule(Protocol):
     Attributes:
         title: for people.
         timed: whether the clock's time-out plays a part.
+        fills: whether each party makes as many iterations as it has time for, whatever the others do.
         at_once: whether parties meet one by one instead of in rounds.
         adapts: whether the active party sets learning rates.
 
@@ -80,6 +85,7 @@ class Schedule(Protocol):
 
     title: ClassVar[str]
     timed: ClassVar[bool]
+    fills: ClassVar[bool]
     at_once: ClassVar[bool]
     adapts: ClassVar[bool]
 

@@ -11,8 +11,10 @@ from anyparty.methods.fusion import GRADIENT
 from anyparty.methods.method import Batch, Seat, Stage, State
 from anyparty.methods.split import Split
 from anyparty.predictions import Predictions
+from anyparty.schedules.bound import warn
 from anyparty.schedules.clock import Clock, check_names
 from anyparty.schedules.flex import AdaptiveFlex
+from anyparty.schedules.real import RealClock
 from anyparty.schedules.rounds import ROUND, TIME, Round, parties_of
 from anyparty.schedules.schedule import PACE, RATE, SNAPSHOT, Local, Schedule
 from anyparty.schedules.snapshot import Copy
@@ -27,13 +29,17 @@ class Scheduled:
 
     split: Split
     schedule: Schedule
-    clock: Clock = Clock()
+    clock: Clock | RealClock = Clock()
     local: Local = Local()
 
     def __post_init__(self) -> None:
         if self.schedule.at_once and self.local.labels == "shared":
             raise ConfigError(f"schedule: with {self.schedule.title} derivatives come from the active party: "
                               f"labels = 'active'")  # fmt: skip
+        ahead = self.schedule.at_once or (self.schedule.timed and not self.schedule.fills)
+        if ahead and isinstance(self.clock, RealClock):
+            raise ConfigError(f"clock: {self.schedule.title} asks for everybody's speed beforehand, which the real "
+                              f"clock does not know: use flex, adaptive-flex or p-bcd, or a virtual clock")  # fmt: skip
 
     @property
     def can(self) -> Capabilities:
@@ -50,6 +56,8 @@ class Scheduled:
             ConfigError: clock, schedule or labels do not fit the parties.
         """
         self._check(seat.roster)
+        if isinstance(self.clock, Clock):
+            warn(seat, self.schedule, self.clock, self.local, parties_of(self.split, seat.roster))
         return self.split.begin(seat, seeds)
 
     def _check(self, roster: Roster) -> None:
@@ -58,7 +66,8 @@ class Scheduled:
         if isinstance(self.schedule, AdaptiveFlex) and isinstance(self.schedule.A, Mapping):
             check_names("schedule 'adaptive-flex': A", self.schedule.A, parties)
         one_place = len(self.split.hosts(roster)) == 1
-        if self.schedule.timed and not any(self.clock.fits(party, 0) for party in parties):
+        timed = self.schedule.timed and isinstance(self.clock, Clock)
+        if timed and not any(self.clock.fits(party, 0) for party in parties):
             fastest = min(self.clock.takes(party, 0) for party in parties)
             raise ConfigError(f"clock: a time-out of {self.clock.timeout} is shorter than the fastest iteration, "
                               f"{fastest:.4g}: nobody would ever learn; set clock.timeout to that or more")  # fmt: skip
@@ -75,6 +84,7 @@ class Scheduled:
         stages = self.split.stages(seat)
         play: Round | Meetings
         if isinstance(self.schedule, VAFL):
+            assert isinstance(self.clock, Clock)
             play = Meetings(split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=seat)
         else:
             play = Round(split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=seat,
@@ -82,10 +92,15 @@ class Scheduled:
         return tuple(replace(stage, step=play.step, record=self._record) for stage in stages)
 
     def _record(self, state: State) -> dict[str, float]:
-        """Return what an epoch's record says of time, at the active party: time units and rounds since the start."""
+        """Return what an epoch's record says of time, at the active party: since the start, as its rounds are.
+
+        Time units of a virtual clock are ``time``, seconds of the real one ``time_s``.
+        """
         if TIME not in state.kept:
             return {}
         rounds = int(state.kept[ROUND].item())
+        if isinstance(self.clock, RealClock):
+            return {"time_s": float(state.kept[TIME].item()), "rounds": rounds}
         anew = self.clock.began_anew(rounds)
         said = {"time": float(state.kept[TIME].item()), "rounds": rounds}
         return said | ({"trace_began_anew": anew} if anew else {})

@@ -24,6 +24,7 @@ class PBCD(Together):
 
     title: ClassVar[str] = "P-BCD"
     timed: ClassVar[bool] = False
+    fills: ClassVar[bool] = False
     at_once: ClassVar[bool] = False
     adapts: ClassVar[bool] = False
 
@@ -38,6 +39,7 @@ class SyncMin(Together):
 
     title: ClassVar[str] = "Sync-Min-VFL"
     timed: ClassVar[bool] = True
+    fills: ClassVar[bool] = False
     at_once: ClassVar[bool] = False
     adapts: ClassVar[bool] = False
 
@@ -52,6 +54,7 @@ class SyncMax(Together):
 
     title: ClassVar[str] = "Sync-Max-VFL"
     timed: ClassVar[bool] = True
+    fills: ClassVar[bool] = False
     at_once: ClassVar[bool] = False
     adapts: ClassVar[bool] = False
 

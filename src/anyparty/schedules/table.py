@@ -8,12 +8,13 @@ from typing import Any, ClassVar, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from anyparty.config import Config
-from anyparty.errors import ConfigError, nearest
+from anyparty.config import ClockSettings, Config
+from anyparty.errors import ConfigError, nearest, some
 from anyparty.methods.method import Method
 from anyparty.methods.split import Split
 from anyparty.schedules.clock import Clock, trace_of
 from anyparty.schedules.flex import AdaptiveFlex, Flex
+from anyparty.schedules.real import RealClock
 from anyparty.schedules.schedule import Local, Schedule
 from anyparty.schedules.scheduled import Scheduled
 from anyparty.schedules.synchronous import PBCD, SyncMax, SyncMin
@@ -27,6 +28,9 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "flex": Flex,
     "adaptive-flex": AdaptiveFlex,
 }
+
+
+TWO_WAYS = "clock: use and trace are two ways to say one thing; give one of them"
 
 
 def schedule(name: str, **parameters: Any) -> tuple[Schedule, Local]:
@@ -51,15 +55,23 @@ def schedule(name: str, **parameters: Any) -> tuple[Schedule, Local]:
     return made(**{key: value for key, value in values.items() if key in own}), local
 
 
-def clock(**values: Any) -> Clock:
+def clock(*, real: bool = False, **values: Any) -> Clock | RealClock:
     """Return the clock that settings describe; ``trace`` names a CSV file of CPU use.
 
+    The ``real`` one has a time-out alone, in seconds.
+
     Raises:
-        ConfigError: a value out of range, or a trace that cannot be read.
+        ConfigError: a value out of range, a trace that cannot be read, or speeds for the real clock.
     """
+    if real:
+        unset = ClockSettings()
+        given = [key for key, value in values.items() if key != "timeout" and value != getattr(unset, key, value)]
+        if given:
+            raise ConfigError(f"clock: with real = true things take what they take; leave out {some(given)}, or real")
+        return RealClock(timeout=values.get("timeout", unset.timeout))
     trace = values.pop("trace", None)
     if trace is not None and values.get("use"):
-        raise ConfigError("clock: use and trace are two ways to say one thing; give one of them")
+        raise ConfigError(TWO_WAYS)
     if trace is not None:
         values["use"] = trace_of(trace)
     hints = _types(Clock)
@@ -86,6 +98,20 @@ def scheduled(method: Method, config: Config) -> Method:
                           f"parties do not meet at every batch")  # fmt: skip
     ticks = Clock() if config.clock is None else clock(**config.clock.model_dump(exclude_none=True))
     return Scheduled(split=method, schedule=made, clock=ticks, local=local)
+
+
+def carried(config: Config) -> Config:
+    """Return settings that can leave this machine: CPU use from a file stands in them as numbers.
+
+    Raises:
+        ConfigError: the trace cannot be read.
+    """
+    ticks = config.clock
+    if ticks is None or ticks.trace is None:
+        return config
+    if ticks.use:
+        raise ConfigError(TWO_WAYS)
+    return config.model_copy(update={"clock": ticks.model_copy(update={"trace": None, "use": trace_of(ticks.trace)})})
 
 
 def _types(of: Any) -> dict[str, Any]:

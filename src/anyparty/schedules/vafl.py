@@ -44,6 +44,7 @@ class VAFL(Together):
 
     title: ClassVar[str] = "VAFL"
     timed: ClassVar[bool] = False
+    fills: ClassVar[bool] = False
     at_once: ClassVar[bool] = True
     adapts: ClassVar[bool] = False
 
@@ -69,7 +70,7 @@ class Meetings:
             Diverged: the loss is not a number.
         """
         me, active = self.seat.me, self.seat.roster.active
-        whose = self._next(state)
+        whose = self.advance(state)
         first = batch.moment[1:2] == (0,)
         mine = self.split.encode(state, rows, batch) if whose == me or first else None
         await exchange.share(net, [active], mine)
@@ -93,7 +94,7 @@ class Meetings:
                 steps.step("encoder")
         return loss
 
-    def _next(self, state: State) -> str:
+    def advance(self, state: State) -> str:
         """Return who is ready next, and move the clock on to that."""
         blocks = self.seat.roster.blocks
         number = int(state.kept.get(ROUND, torch.zeros(())).item())

@@ -25,6 +25,11 @@ LEGEND = (
     "test rows, of all seeds that did not diverge. A rate with * is at an end of its grid."
 )
 
+CHOICE = (
+    "The choice of rates: mean training loss of the last epoch with seed 0, the lowest in bold, and in brackets the "
+    "time units to the target at latency {latency:g}."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -150,9 +155,7 @@ def markdown(suite: Suite, records: Records, found: Sequence[Cell], about: Mappi
         here = [cell for cell in found if cell.dataset == dataset]
         if here:
             lines += [f"## {dataset}", "", *_targets(suite, here), "", *_table(suite, here), ""]
-            lines += ["The choice of rates: mean training loss of the last epoch with seed 0, and in brackets the time "
-                      f"units to the target at latency {suite.search_latency:g}.", ""]  # fmt: skip
-            lines += [*_grid(suite, records, dataset), ""]
+            lines += [CHOICE.format(latency=suite.search_latency), "", *_grid(suite, records, dataset), ""]
     lines += [LEGEND.format(beside=suite.algorithms[suite.beside].title), ""]
     for said in suite.says:
         lines += [said, ""]

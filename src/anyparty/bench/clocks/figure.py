@@ -37,7 +37,8 @@ def plot(suite: Suite, records: Records, targets: Mapping[tuple[str, int], float
             target = targets.get((dataset, suite.cases[case].parties))
             if target is not None:
                 axis.axhline(100 * target, color="grey", linewidth=0.8, linestyle="--")
-            axis.set_xlim(0, np.median([end for end in ends if end]))
+            if any(ends):
+                axis.set_xlim(0, np.median([end for end in ends if end]))
             axis.set_title(f"{dataset}, {suite.cases[case].title}, latency {latency:g}", fontsize=8)
             axis.set_xlabel("time units", fontsize=8)
             axis.grid(alpha=0.3)

@@ -159,7 +159,7 @@ class Suite(base.Suite):
 
     def _grid(self, name: str, *, quick: bool) -> tuple[float, ...]:
         grid = self.algorithms[name].rates or self.rates
-        return grid[len(grid) // 2 - 1 : len(grid) // 2 + 1] if quick else grid
+        return grid[len(grid) // 2 :][:2] if quick else grid
 
     def _run(
         self, dataset: str, case: str, name: str, rate: float, seed: int, latency: float, *, quick: bool, device: str

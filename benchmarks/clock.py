@@ -1,0 +1,81 @@
+"""What a virtual clock costs a simulated step: python -m benchmarks.clock.
+
+A step is one party's in a round (of VAFL: a meeting): ask everybody's local iterations, say what the round takes, move
+the clock on.  Every party reckons for itself, so that a round of K parties has K of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+from anyparty import MLP
+from anyparty.methods.method import Seat, State
+from anyparty.methods.table import method
+from anyparty.schedules.clock import Clock
+from anyparty.schedules.rounds import Round
+from anyparty.schedules.snapshot import Copy
+from anyparty.schedules.table import SCHEDULES, schedule
+from anyparty.schedules.vafl import VAFL, Meetings
+from anyparty.terms import Party, Roster, Task
+from benchmarks.page import Page, quick_asked, target
+from benchmarks.timing import Contender, alternate, now, torch_threads
+
+COUNTS, SAMPLES, MOST_US = (4, 12, 64), 276, 50.0  # parties; a day of Google's cluster; the target
+
+
+def clock_of(names: list[str], *, trace: bool) -> Clock:
+    """Return a clock on which every party has a speed of its own."""
+    speeds = {name: 1 + 3 * k / len(names) for k, name in enumerate(names)}
+    use = {name: tuple(((k + r) % 10) / 20 for r in range(SAMPLES)) for k, name in enumerate(names)} if trace else {}
+    return Clock(iteration=speeds, latency=10.0, timeout=20.0, use=use)
+
+
+def stepping(name: str, parties: int, *, trace: bool) -> Callable[[int], None]:
+    """Return one step of the active party's clock, by its number."""
+    names = [f"party{k + 1}" for k in range(parties)]
+    roster = Roster((*(Party(name=each) for each in names), Party(name="server", columns=False, labels=True)), "server")
+    made, local = schedule(name)
+    seat = Seat(me="server", roster=roster, task=Task(kind="regression"), encoder=MLP())
+    split, clock, state = method("standard"), clock_of(names, trace=trace), State(seat)
+    if isinstance(made, VAFL):
+        meetings = Meetings(split=split, schedule=made, clock=clock, local=local, seat=seat)
+        return lambda _: meetings.advance(state)
+    rounds = Round(split=split, schedule=made, clock=clock, local=local, seat=seat, copy=Copy(split, seat))
+    return lambda number: rounds.spend(state, rounds.iterations(number), number, 0.0)
+
+
+def contender(step: Callable[[int], object]) -> Contender:
+    """Return what does so many steps."""
+
+    def run(steps: int) -> float:
+        began = now()
+        for number in range(steps):
+            step(number)
+        return now() - began
+
+    return run
+
+
+def main(*, quick: bool) -> None:
+    page = Page("clock", "What the virtual clock costs a simulated step", quick)
+    page.say((__doc__ or "").split("\n\n", 1)[1].replace("\n", " ") + "One thread, that thread's own time; medians, "
+             "quartiles in brackets.")  # fmt: skip
+    with torch_threads(1):
+        for trace in (False, True):
+            rows = []
+            for parties in COUNTS[:2] if quick else COUNTS:
+                times = alternate(
+                    {name: contender(stepping(name, parties, trace=trace)) for name in SCHEDULES},
+                    rounds=3 if quick else 15, turn_s=0.05 if quick else 0.3,
+                )  # fmt: skip
+                for name in SCHEDULES:
+                    spent = times.microseconds(name)
+                    rows.append([str(parties), name, str(spent), target(spent, MOST_US)])
+            heading = f"Speeds {'by a trace' if trace else 'constant'}: microseconds a step of one party"
+            page.table(heading, ("K", "schedule", "µs", "target"), rows)
+    page.write()
+
+
+if __name__ == "__main__":
+    main(quick=quick_asked(__doc__))

@@ -1,0 +1,46 @@
+"""A run under a schedule is drawn over its own time, and says when its trace was too short."""
+
+from dataclasses import replace
+
+import pytest
+
+from anyparty.report import figures, sections
+from anyparty.report.records import find
+
+
+def history(**clock):
+    """Three epochs, and where the clock stood after each."""
+    return [
+        {"stage": "train", "epoch": e, "loss": 1.0 / e, "seconds": 0.1, "validation": {"accuracy": e / 4},
+         **{key: value * e for key, value in clock.items()}}
+        for e in (1, 2, 3)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("clock", "label", "x"),
+    [({}, "epoch", [1, 2, 3]), ({"time": 40.0, "rounds": 2}, "time units", [40, 80, 120]),
+     ({"time_s": 0.5, "rounds": 2}, "seconds", [0.5, 1.0, 1.5])],
+)  # fmt: skip
+def test_along_what_curves_are_drawn(clock, label, x):
+    axes = figures.curves(history(**clock), 0).axes
+    assert [axis.get_xlabel() for axis in axes] == [label] * 2
+    assert [axis.lines[0].get_xdata().tolist() for axis in axes] == [x] * 2
+
+
+def test_a_trained_run_under_flex(work, call):
+    """From the command line, with its report."""
+    (work / "timed.toml").write_text(
+        (work / "credit.toml").read_text()
+        + '\n[schedule]\nname = "flex"\n[clock]\nlatency = 2.0\ntimeout = 8.0\nuse = { bank = [0.0, 0.5] }\n'
+    )
+    shown = call("train", "timed.toml", "--quiet", "--set", "train.epochs=2")
+    assert shown.exit_code == 0, shown.output
+    (run,) = find([next((work / "runs").glob("*/record.json")).parent])
+    (drawn,) = sections.training(run).drawn
+    assert drawn.figure.axes[0].get_xlabel() == "time units"
+    assert drawn.figure.axes[0].lines[0].get_xdata().tolist() == [10.0 * epoch["rounds"] for epoch in run.history]
+    anew = (run.history[-1]["rounds"] - 1) // 2
+    assert f"shorter than the run: it began anew {anew} times" in " ".join(sections.training(run).text)
+    unwrapped = replace(run, history=history(time=1.0))
+    assert "began anew" not in " ".join(sections.training(unwrapped).text)

@@ -1,0 +1,109 @@
+"""The real clock: iterations until a time-out in seconds has passed, here counted by a clock that the test winds."""
+
+import tomllib
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from anyparty.config import Config
+from anyparty.errors import ConfigError
+from anyparty.methods.table import method
+from anyparty.schedules.real import RealClock
+from anyparty.schedules.table import clock, scheduled
+from tests import worlds
+from tests.methods.checks import OwnEncoder
+from tests.schedules.over import ADAM, run, under, whole
+from tests.worlds import Table
+
+
+@dataclass
+class Wound:
+    """A clock that moves on by ``step`` whenever somebody looks at it."""
+
+    step: float = 1.0
+    at: float = field(default=0.0)
+
+    def __call__(self) -> float:
+        self.at += self.step
+        return self.at
+
+
+class TestTurns:
+    def test_as_many_as_end_within_the_timeout(self):
+        ticks = Wound(step=0.0)
+        made = []
+        for t in RealClock(timeout=7.0, now=ticks).turns():
+            ticks.at += 2.0
+            made.append(t)
+        assert made == [0, 1, 2]  # a fourth would end at 8
+
+    def test_at_least_one(self):
+        ticks = Wound(step=0.0)
+        for t in RealClock(timeout=1.0, now=ticks).turns():
+            ticks.at += 20.0
+            assert t == 0
+
+    @pytest.mark.parametrize("timeout", [0.0, -1.0, float("nan"), float("inf")])
+    def test_refuses(self, timeout):
+        with pytest.raises(ConfigError, match="timeout must be a positive number of seconds"):
+            RealClock(timeout=timeout)
+
+
+class TestRounds:
+    def test_every_party_iterates_until_its_own_timeout(self):
+        """One that looks at the clock takes a second: within 20 of them all three make several, P-BCD one."""
+        calls = {}
+        for name in ("flex", "p-bcd"):
+            made = under(name, clock=RealClock(timeout=20.0, now=Wound()))
+            weights, history, _ = run(made, whole(), encoder=OwnEncoder, batch_size=12, epochs=1)
+            calls[name] = [int(weights[f"{party}/encoder/calls"]) for party in "abc"]
+            assert "time" not in history[0]
+            assert (history[0]["time_s"] > 0, history[0]["rounds"]) == (True, 1)
+        assert calls["p-bcd"] == [1, 1, 1]
+        assert min(calls["flex"]) > 1
+
+    def test_seconds_add_up(self):
+        _, history, _ = run(under("flex", clock=RealClock(timeout=5.0, now=Wound())), whole(), batch_size=4, epochs=2)
+        assert [epoch["rounds"] for epoch in history] == [3, 6]
+        assert history[1]["time_s"] > history[0]["time_s"] > 3 * 5 / 2
+
+    def test_with_a_timeout_for_one_it_is_p_bcd(self):
+        runs = [run(under(name, clock=RealClock(timeout=0.5, now=Wound())), whole()) for name in ("flex", "p-bcd")]
+        assert worlds.same_bits(runs[0][0], runs[1][0])
+
+    def test_the_loss_falls_with_a_third_of_blocks_missing(self):
+        there = torch.rand(200, 4, generator=torch.Generator().manual_seed(1)) > 0.3
+        there[~there.any(1), 0] = True
+        made = under("flex", clock=RealClock(timeout=8.0, now=Wound()))
+        _, history, _ = run(made, worlds.world(K=4, observed=there, classes=2), epochs=6, batch_size=20, optimizer=ADAM)
+        assert history[-1]["loss"] < 0.9 * history[0]["loss"]
+
+    def test_adaptive_flex_begins_with_a_dummy_round(self):
+        """Nobody knows tau_k before the first round: its rate is 0, and the second's the optimizer's own."""
+        of, made = whole(), under("adaptive-flex", "standard", RealClock(timeout=20.0, now=Wound()))
+        states = worlds.begin(made, of)
+        before, rates = worlds.weights(states), []
+        for number in range(2):
+            at = Table()
+            worlds.step(made, of, states, of.places(), number=number, at=at)
+            rates.append([tensors["rate"].item() for _, _, tag, tensors in at.notes if tag == "rate"])
+            assert worlds.same_bits(before, worlds.weights(states)) is (number == 0)
+        assert rates == [[0.0, 0.0], [pytest.approx(worlds.SGD.lr)] * 2]
+
+
+class TestSettings:
+    def test_are_read(self):
+        assert clock(real=True, timeout=2.5) == RealClock(timeout=2.5)
+        config = Config.of({"schedule": {"name": "flex"}, "clock": {"real": True, "timeout": 3.0}})
+        again = Config.of(tomllib.loads(config.to_toml()))
+        assert scheduled(method("laser"), again).clock == RealClock(timeout=3.0)
+
+    def test_speeds_have_no_place_beside_it(self):
+        with pytest.raises(ConfigError, match=r"with real = true .* leave out 'latency', 'use'"):
+            clock(real=True, latency=2.0, use={"a": (0.5,)}, iteration=1.0)
+
+    @pytest.mark.parametrize("name", ["sync-min", "sync-max", "vafl"])
+    def test_schedules_that_must_know_speeds_beforehand(self, name):
+        with pytest.raises(ConfigError, match="asks for everybody's speed beforehand, which the real clock"):
+            under(name, clock=RealClock())
