@@ -85,7 +85,6 @@ class TestUnbiased:
             exact = Joint(made, of, states).laser_exact(list(range(5)), normalize=normalize).item()
             assert worlds.step(made, of, states, of.places()) == pytest.approx(exact, rel=1e-6)
 
-
     @pytest.mark.parametrize("normalize", [True, False])
     def test_one_head_for_all_is_the_papers_with_equal_heads(self, normalize):
         """g_1 = ... = g_K: sum_m sum_{S with m} 1/|S| loss = sum_S loss, in value and in every answer."""

@@ -39,9 +39,7 @@ def mechanism_of(text: str, named: Mapping[str, Mapping[str, Any]] | None = None
         return missing(text)
 
 
-def draw(
-    mechanism: str, seeds: Seeds, name: str, blocks: Sequence[NDArray[Any]], how: Missing | None = None
-) -> Drawn:
+def draw(mechanism: str, seeds: Seeds, name: str, blocks: Sequence[NDArray[Any]], how: Missing | None = None) -> Drawn:
     """Return who observes which row, by what ``mechanism`` names or by ``how``: the same for every method of a seed."""
     how = how or mechanism_of(mechanism)
     return how.draw(seeds, f"{name} {mechanism}", len(blocks[0]), len(blocks), blocks)
@@ -73,9 +71,7 @@ def tables(
     return made if at in made else made | {LABELS: pl.DataFrame([pl.Series("id", ids), label])}
 
 
-def federation(
-    frames: dict[str, pl.DataFrame], *, scale: bool, at: str = LABELS, task: str = "auto"
-) -> Federation:
+def federation(frames: dict[str, pl.DataFrame], *, scale: bool, at: str = LABELS, task: str = "auto") -> Federation:
     """Return the federation of these tables; the party that has the labels leads."""
     parties = {name: {"scale": scale} for name in frames}
     about = {"label": "label", "active": at, "task": task}

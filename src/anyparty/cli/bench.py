@@ -13,12 +13,12 @@ from anyparty.cli.guard import TO_MEND, say, sentences
 
 @sentences
 def bench(
-    suite: Annotated[str, typer.Argument(metavar="SUITE", help="laser-table1, laser-table3 or laser-fig2.")],
+    suite: Annotated[str, typer.Argument(metavar="SUITE", help="Such as laser-table1 or false-tables.")],
     dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Some of the suite's data sets.")] = None,
     method: Annotated[list[str] | None, typer.Option("--method", help="Some of the suite's methods.")] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds.")] = 5,
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Runs at once.")] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the epochs: shows that all works.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="A few epochs: shows that all works.")] = False,
     data_dir: Annotated[
         Path | None, typer.Option("--data-dir", envvar="ANYPARTY_DATA", help="Where data sets lie.")
     ] = None,
@@ -41,7 +41,7 @@ def bench(
         backend=backend, device=device, data_dir=data_dir, folder=folder, console=Console(stderr=True),
     )  # fmt: skip
     console.print(report.markdown, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"Records, table.md, table.csv and plots are in {report.folder}", markup=False, soft_wrap=True)
+    console.print(f"Records, tables and plots are in {report.folder}", markup=False, soft_wrap=True)
     for key, why in report.failed.items():
         say(f"{key} failed: {why}")
     if report.failed:
