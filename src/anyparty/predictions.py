@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from anyparty.errors import PredictionError
 from anyparty.terms import Task
 
 
@@ -94,6 +95,19 @@ class Predictions:
         columns["parties"] = pl.Series([names[p] for p in which.tolist()], dtype=pl.String)
         columns["reason"] = pl.Series([self.reasons.get(i) for i in range(len(self))], dtype=pl.String)
         return pl.DataFrame(columns)
+
+
+def refuse_without_labels(task: Task) -> None:
+    """Refuse to predict where no row had a label in training.
+
+    Raises:
+        PredictionError: the task has no outputs.
+    """
+    if not task.outputs:
+        raise PredictionError(
+            "no row had a label in training, so that the model has nothing to predict: give labels to some rows and "
+            "train again; what it knows of the columns is there for impute and log_likelihood"
+        )
 
 
 def most_probable(scores: Tensor) -> Tensor:

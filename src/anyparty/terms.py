@@ -9,6 +9,7 @@ Letters, everywhere
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -101,7 +102,11 @@ class Declared:
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a method can do, as data: shown to users, asked by the engine, never inferred from a method's name."""
+    """What a method can do, as data: shown to users, asked by the engine, never inferred from a method's name.
+
+    ``unlabelled``: it learns from rows without labels too.  ``without_labels``: it is of use where no row has any; then
+    the task has no outputs, stages that train on labels are passed over, and predictions are refused.
+    """
 
     title: str
     paper: str
@@ -111,6 +116,7 @@ class Capabilities:
     messages: tuple[Declared, ...]
     most_parties: int | None = None
     unlabelled: bool = False
+    without_labels: bool = False
 
 
 @dataclass(frozen=True)
@@ -141,3 +147,8 @@ class Channel(Protocol):
 
     async def close(self) -> None:
         """Say that nothing more will be sent."""
+
+
+def finite(tensor: Tensor) -> bool:
+    """Return whether all numbers are finite: by their sum, a tenth of the time, unless finite ones overflow in it."""
+    return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())

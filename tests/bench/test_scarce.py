@@ -102,17 +102,8 @@ def test_a_class_without_a_label_in_training_counts_as_wrong(monkeypatch):
                    X_test=X[::3], y_test=y[::3])  # fmt: skip
     monkeypatch.setattr(datasets, "load", lambda *_, **__: made)
     run = next(iter(tiny().runs(seeds=1, methods=["false-vfl-1"])))
-    labelled = np.flatnonzero(y < 2)[::3]
-    monkeypatch.setattr(
-        Rows, "draw_train", lambda self, mechanism: replace(self.draw_test_of_train(mechanism), labeled=mask), raising=False
-    )  # fmt: skip
-    mask = np.isin(np.arange(180), labelled)
-    draw = Rows._named
-    monkeypatch.setattr(
-        Rows, "draw_test_of_train",
-        lambda self, mechanism: draw(self, mechanism).draw(self.seeds, "t", 180, 3, self._values(self.train[0])),
-        raising=False,
-    )  # fmt: skip
+    labelled, drawn = np.isin(np.arange(180), np.flatnonzero(y < 2)[::3]), Rows.draw_train
+    monkeypatch.setattr(Rows, "draw_train", lambda self, mechanism: replace(drawn(self, mechanism), labeled=labelled))
     record = execute(run, None)
     scores = record["scores"]["MCAR 0"]
     assert scores["unseen"] == {"2": 20}
@@ -188,12 +179,13 @@ class TestThePapersOwnNumbers:
         assert fmean(found.values()) == pytest.approx(9.1, abs=0.05)
 
     def test_ratios_are_those_of_the_tables(self):
-        """Both are printed rounded, so that the last digit may differ by a few."""
+        """Both are printed rounded; those of the baselines' numbers with a star differ by more, up to seven points."""
         made = suites.load("false-table18")
         means = gaps.printed(made)
         for (dataset, method, test), ratio in ratios.printed(made).items():
             high, low = (means[dataset, method, missing, test] for missing in ("MCAR 5", "MCAR 2"))
-            assert ratio == pytest.approx(100 * high / low, abs=0.35)
+            own = made.datasets[dataset].methods[method].own
+            assert ratio == pytest.approx(100 * high / low, abs=0.2 if own else 7.0)
 
     def test_the_least_falls_are_counted_as_in_the_paper(self):
         made = suites.load("false-table18")

@@ -190,7 +190,7 @@ class Joint:
     def one_head(self, B: list[int], orders: Tensor | None, *, normalize: bool) -> Tensor:
         """Mean over rows of sum_{S in O_n} loss(g(mean_{k in S} f_k), y_n), the head being everybody's.
 
-        With ``orders`` [B, 1, K] estimated: one S of each size i, the first i of the row's order, weighted comb(|O_n|, i).
+        With ``orders`` [B, 1, K] estimated: one S of each size i, the first i of the row's order, times comb(|O_n|, i).
         """
         total = torch.zeros((), dtype=torch.float64)
         for b, n in enumerate(B):
@@ -224,6 +224,11 @@ class Joint:
             ]
             return self.plug(B, keep)
         assert isinstance(rule, Laser)
+        return self.laser(rule, batch)
+
+    def laser(self, rule: Laser, batch: Batch) -> Tensor:
+        """The loss of LASER-VFL, with however many heads."""
+        B = batch.rows.tolist()
         if rule.heads == "one":
             there, nobody = self.of.observed[batch.rows], torch.empty(0, dtype=torch.int64)
             drawn = None if rule.tasks == "all" else draw_order(there, nobody, batch.generator("tasks"))

@@ -81,7 +81,9 @@ def train(
     except KeyboardInterrupt:
         say(_how_to_go_on(config, changes or [], run, folder), "yellow")
         raise typer.Exit(STOPPED) from None
-    if resolved.train.test:
+    if not model.task.outputs:
+        console.print("\nNo row has a label: the model knows how columns come about, and predicts nothing.")
+    elif resolved.train.test:
         console.print("\nOn test rows, which training never saw:")
         console.print(model.evaluate().render())
     else:

@@ -37,10 +37,9 @@ from torch import Tensor, nn
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError
 from anyparty.methods.exchange import Gathered, predictions
-from anyparty.methods.false_vfl_exchange import Home, Turn, Weighed
+from anyparty.methods.false_vfl_exchange import Turn, Weighed
 from anyparty.methods.false_vfl_messages import MESSAGES
 from anyparty.methods.false_vfl_nets import (
-    LABEL_SIDE,
     feature_side,
     label_networks,
     label_side,
@@ -48,19 +47,20 @@ from anyparty.methods.false_vfl_nets import (
     mixture,
     trained,
 )
+from anyparty.methods.false_vfl_step import PRETRAIN, TRAIN, step
 from anyparty.methods.fusion import Answer
 from anyparty.methods.method import Batch, Seat, Stage, State
 from anyparty.nets.mlp import MLP, Factory, build
 from anyparty.nets.optimizer import Optimizer
-from anyparty.predictions import Predictions
+from anyparty.predictions import Predictions, refuse_without_labels
 from anyparty.seeds import Seeds
-from anyparty.terms import Capabilities, Channel, Expect
+from anyparty.terms import Capabilities, Channel
 
-PRETRAIN, TRAIN = "pretrain", "train"
 LEARNS = {
     PRETRAIN: ("encoder", "decoder", "indicator", "global_encoder", "global_decoder"),
     TRAIN: ("encoder", "global_encoder", "discriminator"),
 }
+ALL_LABELLED = "every row has a label: it has seen labelled rows alone"
 AT_ONCE = 2**22  # numbers of z in one message of prediction: 16 MiB
 
 
@@ -128,6 +128,7 @@ class FalseVFL(ABC):
             needs="any",
             messages=MESSAGES,
             unlabelled=True,
+            without_labels=True,
         )
 
     def begin(self, seat: Seat, seeds: Seeds) -> State:
@@ -146,7 +147,7 @@ class FalseVFL(ABC):
         for module in state.modules.values():
             module.to(seat.device)
         for stage in (PRETRAIN, TRAIN):
-            parameters = trained(state, self._learns(stage))
+            parameters = trained(state, self.learns(stage))
             if parameters:
                 state.optimizers[stage] = self._optimizer(seat, stage).build(parameters)
         return state
@@ -158,7 +159,7 @@ class FalseVFL(ABC):
             "decoder": build(decoder, self.embedding, 2 * seat.inputs, party=seat.me),
         }
 
-    def _learns(self, stage: str) -> tuple[str, ...]:
+    def learns(self, stage: str) -> tuple[str, ...]:
         """Return the networks that a stage trains."""
         return LEARNS[stage] if stage == PRETRAIN or self.train_encoders else ("discriminator",)
 
@@ -186,65 +187,13 @@ class FalseVFL(ABC):
             return at.labeled & anybodys(at)
 
         first = Stage(
-            name=PRETRAIN, step=partial(self._step, PRETRAIN), rows=anybodys, validates=False,
+            name=PRETRAIN, step=partial(step, self, PRETRAIN), rows=anybodys, validates=False,
             epochs=self.pretrain_epochs, batch_size=self.pretrain_batch_size,
             optimizer=self._optimizer(seat, PRETRAIN),
+            remark=lambda at: "" if (anybodys(at) & ~labelled(at)).any() else ALL_LABELLED,
         )  # fmt: skip
-        return first, Stage(name=TRAIN, step=partial(self._step, TRAIN), rows=labelled)
-
-    async def _step(self, stage: str, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Play a party's part in one batch of a stage.
-
-        Raises:
-            Diverged: something is no longer a number.
-        """
-        learns, loss = self._learns(stage), None
-        back: dict[str, Tensor] = {}
-        turn = replace(
-            self.turn(net, state, rows, batch, state.seat.roster.blocks, L=self.samples),
-            follows="encoder" in learns, common=False,
-        )  # fmt: skip
-        for name, module in state.modules.items():
-            module.train(name in learns)
-        if stage in state.optimizers:
-            state.optimizers[stage].zero_grad()
-        home = turn.encode(feature_side(state, self.floor)) if "encoder" in state.modules else None
-        if state.seat.me == state.seat.roster.active:
-            loss, back = await self._lead(stage, turn, state, home)
-        elif home is not None:
-            await turn.answer(home)
-            if turn.follows:
-                back = await net.recv(state.seat.roster.active, "gradient", self._comes_back(stage, turn, home))
-        if home is not None and turn.follows:
-            home.backward(back, trained(state, set(learns) - set(LABEL_SIDE)))
-        if stage in state.optimizers:
-            state.optimizers[stage].step()
-        return loss
-
-    def _comes_back(self, stage: str, turn: Turn, home: Home) -> dict[str, Expect]:
-        expect = {"g": Expect(tuple(home.views.shape))}
-        return expect | {"log_p": Expect((turn.L, turn.answers_for(home)))} if stage == PRETRAIN else expect
-
-    async def _lead(
-        self, stage: str, turn: Turn, state: State, home: Home | None
-    ) -> tuple[float, dict[str, Tensor]]:  # fmt: skip
-        """Weigh samples, take the loss and its gradients, give the parties theirs; return it, and one's own."""
-        side, seat = label_side(state, self.floor), state.seat
-        weighed = await turn.weigh(side, home, learns=True)
-        labels = turn.labels() if stage == TRAIN else None
-        loss = side.loss(weighed.log_w, weighed.draws.z, weighed.there.observed.any(dim=1), labels)
-        turn.finite(loss, "the loss is")
-        mine = trained(state, set(self._learns(stage)) & set(LABEL_SIDE))
-        torch.autograd.backward(loss, inputs=[*([weighed.views, weighed.log_p] if turn.follows else []), *mine])
-        if not turn.follows:
-            return loss.item(), {}
-        assert weighed.views.grad is not None
-        turn.finite(weighed.views.grad, "the gradients are")
-        backs = weighed.backs(turn, likelihoods=stage == PRETRAIN)
-        for name, back in backs.items():
-            if name != seat.me:
-                await turn.net.send(name, "gradient", back)
-        return loss.item(), backs.get(seat.me, {})
+        nothing = seat.task is not None and not seat.task.outputs
+        return first, Stage(name=TRAIN, step=partial(step, self, TRAIN), rows=labelled, optional=nothing)
 
     # Prediction
 
@@ -267,7 +216,13 @@ class FalseVFL(ABC):
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:
-        """Play a party's part in predicting a batch by self-normalised importance sampling (section 3.3.4)."""
+        """Play a party's part in predicting a batch by self-normalised importance sampling (section 3.3.4).
+
+        Raises:
+            PredictionError: no row had a label in training.
+        """
+        if state.seat.task is not None:
+            refuse_without_labels(state.seat.task)
         parts, scores = [], []
         for chunk in self.chunks(batch.rows):
             weighed = await self.weighed(net, state, rows, replace(batch, rows=chunk), asked)

@@ -28,7 +28,7 @@ from anyparty.errors import ConfigError, Diverged, PartyLost
 from anyparty.methods.exchange import Gathered, Wanted, gather, moment
 from anyparty.methods.false_vfl_nets import Draws, FeatureSide, LabelSide
 from anyparty.methods.method import Batch, Seat
-from anyparty.terms import Channel, Expect
+from anyparty.terms import Channel, Expect, finite
 
 FALLEN, MANY = 1.1, 0.5  # a deviation counts as fallen below 1.1 floors; said when more than half are
 
@@ -213,7 +213,7 @@ class Turn:
         Raises:
             Diverged: it holds others.
         """
-        if not torch.isfinite(tensor.detach()).all():
+        if not finite(tensor.detach()):
             raise Diverged(f"{what} no longer numbers at {moment(self.batch)}: lower the learning rate, or look for "
                            f"extreme values in the parties' columns")  # fmt: skip
 

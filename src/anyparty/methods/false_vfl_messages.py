@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from anyparty.methods.fusion import embedding
 from anyparty.terms import Declared
 
-EMBEDDING = Declared(
-    tag="embedding", frm="block", to="active",
-    holds="mean and variance of z as party k's block has them, [B_k, 2 D], of those rows of the batch that it has",
-    learns="the active party sees an embedding of every row it trains or predicts on: no raw feature, but whatever of "
-           "it the embedding keeps",
-)  # fmt: skip
+EMBEDDING = embedding(
+    "active", "mean and variance of z as party k's block has them, [B_k, 2 D], of those rows of the batch that it has"
+)
 LIKELIHOOD = Declared(
     tag="likelihood", frm="block", to="active",
     holds="log p(x_k | z_l), [L, B_k], and in training its slope by z_l, [L, B_k, D]; under MNAR with the log-"

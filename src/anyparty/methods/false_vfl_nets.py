@@ -99,7 +99,8 @@ class LabelSide:
     Attributes:
         encoder: q_phi_0(h | z), [..., D] -> [..., 2 T].
         decoder: p_theta_0(z | h), [..., T] -> [..., 2 D].
-        discriminator: p_psi(y | z), [..., D] -> logits [..., C], or mean and deviation [..., 2] of a number.
+        discriminator: p_psi(y | z), [..., D] -> logits [..., C], or mean and deviation [..., 2] of a number; ``None``
+            where no row had a label.
         task: what is predicted.
         floor: what no deviation falls below.
 
@@ -107,7 +108,7 @@ class LabelSide:
 
     encoder: nn.Module
     decoder: nn.Module
-    discriminator: nn.Module
+    discriminator: nn.Module | None
     task: Task
     floor: float
 
@@ -124,6 +125,7 @@ class LabelSide:
 
     def log_label(self, z: Tensor, y: Tensor) -> Tensor:
         """Return log p(y | z_l): [L, B, D], [B] -> [L, B]."""
+        assert self.discriminator is not None
         out: Tensor = self.discriminator(z)
         if self.task.kind == "regression":
             return Gaussian.of(out, self.floor).log_prob(y.unsqueeze(-1))
@@ -131,6 +133,7 @@ class LabelSide:
 
     def answers(self, z: Tensor) -> Tensor:
         """Return class probabilities, or the number in the label's own units: [L, B, D] -> [L, B, C]."""
+        assert self.discriminator is not None
         out: Tensor = self.discriminator(z)
         if self.task.kind == "regression":
             return out[..., :1] * self.task.scale + self.task.mean
@@ -171,7 +174,9 @@ def feature_side(state: State, floor: float) -> FeatureSide:
 def label_side(state: State, floor: float) -> LabelSide:
     """Return the active party's networks, as they work together."""
     assert state.seat.task is not None
-    encoder, decoder, discriminator = (state.modules[name] for name in LABEL_SIDE)
+    encoder, decoder, discriminator = (state.modules.get(name) for name in LABEL_SIDE)
+    assert encoder is not None
+    assert decoder is not None
     return LabelSide(encoder=encoder, decoder=decoder, discriminator=discriminator, task=state.seat.task, floor=floor)
 
 
@@ -193,7 +198,8 @@ def mirrored(encoder: Factory, hidden: tuple[int, ...] | None, otherwise: tuple[
 def label_networks(
     task: Task, D: int, T: int, hidden: tuple[int, ...], head_hidden: tuple[int, ...]
 ) -> dict[str, nn.Module]:
-    """Return the active party's networks: global encoder, global decoder, discriminator."""
-    outputs = task.outputs if task.kind == "classification" else 2
-    made = (MLP(hidden=hidden)(D, 2 * T), MLP(hidden=hidden)(T, 2 * D), MLP(hidden=head_hidden)(D, outputs))
-    return dict(zip(LABEL_SIDE, made, strict=True))
+    """Return the active party's networks: global encoder, global decoder, and a discriminator if there are labels."""
+    made = [MLP(hidden=hidden)(D, 2 * T), MLP(hidden=hidden)(T, 2 * D)]
+    if task.outputs:
+        made.append(MLP(hidden=head_hidden)(D, task.outputs if task.kind == "classification" else 2))
+    return dict(zip(LABEL_SIDE, made, strict=False))

@@ -74,7 +74,9 @@ class FedHSSL:
         guide: how much the cross-party encoder guides the local one.
         pretrain_epochs: epochs of stage "pretrain"; without, as many as of "train".
         pretrain_batch_size: rows of a batch in it; without, as many as in "train".
-        pretrain_lr, pretrain_optimizer, pretrain_weight_decay: of its optimizer, as in ``simsiam``.
+        pretrain_lr: learning rate of its optimizer, which falls as a cosine.
+        pretrain_optimizer: "sgd" with momentum 0.9, or "adam".
+        pretrain_weight_decay: of that optimizer.
         corrupt: the share of a row's numbers that a view takes from other rows.
 
     """

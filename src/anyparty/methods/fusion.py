@@ -9,7 +9,7 @@ Symbols   h[n, k] = f_k(x_k^n)   embeddings as a host sees them, zero where not 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -19,12 +19,16 @@ from anyparty.nets.objective import losses
 from anyparty.nets.stacked import Heads
 from anyparty.terms import Capabilities, Declared, Roster, Task
 
-EMBEDDING = Declared(
-    tag="embedding", frm="block", to="host",
-    holds="h_k = f_k(x_k) of those rows of the batch that party k has, [B_k, H]",
-    learns="the host sees an embedding of every row it trains or predicts on: no raw feature, but whatever of it the "
-           "embedding keeps",
-)  # fmt: skip
+
+def embedding(to: Literal["host", "active"], holds: str) -> Declared:
+    """Return the declaration of what a party sends of its rows first, in this family and in others."""
+    who = "the host" if to == "host" else "the active party"
+    learns = (f"{who} sees an embedding of every row it trains or predicts on: no raw feature, but whatever of it the "
+              f"embedding keeps")  # fmt: skip
+    return Declared(tag="embedding", frm="block", to=to, holds=holds, learns=learns)
+
+
+EMBEDDING = embedding("host", "h_k = f_k(x_k) of those rows of the batch that party k has, [B_k, H]")
 GRADIENT = Declared(
     tag="gradient", frm="host", to="block",
     holds="the derivative of the loss by h_k, [B_k, H]",

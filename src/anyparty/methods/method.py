@@ -129,6 +129,8 @@ class Stage:
         loss: each party trains for itself and nothing crosses: its own loss on validation rows, ``None`` if it holds
             none of them, by which it keeps weights and stops; no answers are scored.
         with_validation: whether it works on validation rows too, as a stage does that learns nothing from labels.
+        optional: at the active party, whether it is passed over where there are none of its rows.
+        remark: at the active party, what is worth saying of its rows when it ends.
         record: what the active party's record of an epoch says besides, such as the time on a schedule's clock.
 
     """
@@ -143,6 +145,8 @@ class Stage:
     parties: Literal["all", "active"] = "all"
     loss: Loss | None = None
     with_validation: bool = False
+    optional: bool = False
+    remark: Callable[[Rows], str] | None = None
     record: Callable[[State], Mapping[str, float]] | None = None
 
 

@@ -68,8 +68,10 @@ class SimSiam:
             if value is not None and value < 1:
                 raise ConfigError(f"method: {name} must be at least 1, got {value}")
         if self.pretrain_optimizer not in {"sgd", "adam"} or not 0 <= self.pretrain_weight_decay < math.inf:
-            raise ConfigError(f"method: pretrain_optimizer {self.pretrain_optimizer!r} must be 'sgd' or 'adam', "
-                              f"pretrain_weight_decay {self.pretrain_weight_decay} a number and not negative")  # fmt: skip
+            raise ConfigError(
+                f"method: pretrain_optimizer {self.pretrain_optimizer!r} must be 'sgd' or 'adam', "
+                f"pretrain_weight_decay {self.pretrain_weight_decay} a number and not negative"
+            )
         if not 0 < self.pretrain_lr < math.inf or not 0 <= self.corrupt < 1:
             raise ConfigError(f"method: pretrain_lr {self.pretrain_lr} must be a number above 0, "
                               f"corrupt {self.corrupt} lie in [0, 1)")  # fmt: skip

@@ -30,7 +30,7 @@ from anyparty.nets.objective import answers
 from anyparty.nets.stacked import Heads, ModuleHeads, StackedMLP
 from anyparty.predictions import Predictions
 from anyparty.seeds import Seeds
-from anyparty.terms import Capabilities, Channel, Roster, Task
+from anyparty.terms import Capabilities, Channel, Roster, Task, finite
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +197,7 @@ class Split:
         """
         with self._drawing(state.seat, batch, "encoder draws"):
             mine = self._encode(state, rows, batch)
-        if mine and not math.isfinite(mine[1].detach().sum()) and not torch.isfinite(mine[1]).all():
+        if mine and not finite(mine[1].detach()):
             raise Diverged(f"party {state.seat.me!r}: its embeddings are no longer numbers at {moment(batch)}: lower "
                            f"its learning rate, or look for extreme values in its columns")  # fmt: skip
         return mine

@@ -21,7 +21,7 @@ from anyparty.blocks.blocks import Rows
 from anyparty.errors import ModelError, PredictionError, nearest
 from anyparty.methods.method import Method, Seat
 from anyparty.nets.mlp import Factory
-from anyparty.predictions import Predictions
+from anyparty.predictions import Predictions, refuse_without_labels
 from anyparty.run.files import About, Member, load_member, save_member
 from anyparty.run.predict import predict_rows
 from anyparty.run.rows import assemble
@@ -85,6 +85,7 @@ class Model:
             TableError: a table lacks a column that the model was trained on.
 
         """
+        refuse_without_labels(self.task)
         rows, alignment, asked = self.aligned(tables, parties)
         return self._answer(rows, alignment, torch.arange(alignment.n), asked, ledger)
 
@@ -114,6 +115,7 @@ class Model:
             PredictionError: there are no such rows or tables.
             TableError: a class that training never saw, if it is refused.
         """
+        refuse_without_labels(self.task)
         strange: tuple[str, ...] = ()
         if tables is None:
             if self.held_out is None:

@@ -36,7 +36,7 @@ from anyparty.seeds import Seeds
 from anyparty.tables.labels import encode, infer_task
 from anyparty.tables.prepare import Prepare
 from anyparty.tables.table import Table
-from anyparty.terms import Channel, Roster, Task
+from anyparty.terms import Capabilities, Channel, Roster, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +117,7 @@ async def take_part(
     """
     settings, known, table = config.train, house.known, house.table
     leads = house.name == roster.active
-    setup = await share_setup(net, roster, _setup(house, config) if leads else None)
+    setup = await share_setup(net, roster, _setup(house, config, method.can) if leads else None)
     use, task, observed = setup
 
     async def welcome(net: Channel, name: str) -> None:
@@ -154,14 +154,14 @@ async def take_part(
 Setup = tuple[NDArray[np.int8], Task | None, Tensor | None]
 
 
-def _setup(house: House, config: Config) -> Setup:
+def _setup(house: House, config: Config, can: Capabilities) -> Setup:
     """Split the rows and read the task from the labels of training rows, at the active party."""
     known = house.known
     assert house.table.label is not None
     assert known.observed is not None
     usable = labeled_rows(house.table, known.position) & known.observed.any(dim=1).numpy()
     use = split(usable, config.train.validation, config.train.test, Seeds(config.train.seed))
-    task = task_of(house.table, known.position, use, config.federation.task)
+    task = task_of(house.table, known.position, use, config.federation.task, without=can.without_labels)
     if config.train.balance and task.kind == "classification":
         task = replace(task, weights=balanced(house.table, known.position, use, task))
     return use, task, known.observed
@@ -174,15 +174,17 @@ def labeled_rows(table: Table, position: NDArray[np.int64]) -> NDArray[np.bool_]
     return np.where(position >= 0, known[position], False)
 
 
-def task_of(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], kind: str) -> Task:
-    """Return what is predicted, from the labels of the active party's training rows.
+def task_of(
+    table: Table, position: NDArray[np.int64], use: NDArray[np.int8], kind: str, *, without: bool = False
+) -> Task:
+    """Return what is predicted, from the labels of the active party's training rows; nothing ``without`` any.
 
     Raises:
         TableError: no labels, or a single class.
     """
     assert table.label is not None
     rows = position[(position >= 0) & (use == TRAIN)]
-    return infer_task(table.label, party=table.party, kind=kind, train_rows=rows)  # type: ignore[arg-type]
+    return infer_task(table.label, party=table.party, kind=kind, train_rows=rows, without=without)  # type: ignore[arg-type]
 
 
 def balanced(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task) -> tuple[float, ...]:

@@ -70,6 +70,8 @@ async def _stage(part: Part, stage: Stage, net: Channel, state: State, progress:
     plan = _plan(part, stage) if part.leads else None
     if plan is None or stage.parties == "all":
         plan = await agree.share_plan(net, part.seat.roster, plan)
+    if not len(plan["train"]):
+        return {}
     if stage.epochs == 0:
         await _exchange(part, stage, net, state, progress, plan)
     else:
@@ -104,7 +106,9 @@ async def _repeat(
     if best and part.settings.keep == "best":
         for name, kept in best.items():
             load_module(state.modules[name], kept, "the best epoch")
-    part.watch.on_stage_end(stage.name, "no better for a while" if stop else "all epochs done")
+    reason = "no better for a while" if stop else "all epochs done"
+    remark = stage.remark(part.rows) if part.leads and stage.remark else ""
+    part.watch.on_stage_end(stage.name, f"{reason}; {remark}" if remark else reason)
 
 
 async def _judged(
@@ -156,7 +160,7 @@ def _plan(part: Part, stage: Stage) -> dict[str, Tensor]:
     if stage.with_validation:
         training = training.index_fill(0, part.validation.to(training.device), True)
     train = (stage.rows(rows) & training).nonzero().squeeze(1)
-    if not len(train):
+    if not len(train) and not stage.optional:
         raise AlignmentError(
             f"{part.method.can.title} trains on {part.method.can.trains_on}, and there is none among "
             f"{int(part.training.sum())} training rows; see the overlap table, or choose another method"

@@ -21,7 +21,9 @@ AskedKind: TypeAlias = Literal["auto", "classification", "regression"]
 MANY_CLASSES = 20  # whole numbers with more different values than this are a quantity
 
 
-def infer_task(label: pl.Series, *, party: str, kind: AskedKind = "auto", train_rows: Rows | None = None) -> Task:
+def infer_task(
+    label: pl.Series, *, party: str, kind: AskedKind = "auto", train_rows: Rows | None = None, without: bool = False
+) -> Task:
     """Return what the labels ask for.
 
     Under "auto", text, truth values and whole numbers with at most 20 different values are classes (whole floats too:
@@ -39,6 +41,7 @@ def infer_task(label: pl.Series, *, party: str, kind: AskedKind = "auto", train_
         party: who holds it, for sentences.
         kind: what the user asked for.
         train_rows: which rows are for training; all if ``None``.
+        without: whether a column without a single label will do: the task has no classes then.
 
     Raises:
         TableError: no labels, or one value only, among the training rows; a regression label that is not a number;
@@ -46,6 +49,8 @@ def infer_task(label: pl.Series, *, party: str, kind: AskedKind = "auto", train_
     """
     where = f"party {party!r}, label column {label.name!r}"
     rows = np.arange(len(label)) if train_rows is None else train_rows
+    if without and cells.as_level(label).null_count() == len(label):
+        return Task(kind="classification")
     if cells.as_level(label[rows]).null_count() == len(rows):
         raise TableError(f"{where}: no row for training has a label; at least two with different labels are needed")
     if kind == "regression" or (kind == "auto" and not _are_classes(label, where)):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from anyparty.errors import MessageError
-from anyparty.terms import Channel, Declared, Expect, Role, Roster, Tensors
+from anyparty.terms import Channel, Declared, Expect, Role, Roster, Tensors, finite
 
 
 def roles(roster: Roster, party: str) -> set[Role]:
@@ -86,8 +84,3 @@ def check(tensors: Tensors, expect: Mapping[str, Expect], what: str) -> None:
 def fits(got: Sequence[int], want: Sequence[int]) -> bool:
     """Return whether a shape is the wanted one, where -1 stands for any length."""
     return len(got) == len(want) and all(w in (-1, g) for g, w in zip(got, want, strict=True))
-
-
-def finite(tensor: Tensor) -> bool:
-    """Return whether all numbers are finite: by their sum, a tenth of the time, unless finite ones overflow in it."""
-    return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())
