@@ -1,6 +1,7 @@
 """Rooms import only upwards; importing anyparty, or asking for help, is quick."""
 
 import ast
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -72,3 +73,37 @@ def test_a_quick_start_imports_no_torch(what: str) -> None:
 def test_every_public_name_is_there() -> None:
     for name in anyparty.__all__:
         assert getattr(anyparty, name) is not None
+
+
+EXTRAS = ("nvflare", "psutil", "nacl", "fastapi", "uvicorn", "prometheus_client", "pandas", "pyarrow", "distributed",
+          "dask", "mlflow", "tensorboard")  # fmt: skip
+
+
+def test_the_core_does_without_extras() -> None:
+    """As if none of them were installed: training's, the report's and the doctor's modules are imported, one looks."""
+    code = (
+        f"import sys\nfor name in {EXTRAS}: sys.modules[name] = None\n"
+        "from anyparty import Federation, Model\nimport anyparty.report.page, anyparty.cli\n"
+        "from anyparty.doctor import examine\nprint(*examine(), sep='\\n')"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
+    assert shown.returncode == 0, shown.stderr
+    assert "fine: versions: anyparty" in shown.stdout
+
+
+def own_work_s(*words: str) -> float:
+    """The least time that a program of these words works, in seconds of one processor, of three runs."""
+    times = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *words], capture_output=True, check=True)  # noqa: S603
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(times)
+
+
+@pytest.mark.slow
+def test_help_is_quick() -> None:
+    """Against the bare import of what makes a command line, in the same minute; by the process's own work."""
+    assert own_work_s("-m", "anyparty", "--help") - own_work_s("-c", "import typer") < 0.3
+    assert own_work_s("-c", "import anyparty") < 1.0

@@ -99,3 +99,9 @@ def test_one_kit_alone(shop):
     whats = {each.what for each in doctor.examine(shop)}
     assert {"shop: certificate", "shop: settings", "shop: server", "versions"} <= whats
     assert not any("bank" in what for what in whats)
+
+
+def test_kits_without_flare(home, monkeypatch):
+    monkeypatch.setattr(doctor, "find_spec", lambda _: None)
+    found = [each for each in doctor.examine(home / "ours") if each.what == "kits"]
+    assert [(each.level, each.do) for each in found] == [("mend", 'pip install "anyparty[flare]"')]

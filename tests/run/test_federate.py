@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from anyparty import config as settings
+from anyparty.doctor import kit as looks
 from anyparty.errors import ConfigError, RunError
 from anyparty.run import federate
 from anyparty.run.house import train_at_home
 from anyparty.wire import inproc
 from tests.run.test_house import NAMES, weights, world
+from tests.run.test_trackers import Hears
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
@@ -63,16 +65,23 @@ def test_a_trace_travels_as_numbers(tmp_path, monkeypatch):
 @pytest.mark.net
 def test_the_weights_equal_those_of_one_process_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    path, house = written(tmp_path), tmp_path / "house"
+    path, house, hears = written(tmp_path), tmp_path / "house", Hears()
     federate.init(path, house, port=free_port())
     try:
         flare.start(house)
-        ended = federate.train(house, path)
+        ended = federate.train(house, path, watch=hears)
+        clocks = list(looks.clocks((house / "kits" / "bank").resolve()))
     finally:
         flare.stop(house)
     assert ended.status == "FINISHED:COMPLETED"
     assert {name: outcome["error"] for name, outcome in ended.outcomes.items()} == dict.fromkeys(NAMES, "")
     assert not flare.processes(house)
+    assert [each[:2] for each in hears.said if each[0] in {"begin", "epoch"}] == [
+        ("begin", 3), ("epoch", 1), ("epoch", 2), ("epoch", 3),
+    ]  # fmt: skip
+    assert hears.said[-1] == ("end", "done", ended.outcomes["bank"]["result"]["evaluation"], "")
+    assert sorted(each.what for each in clocks) == ["bank: clock of clinic", "bank: clock of shop"]
+    assert {each.level for each in clocks} == {"fine"}
 
     apart = {name: Site.read((house / "kits" / name).resolve()) for name in NAMES}
     together = {}

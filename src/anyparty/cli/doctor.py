@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from anyparty.cli.guard import TO_MEND, sentences
@@ -26,6 +25,8 @@ def doctor(
 
     In Python: anyparty.doctor.examine("PLACE").
     """
+    from rich.table import Table
+
     from anyparty.doctor import examine
 
     findings = examine(place)

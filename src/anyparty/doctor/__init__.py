@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from anyparty.doctor import kit, machine
 from anyparty.doctor.finding import Finding
 from anyparty.errors import ConfigError
+from anyparty.wire.flare.site import FILE
 
 __all__ = ["Finding", "examine"]
 
@@ -38,7 +40,9 @@ def examine(place: Path | str | None = None) -> list[Finding]:
         machine.versions, machine.extras, machine.torch_here, partial(machine.disk, folder or Path()),
         machine.data_sets, *([partial(machine.ports, machine.PORTS)] if folder is None else []),
     ]  # fmt: skip
-    looks += [partial(look, each) for each in _kits(folder) for look in kit.LOOKS]
+    if kits := _kits(folder):
+        there = find_spec("nvflare") is not None
+        looks += [partial(look, each) for each in kits for look in kit.LOOKS] if there else [kit.unseen]
     return [finding for look in looks for finding in look()]
 
 
@@ -48,7 +52,7 @@ def _kits(folder: Path | None) -> list[Path]:
         return []
     if (folder / "startup").is_dir():
         return [folder.resolve()]
-    found = sorted(each.resolve() for each in folder.glob("kits/*") if (each / "local" / kit.FILE).is_file())
+    found = sorted(each.resolve() for each in folder.glob("kits/*") if (each / "local" / FILE).is_file())
     if not found:
         raise ConfigError(
             f"{folder} is neither a federation's folder, made by 'anyparty federate init', nor a party's kit"

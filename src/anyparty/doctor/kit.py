@@ -111,4 +111,9 @@ def clocks(kit: Path) -> Iterator[Finding]:
             yield Finding(what=what, level="fine", said=said)
 
 
+def unseen() -> Iterator[Finding]:
+    """Say that kits cannot be looked at: what reads certificates comes with FLARE."""
+    yield Finding(what="kits", level="mend", said="NVIDIA FLARE is not installed", do='pip install "anyparty[flare]"')
+
+
 LOOKS = (settings, certificate, line, clocks)

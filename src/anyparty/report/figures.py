@@ -105,7 +105,7 @@ def curves(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figure:
             axis.plot(x, values, color=colour, marker=marker, markersize=3)
             axis.set_title(title)
             axis.set_xlabel(label)
-            axis.xaxis.set_major_locator(MaxNLocator(5, integer=label == "epoch"))
+            axis.xaxis.set_major_locator(MaxNLocator(4, integer=label == "epoch"))
             axis.yaxis.set_major_locator(MaxNLocator(5))
             lines(axis, "y")
             axis.spines["left"].set_visible(False)

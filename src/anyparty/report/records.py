@@ -14,7 +14,8 @@ from typing import Any
 
 from anyparty.errors import ConfigError, ModelError, some
 from anyparty.run.files import read_json
-from anyparty.run.journal import FILE, FORMAT
+from anyparty.run.journal import FILE
+from anyparty.run.record import FORMAT
 from anyparty.wire.flare.site import Site
 from anyparty.wire.ledger import Ledger
 

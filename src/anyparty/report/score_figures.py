@@ -27,7 +27,7 @@ def sets(scored: Sequence[Scored], names: Sequence[str], metric: str, nobody: fl
     """Draw the metric of every set of parties, with intervals, beside its members."""
     P = len(scored)
     with styled():
-        figure = Figure(figsize=(WIDTH, 0.9 + 0.19 * P))
+        figure = Figure(figsize=(WIDTH, 1.05 + 0.19 * P))
         dots, values = figure.subplots(1, 2, width_ratios=[max(0.8, 0.26 * len(names)), 4.0], sharey=True)
         for row, each in enumerate(scored):
             colours = [ACCENT if name in each.parties else FAINT for name in names]
@@ -40,19 +40,18 @@ def sets(scored: Sequence[Scored], names: Sequence[str], metric: str, nobody: fl
         for spine in dots.spines.values():
             spine.set_visible(False)
         _intervals(values, [each.score for each in scored])
-        _nobody(values, nobody)
-        values.set_ylim(P - 0.4, -0.6)
+        _nobody(values, nobody, P)
+        values.set_ylim(P + 0.4, -0.6)
         values.set_xlabel(f"{metric} on test rows")
         figure.subplots_adjust(wspace=0.03)
     return figure
 
 
-def _nobody(axis: Axes, value: float) -> None:
-    """Mark what needs nobody, if it is a number."""
+def _nobody(axis: Axes, value: float, row: int) -> None:
+    """Mark what needs nobody, if it is a number, with its name in a row of its own: the parties' are above."""
     if isfinite(value):
         axis.axvline(value, zorder=0, **DASHED)
-        where = axis.get_xaxis_transform()
-        axis.annotate("nobody", (value, 1.0), xycoords=where, xytext=(0, 2), ha="center", **SMALL)
+        axis.annotate("nobody", (value, row), xytext=(4, 0), ha="left", va="center", **SMALL)
 
 
 def _intervals(axis: Axes, shares: Sequence[Share], *, labels: bool = True) -> None:

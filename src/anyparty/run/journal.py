@@ -25,11 +25,10 @@ from typing import Any
 from anyparty.errors import ModelError
 from anyparty.run.checkpoint import Progress
 from anyparty.run.files import read_json, write_json
-from anyparty.run.record import versions
+from anyparty.run.record import FORMAT, versions
 from anyparty.run.watch import ended, said
 from anyparty.wire.ledger import Ledger
 
-FORMAT = 1
 FILE = "record.json"
 
 

@@ -34,6 +34,7 @@ from anyparty.wire.ledger import Ledger
 if TYPE_CHECKING:
     from anyparty.run.federation import Federation
 
+FORMAT = 1
 MAY_DIFFER = {
     "run.folder", "train.device", "train.checkpoint_every", "track.tensorboard", "track.mlflow", "track.experiment",
 }  # fmt: skip
@@ -75,6 +76,7 @@ class Record(Watch):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.toml").write_text(config.to_toml(), encoding="utf-8")
         began = {
+            "format": FORMAT,
             "status": "running",
             "error": "",
             "began": datetime.now(UTC).isoformat(timespec="seconds"),

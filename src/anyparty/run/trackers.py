@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from anyparty.config import Config
 from anyparty.errors import ConfigError, ModelError
@@ -73,7 +73,7 @@ def forgiven(tell: Callable[Concatenate[T, P], None]) -> Callable[Concatenate[T,
             self.failed = True
             warnings.warn(f"{type(self).__name__} failed and is told no more: {error}", UserWarning, stacklevel=2)
 
-    return told
+    return cast("Callable[Concatenate[T, P], None]", told)
 
 
 def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

@@ -1,4 +1,4 @@
-"""A suite's plot: the metric against missingness at test, with error bars; where K varies, it and the time against K."""
+"""A suite's plot: the metric against missingness at test, with error bars; where K varies, it and time against K."""
 
 from __future__ import annotations
 
