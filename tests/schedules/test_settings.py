@@ -1,6 +1,7 @@
 """Schedules from settings: the TOML, ``Federation.train``, and what is refused."""
 
 import json
+import tomllib
 
 import polars as pl
 import pytest
@@ -109,7 +110,7 @@ class TestTOML:
         assert read.schedule.parameters == {"mu": 0.1}
         assert read.clock.iteration == {"bank": 1.0, "shop": 4.0}
         assert read.clock.trace == work / "cpu.csv"
-        assert Config.of(settings.tomllib.loads(read.to_toml())) == read
+        assert Config.of(tomllib.loads(read.to_toml())) == read
 
     @pytest.mark.parametrize(
         ("change", "said"),
@@ -150,7 +151,7 @@ class TestCarried:
         config = config_of(schedule={"name": "flex"}, clock={"trace": str(tmp_path / "cpu.csv"), "timeout": 3.0})
         sent = carried(config).to_toml()
         assert "cpu.csv" not in sent
-        again = Config.of(settings.tomllib.loads(sent))
+        again = Config.of(tomllib.loads(sent))
         assert scheduled(method("laser"), again) == scheduled(method("laser"), config)
         assert again.clock.use == {"a": (0.5, 0.25), "b": (0.0, 0.125)}
 

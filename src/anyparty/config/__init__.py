@@ -1,0 +1,32 @@
+"""Run settings: one TOML file per federation, checked before anything is read.
+
+[federation]            id and label columns, which party leads
+[parties.NAME]          table, and whatever is this party's own: column types, encoder, optimizer
+[encoder] [optimizer]   for all parties that name none of their own
+[method]                name, and the method's parameters
+[schedule]              when parties step: name, and the schedule's parameters
+[clock]                 how long things take, in time units, for a schedule
+[train]                 epochs, batches, splits, when to stop
+[run]                   the folder for results
+[track]                 trackers that hear of the run
+"""
+
+from anyparty.config.base import Settings
+from anyparty.config.file import load
+from anyparty.config.groups import (
+    ClockSettings,
+    Config,
+    FederationSettings,
+    MethodSettings,
+    PartySettings,
+    RunSettings,
+    ScheduleSettings,
+    TrackSettings,
+    TrainSettings,
+)  # fmt: skip
+from anyparty.config.networks import Encoder, OptimizerSettings
+
+__all__ = [
+    "ClockSettings", "Config", "Encoder", "FederationSettings", "MethodSettings", "OptimizerSettings", "PartySettings",
+    "RunSettings", "ScheduleSettings", "Settings", "TrackSettings", "TrainSettings", "load",
+]  # fmt: skip

@@ -1,0 +1,64 @@
+"""Reading a settings file: TOML, with changes from the command line, paths relative to the file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from anyparty.config.groups import Config, RunSettings
+from anyparty.errors import ConfigError
+
+
+def load(path: Path | str, changes: Sequence[str] = ()) -> Config:
+    """Read a TOML file; table paths in it are relative to its folder.
+
+    ``changes`` are like ``"train.epochs=5"``.
+
+    Raises:
+        ConfigError: no such file, not TOML, a key that does not exist, a value out of range, a party named twice.
+    """
+    path = Path(path)
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such settings file; `anyparty demo` writes one to start from") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        twice = "; a party's name may stand only once" if "Cannot declare" in str(error) else ""
+        raise ConfigError(f"{path}: this is not TOML: {error}{twice}") from None
+    for change in changes:
+        _apply(values, change)
+    config: Config = Config.of(values, str(path))
+    return _with_paths(config, path.parent)
+
+
+def _apply(values: dict[str, Any], change: str) -> None:
+    """Set one value, as ``--set a.b=value`` says."""
+    where, equals, text = change.partition("=")
+    if not equals or not where.strip():
+        raise ConfigError(f"--set {change}: write it as group.key=value, for example train.epochs=5")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    *groups, key = (part.strip() for part in where.split("."))
+    for group in groups:
+        values = values.setdefault(group, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"--set {change}: {group!r} is a value, not a group of settings")
+    values[key] = value
+
+
+def _with_paths(config: Config, folder: Path) -> Config:
+    """Resolve relative paths against the settings file's folder, so that a run finds its tables from anywhere."""
+    folder = folder.absolute()
+    parties = {
+        name: party if party.table is None else party.model_copy(update={"table": folder / party.table})
+        for name, party in config.parties.items()
+    }
+    run = config.run if config.run.folder is None else RunSettings(folder=folder / config.run.folder)
+    clock = config.clock
+    if clock is not None and clock.trace is not None:
+        clock = clock.model_copy(update={"trace": folder / clock.trace})
+    return config.model_copy(update={"parties": parties, "run": run, "clock": clock})

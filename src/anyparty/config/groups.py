@@ -1,0 +1,166 @@
+"""The groups of a settings file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from anyparty.config.base import Settings
+from anyparty.config.networks import Encoder, OptimizerSettings
+from anyparty.errors import nearest
+from anyparty.metrics import headline
+from anyparty.nets.mlp import Factory
+from anyparty.nets.optimizer import Optimizer
+from anyparty.terms import Task
+
+
+class TrainSettings(Settings):
+    """How a run trains, the same at every party.
+
+    ``validation`` and ``test`` are shares of the labelled rows, drawn before anything is fitted.  ``patience`` is in
+    epochs without a better ``metric`` on validation rows; ``keep`` says which weights remain.  ``balance`` lets every
+    class count as much as any other, however rare (a weight on the loss, so that nobody learns labels from batches).
+    """
+
+    epochs: Annotated[int, Field(ge=1)] = 100
+    batch_size: Annotated[int, Field(ge=1)] = 128
+    batches: Literal["mixed", "by-pattern"] = "mixed"
+    seed: Annotated[int, Field(ge=0)] = 0
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.15
+    test: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    metric: str | None = None
+    patience: Annotated[int, Field(ge=1)] | None = 20
+    keep: Literal["best", "last"] = "best"
+    checkpoint_every: Annotated[int, Field(ge=1)] = 5
+    balance: bool = False
+    device: str = "cpu"
+
+    @model_validator(mode="after")
+    def _some_rows_remain(self) -> TrainSettings:
+        if self.validation + self.test >= 1:
+            raise ValueError(f"validation {self.validation} and test {self.test} leave no rows to train on")
+        return self
+
+    def metric_for(self, task: Task) -> tuple[str, bool]:
+        """Return the metric that selects epochs, and whether more of it is better.
+
+        Raises:
+            ConfigError: no such metric, or it does not fit the task.
+        """
+        return headline(task, self.metric)
+
+
+class PartySettings(Settings):
+    """What is one party's own.  ``columns = false`` is a party that holds labels alone, where nobody sees its table."""
+
+    table: Path | None = None
+    columns: bool = True
+    id: str | None = None
+    label: str | None = None
+    drop: tuple[str, ...] = ()
+    types: dict[str, Literal["numeric", "categorical"]] = {}
+    scale: bool = True
+    encoder: Encoder | None = None
+    optimizer: OptimizerSettings | None = None
+
+
+class FederationSettings(Settings):
+    """What all parties share about the data.
+
+    ``label`` is a column of the active party's table; without ``active``, of the one table that has it.  ``salt`` is
+    this federation's own word in the hashes of private alignment; it is no secret.
+    """
+
+    id: str = "id"
+    label: str | None = None
+    active: str | None = None
+    task: Literal["auto", "classification", "regression"] = "auto"
+    salt: str = "anyparty"
+
+
+class MethodSettings(BaseModel):
+    """A method's name; everything else in the group is a parameter of that method."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str = "laser"
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The method's parameters."""
+        return {
+            key: tuple(value) if isinstance(value, list) else value for key, value in (self.model_extra or {}).items()
+        }
+
+
+class ScheduleSettings(MethodSettings):
+    """A schedule's name; everything else in the group is a parameter of that schedule."""
+
+    name: str
+
+
+class ClockSettings(Settings):
+    """See ``anyparty.schedules.clock.Clock``; ``trace`` is a CSV file with a column of CPU use for each party.
+
+    With ``real`` nothing is simulated, and ``timeout`` is in seconds.
+    """
+
+    real: bool = False
+    iteration: float | dict[str, float] = 1.0
+    latency: float = 1.0
+    timeout: float = 10.0
+    use: dict[str, tuple[float, ...]] = {}
+    trace: Path | None = None
+
+
+class RunSettings(Settings):
+    """Where results go."""
+
+    folder: Path | None = None
+
+
+class TrackSettings(Settings):
+    """Trackers: see ``anyparty.run.trackers``."""
+
+    tensorboard: bool = False
+    mlflow: str | None = None
+    experiment: str = "anyparty"
+
+
+class Config(Settings):
+    """All settings of a federation, resolved."""
+
+    federation: FederationSettings = FederationSettings()
+    parties: dict[str, PartySettings] = {}
+    encoder: Encoder = Encoder()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    method: MethodSettings = MethodSettings()
+    schedule: ScheduleSettings | None = None
+    clock: ClockSettings | None = None
+    train: TrainSettings = TrainSettings()
+    run: RunSettings = RunSettings()
+    track: TrackSettings = TrackSettings()
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Config:
+        active = self.federation.active
+        if active is not None and self.parties and active not in self.parties:
+            raise ValueError(f"the active party {active!r} is not among the parties{nearest(active, self.parties)}")
+        return self
+
+    def encoder_of(self, party: str) -> Factory:
+        """Return what makes a party's encoder: its own, or everybody's."""
+        own = self.parties.get(party)
+        return ((own and own.encoder) or self.encoder).make()
+
+    def optimizer_of(self, party: str) -> Optimizer:
+        """Return a party's optimizer: its own, or everybody's."""
+        own = self.parties.get(party)
+        return ((own and own.optimizer) or self.optimizer).make()
+
+    def to_toml(self) -> str:
+        """Return the settings, defaults included, as TOML."""
+        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))

@@ -1,0 +1,86 @@
+"""Settings of networks and optimizers, and what they make."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Literal
+
+from pydantic import model_validator
+
+from anyparty.config.base import Settings
+from anyparty.errors import ConfigError
+from anyparty.nets.lstm import LSTM
+from anyparty.nets.mlp import MLP, Factory
+from anyparty.nets.optimizer import Optimizer
+from anyparty.nets.resnet import ResNet
+
+
+class Encoder(Settings):
+    """A network by ``kind`` and that kind's own settings, or ``factory = "module:function"`` for a user's own module.
+
+    ``kind = "mlp"`` takes hidden, activation, dropout, norm; ``"resnet"`` shape, widths, depths; ``"lstm"`` steps,
+    memory.
+    """
+
+    kind: Literal["mlp", "resnet", "lstm"] = "mlp"
+    hidden: tuple[int, ...] = (64,)
+    activation: str = "relu"
+    dropout: float = 0.0
+    norm: bool = False
+    shape: tuple[int, int, int] | None = None
+    widths: tuple[int, ...] = (64, 128, 256, 512)
+    depths: tuple[int, ...] = (2, 2, 2, 2)
+    steps: int | None = None
+    memory: int = 128
+    factory: str | None = None
+
+    def make(self) -> Factory:
+        """Return what makes the network.
+
+        Raises:
+            ConfigError: widths or activation out of range, or the factory cannot be imported.
+        """
+        if self.factory is None and self.kind == "resnet":
+            if self.shape is None:
+                raise ConfigError("encoder: kind 'resnet' needs shape = [channels, height, width]")
+            return ResNet(shape=self.shape, widths=self.widths, depths=self.depths)
+        if self.factory is None and self.kind == "lstm":
+            if self.steps is None:
+                raise ConfigError("encoder: kind 'lstm' needs steps, the length of the series")
+            return LSTM(steps=self.steps, hidden=self.memory)
+        if self.factory is None:
+            return MLP(hidden=self.hidden, activation=self.activation, dropout=self.dropout, norm=self.norm)
+        module, _, name = self.factory.partition(":")
+        try:
+            return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"encoder: cannot import factory {self.factory!r} ({error}); "
+                              f"write it as 'module:function'") from None  # fmt: skip
+
+    @model_validator(mode="after")
+    def _ranges(self) -> Encoder:
+        if self.factory is None:
+            self.make()
+        return self
+
+
+class OptimizerSettings(Settings):
+    """See ``anyparty.nets.optimizer.Optimizer``."""
+
+    name: str = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    schedule: str = "constant"
+    final: float = 0.0
+    milestones: tuple[int, ...] = ()
+    gamma: float = 0.1
+
+    def make(self) -> Optimizer:
+        """Return the optimizer's settings as the nets know them."""
+        return Optimizer(**self.model_dump())
+
+    @model_validator(mode="after")
+    def _ranges(self) -> OptimizerSettings:
+        self.make()
+        return self
