@@ -14,7 +14,6 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,33 +22,28 @@ from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
 from anyparty.methods import costs, exchange
 from anyparty.methods.exchange import Gathered, Part, Wanted, moment
-from anyparty.methods.fusion import Fusion, Given, Rule
+from anyparty.methods.fusion import Fusion, Given
 from anyparty.methods.method import Batch, Seat, Stage, State
+from anyparty.methods.places import Places
 from anyparty.nets.mlp import Factory, build
 from anyparty.nets.objective import answers
 from anyparty.nets.stacked import Heads, ModuleHeads, StackedMLP
 from anyparty.predictions import Predictions
 from anyparty.seeds import Seeds
-from anyparty.terms import Capabilities, Channel, Roster, Task, finite
+from anyparty.terms import Channel, Roster, Task, finite
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split:
+class Split(Places):
     """A split method: a rule, and the shape of what all rules share.
 
     Attributes:
-        rule: who is fused with whom, and the loss.
-        embedding: H, the width of every party's embedding.
         head_hidden: widths of the heads' hidden layers; none is the papers' single linear layer.
-        hosting: where heads stand: all at the active party, or each at its own party if that holds labels.
         make_head: a user's own head, (width of its input, C) -> module; instead of ``head_hidden``.
 
     """
 
-    rule: Rule
-    embedding: int = 64
     head_hidden: tuple[int, ...] = ()
-    hosting: Literal["active", "labelers"] = "active"
     make_head: Factory | None = None
 
     def __post_init__(self) -> None:
@@ -59,39 +53,10 @@ class Split:
         if self.hosting not in {"active", "labelers"}:
             raise ConfigError(f"method: hosting is 'active' or 'labelers', not {self.hosting!r}")
 
-    @property
-    def can(self) -> Capabilities:
-        """What the rule can do."""
-        return self.rule.can
-
     def published_costs(self, ran: costs.Ran) -> list[costs.Published]:
         """Return what equation (9) of the APC-VFL paper says of each passive party's embeddings and gradients."""
         rows = ran.labelled & self.rule.trains_on(ran.roster, ran.observed)
         return costs.split_learning(ran, rows, self.embedding * self.rule.copies(ran.roster))
-
-    # Who holds what
-
-    def hosts(self, roster: Roster) -> dict[str, tuple[int, ...]]:
-        """Return the owners k of the heads at each host, the active party first."""
-        owners = self.rule.owners(roster)
-        if owners is None:
-            return {roster.active: ()}
-        if self.hosting == "active":
-            return {roster.active: owners}
-        at: dict[str, list[int]] = {roster.active: []}
-        for k in owners:
-            name = roster.blocks[k]
-            at.setdefault(name if name in roster.labelers else roster.active, []).append(k)
-        return {name: tuple(ks) for name, ks in at.items()}
-
-    def readers(self, roster: Roster, party: str) -> list[str]:
-        """Return the hosts that read a party's embeddings."""
-        return [host for host in self.hosts(roster) if party in self.read_by(roster, host)]
-
-    def read_by(self, roster: Roster, host: str) -> list[str]:
-        """Return the parties whose embeddings a host reads."""
-        blocks = roster.blocks
-        return [blocks[k] for k in self.rule.reads(roster, self.hosts(roster)[host])]
 
     def begin(self, seat: Seat, seeds: Seeds) -> State:
         """Make a party's encoder, the heads that it hosts, and their optimizer."""
@@ -221,11 +186,6 @@ class Split:
             raise ConfigError(f"party {state.seat.me!r}: its encoder should give {[len(held), *width]}, "
                               f"it gives {list(h.shape)}")  # fmt: skip
         return held, h
-
-    def width(self, roster: Roster) -> tuple[int, ...]:
-        """Return the shape of a row's embedding: (H,), or (copies, H)."""
-        copies = self.rule.copies(roster)
-        return (self.embedding,) if copies == 1 else (copies, self.embedding)
 
     def _wanted(self, seat: Seat, asked: Sequence[str]) -> Wanted:
         return Wanted(asked=asked, read=self.read_by(seat.roster, seat.me), width=self.width(seat.roster))
