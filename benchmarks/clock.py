@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-
 from anyparty import MLP
 from anyparty.methods.method import Seat, State
 from anyparty.methods.table import method
