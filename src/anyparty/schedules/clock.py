@@ -73,8 +73,8 @@ class Clock:
         return math.floor(self.timeout / self.takes(party, number) * (1 + EXACT))
 
     def began_anew(self, rounds: int) -> int:
-        """Return how often the shortest trace has begun anew after so many rounds."""
-        shortest = min((len(trace) for trace in self.use.values()), default=rounds + 1)
+        """Return how often the shortest trace has begun anew after so many rounds; a single sample is for all rounds."""
+        shortest = min((len(trace) for trace in self.use.values() if len(trace) > 1), default=rounds + 1)
         return max(rounds - 1, 0) // shortest
 
 
