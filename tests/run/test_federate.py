@@ -10,7 +10,9 @@ from anyparty import config as settings
 from anyparty.doctor import kit as looks
 from anyparty.errors import ConfigError, RunError
 from anyparty.run import federate
+from anyparty.run.files import read_json
 from anyparty.run.house import train_at_home
+from anyparty.run.journal import FILE
 from anyparty.wire import inproc
 from tests.run.test_house import NAMES, weights, world
 from tests.run.test_trackers import Hears
@@ -93,6 +95,24 @@ def test_the_weights_equal_those_of_one_process_bit_for_bit(tmp_path, monkeypatc
     resolved = settings.load(path)
     inproc.play({name: partial(_part, site, resolved) for name, site in together.items()})
     assert weights(together) == weights(apart)
+
+
+@pytest.mark.net
+def test_flex_with_the_real_clock(tmp_path, monkeypatch):
+    """Each process iterates until its own time-out has passed: a run of three rounds or more takes as many of them."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    path, house = written(tmp_path), tmp_path / "house"
+    path.write_text(path.read_text() + '\n[schedule]\nname = "flex"\n[clock]\nreal = true\ntimeout = 0.1\n')
+    federate.init(path, house, port=free_port())
+    try:
+        flare.start(house)
+        ended = federate.train(house, path)
+    finally:
+        flare.stop(house)
+    assert {name: outcome["error"] for name, outcome in ended.outcomes.items()} == dict.fromkeys(NAMES, "")
+    history = read_json(flare.keeps(house, "bank") / FILE)["history"]
+    assert all(epoch["time_s"] > 0.05 * epoch["rounds"] for epoch in history)
+    assert [epoch["rounds"] for epoch in history] == [history[0]["rounds"] * epoch for epoch in (1, 2, 3)]
 
 
 def _part(site, config, net):

@@ -73,6 +73,10 @@ class TestSpeeds:
         assert clock.takes("a", 1) == 2.0
         assert [clock.began_anew(r) for r in (0, 3, 4, 6, 7)] == [0, 0, 1, 1, 2]
 
+    def test_a_single_sample_stands_for_all_rounds(self):
+        assert Clock(use={"a": (0.5,), "b": (0.1, 0.2, 0.3)}).began_anew(7) == 2
+        assert Clock(use={"a": (0.5,)}).began_anew(7) == 0
+
     def test_time_costs_no_time(self):
         clock, began = Clock(iteration=IMAGENET, latency=1e9, timeout=1e9), time.perf_counter()
         for r in range(1000):

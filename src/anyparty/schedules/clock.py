@@ -11,7 +11,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import polars as pl
@@ -40,8 +39,6 @@ class Clock:
     latency: float = 1.0
     timeout: float = 10.0
     use: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-
-    virtual: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name, value in (("latency", self.latency), ("timeout", self.timeout), *self._iterations()):
@@ -76,8 +73,8 @@ class Clock:
         return math.floor(self.timeout / self.takes(party, number) * (1 + EXACT))
 
     def began_anew(self, rounds: int) -> int:
-        """Return how often the shortest trace has begun anew after so many rounds."""
-        shortest = min((len(trace) for trace in self.use.values()), default=rounds + 1)
+        """Return how often the shortest trace has begun anew after so many rounds; a single sample is for all rounds."""
+        shortest = min((len(trace) for trace in self.use.values() if len(trace) > 1), default=rounds + 1)
         return max(rounds - 1, 0) // shortest
 
 

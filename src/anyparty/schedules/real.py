@@ -11,7 +11,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from anyparty.errors import ConfigError
 
@@ -28,8 +27,6 @@ class RealClock:
 
     timeout: float = 10.0
     now: Callable[[], float] = field(default=time.perf_counter, repr=False, compare=False)
-
-    virtual: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not (self.timeout > 0 and math.isfinite(self.timeout)):

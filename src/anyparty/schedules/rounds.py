@@ -125,7 +125,7 @@ class Round:
         await exchange.share(net, self.split.readers(self.seat.roster, me), mine)
         if not isinstance(self.schedule, AdaptiveFlex):
             return await self._exchange(net, state, rows, batch, mine, tau), 0.0
-        pace = rates.begin(state, self.schedule, self.local, tau[me] if self.clock.virtual else None)
+        pace = rates.begin(state, self.schedule, self.local, tau[me] if isinstance(self.clock, Clock) else None)
         if me != active:
             await net.send(active, PACE.tag, {"pace": pace})
         got = await self._exchange(net, state, rows, batch, mine, tau)
@@ -181,7 +181,7 @@ class Round:
         steps, now, own, t = Steps(state, self.local), mine, got.own, -1
         for t in turns:
             if t:
-                if not self.clock.virtual:
+                if isinstance(self.clock, RealClock):
                     await asyncio.sleep(0)  # whoever else is on this thread goes on, too
                 now = self.split.encode(state, rows, batch) if mine else None
                 own = got.anew(now) if got.anew else None
@@ -198,5 +198,7 @@ class Round:
         """Move the clock on, at the active party: by what the round lasts, or has lasted since ``began``."""
         if self.seat.me == self.seat.roster.active:
             before = state.kept.get(TIME, torch.zeros((), dtype=torch.float64))
-            real = isinstance(self.clock, RealClock)
-            state.kept[TIME] = before + (self._now() - began if real else self.schedule.lasts(self.clock, made, number))
+            if isinstance(self.clock, RealClock):
+                state.kept[TIME] = before + self.clock.now() - began
+            else:
+                state.kept[TIME] = before + self.schedule.lasts(self.clock, made, number)

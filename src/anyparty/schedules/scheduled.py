@@ -66,10 +66,10 @@ class Scheduled:
         if isinstance(self.schedule, AdaptiveFlex) and isinstance(self.schedule.A, Mapping):
             check_names("schedule 'adaptive-flex': A", self.schedule.A, parties)
         one_place = len(self.split.hosts(roster)) == 1
-        timed = self.schedule.timed and isinstance(self.clock, Clock)
-        if timed and not any(self.clock.fits(party, 0) for party in parties):
-            fastest = min(self.clock.takes(party, 0) for party in parties)
-            raise ConfigError(f"clock: a time-out of {self.clock.timeout} is shorter than the fastest iteration, "
+        ticks = self.clock
+        if self.schedule.timed and isinstance(ticks, Clock) and not any(ticks.fits(party, 0) for party in parties):
+            fastest = min(ticks.takes(party, 0) for party in parties)
+            raise ConfigError(f"clock: a time-out of {ticks.timeout} is shorter than the fastest iteration, "
                               f"{fastest:.4g}: nobody would ever learn; set clock.timeout to that or more")  # fmt: skip
         if (self.local.labels == "shared" or self.schedule.at_once) and not one_place:
             raise ConfigError(f"schedule: {self.schedule.title} with labels = {self.local.labels!r} has all heads at "

@@ -34,7 +34,7 @@ class Curve(Watch):
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
         """Keep loss and held-out score, and where the clock stood."""
-        clock = {key: record[key] for key in ("time", "rounds", "trace_began_anew") if key in record}
+        clock: dict[str, float] = {key: record[key] for key in ("time", "rounds", "trace_began_anew") if key in record}
         self.points.append({"loss": record["loss"], "score": record["validation"][self.metric], **clock})
 
 
