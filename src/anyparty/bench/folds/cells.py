@@ -21,7 +21,7 @@ class Cell:
         dataset, method, width, aligned: which; ``aligned`` is 0 where it does not matter.
         scores: of each repeat, times 100.
         rounds, sent: of the method's own messages, of each repeat; ``sent`` in bytes.
-        formula: bytes by the paper's formula, of each repeat; empty where none covers the method.
+        formula_rounds, formula: rounds and bytes by the paper's formula; empty where none covers the method.
         cpu_seconds: the mean of a run's.
         paper: what the paper prints in a table.
 
@@ -34,6 +34,7 @@ class Cell:
     scores: Sequence[float]
     rounds: Sequence[int]
     sent: Sequence[int]
+    formula_rounds: Sequence[int]
     formula: Sequence[int]
     cpu_seconds: float
     paper: Printed | None = None
@@ -68,13 +69,15 @@ def cells(suite: Suite, records: Mapping[str, Mapping[str, Any]]) -> list[Cell]:
 def _cell(suite: Suite, key: tuple[str, str, int, int], found: Sequence[Mapping[str, Any]]) -> Cell:
     dataset, method, width, aligned = key
     costs = [record.get("costs", {"sent": [], "published": []}) for record in found]
-    formula = [sum(each["bytes_sent"] for each in cost["published"]) for cost in costs if cost["published"]]
+    by = [cost["published"] for cost in costs if cost["published"]]
     return Cell(
         dataset=dataset, method=method, width=width, aligned=aligned,
         scores=[100 * record["score"] for record in found],
         rounds=[sum(each["rounds"] for each in cost["sent"]) for cost in costs],
         sent=[sum(each["bytes_sent"] for each in cost["sent"]) for cost in costs],
-        formula=formula, cpu_seconds=statistics.fmean(record["cpu_seconds"] for record in found),
+        formula_rounds=[sum(each["rounds"] for each in published) for published in by],
+        formula=[sum(each["bytes_sent"] for each in published) for published in by],
+        cpu_seconds=statistics.fmean(record["cpu_seconds"] for record in found),
         paper=suite.published.get(dataset, {}).get(method, {}).get(aligned),
     )  # fmt: skip
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def plot(suite: Suite, found: Sequence[Cell], path: Path) -> None:
-    """Draw a panel for each data set: bars of scores (spread over numbers of columns), or lines of bytes."""
+    """Draw a panel for each data set: scores with their spread over the numbers of columns, or bytes; PNG and SVG."""
     import matplotlib as mpl  # noqa: PLC0415 - slow to import
 
     mpl.use("Agg")
@@ -23,29 +23,26 @@ def plot(suite: Suite, found: Sequence[Cell], path: Path) -> None:
     figure, axes = plt.subplots(1, len(datasets), figsize=(6 * len(datasets), 3.8), squeeze=False)
     for axis, dataset in zip(axes[0], datasets, strict=True):
         here = [cell for cell in found if cell.dataset == dataset]
-        (_bars if suite.shows == "scores" else _bytes)(axis, suite, here, dataset)
+        (_scores if suite.shows == "scores" else _bytes)(axis, suite, here, dataset)
         axis.set_title(dataset, fontsize=9)
         axis.set_xlabel("aligned rows")
         axis.grid(alpha=0.3, axis="y")
-        axis.legend(fontsize=6)
+    axes[0][-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
     figure.tight_layout()
     figure.savefig(path.with_suffix(".png"), dpi=130)
     figure.savefig(path.with_suffix(".svg"))
     plt.close(figure)
 
 
-def _bars(axis: Any, suite: Suite, here: Sequence[Cell], dataset: str) -> None:
+def _scores(axis: Any, suite: Suite, here: Sequence[Cell], dataset: str) -> None:
     entry = suite.datasets[dataset]
-    methods = [name for name in suite.methods if any(cell.method == name for cell in here)]
-    bar, low = 0.8 / len(methods), []
-    for place, method in enumerate(methods):
+    for place, (method, of) in enumerate(suite.methods.items()):
         at = [(x, value) for x, rows in enumerate(entry.aligned)
               if (value := over_widths(here, dataset, method, rows)) is not None]  # fmt: skip
-        axis.bar([x + (place + 0.5) * bar - 0.4 for x, _ in at], [value[0] for _, value in at], bar,
-                 yerr=[value[1] for _, value in at], label=suite.methods[method].title, capsize=2)  # fmt: skip
-        low += [value[0] - value[1] for _, value in at]
+        aside = 0.7 * ((place + 0.5) / len(suite.methods) - 0.5)
+        axis.errorbar([x + aside for x, _ in at], [mean for _, (mean, _) in at], [off for _, (_, off) in at], fmt="o",
+                      ms=4, capsize=2, color=f"C{place}", label=of.title)  # fmt: skip
     axis.set_xticks(range(len(entry.aligned)), [f"{rows:,}" for rows in entry.aligned])
-    axis.set_ylim(bottom=max(0, min(low) - 2))
     axis.set_ylabel(entry.unit)
 
 

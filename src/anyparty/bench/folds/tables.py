@@ -104,21 +104,24 @@ def table(heads: Sequence[str], rows: Sequence[tuple[str, Sequence[Spread | None
 
 
 def _costs(suite: Suite, here: Sequence[Cell], dataset: str) -> list[str]:
-    heads = ("aligned", "rounds", "MB sent", "MB by formula", "*paper: rounds*", "*paper: MB*", "CPU s / run")
+    heads = ("aligned", "rounds", "by formula", "*paper*", "MB", "by formula", "*paper*", "CPU s / run")
     lines = [COSTS, "", "| | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
     width = suite.datasets[dataset].widths[0]
-    for cell in here:
-        if cell.width == width:
-            rounds, sent = spread(cell.rounds), spread([size / 1e6 for size in cell.sent])
-            formula = f"{spread([size / 1e6 for size in cell.formula])[0]:.2f}" if cell.formula else ""
-            paper = ["", ""]
-            if cell.paper is not None:
-                paper = [f"{mean:,.{digits}f} ± {std:,.{digits}f}"
-                         for digits, (mean, std) in enumerate((cell.paper.rounds, cell.paper.megabytes))]  # fmt: skip
-            shown = [f"{cell.aligned:,}" if cell.aligned else "any", f"{rounds[0]:,.0f}", f"{sent[0]:.2f}", formula,
-                     *paper, f"{cell.cpu_seconds:.0f}"]  # fmt: skip
-            lines.append(f"| {suite.methods[cell.method].title} | " + " | ".join(shown) + " |")
-    return [*lines, "", f"With {width} columns at the active party."]
+    rows = [f"| {suite.methods[cell.method].title} | " + " | ".join(_cost(cell)) + " |"
+            for cell in here if cell.width == width]  # fmt: skip
+    return [*lines, *rows, "", f"With {width} columns at the active party."]
+
+
+def _cost(cell: Cell) -> list[str]:
+    """Return what a row of the table of costs says after the method's name."""
+    rounds = [f"{spread(each)[0]:,.0f}" if each else "" for each in (cell.rounds, cell.formula_rounds)]
+    size = [f"{spread(each)[0] / 1e6:,.2f}" if each else "" for each in (cell.sent, cell.formula)]
+    paper = ["", ""]
+    if cell.paper is not None:
+        (rounds_mean, rounds_std), (mean, std) = cell.paper.rounds, cell.paper.megabytes
+        paper = [f"{rounds_mean:,.0f} ± {rounds_std:,.0f}", f"{mean:,.2f} ± {std:,.2f}"]
+    aligned = f"{cell.aligned:,}" if cell.aligned else "any"
+    return [aligned, *rounds, paper[0], *size, paper[1], f"{cell.cpu_seconds:.0f}"]
 
 
 def _claims(suite: Suite, found: Sequence[Cell]) -> list[str]:
