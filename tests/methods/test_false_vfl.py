@@ -242,7 +242,7 @@ class TestBadInput:
         assert worlds.same_bits(*found)
 
     def test_images_of_unequal_size(self):
-        """Party a has 4 x 4, b has 3 x 6 pixels: each has an encoder for its own, or the one that does not fit is named."""
+        """Party a has 4 x 4, b 3 x 6 pixels: each has an encoder for its own, or the one that does not fit is named."""
         observed = torch.ones(12, 2, dtype=torch.bool)
         x = {"a": normal(12, 16), "b": normal(12, 18)}
         of, made = worlds.given(x, world(K=2, N=12).y, observed), method("false-vfl-1", **SMALL)

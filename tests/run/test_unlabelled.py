@@ -16,8 +16,7 @@ from anyparty.run.federation import Federation
 from anyparty.run.generative import impute, log_likelihood
 from anyparty.run.model import Model
 from anyparty.run.watch import Watch
-
-from ..conftest import Call, write_tables
+from tests.conftest import Call, write_tables
 
 SMALL = {"embedding": 4, "top": 2, "hidden": (8,), "head_hidden": (8,), "samples": 3, "predict_samples": 6}
 METHODS = {
