@@ -19,6 +19,7 @@ from anyparty.methods.method import Batch
 from anyparty.methods.table import method
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
+from anyparty.nets.resnet import ResNet
 from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
 from anyparty.terms import Task
@@ -239,6 +240,18 @@ class TestBadInput:
                 )
             )
         assert worlds.same_bits(*found)
+
+    def test_images_of_unequal_size(self):
+        """Party a has 4 x 4, b 3 x 6 pixels: each has an encoder for its own, or the one that does not fit is named."""
+        observed = torch.ones(12, 2, dtype=torch.bool)
+        x = {"a": normal(12, 16), "b": normal(12, 18)}
+        of, made = worlds.given(x, world(K=2, N=12).y, observed), method("false-vfl-1", **SMALL)
+        square, wide = (ResNet(shape=shape, widths=(4,), depths=(1,)) for shape in ((1, 4, 4), (1, 3, 6)))
+        with pytest.raises(ConfigError, match=r"party 'b': resnet: images of shape .* have 16 numbers, the block 18"):
+            worlds.train(made, of, encoder=square)
+        each = lambda inputs, outputs: (square if inputs == 16 else wide)(inputs, outputs)  # noqa: E731
+        trained = worlds.train(made, of, encoder=each, epochs=1)
+        assert torch.isfinite(worlds.predict(made, of, worlds.states_of(trained)).scores).all()
 
     def test_an_encoder_of_the_wrong_width(self):
         with pytest.raises(ConfigError, match=r"its encoder should give \[\d+, 6\], mean and deviation"):

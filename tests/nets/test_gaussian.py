@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.distributions import Independent, MultivariateNormal, Normal
 
-from anyparty.nets.gaussian import Gaussian, aggregate, standard
+from anyparty.nets.gaussian import Gaussian, LogProb, aggregate, standard
 
 
 def draw(*shape, seed=0):
@@ -28,6 +28,19 @@ def test_deviations_never_fall_below_the_floor():
         found = Gaussian.of(torch.tensor([[3.0, raw]]), floor=0.25)
         assert found.mean.item() == 3.0
         assert 0.25 <= found.std.item() < 60
+
+
+def test_the_log_density_of_outputs_has_the_value_and_gradient_that_autograd_finds():
+    """Also where deviations are at the floor, are large, and where rows are weighed apart."""
+    generator = torch.Generator().manual_seed(3)
+    outputs = torch.randn(4, 5, 6, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 1, 1, 1, 8, 30])
+    x, weight = torch.randn(5, 3, generator=generator).double(), torch.rand(4, 5, generator=generator).double()
+    slow, fast = outputs.clone().requires_grad_(), outputs.clone().requires_grad_()
+    expected, found = Gaussian.of(slow, 1e-3).log_prob(x), LogProb.apply(fast, x, 1e-3)
+    assert torch.allclose(found, expected, rtol=1e-12)
+    (expected * weight).sum().backward()
+    (found * weight).sum().backward()
+    assert torch.allclose(fast.grad, slow.grad, rtol=1e-9)
 
 
 class TestAggregate:

@@ -95,6 +95,8 @@ def run(
         "made": datetime.now(UTC).strftime("%Y-%m-%d"),
         "versions": ", ".join(f"{key} {value}" for key, value in versions().items()),
     }
+    if result.failed:
+        about["failed"] = "; ".join(f"{key} ({why})" for key, why in result.failed.items())
     page = suite.page(result.records, about)
     (folder / f"{suite.prefix}table.md").write_text(page.markdown, encoding="utf-8")
     (folder / f"{suite.prefix}table.csv").write_text(page.csv, encoding="utf-8")

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from anyparty.methods.method import State
 from anyparty.nets.deconvolution import Deconvolution
-from anyparty.nets.gaussian import Gaussian, aggregate, standard
+from anyparty.nets.gaussian import Gaussian, LogProb, aggregate, standard
 from anyparty.nets.mlp import MLP, Factory
 from anyparty.nets.objective import losses
 from anyparty.nets.resnet import ResNet
@@ -55,8 +55,16 @@ class FeatureSide:
 
     def decode(self, z: Tensor) -> Gaussian:
         """Return p(x^k | z) over [..., F]; the decoder sees the samples as rows."""
+        return Gaussian.of(self._decoded(z), self.floor)
+
+    def explain(self, x: Tensor, z: Tensor) -> Tensor:
+        """Return log p(x^k | z_l) of rows x [B, F]: z [L, B, D] -> [L, B]."""
+        found: Tensor = LogProb.apply(self._decoded(z), x, self.floor)  # type: ignore[no-untyped-call]
+        return found
+
+    def _decoded(self, z: Tensor) -> Tensor:
         out: Tensor = self.decoder(z.flatten(0, -2))
-        return Gaussian.of(out.view(*z.shape[:-1], out.shape[-1]), self.floor)
+        return out.view(*z.shape[:-1], out.shape[-1])
 
     def log_likelihood(self, x: Tensor, held: Tensor, z: Tensor, noise: Tensor | None) -> Tensor:
         """Return the party's factor of the weights, in logs.
@@ -66,11 +74,11 @@ class FeatureSide:
         drawn from p(x^k | z_l) by ``noise`` [L, B - B_k, F] (appendix A.2).
         """
         if self.indicator is None:
-            return self.decode(z).log_prob(x)
+            return self.explain(x, z)
         lacking = torch.ones(z.shape[1], dtype=torch.bool, device=z.device)
         lacking[held] = False
         rest = lacking.nonzero().squeeze(1)
-        there = self.decode(z[:, held]).log_prob(x) + functional.logsigmoid(self.indicator(x)).squeeze(-1)
+        there = self.explain(x, z[:, held]) + functional.logsigmoid(self.indicator(x)).squeeze(-1)
         assert noise is not None
         drawn = self.decode(z[:, rest]).at(noise)
         gone = functional.logsigmoid(-self.indicator(drawn.flatten(0, 1))).view(drawn.shape[:2])

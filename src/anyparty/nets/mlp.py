@@ -77,7 +77,10 @@ def build(encoder: Factory, inputs: int, outputs: int, copies: int = 1, *, party
                           f"not the module itself")  # fmt: skip
 
     def checked(width: int, embedding: int) -> nn.Module:
-        module = encoder(width, embedding)
+        try:
+            module = encoder(width, embedding)
+        except ConfigError as error:
+            raise ConfigError(f"party {party!r}: {error}" if party else str(error)) from None
         if not isinstance(module, nn.Module):
             raise ConfigError(f"party {party!r}: its encoder must make a torch.nn.Module, got {type(module).__name__}")
         return module

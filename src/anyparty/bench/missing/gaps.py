@@ -64,7 +64,7 @@ def summary(suite: Suite, found: Sequence[Cell]) -> list[str]:
     of_paper = {at: mean for at, mean in best(suite, theirs, own=True).items() if at in own}
     lines += _rows(list(dict.fromkeys(at[0] for at in own)), lambda at: at[0], own, of_paper)
     if not ours:
-        return lines
+        return [*lines, ""]
     lines += ["", "Gap to the strongest of the others, in points, and in how many configurations they are ahead:", ""]
     lines += ["| | configurations | mean gap | ahead |", "|---|---|---|---|"]
     lines += [_ahead("ours", ours), *([_ahead("*paper*", papers)] if papers else []), ""]

@@ -17,6 +17,7 @@ from anyparty.blocks.missing import Drawn
 from anyparty.config import Encoder, OptimizerSettings
 from anyparty.run.model import Model
 from anyparty.run.record import versions
+from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
 from anyparty.tables import datasets, labels
 
@@ -34,22 +35,10 @@ def execute(run: Run, data_dir: Path | None) -> dict[str, Any]:
         AnypartyError: the run failed.
     """
     torch.set_num_threads(1)  # runs are parallel, one thread each
-    seeds, settings = Seeds(run.seed), run.settings
-    data = datasets.load(run.dataset, data_dir=data_dir, progress=False).split(seeds)
-    rows = Rows(data, run.parties, settings, seeds)
-    there, at = rows.draw_train(run.missing), settings.get("labels_at", LABELS)
-    frames = tables(*rows.train, there.observed, labeled=there.labeled, at=at)
-    made = federation(frames, scale=settings["scale"], at=at, task=data.task)
+    rows = rows_of(run, data_dir)
+    there = rows.draw_train(run.missing)
     began, began_cpu = time.perf_counter(), time.process_time()
-    model = made.train(
-        settings["name"],
-        parameters={"embedding": settings["embedding"], **settings["parameters"]},
-        encoder=Encoder.model_validate(settings["encoder"]).make(),
-        optimizer=OptimizerSettings.model_validate(settings["optimizer"]).make(),
-        seed=run.seed,
-        **({"validation": 0.0, "test": 0.0, "patience": None, "keep": "last"} | settings["train"]),
-        **{key: settings[key] for key in ("epochs", "batch_size", "balance")},
-    )
+    model = train(run, rows, there)
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - began_cpu
     scores = {}
     for mechanism in run.tests:
@@ -64,9 +53,41 @@ def execute(run: Run, data_dir: Path | None) -> dict[str, Any]:
         "epochs": len(model.history),
         "best_epoch": model.best_epoch + 1,
         "bytes_sent": sum(tally.bytes_sent for tally in model.ledger.flows.values()),
-        "data": data.note,
+        "data": rows.data.note,
         "versions": versions(),
     }
+
+
+def rows_of(run: Run, data_dir: Path | None) -> Rows:
+    """Return a run's rows.
+
+    Raises:
+        TableError: the data set is not there.
+    """
+    seeds = Seeds(run.seed)
+    data = datasets.load(run.dataset, data_dir=data_dir, progress=False).split(seeds)
+    return Rows(data, run.parties, run.settings, seeds)
+
+
+def train(run: Run, rows: Rows, there: Drawn, watch: Watch | None = None) -> Model:
+    """Train a run's model on the blocks and labels that are ``there``.
+
+    Raises:
+        AnypartyError: the run failed.
+    """
+    settings, at = run.settings, run.settings.get("labels_at", LABELS)
+    frames = tables(*rows.train, there.observed, labeled=there.labeled, at=at)
+    made = federation(frames, scale=settings["scale"], at=at, task=rows.data.task)
+    return made.train(
+        settings["name"],
+        parameters={"embedding": settings["embedding"], **settings["parameters"]},
+        encoder=Encoder.model_validate(settings["encoder"]).make(),
+        optimizer=OptimizerSettings.model_validate(settings["optimizer"]).make(),
+        seed=run.seed,
+        watch=watch,
+        **({"validation": 0.0, "test": 0.0, "patience": None, "keep": "last"} | settings["train"]),
+        **{key: settings[key] for key in ("epochs", "batch_size", "balance")},
+    )
 
 
 def scored(model: Model, rows: Rows, seen: Drawn) -> metrics.Evaluation:

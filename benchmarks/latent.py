@@ -1,0 +1,150 @@
+"""FALSE-VFL's targets: both stages on Isolet in time, and the memory of many importance samples; what a suite costs.
+
+    python -m benchmarks.latent            trains FALSE-VFL-I on Isolet in full, 20 minutes on 2 quiet cores at most
+    python -m benchmarks.latent --quick    a few epochs of it, and times them out; needs ANYPARTY_DATA too
+
+The second table takes two epochs of each stage of every method of ``false-tables``, and counts processor seconds: what
+one training, and the suite, would take of one core.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from anyparty.bench import suites
+from anyparty.bench.missing.one import rows_of, train
+from anyparty.bench.missing.suite import Run
+from anyparty.methods.table import method
+from anyparty.nets.mlp import MLP
+from anyparty.run.federation import Federation
+from anyparty.run.watch import Watch
+from benchmarks.memory import peak_since_reset, reset_peak, resident
+from benchmarks.page import Page, quick_asked, target
+
+MINUTES, GIB = 20.0, 2**30
+L, BATCH, PARTIES, COLUMNS, MOST_GIB = 50, 512, 8, 77, 2.0
+SEEDS = 5
+
+
+def main(*, quick: bool) -> None:
+    page = Page("latent", "FALSE-VFL in time and memory", quick)
+    whole = suites.load("false-tables")
+    runs = {(r.dataset, r.method, r.missing): r for r in whole.runs(seeds=1) if isinstance(r, Run)}
+    isolet = runs["isolet", "false-vfl-1", "MCAR 2"]
+    torch.set_num_threads(1 if quick else 2)
+    epochs = measured(isolet, 2 if quick else None)
+    minutes = epochs.whole(isolet, "seconds") / 60
+    told = "two epochs of each stage, times their number" if quick else "in full"
+    peak = json.loads(_own_process())["peak"]
+    page.table(
+        "Against the targets",
+        ("what", "measured", "target"),
+        [
+            [f"FALSE-VFL-I on Isolet, both stages, minutes ({told})", f"{minutes:.1f}", target(minutes, MINUTES)],
+            [f"a batch of stage 1 at L = {L}, B = {BATCH}, K = {PARTIES}: peak of the process, GiB", f"{peak:.2f}",
+             target(peak, MOST_GIB)],
+        ],
+    )  # fmt: skip
+    page.say(
+        f"Isolet: 8 parties with 77 columns each, MCAR 2, the published 300 epochs of 512 rows and 300 of 128, "
+        f"{isolet.settings['parameters']['samples']} importance samples; {torch.get_num_threads()} torch thread(s). "
+        f"The batch is one of eight parties with {COLUMNS} columns, widths of 128, nothing missing, all parties in one "
+        f"process; its peak holds everything, torch included."
+    )
+    torch.set_num_threads(1)
+    rows, hours = [], 0.0
+    for dataset, missing in (("isolet", "MCAR 5"), ("hapt", "MCAR 5")):
+        for name, entry in whole.datasets[dataset].methods.items():
+            run = runs[dataset, name, missing]
+            found = measured(run, 2)
+            once = found.whole(run, "processor")
+            all_of_it = once * SEEDS * len(whole.train_missing) / 3600
+            hours += all_of_it
+            rows.append([f"{dataset}, {entry.title}", *(f"{found.each[s]['processor']:.2f}" if s in found.each else ""
+                         for s in ("pretrain", "train")), f"{once / 60:.1f}", f"{all_of_it:.1f}"])  # fmt: skip
+    page.table(
+        f"What false-tables costs, in processor time of one core (MCAR 5; the suite has {SEEDS} seeds and "
+        f"{len(whole.train_missing)} training mechanisms)",
+        ("training", "s / epoch of pretrain", "s / epoch of train", "minutes a training", "hours in the suite"),
+        [*rows, ["all", "", "", "", f"{hours:.0f}"]],
+    )
+    page.write()
+
+
+@dataclass
+class Epochs(Watch):
+    """The fastest epoch of each stage, in seconds and processor seconds."""
+
+    each: dict[str, dict[str, float]] = field(default_factory=dict)
+    began: tuple[float, float] = (0.0, 0.0)
+
+    def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:  # noqa: ARG002
+        """The first epoch begins."""
+        self.began = time.perf_counter(), time.process_time()
+
+    def on_epoch_end(self, record: dict[str, Any]) -> None:
+        """An epoch is over, and the next begins."""
+        now = time.perf_counter(), time.process_time()
+        took = dict(zip(("seconds", "processor"), (n - b for n, b in zip(now, self.began, strict=True)), strict=True))
+        before = self.each.get(record["stage"], took)
+        self.each[record["stage"]] = {name: min(value, before[name]) for name, value in took.items()}
+        self.began = now
+
+    def whole(self, run: Run, what: str) -> float:
+        """Return what all epochs of a run take."""
+        of = run.settings
+        epochs = {"pretrain": of["parameters"].get("pretrain_epochs", of["epochs"]), "train": of["epochs"]}
+        return sum(found[what] * epochs[stage] for stage, found in self.each.items())
+
+
+def measured(run: Run, epochs: int | None) -> Epochs:
+    """Train a run, or so many ``epochs`` of each of its stages, with a watch on every epoch."""
+    if epochs is not None:
+        parameters = {**run.settings["parameters"], "pretrain_epochs": epochs}
+        run = replace(run, settings={**run.settings, "epochs": epochs, "parameters": parameters})
+    rows, watch = rows_of(run, None), Epochs()
+    train(run, rows, rows.draw_train(run.missing), watch)
+    return watch
+
+
+def _own_process() -> str:
+    command = [sys.executable, "-m", "benchmarks.latent", "--memory"]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603 - our own program
+
+
+def memory() -> dict[str, float]:
+    """Train two batches of stage 1 in this process; return its peak, and what it held before, in GiB."""
+    rng = np.random.default_rng(0)
+    ids = np.arange(2 * BATCH)
+    frames = {
+        f"party{k}": pl.from_numpy(rng.normal(size=(2 * BATCH, COLUMNS)).astype(np.float32)).insert_column(
+            0, pl.Series("id", ids)
+        )
+        for k in range(PARTIES)
+    }
+    frames["party0"] = frames["party0"].with_columns(label=pl.Series(rng.integers(0, 10, 2 * BATCH)))
+    made = Federation.from_tables(frames, label="label", task="classification")
+    before = resident()
+    reset_peak()
+    made.train(
+        method("false-vfl-1", samples=L, pretrain_epochs=1, pretrain_batch_size=BATCH), encoder=MLP(hidden=(128, 128)),
+        epochs=1, batch_size=BATCH, validation=0.0, test=0.0, patience=None, keep="last",
+    )  # fmt: skip
+    return {"peak": peak_since_reset() / GIB, "before": before / GIB}
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--memory"]:
+        torch.set_num_threads(1)
+        print(json.dumps(memory()))
+    else:
+        main(quick=quick_asked(__doc__))
