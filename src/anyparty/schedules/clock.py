@@ -73,7 +73,7 @@ class Clock:
         return math.floor(self.timeout / self.takes(party, number) * (1 + EXACT))
 
     def began_anew(self, rounds: int) -> int:
-        """Return how often the shortest trace has begun anew after so many rounds; one sample is for all rounds."""
+        """Return how often the shortest trace has begun anew after so many rounds; a single sample never does."""
         shortest = min((len(trace) for trace in self.use.values() if len(trace) > 1), default=rounds + 1)
         return max(rounds - 1, 0) // shortest
 
