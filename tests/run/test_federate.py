@@ -1,6 +1,7 @@
 """Real processes: kits, mutual TLS, private alignment, training; the same weights as in one process."""
 
 import socket
+import tomllib
 from functools import partial
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def test_a_trace_travels_as_numbers(tmp_path, monkeypatch):
     with pytest.raises(RunError, match="not sent"):
         federate.train(tmp_path, path)
     assert "cpu.csv" not in sent[0]
-    assert settings.tomllib.loads(sent[0])["clock"]["use"] == {"shop": [0.5]}
+    assert tomllib.loads(sent[0])["clock"]["use"] == {"shop": [0.5]}
 
 
 @pytest.mark.net

@@ -37,7 +37,7 @@ def schedule(name: str, **parameters: Any) -> tuple[Schedule, Local]:
     """Return the schedule ``name``, and how parties make local iterations.
 
     >>> schedule("flex", mu=0.1)
-    (Flex(), Local(labels='active', mu=0.1, momentum='local'))
+    (Flex(), Local(labels='active', mu=0.1, momentum='local', smoothness=None))
 
     Raises:
         ConfigError: no such schedule, no such parameter, or a value out of range.
