@@ -78,3 +78,10 @@ def test_what_asks_for_a_gpu_is_run_where_it_is_named_alone():
     assert run.settings["train"] == {"device": "cuda"}
     assert run.settings["encoder"]["shape"] == (3, 16, 16)
     assert (run.settings["batch_size"], run.settings["embedding"]) == (1024, 1024)
+
+
+def test_a_method_may_stop_at_a_number_of_parties():
+    most = dict.fromkeys(("combinatorial", "laser"), 0)
+    for run in suites.load("laser-fig2").runs(methods=list(most), seeds=1):
+        most[run.method] = max(most[run.method], run.parties)
+    assert most == {"combinatorial": 7, "laser": 32}

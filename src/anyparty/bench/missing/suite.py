@@ -22,6 +22,7 @@ class MethodEntry(Settings):
         labels_at: the party that leads and has the labels, of the rows that it has; without, one that has no columns
             and all labels.
         own: whether it is the paper's own method, and not one that it is compared with.
+        most_parties: with more than these it is not run.
 
     """
 
@@ -36,6 +37,7 @@ class MethodEntry(Settings):
     batch_size: int | None = None
     labels_at: str | None = None
     own: bool = False
+    most_parties: int | None = None
 
 
 class Labelled(Settings):
@@ -131,7 +133,7 @@ class Suite(base.Suite):
                 for parties in self.parties_of(dataset):
                     for missing in self.train_missing:
                         for method in (each for each in entry.methods if each in wanted):
-                            if entry.methods[method].name == "combinatorial" and parties > 8:
+                            if parties > (entry.methods[method].most_parties or parties):
                                 continue
                             yield self._run(dataset, method, parties, missing, seed, quick=quick, device=device)
 
@@ -140,7 +142,7 @@ class Suite(base.Suite):
     ) -> Run:
         entry = self.datasets[dataset]
         of = entry.methods[method]
-        values = of.model_dump(exclude={"when", "title", "own"}, exclude_none=True) | {}
+        values = of.model_dump(exclude={"when", "title", "own", "most_parties"}, exclude_none=True) | {}
         for change, value in of.when.get(missing, {}).items():
             values[change] = values[change] | value if isinstance(value, dict) else value
         if quick:
