@@ -15,6 +15,7 @@ from anyparty.methods.method import Stage, State
 from anyparty.methods.table import method
 from anyparty.nets.optimizer import Optimizer
 from anyparty.predictions import Predictions
+from anyparty.run.train import averaged
 from anyparty.run.watch import Watch
 from anyparty.terms import Capabilities
 from tests import worlds
@@ -99,6 +100,24 @@ class TestSelection:
         _, trained = train([5, 3, 4, 2, 6, 7, 8, 9], patience=3, keep="last")
         assert clocks(trained) == {"a": 6, "b": 6}
         assert trained["a"].best_epoch == -1  # validation chose nothing
+
+    @pytest.mark.parametrize(("epochs", "mean"), [(8, 6.5), (9, 7.0), (2, 1.0), (1, 0.0)])
+    def test_the_mean_of_the_last_quarter_if_asked(self, epochs, mean):
+        _, trained = train([1.0] * epochs, keep="average")
+        assert {party.state.modules["clock"].weight.item() for party in trained.values()} == {mean}
+        assert trained["a"].best_epoch == -1
+
+    def test_stopped_before_the_last_quarter_the_last_weights(self):
+        assert clocks(train([1, 2, 2, 2, 2, 2, 2, 2], patience=2, keep="average")[1]) == {"a": 2, "b": 2}
+
+    def test_whole_numbers_are_not_averaged(self):
+        state = State(None, {"norm": nn.BatchNorm1d(1)}, {})
+        mean = {}
+        for before, count in enumerate((3, 5)):
+            state.modules["norm"].num_batches_tracked.fill_(count)
+            state.modules["norm"].running_mean.fill_(float(count))
+            mean = averaged(mean, state, before)
+        assert (mean["norm"]["num_batches_tracked"].item(), mean["norm"]["running_mean"].item()) == (5, 4.0)
 
     def test_of_equals_the_first(self):
         _, trained = train([4, 2, 2, 2, 2], patience=2)
@@ -293,6 +312,13 @@ class TestResuming:
         _, trained = run(resume=True)
         assert clocks(trained) == {"a": 1, "b": 1}
         assert trained["a"].best_epoch == 1
+
+    def test_a_mean_of_weights_goes_on_from_where_it_was(self, tmp_path):
+        run = partial(train, [1.0] * 8, folder=tmp_path, checkpoint_every=1, keep="average")
+        with pytest.raises(KeyboardInterrupt):
+            run(watch=Stops("train", 7))
+        _, trained = run(resume=True)
+        assert {party.state.modules["clock"].weight.item() for party in trained.values()} == {6.5}
 
     def test_from_the_last_moment_that_all_have(self, tmp_path):
         """Party b, killed a moment earlier, lacks the fourth epoch: both go on from the third."""

@@ -21,7 +21,8 @@ class TrainSettings(Settings):
     """How a run trains, the same at every party.
 
     ``validation`` and ``test`` are shares of the labelled rows, drawn before anything is fitted.  ``patience`` is in
-    epochs without a better ``metric`` on validation rows; ``keep`` says which weights remain.  ``balance`` lets every
+    epochs without a better ``metric`` on validation rows; ``keep`` says which weights remain: ``"average"``
+    is each party's own mean over the last quarter of the epochs.  ``balance`` lets every
     class count as much as any other, however rare (a weight on the loss, so that nobody learns labels from batches).
     """
 
@@ -33,7 +34,7 @@ class TrainSettings(Settings):
     test: Annotated[float, Field(ge=0, lt=1)] = 0.2
     metric: str | None = None
     patience: Annotated[int, Field(ge=1)] | None = 20
-    keep: Literal["best", "last"] = "best"
+    keep: Literal["best", "last", "average"] = "best"
     checkpoint_every: Annotated[int, Field(ge=1)] = 5
     balance: bool = False
     device: str = "cpu"

@@ -29,6 +29,7 @@ from anyparty.run.verdict import alone, verdict
 from anyparty.terms import Channel
 
 Kept = dict[str, dict[str, Tensor]]
+AVERAGED = 0.25  # of the epochs, the last ones, whose weights are averaged where that is asked for
 
 
 async def play(part: Part, net: Channel) -> Trained:
@@ -89,7 +90,9 @@ async def _repeat(
         record = await _epoch(part, stage, net, state, progress.epoch, plan)
         said = await _judged(part, stage, net, state, progress, plan, record)
         stop = said.stop
-        if said.keep:
+        if part.settings.keep == "average":
+            best = averaged(best, state, progress.epoch - int((1 - AVERAGED) * epochs))
+        elif said.keep:
             best = {name: tensors_of(module) for name, module in state.modules.items()}
         progress.epoch += 1
         if part.leads:
@@ -103,12 +106,29 @@ async def _repeat(
             part.checkpoints.save(state, progress, best)
             if part.kept is not None:
                 part.kept(progress)
-    if best and part.settings.keep == "best":
+    if best and part.settings.keep != "last":
         for name, kept in best.items():
-            load_module(state.modules[name], kept, "the best epoch")
+            load_module(state.modules[name], kept, f"the {part.settings.keep} of the epochs")
     reason = "no better for a while" if stop else "all epochs done"
     remark = stage.remark(part.rows) if part.leads and stage.remark else ""
     part.watch.on_stage_end(stage.name, f"{reason}; {remark}" if remark else reason)
+
+
+def averaged(mean: Kept, state: State, before: int) -> Kept:
+    """Return the mean of a party's weights over the epochs since averaging began, ``before`` of them so far.
+
+    Whole numbers, such as a count of batches, are the last ones.
+    """
+    if before < 0:
+        return {}
+    now = {name: tensors_of(module) for name, module in state.modules.items()}
+    return now if before == 0 or not mean else {
+        name: {
+            key: mean[name][key] + (new - mean[name][key]) / (before + 1) if new.is_floating_point() else new
+            for key, new in tensors.items()
+        }
+        for name, tensors in now.items()
+    }  # fmt: skip
 
 
 async def _judged(
