@@ -1,4 +1,4 @@
-"""Tables whose columns are numbers of parties: the metric, and the seconds of an epoch."""
+"""Tables whose columns are numbers of parties: the metric, and the CPU seconds of an epoch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,13 @@ def against_parties(suite: Suite, dataset: str, mine: Sequence[Cell]) -> list[st
         lines += [f"## {dataset}, missing {missing} → {test}: {entry.unit}", "", f"| method | {heads} |", first]
         for method, title in there:
             lines.append(f"| {title} | {' | '.join(shown(at.get((method, k)), best[k]) for k in several)} |")
-        lines += ["", f"Seconds of a training epoch, {dataset}, missing {missing}:", "", f"| method | {heads} |", first]
+        lines += [
+            "",
+            f"CPU seconds of a training epoch, {dataset}, missing {missing}:",
+            "",
+            f"| method | {heads} |",
+            first,
+        ]
         for method, title in there:
             took = " | ".join(f"{at[method, k].epoch:.2f}" if (method, k) in at else "" for k in several)
             lines.append(f"| {title} | {took} |")

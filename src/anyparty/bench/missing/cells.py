@@ -22,7 +22,7 @@ class Cell:
         seeds: how many seeds that is.
         paper: its mean and spread, if it gives them.
         seconds: mean training time.
-        epoch: mean seconds of an epoch.
+        epoch: mean CPU seconds of an epoch.
         rates: the shares of blocks that were missing in training and at test, means over the seeds.
 
     """
@@ -79,7 +79,7 @@ def _cells(suite: Suite, groups: Mapping[tuple[str, str, int, str], Sequence[Map
                             ours=(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0),
                             seeds=len(values), paper=printed[place] if printed else None,
                             seconds=statistics.fmean(record["seconds"] for record in found),
-                            epoch=statistics.fmean(record["seconds"] / record["epochs"] for record in found),
+                            epoch=statistics.fmean(record["cpu_seconds"] / record["epochs"] for record in found),
                             rates=(statistics.fmean(record["missing"] for record in found),
                                    statistics.fmean(record["scores"][test]["missing"] for record in found)),
                         )  # fmt: skip
@@ -95,5 +95,6 @@ def shown(cell: Cell | None, best: float) -> str:
     if cell is None:
         return ""
     mark = "" if not cell.outside else (" ▲" if (cell.difference or 0) > 0 else " ▼")
-    number = f"{cell.ours[0]:.1f} ± {cell.ours[1]:.1f}"
+    spread = f" ± {cell.ours[1]:.1f}" if cell.seeds > 1 else ""
+    number = f"{cell.ours[0]:.1f}{spread}"
     return (f"**{number}**" if cell.ours[0] >= best else number) + mark

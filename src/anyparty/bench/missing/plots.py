@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def plot(suite: Suite, found: Sequence[Cell], path: Path) -> None:
     """Draw a panel for each data set and training mechanism, side by side or a row for each data set; PNG and SVG.
 
-    Where K varies there are two: the metric, and the seconds of an epoch.
+    Where K varies there are two: the metric, and the CPU seconds of an epoch.
     """
     import matplotlib as mpl  # noqa: PLC0415 - slow to import
 
@@ -54,7 +54,7 @@ def _panel(suite: Suite, axis: Any, dataset: str, missing: str, time: bool, foun
             axis.errorbar(x, mean, spread, label=of.title, marker="o", ms=3, capsize=2)
     axis.set_title(f"{dataset}, missing in training: {missing}", fontsize=9)
     axis.set_xlabel("parties" if by_parties else "missing at test")
-    axis.set_ylabel("seconds of an epoch" if time else entry.unit)
+    axis.set_ylabel("CPU seconds of an epoch" if time else entry.unit)
     if by_parties:
         axis.set_xscale("log", base=2)
         axis.set_xticks(suite.parties_of(dataset), [str(k) for k in suite.parties_of(dataset)])
