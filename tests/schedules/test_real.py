@@ -9,7 +9,9 @@ import torch
 from anyparty.config import Config
 from anyparty.errors import ConfigError
 from anyparty.methods.table import method
+from anyparty.schedules import common
 from anyparty.schedules.real import RealClock
+from anyparty.schedules.synchronous import SyncMax, SyncMin
 from anyparty.schedules.table import clock, scheduled
 from tests import worlds
 from tests.methods.checks import OwnEncoder
@@ -103,7 +105,34 @@ class TestSettings:
         with pytest.raises(ConfigError, match=r"with real = true .* leave out 'latency', 'use'"):
             clock(real=True, latency=2.0, use={"a": (0.5,)}, iteration=1.0)
 
-    @pytest.mark.parametrize("name", ["sync-min", "sync-max", "vafl"])
-    def test_schedules_that_must_know_speeds_beforehand(self, name):
-        with pytest.raises(ConfigError, match="asks for everybody's speed beforehand, which the real clock"):
-            under(name, clock=RealClock())
+
+class TestSync:
+    @pytest.mark.parametrize("name", ["sync-min", "sync-max"])
+    def test_all_make_as_many_as_they_agree_on_from_the_second_round(self, name):
+        made, calls = under(name, clock=RealClock(timeout=40.0, now=Wound())), []
+        for epochs in (1, 2):
+            weights, *_ = run(made, whole(), encoder=OwnEncoder, batch_size=12, epochs=epochs)
+            calls.append([int(weights[f"{party}/encoder/calls"]) for party in "abc"])
+        assert calls[0] == [1, 1, 1]
+        assert len(set(calls[1])) == 1
+        assert calls[1][0] > 3
+
+    @pytest.mark.parametrize(("name", "expected"), [("sync-min", 2), ("sync-max", 10)])
+    def test_the_slowest_or_the_fastest_says_how_many(self, name, expected):
+        """Iterations of 1, 2 and 5 seconds in a time-out of 10."""
+        of, made = whole(), under(name, clock=RealClock(timeout=10.0, now=Wound(step=0.0)))
+        states = worlds.begin(made, of, encoder=OwnEncoder)
+        for took, state in zip((1.0, 2.0, 5.0), states.values(), strict=True):
+            common.note(state, 4, 4 * took)
+        at = Table()
+        worlds.step(made, of, states, of.places(), at=at)
+        assert [int(states[name].modules["encoder"].calls) for name in "abc"] == [expected] * 3
+        assert sorted(int(note[3]["fits"]) for note in at.notes if note[2] == "fits") == [2, 5]
+
+    def test_an_iteration_that_does_not_fit_is_made_once(self):
+        state = worlds.begin(under("sync-min"), whole())["b"]
+        assert common.fits(state, RealClock(timeout=1.0)) == common.UNKNOWN
+        common.note(state, 1, 30.0)
+        assert common.fits(state, RealClock(timeout=1.0)) == 0
+        assert SyncMin().common([0, 7]) == 1
+        assert (SyncMin().common([]), SyncMax().common([])) == (1, 1)

@@ -106,10 +106,11 @@ class ScheduleSettings(MethodSettings):
 class ClockSettings(Settings):
     """See ``anyparty.schedules.clock.Clock``; ``trace`` is a CSV file with a column of CPU use for each party.
 
-    With ``real`` nothing is simulated, and ``timeout`` is in seconds.
+    With ``real`` nothing is simulated, and ``timeout`` and ``grace`` are in seconds.
     """
 
     real: bool = False
+    grace: float | None = None
     iteration: float | dict[str, float] = 1.0
     latency: float = 1.0
     timeout: float = 10.0

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from anyparty.blocks.blocks import Rows
-from anyparty.errors import PartyLost
+from anyparty.errors import MessageError, PartyLost
 from anyparty.methods.fusion import Answer
 from anyparty.methods.method import Batch, Seat
 from anyparty.predictions import Predictions
@@ -90,13 +90,24 @@ async def share_gradients(net: Channel, gradients: Mapping[str, Tensor]) -> None
             await net.send(name, "gradient", {"g": gradient})
 
 
-async def gradients_of(net: Channel, readers: Sequence[str], h: Tensor) -> list[Tensor]:
-    """Wait for the derivatives by the embeddings ``h`` [B_k, H] from the hosts that read them."""
-    return [
-        (await net.recv(host, "gradient", {"g": Expect(tuple(h.shape))}))["g"].to(h.device)
-        for host in readers
-        if host != net.me
-    ]
+async def gradients_of(net: Channel, readers: Sequence[str], h: Tensor, *, or_none: bool = False) -> list[Tensor]:
+    """Wait for the derivatives by the embeddings ``h`` [B_k, H] from the hosts that read them.
+
+    With ``or_none`` a host may answer a derivative of no rows, where it has gone on without them.
+
+    Raises:
+        MessageError: a derivative of another shape.
+    """
+    expect = Expect((-1, *h.shape[1:]) if or_none else tuple(h.shape))
+    got: list[Tensor] = []
+    for host in readers:
+        if host != net.me:
+            g = (await net.recv(host, "gradient", {"g": expect}))["g"].to(h.device)
+            if len(g) not in {0, len(h)}:
+                raise MessageError(f"message 'gradient' from {host!r} to {net.me!r}: expected {len(h)} rows, "
+                                   f"got {len(g)}")  # fmt: skip
+            got.append(g)
+    return got
 
 
 async def gather(net: Channel, seat: Seat, rows: Rows, batch: Batch, wanted: Wanted, mine: Part | None) -> Gathered:

@@ -131,6 +131,7 @@ class Stage:
         with_validation: whether it works on validation rows too, as a stage does that learns nothing from labels.
         optional: at the active party, whether it is passed over where there are none of its rows.
         remark: at the active party, what is worth saying of its rows when it ends.
+        finish: one party's part after the last batch of an epoch, where steps leave something to do.
         record: what the active party's record of an epoch says besides, such as the time on a schedule's clock.
 
     """
@@ -147,6 +148,7 @@ class Stage:
     with_validation: bool = False
     optional: bool = False
     remark: Callable[[Rows], str] | None = None
+    finish: Callable[[Channel, State, Rows], Awaitable[None]] | None = None
     record: Callable[[State], Mapping[str, float]] | None = None
 
 

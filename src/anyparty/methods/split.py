@@ -161,11 +161,7 @@ class Split(Places):
             Diverged: an embedding is not a number.
         """
         with self._drawing(state.seat, batch, "encoder draws"):
-            mine = self._encode(state, rows, batch)
-        if mine and not finite(mine[1].detach()):
-            raise Diverged(f"party {state.seat.me!r}: its embeddings are no longer numbers at {moment(batch)}: lower "
-                           f"its learning rate, or look for extreme values in its columns")  # fmt: skip
-        return mine
+            return self._encode(state, rows, batch)
 
     async def gather(
         self, net: Channel, seat: Seat, rows: Rows, batch: Batch, mine: Part | None, asked: Sequence[str] | None = None
@@ -185,6 +181,9 @@ class Split(Places):
         if h.shape != (len(held), *width):
             raise ConfigError(f"party {state.seat.me!r}: its encoder should give {[len(held), *width]}, "
                               f"it gives {list(h.shape)}")  # fmt: skip
+        if not finite(h.detach()):
+            raise Diverged(f"party {state.seat.me!r}: its embeddings are no longer numbers at {moment(batch)}: lower "
+                           f"its learning rate, or look for extreme values in its columns")  # fmt: skip
         return held, h
 
     def _wanted(self, seat: Seat, asked: Sequence[str]) -> Wanted:

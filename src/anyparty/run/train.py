@@ -217,6 +217,8 @@ async def _epoch(
             total, seen = total + loss * len(rows), seen + len(rows)
             part.watch.on_batch_end(len(rows), loss)
         await asyncio.sleep(0)  # a party that waits for nobody hears Ctrl-C here
+    if stage.finish is not None:
+        await stage.finish(net, state, part.rows)
     seconds = time.perf_counter() - began
     record = {"stage": stage.name, "epoch": epoch + 1, "loss": total / max(seen, 1), "seconds": seconds}
     return record if stage.record is None else record | dict(stage.record(state))

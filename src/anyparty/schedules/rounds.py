@@ -11,50 +11,32 @@ applies the derivative that it received to its embeddings as they are now.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
-from torch import Tensor
 
 from anyparty.blocks.blocks import Rows
-from anyparty.methods import exchange
 from anyparty.methods.exchange import Part
 from anyparty.methods.method import Batch, Seat, State
 from anyparty.methods.split import Split
-from anyparty.schedules import rates, snapshot
+from anyparty.schedules import common, rates
 from anyparty.schedules.clock import Clock
 from anyparty.schedules.flex import AdaptiveFlex
 from anyparty.schedules.local import Steps
+from anyparty.schedules.meeting import Exchanged, Meeting
 from anyparty.schedules.real import RealClock
-from anyparty.schedules.schedule import PACE, Local, Schedule
+from anyparty.schedules.schedule import Local, Schedule
+from anyparty.schedules.snapshot import Copy
 from anyparty.terms import Channel, Roster
 
-ROUND, TIME = "round", "time"
-Derive = Callable[[Part | None], Tensor | None]
+ROUND, TIME, MISSED = "round", "time", "missed"
 
 
 def parties_of(split: Split, roster: Roster) -> tuple[str, ...]:
     """Return the parties that train something: encoders, heads or both."""
     return tuple(dict.fromkeys((*roster.blocks, *split.hosts(roster))))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exchanged:
-    """What a party has after the exchange.
-
-    Attributes:
-        loss: of the mini-batch, at hosts.
-        own: the derivative of its own loss by its embeddings, at the start of the round.
-        theirs: derivatives that it received, by the same.
-        anew: how it computes ``own`` for embeddings as they are now; ``None``: it cannot.
-
-    """
-
-    loss: float | None = None
-    own: Tensor | None = None
-    theirs: tuple[Tensor, ...] = ()
-    anew: Derive | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +48,13 @@ class Round:
     clock: Clock | RealClock
     local: Local
     seat: Seat
-    copy: snapshot.Copy
+
+    @cached_property
+    def meeting(self) -> Meeting:
+        """The party's part in the exchanges."""
+        copy = Copy(self.split, self.seat)
+        return Meeting(split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=self.seat,
+                       copy=copy)  # fmt: skip
 
     def iterations(self, number: int) -> dict[str, int]:
         """Return tau_k of every party; the others wait for a host, so that it makes at least one.
@@ -98,10 +86,19 @@ class Round:
         loss = None
         if mine or me in self.split.hosts(roster):
             others = self._others(rows, batch, tau)
-            got, rate = await self._meet(net, state, rows, batch, mine, tau, others)
-            tau[me] = await self._iterate(state, rows, batch, mine, got, self._turns(tau[me]))
-            if isinstance(self.schedule, AdaptiveFlex):
-                rates.keep(state, self.schedule, self.local, tau[me], rate)
+            encoded = self._now()
+            got = await self.meeting.meet(net, state, rows, batch, mine, tau, others)
+            if got.missed:
+                return None
+            met = self._now()
+            tau[me] = await self._iterate(state, rows, batch, mine, got)
+            if isinstance(self.schedule, AdaptiveFlex) and roster.active not in got.without:
+                rates.keep(state, self.schedule, self.local, tau[me], got.rate)
+            if self.meeting.asks:
+                common.note(state, tau[me], encoded - began + self._now() - met)
+            if got.late:
+                state.kept[MISSED] = state.kept.get(MISSED, torch.zeros((), dtype=torch.int64)) + len(got.late)
+            others = [name for name in others if name not in got.late]
             self.spend(state, {name: tau[name] for name in (me, *others)}, number, began)
             loss = got.loss
         return loss
@@ -116,70 +113,10 @@ class Round:
         hosts = self.split.hosts(roster)
         return [name for name in tau if name != self.seat.me and tau[name] and (name in hosts or has[name])]
 
-    async def _meet(
-        self, net: Channel, state: State, rows: Rows, batch: Batch, mine: Part | None, tau: Mapping[str, int],
-        others: list[str],
-    ) -> tuple[Exchanged, float]:  # fmt: skip
-        """Exchange embeddings for derivatives or Phi, and how the last round went for a learning rate."""
-        me, active = self.seat.me, self.seat.roster.active
-        await exchange.share(net, self.split.readers(self.seat.roster, me), mine)
-        if not isinstance(self.schedule, AdaptiveFlex):
-            return await self._exchange(net, state, rows, batch, mine, tau), 0.0
-        pace = rates.begin(state, self.schedule, self.local, tau[me] if isinstance(self.clock, Clock) else None)
-        if me != active:
-            await net.send(active, PACE.tag, {"pace": pace})
-        got = await self._exchange(net, state, rows, batch, mine, tau)
-        return got, await rates.agree(net, state, others, pace)
-
-    async def _exchange(
-        self, net: Channel, state: State, rows: Rows, batch: Batch, mine: Part | None, tau: Mapping[str, int]
-    ) -> Exchanged:
-        """Wait for what belongs to the embeddings that were sent; at a host, answer."""
-        roster, me = self.seat.roster, self.seat.me
-        shared = self.local.labels == "shared"
-        loss: float | None = None
-        own: Tensor | None = None
-        anew: Derive | None = None
-        if me in self.split.hosts(roster):
-            there = await self.split.gather(net, self.seat, rows, batch, mine, [k for k in roster.blocks if tau[k]])
-            loss, gradients = self.split.fuse(state, rows, batch, there)
-            loss = loss if there.parts else None  # nobody who is in time has a row of the batch
-            own = gradients.get(me)
-            if shared:
-                await snapshot.send(net, self.seat, state.modules["heads"], there)
-            else:
-                await exchange.share_gradients(net, gradients)
-
-            def at_host(now: Part | None) -> Tensor | None:
-                if now is not None and me in there.parts:
-                    there.parts[me] = (now[0], now[1].detach())
-                return self.split.fuse(state, rows, batch, there)[1].get(me)
-
-            anew = at_host
-        elif shared and mine:
-            seen = await self.copy.receive(net, rows, batch, mine)
-
-            def at_party(now: Part | None) -> Tensor:
-                assert now is not None
-                seen.parts[me] = (now[0], now[1].detach())
-                return self.copy.derive(state, rows, batch, seen)
-
-            anew = at_party
-            own = at_party(mine)
-        theirs: tuple[Tensor, ...] = ()
-        if mine and not shared:
-            theirs = tuple(await exchange.gradients_of(net, self.split.readers(roster, me), mine[1]))
-        return Exchanged(loss=loss, own=own, theirs=theirs, anew=anew)
-
-    def _turns(self, tau: int) -> Iterable[int]:
-        return self.clock.turns() if isinstance(self.clock, RealClock) and self.schedule.fills else range(tau)
-
-    async def _iterate(
-        self, state: State, rows: Rows, batch: Batch, mine: Part | None, got: Exchanged, turns: Iterable[int]
-    ) -> int:
+    async def _iterate(self, state: State, rows: Rows, batch: Batch, mine: Part | None, got: Exchanged) -> int:
         """Make local iterations, the first with its gradient from the exchange; return how many they were."""
         steps, now, own, t = Steps(state, self.local), mine, got.own, -1
-        for t in turns:
+        for t in got.turns:
             if t:
                 if isinstance(self.clock, RealClock):
                     await asyncio.sleep(0)  # whoever else is on this thread goes on, too

@@ -39,6 +39,15 @@ RATE = Declared(
     holds="eta_k, the party's learning rate in this round",
     learns="nothing else",
 )
+FITS = Declared(
+    tag="fits", frm="passive", to="active",
+    holds="how many local iterations like those of its last round the party completes within the time-out",
+    learns="how fast the party is", when="Sync-VFL by the real clock",
+)  # fmt: skip
+TURNS = Declared(
+    tag="turns", frm="active", to="passive", holds="how many local iterations all parties make in this round",
+    learns="how fast the slowest or the fastest party is", when="Sync-VFL by the real clock",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,3 +116,19 @@ class Together:
     def lasts(self, clock: Clock, made: Mapping[str, int], number: int) -> float:
         """Return one round trip and what the slowest party needs."""
         return clock.latency + slowest(clock, made, number)
+
+
+class Timed(Together):
+    """A round in which all make equally many iterations, by the time-out and what parties complete within it."""
+
+    def common(self, fits: Sequence[int]) -> int:
+        """Return how many all make, of how many each would complete; 1 where nobody knows.
+
+        Raises:
+            NotImplementedError: a schedule does not say.
+        """
+        raise NotImplementedError
+
+    def iterations(self, clock: Clock, parties: Sequence[str], number: int) -> dict[str, int]:
+        """Return the same number for each."""
+        return dict.fromkeys(parties, self.common([clock.fits(party, number) for party in parties]))

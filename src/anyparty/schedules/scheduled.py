@@ -14,10 +14,10 @@ from anyparty.predictions import Predictions
 from anyparty.schedules.bound import warn
 from anyparty.schedules.clock import Clock, check_names
 from anyparty.schedules.flex import AdaptiveFlex
+from anyparty.schedules.ready import Ready
 from anyparty.schedules.real import RealClock
-from anyparty.schedules.rounds import ROUND, TIME, Round, parties_of
-from anyparty.schedules.schedule import PACE, RATE, SNAPSHOT, Local, Schedule
-from anyparty.schedules.snapshot import Copy
+from anyparty.schedules.rounds import MISSED, ROUND, TIME, Round, parties_of
+from anyparty.schedules.schedule import FITS, PACE, RATE, SNAPSHOT, TURNS, Local, Schedule, Timed
 from anyparty.schedules.vafl import VAFL, Meetings
 from anyparty.seeds import Seeds
 from anyparty.terms import Capabilities, Channel, Roster
@@ -36,10 +36,6 @@ class Scheduled:
         if self.schedule.at_once and self.local.labels == "shared":
             raise ConfigError(f"schedule: with {self.schedule.title} derivatives come from the active party: "
                               f"labels = 'active'")  # fmt: skip
-        ahead = self.schedule.at_once or (self.schedule.timed and not self.schedule.fills)
-        if ahead and isinstance(self.clock, RealClock):
-            raise ConfigError(f"clock: {self.schedule.title} asks for everybody's speed beforehand, which the real "
-                              f"clock does not know: use flex, adaptive-flex or p-bcd, or a virtual clock")  # fmt: skip
 
     @property
     def can(self) -> Capabilities:
@@ -47,6 +43,7 @@ class Scheduled:
         can, shared = self.split.can, self.local.labels == "shared"
         messages = [SNAPSHOT if shared and message is GRADIENT else message for message in can.messages]
         messages += [PACE, RATE] if self.schedule.adapts else []
+        messages += [FITS, TURNS] if isinstance(self.clock, RealClock) and isinstance(self.schedule, Timed) else []
         return replace(can, title=f"{can.title}, {self.schedule.title}", messages=tuple(messages))
 
     def begin(self, seat: Seat, seeds: Seeds) -> State:
@@ -82,25 +79,29 @@ class Scheduled:
     def stages(self, seat: Seat) -> Sequence[Stage]:
         """Return the one stage of the split method, with the schedule's step."""
         stages = self.split.stages(seat)
-        play: Round | Meetings
-        if isinstance(self.schedule, VAFL):
+        play: Round | Meetings | Ready
+        if isinstance(self.schedule, VAFL) and isinstance(self.clock, RealClock):
+            play = Ready(split=self.split, clock=self.clock, local=self.local, seat=seat)
+        elif isinstance(self.schedule, VAFL):
             assert isinstance(self.clock, Clock)
             play = Meetings(split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=seat)
         else:
-            play = Round(split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=seat,
-                         copy=Copy(self.split, seat))  # fmt: skip
-        return tuple(replace(stage, step=play.step, record=self._record) for stage in stages)
+            play = Round(split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=seat)
+        finish = play.finish if isinstance(play, Ready) else None
+        return tuple(replace(stage, step=play.step, finish=finish, record=self._record) for stage in stages)
 
     def _record(self, state: State) -> dict[str, float]:
         """Return what an epoch's record says of time, at the active party: since the start, as its rounds are.
 
-        Time units of a virtual clock are ``time``, seconds of the real one ``time_s``.
+        Time units of a virtual clock are ``time``, seconds of the real one ``time_s``; ``missed_rounds`` are those that
+        parties were too late for.
         """
         if TIME not in state.kept:
             return {}
         rounds = int(state.kept[ROUND].item())
         if isinstance(self.clock, RealClock):
-            return {"time_s": float(state.kept[TIME].item()), "rounds": rounds}
+            missed = {"missed_rounds": int(state.kept[MISSED].item())} if MISSED in state.kept else {}
+            return {"time_s": float(state.kept[TIME].item()), "rounds": rounds, **missed}
         anew = self.clock.began_anew(rounds)
         said = {"time": float(state.kept[TIME].item()), "rounds": rounds}
         return said | ({"trace_began_anew": anew} if anew else {})

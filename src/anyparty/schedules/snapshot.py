@@ -7,6 +7,7 @@ where a loss is a mean over the batch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -23,12 +24,16 @@ from anyparty.terms import Channel, Expect
 HEADS, PARTS, THERE = "heads/", "h/", "there"
 
 
-async def send(net: Channel, seat: Seat, heads: nn.Module, there: Gathered) -> None:
-    """Send Phi to every party that is there, before the heads move."""
+async def send(
+    net: Channel, seat: Seat, heads: nn.Module, there: Gathered, nothing: Tensor, late: Sequence[str]
+) -> None:
+    """Send Phi to every party that is there, before the heads move; to those that are ``late``, one of no rows.
+
+    ``nothing`` are the embeddings of no rows, [0, H].
+    """
     blocks = seat.roster.blocks
     weights = {f"{HEADS}{name}": tensor for name, tensor in heads.state_dict().items()}
     present = {THERE: torch.tensor([name in there.parts for name in blocks], dtype=torch.uint8)}
-    nothing = next(iter(there.parts.values()))[1][:0] if there.parts else torch.empty(0)
     for name, (held, _) in there.parts.items():
         if name == seat.me:
             continue
@@ -36,6 +41,8 @@ async def send(net: Channel, seat: Seat, heads: nn.Module, there: Gathered) -> N
         both = {other: h[own[at]] for other, (at, h) in there.parts.items()}
         parts = {f"{PARTS}{other}": both.get(other, nothing) for other in blocks if other != name}
         await net.send(name, SNAPSHOT.tag, weights | present | parts)
+    for name in late:
+        await net.send(name, SNAPSHOT.tag, weights | present | {f"{PARTS}{k}": nothing for k in blocks if k != name})
 
 
 @dataclass
@@ -56,8 +63,10 @@ class Copy:
             self.made.append(heads.to(self.seat.device).requires_grad_(False))
         return self.made[0]
 
-    async def receive(self, net: Channel, rows: Rows, batch: Batch, mine: Part) -> Gathered:
+    async def receive(self, net: Channel, rows: Rows, batch: Batch, mine: Part) -> Gathered | None:
         """Take Phi: load the heads, and return what is there of the rows that the party has.
+
+        ``None`` if the party itself is not there: the host has gone on without it.
 
         Raises:
             MessageError: embeddings of other rows than those that both have.
@@ -71,6 +80,8 @@ class Copy:
         }
         got = await net.recv(roster.active, SNAPSHOT.tag, expect)
         self.heads.load_state_dict({name: got[f"{HEADS}{name}"] for name in state})
+        if not got[THERE][roster.blocks.index(seat.me)]:
+            return None
         observed = rows.observed[batch.rows]
         there = Gathered(observed=observed & got[THERE].bool().to(observed.device))
         there.late = not torch.equal(there.observed, observed)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from anyparty.schedules.clock import Clock
-from anyparty.schedules.schedule import Together
+from anyparty.schedules.schedule import Timed, Together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class PBCD(Together):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyncMin(Together):
+class SyncMin(Timed):
     """As many local iterations as the slowest party completes within the time-out, at least one."""
 
     title: ClassVar[str] = "Sync-Min-VFL"
@@ -43,13 +43,13 @@ class SyncMin(Together):
     at_once: ClassVar[bool] = False
     adapts: ClassVar[bool] = False
 
-    def iterations(self, clock: Clock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return min_k tau_k for each."""
-        return dict.fromkeys(parties, max(1, min(clock.fits(party, number) for party in parties)))
+    def common(self, fits: Sequence[int]) -> int:
+        """Return min_k tau_k."""
+        return max(1, min(fits, default=1))
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyncMax(Together):
+class SyncMax(Timed):
     """As many local iterations as the fastest party completes within the time-out, at least one."""
 
     title: ClassVar[str] = "Sync-Max-VFL"
@@ -58,6 +58,6 @@ class SyncMax(Together):
     at_once: ClassVar[bool] = False
     adapts: ClassVar[bool] = False
 
-    def iterations(self, clock: Clock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return max_k tau_k for each."""
-        return dict.fromkeys(parties, max(1, *(clock.fits(party, number) for party in parties)))
+    def common(self, fits: Sequence[int]) -> int:
+        """Return max_k tau_k."""
+        return max(1, max(fits, default=1))

@@ -58,17 +58,23 @@ def schedule(name: str, **parameters: Any) -> tuple[Schedule, Local]:
 def clock(*, real: bool = False, **values: Any) -> Clock | RealClock:
     """Return the clock that settings describe; ``trace`` names a CSV file of CPU use.
 
-    The ``real`` one has a time-out alone, in seconds.
+    The ``real`` one has ``timeout`` and ``grace`` alone, in seconds.
 
     Raises:
         ConfigError: a value out of range, a trace that cannot be read, or speeds for the real clock.
     """
     if real:
         unset = ClockSettings()
-        given = [key for key, value in values.items() if key != "timeout" and value != getattr(unset, key, value)]
+        given = [
+            key
+            for key, value in values.items()
+            if key not in {"timeout", "grace"} and value != getattr(unset, key, value)
+        ]
         if given:
             raise ConfigError(f"clock: with real = true things take what they take; leave out {some(given)}, or real")
-        return RealClock(timeout=values.get("timeout", unset.timeout))
+        return RealClock(timeout=values.get("timeout", unset.timeout), grace=values.get("grace"))
+    if values.pop("grace", None) is not None:
+        raise ConfigError("clock: grace is for the real clock; set real = true, or leave it out")
     trace = values.pop("trace", None)
     if trace is not None and values.get("use"):
         raise ConfigError(TWO_WAYS)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from anyparty.blocks.blocks import Rows
 from anyparty.methods import exchange
-from anyparty.methods.exchange import Gathered, Part
+from anyparty.methods.exchange import Gathered
 from anyparty.methods.method import Batch, Seat, State
 from anyparty.methods.split import Split
 from anyparty.schedules.clock import Clock
@@ -53,15 +53,63 @@ class VAFL(Together):
         return dict.fromkeys(parties, 1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Meetings:
-    """One party's part in VAFL."""
+@dataclass(kw_only=True)
+class Host:
+    """What the active party does with the embeddings of one party, by whichever clock they come."""
 
     split: Split
-    schedule: VAFL
-    clock: Clock
     local: Local
     seat: Seat
+
+    def seen(self, state: State, rows: Rows, batch: Batch, fresh: Gathered, asked: Sequence[str]) -> Gathered:
+        """Return the embeddings of those that were ``asked``, and those last seen of all the others."""
+        roster = self.seat.roster
+        assert rows.observed is not None
+        if STALE not in state.kept:
+            shape = (rows.n, roster.K)
+            state.kept[STALE] = torch.zeros(*shape, *self.split.width(roster), device=self.seat.device)
+            state.kept[SEEN] = torch.zeros(shape, dtype=torch.bool, device=self.seat.device)
+        for name, (held, h) in fresh.parts.items():
+            state.kept[STALE][batch.rows[held], roster.blocks.index(name)] = h
+            state.kept[SEEN][batch.rows[held], roster.blocks.index(name)] = True
+        observed = rows.observed[batch.rows]
+        there = Gathered(observed=observed & state.kept[SEEN][batch.rows])
+        there.late = not torch.equal(there.observed, observed)
+        for k, name in enumerate(roster.blocks):
+            held = there.observed[:, k].nonzero().squeeze(1)
+            if name in fresh.parts or (len(held) and name not in asked):
+                there.parts[name] = fresh.parts.get(name) or (held, state.kept[STALE][batch.rows[held], k])
+        for name in set(asked) - there.parts.keys():
+            there.observed[:, roster.blocks.index(name)] = False
+        return there
+
+    def learn(
+        self, state: State, rows: Rows, batch: Batch, there: Gathered, whose: str
+    ) -> tuple[float | None, Tensor | None]:
+        """Step the heads; return the loss, and the derivative for the party that is met, if it is there.
+
+        Raises:
+            Diverged: the loss is not a number.
+        """
+        if whose not in there.parts:
+            return None, None
+        if not self._fusible(there):
+            return None, torch.zeros_like(there.parts[whose][1])
+        loss, gradients = self.split.fuse(state, rows, batch, there)
+        Steps(state, self.local).step("heads")
+        return loss, gradients[whose]
+
+    def _fusible(self, there: Gathered) -> bool:
+        """Return whether there is a row to learn from: none while a method that needs all has not seen all."""
+        return bool(self.split.rule.trains_on(self.seat.roster, there.observed).any())
+
+
+@dataclass(kw_only=True)
+class Meetings(Host):
+    """One party's part in VAFL by a virtual clock."""
+
+    schedule: VAFL
+    clock: Clock
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
         """Play the party's part in one meeting; return the loss, at the active party.
@@ -76,22 +124,17 @@ class Meetings:
         await exchange.share(net, [active], mine)
         loss: float | None = None
         own: Tensor | None = None
-        steps = Steps(state, self.local)
         if me == active:
-            there = await self._seen(net, state, rows, batch, mine, list(self.seat.roster.blocks) if first else [whose])
-            if whose in there.parts and self._fusible(there):
-                loss, gradients = self.split.fuse(state, rows, batch, there)
-                steps.step("heads")
-                own = gradients[whose]
-            elif whose in there.parts:
-                own = torch.zeros_like(there.parts[whose][1])
+            asked = list(self.seat.roster.blocks) if first else [whose]
+            fresh = await self.split.gather(net, self.seat, rows, batch, mine, asked)
+            loss, own = self.learn(state, rows, batch, self.seen(state, rows, batch, fresh, asked), whose)
             if own is not None:
                 await exchange.share_gradients(net, {whose: own})
         if whose == me and mine:
             theirs = await exchange.gradients_of(net, [active], mine[1])
             if "encoder" in state.optimizers and (own is not None or theirs):
                 self.split.backward(state, mine[1], own, theirs)
-                steps.step("encoder")
+                Steps(state, self.local).step("encoder")
         return loss
 
     def advance(self, state: State) -> str:
@@ -112,32 +155,3 @@ class Meetings:
     def _cycle(self, name: str, meeting: int) -> float:
         took = self.schedule.lasts(self.clock, {name: 1}, meeting)
         return took - self.clock.latency if name == self.seat.roster.active else took
-
-    async def _seen(
-        self, net: Channel, state: State, rows: Rows, batch: Batch, mine: Part | None, asked: list[str]
-    ) -> Gathered:
-        """Wait for those that are asked; return their embeddings, and those last seen of all the others."""
-        roster = self.seat.roster
-        assert rows.observed is not None
-        fresh = await self.split.gather(net, self.seat, rows, batch, mine, asked)
-        if STALE not in state.kept:
-            shape = (rows.n, roster.K)
-            state.kept[STALE] = torch.zeros(*shape, *self.split.width(roster), device=self.seat.device)
-            state.kept[SEEN] = torch.zeros(shape, dtype=torch.bool, device=self.seat.device)
-        for name, (held, h) in fresh.parts.items():
-            state.kept[STALE][batch.rows[held], roster.blocks.index(name)] = h
-            state.kept[SEEN][batch.rows[held], roster.blocks.index(name)] = True
-        observed = rows.observed[batch.rows]
-        there = Gathered(observed=observed & state.kept[SEEN][batch.rows])
-        there.late = not torch.equal(there.observed, observed)
-        for k, name in enumerate(roster.blocks):
-            held = there.observed[:, k].nonzero().squeeze(1)
-            if name in fresh.parts or (len(held) and name not in asked):
-                there.parts[name] = fresh.parts.get(name) or (held, state.kept[STALE][batch.rows[held], k])
-        for name in set(asked) - there.parts.keys():
-            there.observed[:, roster.blocks.index(name)] = False
-        return there
-
-    def _fusible(self, there: Gathered) -> bool:
-        """Return whether there is a row to learn from: none while a method that needs all has not seen all."""
-        return bool(self.split.rule.trains_on(self.seat.roster, there.observed).any())

@@ -77,7 +77,12 @@ class InProcess:
             future = asyncio.get_running_loop().create_future()
             self.hub.waiting[lane] = future
             self.hub.look_for_deadlock()
-            await future
+            try:
+                await future
+            except asyncio.CancelledError:
+                if self.hub.waiting.get(lane) is future:
+                    del self.hub.waiting[lane]
+                raise
         return queue.popleft()
 
     async def close(self) -> None:

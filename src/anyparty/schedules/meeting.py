@@ -1,0 +1,170 @@
+"""The exchange at the start of a round: embeddings to the hosts, derivatives or Phi back, and what else must be agreed.
+
+By the real clock a host of Flex-VFL goes on without a party that is late: it answers nothing to it (a derivative or
+Phi of no rows), and the party, when it comes, sits the round out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyparty.blocks.blocks import Rows
+from anyparty.methods import exchange
+from anyparty.methods.exchange import Gathered, Part
+from anyparty.methods.method import Batch, Seat, State
+from anyparty.methods.split import Split
+from anyparty.schedules import common, rates, snapshot
+from anyparty.schedules.clock import Clock
+from anyparty.schedules.dated import Dated
+from anyparty.schedules.flex import AdaptiveFlex
+from anyparty.schedules.real import RealClock
+from anyparty.schedules.schedule import PACE, Local, Schedule, Timed
+from anyparty.terms import Channel
+
+Derive = Callable[[Part | None], Tensor | None]
+
+
+@dataclass(kw_only=True)
+class Exchanged:
+    """What a party has after the exchange.
+
+    Attributes:
+        loss: of the mini-batch, at hosts.
+        own: the derivative of its own loss by its embeddings, at the start of the round.
+        theirs: derivatives that it received, by the same.
+        anew: how it computes ``own`` for embeddings as they are now; ``None``: it cannot.
+        without: the hosts that have gone on without it.
+        late: at a host, the parties without which it has gone on.
+        rate: its learning rate in this round, where the active party sets it.
+        turns: counts the iterations that it makes.
+
+    """
+
+    loss: float | None = None
+    own: Tensor | None = None
+    theirs: tuple[Tensor, ...] = ()
+    anew: Derive | None = None
+    without: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
+    rate: float = 0.0
+    turns: Iterable[int] = ()
+
+    @property
+    def missed(self) -> bool:
+        """Whether the party was too late everywhere, and sits the round out."""
+        return bool(self.without) and not self.theirs and self.own is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """One party's part in the exchanges of a split method under a schedule."""
+
+    split: Split
+    schedule: Schedule
+    clock: Clock | RealClock
+    local: Local
+    seat: Seat
+    copy: snapshot.Copy
+
+    @property
+    def hurries(self) -> bool:
+        """Whether hosts go on without a party that is late: by the real clock, where nobody waits for the slowest."""
+        return isinstance(self.clock, RealClock) and self.schedule.fills and self.split.can.needs == "any"
+
+    @property
+    def asks(self) -> bool:
+        """Whether parties tell each other how fast they are, for a number of iterations that all make."""
+        return isinstance(self.clock, RealClock) and isinstance(self.schedule, Timed)
+
+    async def meet(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, mine: Part | None, tau: Mapping[str, int],
+        others: Sequence[str],
+    ) -> Exchanged:  # fmt: skip
+        """Exchange, and agree on learning rates or iterations where the schedule asks for it.
+
+        ``mine`` are the party's embeddings, ``tau`` what each party has planned, and ``others``, at the active party,
+        those that take part.
+        """
+        me, active = self.seat.me, self.seat.roster.active
+        net = Dated(net, batch.moment) if self.hurries else net
+        await exchange.share(net, self.split.readers(self.seat.roster, me), mine)
+        pace = torch.empty(0)
+        if isinstance(self.schedule, AdaptiveFlex):
+            pace = rates.begin(state, self.schedule, self.local, tau[me] if isinstance(self.clock, Clock) else None)
+            if me != active:
+                await net.send(active, PACE.tag, {"pace": pace})
+        if self.asks and isinstance(self.clock, RealClock):
+            await common.say(net, state, self.clock)
+        got = await self._exchange(net, state, rows, batch, mine, tau)
+        in_time = [name for name in others if name not in got.late]
+        if isinstance(self.schedule, AdaptiveFlex) and active not in got.without:
+            got.rate = await rates.agree(net, state, in_time, pace)
+        got.turns = range(tau[me])
+        if isinstance(self.clock, RealClock) and isinstance(self.schedule, Timed):
+            got.turns = range(await common.agree(net, state, self.schedule, self.clock, in_time))
+        elif isinstance(self.clock, RealClock) and self.schedule.fills:
+            got.turns = self.clock.turns()
+        return got
+
+    async def _exchange(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, mine: Part | None, tau: Mapping[str, int]
+    ) -> Exchanged:
+        """Wait for what belongs to the embeddings that were sent; at a host, answer."""
+        roster, me = self.seat.roster, self.seat.me
+        shared, got = self.local.labels == "shared", Exchanged()
+        if me in self.split.hosts(roster):
+            there, got.late = await self._gather(net, rows, batch, mine, [k for k in roster.blocks if tau[k]])
+            loss, gradients = self.split.fuse(state, rows, batch, there)
+            got.loss = loss if there.parts else None  # nobody who is in time has a row of the batch
+            got.own = gradients.get(me)
+            await self._answer(net, state, there, gradients, got.late)
+
+            def at_host(now: Part | None) -> Tensor | None:
+                if now is not None and me in there.parts:
+                    there.parts[me] = (now[0], now[1].detach())
+                return self.split.fuse(state, rows, batch, there)[1].get(me)
+
+            got.anew = at_host
+        elif shared and mine:
+            seen = await self.copy.receive(net, rows, batch, mine)
+            if seen is None:
+                got.without = (roster.active,)
+                return got
+
+            def at_party(now: Part | None) -> Tensor:
+                assert now is not None
+                seen.parts[me] = (now[0], now[1].detach())
+                return self.copy.derive(state, rows, batch, seen)
+
+            got.anew = at_party
+            got.own = at_party(mine)
+        if mine and not shared:
+            readers = [host for host in self.split.readers(roster, me) if host != me]
+            answers = await exchange.gradients_of(net, readers, mine[1], or_none=self.hurries)
+            got.theirs = tuple(each for each in answers if len(each))
+            got.without = tuple(host for host, each in zip(readers, answers, strict=True) if not len(each))
+        return got
+
+    async def _gather(
+        self, net: Channel, rows: Rows, batch: Batch, mine: Part | None, asked: list[str]
+    ) -> tuple[Gathered, tuple[str, ...]]:
+        """Wait at a host for embeddings; return them, and who was too late."""
+        if isinstance(net, Dated) and batch.moment[-1] != 0:
+            assert isinstance(self.clock, RealClock)
+            net = Dated(net.net, net.moment, within=self.clock.waits)
+        there = await self.split.gather(net, self.seat, rows, batch, mine, asked)
+        return there, tuple(net.late) if isinstance(net, Dated) else ()
+
+    async def _answer(
+        self, net: Channel, state: State, there: Gathered, gradients: Mapping[str, Tensor], late: Sequence[str]
+    ) -> None:
+        """Send each party what belongs to its embeddings; nothing, but at once, to those that are late."""
+        nothing = torch.empty(0, *self.split.width(self.seat.roster))
+        if self.local.labels == "shared":
+            await snapshot.send(net, self.seat, state.modules["heads"], there, nothing, late)
+            return
+        await exchange.share_gradients(net, {**gradients, **dict.fromkeys(late, nothing)})

@@ -1,0 +1,129 @@
+"""VAFL by the real clock: who is ready first is met first, and all leave the epoch together."""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from anyparty.errors import Diverged
+from anyparty.methods.table import method
+from anyparty.schedules.real import RealClock
+from anyparty.wire import inproc
+from tests import worlds
+from tests.methods.checks import OwnEncoder
+from tests.schedules.over import ADAM, run, under, whole
+from tests.schedules.test_real import Wound
+from tests.worlds import Table, Wiretap, world
+
+
+@dataclass
+class Slow(Wiretap):
+    """A channel of a party that takes ``pause`` seconds to send its embeddings."""
+
+    pause: float = 0.0
+
+    async def send(self, to: str, tag: str, tensors: Any) -> None:
+        await asyncio.sleep(self.pause if tag == "embedding" else 0.0)
+        await super().send(to, tag, tensors)
+
+
+def carried(**pauses: float) -> Table:
+    """A table at which some parties are slow."""
+
+    def carry(parts: Any, wrap: Any) -> Any:
+        return inproc.play(parts, lambda channel: wrap(Slow(channel, [], pauses.get(channel.me, 0.0))))
+
+    return Table(carrier=carry)
+
+
+def vafl(of: str = "laser", **changes: Any) -> Any:
+    return under("vafl", of, RealClock(now=Wound()), **changes)
+
+
+def meetings(at: Table) -> Counter[str]:
+    """How often each passive party was answered with a derivative of its rows."""
+    return Counter(to for _, to, tag, tensors in at.notes if tag == "gradient" and len(tensors["g"]))
+
+
+def test_an_epoch_has_as_many_meetings_as_batches():
+    weights, history, at = run(vafl(), whole(N=40), encoder=OwnEncoder, batch_size=4, epochs=3)
+    assert [epoch["rounds"] for epoch in history] == [10, 20, 30]
+    assert 0 < history[0]["time_s"] < history[1]["time_s"]
+    met = meetings(at)
+    assert met["b"] + met["c"] + int(weights["a/encoder/calls"]) == 30
+    assert min(met["b"], met["c"], int(weights["a/encoder/calls"])) >= 6  # all are equally fast here
+
+
+def test_who_is_fast_is_met_more_often():
+    _, _, at = run(vafl(), whole(N=80, server=True), batch_size=4, epochs=2, at=carried(a=0.002, b=0.002, c=0.05))
+    met = meetings(at)
+    assert sum(met.values()) == 40
+    assert met["c"] < 0.5 * min(met["a"], met["b"])
+
+
+def test_those_on_their_way_are_sent_home_with_nothing():
+    _, _, at = run(vafl(), whole(N=40, server=True), batch_size=4, epochs=1)
+    nothing = Counter(to for _, to, tag, tensors in at.notes if tag == "gradient" and not len(tensors["g"]))
+    assert max(nothing.values()) == 1
+    sent = Counter(note[0] for note in at.notes if note[2] == "embedding")
+    assert sent == meetings(at) + nothing
+
+
+def test_a_fast_party_may_go_through_all_batches():
+    """The others never send: all meetings are with it, and validation comes after them."""
+    of = whole(N=24, server=True)
+    _, history, at = run(vafl(), of, batch_size=8, epochs=2, at=carried(b=0.4, c=0.4), validation=torch.arange(20, 24))
+    assert meetings(at)["a"] >= 4
+    assert all("validation" in epoch for epoch in history)
+
+
+def test_alone_it_is_the_plain_step():
+    of = whole(K=1)
+    assert worlds.same_bits(run(method("laser", embedding=5), of)[0], run(vafl(), of)[0])
+
+
+@pytest.mark.parametrize("of", ["laser", "standard"])
+def test_with_gaps_the_loss_falls(of):
+    there = torch.rand(160, 3, generator=torch.Generator().manual_seed(1)) > 0.25
+    there[~there.any(1), 0] = True
+    _, history, _ = run(vafl(of), world(observed=there, classes=2), epochs=25, batch_size=20, optimizer=ADAM)
+    assert history[-1]["loss"] < 0.9 * max(epoch["loss"] for epoch in history[:3])
+
+
+def test_a_party_without_a_row_is_not_waited_for():
+    there = torch.ones(24, 3, dtype=torch.bool)
+    there[:, 2] = False
+    _, history, at = run(vafl(), world(observed=there), batch_size=4, epochs=2)
+    assert meetings(at)["c"] == 0
+    assert history[-1]["rounds"] == 12
+
+
+def test_a_party_that_leaves_is_missed():
+    of, made = whole(), vafl()
+    states = worlds.begin(made, of)
+    losses = []
+
+    async def stays(name: str, net: Any) -> None:
+        stage = worlds.stage_of(made, of.seat(name))
+        for number in range(6):
+            batch = worlds.batch_of(of.places(), number)
+            losses.append(await stage.step(net, states[name], of.rows[name], batch))
+            await asyncio.sleep(0)
+        await stage.finish(net, states[name], of.rows[name])
+
+    async def leaves(net: Any) -> None:
+        """Play no part."""
+
+    parts = {"a": lambda net: stays("a", net), "b": lambda net: stays("b", net), "c": leaves}
+    at = Table()
+    at.play(of.roster, made.can.messages, parts)
+    assert meetings(at)["b"] >= 2
+    assert len([loss for loss in losses if loss is not None]) >= 4
+
+
+def test_a_run_that_diverges_leaves_nobody_waiting():
+    with pytest.raises(Diverged, match=r"no longer numbers|the loss is"):
+        run(vafl(), whole(N=40), batch_size=4, epochs=30, optimizer=worlds.Optimizer(name="sgd", lr=1e30))

@@ -1,0 +1,160 @@
+"""The real clock, a party that is late: the others go on without it, as if it had left, and it comes back by itself."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from anyparty.errors import ConfigError, MessageError, PartyLost
+from anyparty.schedules.dated import Dated
+from anyparty.schedules.real import RealClock
+from anyparty.schedules.table import clock
+from anyparty.terms import Channel, Expect
+from anyparty.wire import inproc
+from tests import worlds
+from tests.schedules.over import ADAM, EVERYBODY, run, under, whole
+from tests.schedules.test_real import Wound
+from tests.worlds import Table, Wiretap
+
+LATE = 0.3  # seconds: a good deal more than a host waits
+
+
+@dataclass
+class Slow(Wiretap):
+    """A channel of a party whose embeddings of some batches are long on their way."""
+
+    slow: range = range(0)
+    sent: int = 0
+
+    async def send(self, to: str, tag: str, tensors: Any) -> None:
+        if tag == "embedding":
+            self.sent += 1
+            if self.sent - 1 in self.slow:
+                await asyncio.sleep(LATE)
+        await super().send(to, tag, tensors)
+
+
+def late(party: str, slow: range) -> Any:
+    """Carry messages, those of one party late."""
+
+    def carry(parts: Any, wrap: Any) -> Any:
+        def slowed(channel: Channel) -> Channel:
+            return wrap(Slow(channel, [], slow) if channel.me == party else channel)
+
+        return inproc.play(parts, slowed)
+
+    return carry
+
+
+def hurried(name: str = "flex", **changes: Any) -> Any:
+    """One iteration a round by a wound clock; hosts wait for a twentieth of a second."""
+    return under(name, clock=RealClock(timeout=0.5, grace=0.05, now=Wound()), **changes)
+
+
+class TestARound:
+    @pytest.mark.parametrize(("name", "labels"), [("flex", "active"), ("flex", "shared"), ("adaptive-flex", "active")])
+    def test_goes_on_as_if_the_party_had_left(self, name, labels):
+        weights = {}
+        for how in ("late", "left"):
+            of, made = whole(**EVERYBODY), hurried(name, labels=labels, parameters={"hosting": "active"})
+            states = worlds.begin(made, of)
+            worlds.step(made, of, states, of.places())  # the first round of an epoch waits for everybody
+            before = worlds.weights(states)
+            at = Table(carrier=late("c", range(1))) if how == "late" else Table()
+            worlds.step(made, of, states, of.places(), number=1, at=at, leaves={"c"} if how == "left" else ())
+            weights[how] = worlds.weights(states)
+            same = {key for key, tensor in weights[how].items() if torch.equal(tensor, before[key])}
+            assert {key[0] for key in same} == {"c"}
+        assert worlds.same_bits(weights["late"], weights["left"])
+
+    def test_answers_the_party_at_once_with_nothing(self):
+        of, made, at = whole(), hurried(), Table(carrier=late("c", range(1)))
+        states = worlds.begin(made, of)
+        worlds.step(made, of, states, of.places(), number=1, at=at)
+        sizes = {to: tuple(tensors["g"].shape) for _, to, tag, tensors in at.notes if tag == "gradient"}
+        assert sizes == {"b": (12, 5), "c": (0, 5)}
+        assert states["a"].kept["missed"] == 1
+
+    def test_with_heads_at_several_parties(self):
+        """Each host goes on by itself; the party sits out alone if none has taken its embeddings."""
+        of, made = whole(**EVERYBODY), hurried(parameters={"hosting": "labelers"})
+        states = worlds.begin(made, of)
+        before = worlds.weights(states)
+        worlds.step(made, of, states, of.places(), number=1, at=Table(carrier=late("c", range(2))))
+        moved = {name.split("/encoder")[0] for name, w in worlds.weights(states).items() if (w != before[name]).any()}
+        assert {"a", "b"} <= moved
+
+    def test_the_first_of_an_epoch_waits(self):
+        of, made = whole(), hurried()
+        states = worlds.begin(made, of)
+        worlds.step(made, of, states, of.places(), at=Table(carrier=late("c", range(1))))
+        assert "missed" not in states["a"].kept
+
+    @pytest.mark.parametrize(("name", "of"), [("p-bcd", "laser"), ("sync-min", "laser"), ("flex", "standard")])
+    def test_schedules_and_methods_that_need_everybody_wait(self, name, of):
+        made, world = under(name, of, RealClock(timeout=0.5, grace=0.05, now=Wound())), whole()
+        states = worlds.begin(made, world)
+        worlds.step(made, world, states, world.places(), number=1, at=Table(carrier=late("c", range(1))))
+        assert "missed" not in states["a"].kept
+
+
+class TestTraining:
+    @pytest.mark.parametrize("name", ["flex", "adaptive-flex"])
+    def test_late_messages_are_passed_over_and_the_party_comes_back(self, name):
+        """Its second and third batch of the first epoch are late; from the second epoch on it is in time."""
+        at = Table(carrier=late("c", range(1, 3)))
+        of = worlds.world(K=3, observed=torch.ones(60, 3, dtype=torch.bool), classes=2, echo=True)
+        _, history, at = run(hurried(name), of, epochs=5, batch_size=15, optimizer=ADAM, at=at)
+        assert 1 <= history[0]["missed_rounds"] <= 3
+        assert history[-1]["missed_rounds"] == history[0]["missed_rounds"]
+        assert history[-1]["loss"] < 0.9 * history[0]["loss"]
+        gradients = [len(tensors["g"]) for _, to, tag, tensors in at.notes if tag == "gradient" and to == "c"]
+        assert gradients[0] == 15
+        assert gradients.count(0) == history[0]["missed_rounds"]
+        assert gradients[-16:] == [15] * 16
+
+
+class TestDated:
+    def play(self, sent: list[int], **changes: Any) -> Any:
+        expect = {"h": Expect((2, 3))}
+
+        async def sender(net: Channel) -> None:
+            for step in sent:
+                await Dated(net, ("train", 0, step)).send("b", "embedding", {"h": torch.full((2, 3), float(step))})
+
+        async def receiver(net: Channel) -> Any:
+            return await Dated(net, ("train", 0, 4), **changes).recv("a", "embedding", expect)
+
+        return inproc.play({"a": sender, "b": receiver})["b"]
+
+    def test_takes_what_is_of_its_round(self):
+        assert self.play([2, 3, 4])["h"][0, 0] == 4
+
+    def test_refuses_what_is_of_a_later_one(self):
+        with pytest.raises(MessageError, match=r"'embedding' from 'a' to 'b': it is of epoch and batch \(0, 5\)"):
+            self.play([3, 5])
+
+    def test_says_who_is_late(self):
+        async def never(net: Channel) -> None:
+            await asyncio.sleep(0.2)
+            await net.close()
+
+        async def receiver(net: Channel) -> Any:
+            with pytest.raises(PartyLost, match="too late with 'embedding' for this round of 'b'"):
+                await Dated(net, ("train", 0, 4), within=0.02).recv("a", "embedding", {"h": Expect((2, 3))})
+
+        inproc.play({"a": never, "b": receiver})
+
+
+class TestSettings:
+    def test_grace_is_the_timeout_unless_given(self):
+        assert RealClock(timeout=3.0).waits == 3.0
+        assert clock(real=True, timeout=3.0, grace=1.0).waits == 1.0
+
+    def test_refuses(self):
+        with pytest.raises(ConfigError, match="grace must be a positive number of seconds, got 0"):
+            RealClock(grace=0)
+        with pytest.raises(ConfigError, match="grace is for the real clock; set real = true"):
+            clock(grace=1.0)
