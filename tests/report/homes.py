@@ -64,7 +64,8 @@ def build(folder: Path, tables: Mapping[str, pl.DataFrame] | None = None, names:
     return sites
 
 
-def settings(method: str = "laser", *, two_label_holders: bool = False, schedule: str = "", **train: Any) -> Config:
+def settings(method: str = "laser", *, two_label_holders: bool = False, schedule: str = "", clock: Any = None,
+             **train: Any) -> Config:  # fmt: skip
     """Return the settings of a short run; with two label holders each hosts its own head, where a method knows how."""
     clinic = {"label": "y"} if two_label_holders else {"drop": ("y",)}
     wanted = {"embedding": 8} | ({"hosting": "labelers"} if two_label_holders else {})
@@ -76,6 +77,7 @@ def settings(method: str = "laser", *, two_label_holders: bool = False, schedule
             "encoder": {"hidden": [8]},
             "train": {"epochs": 2, "batch_size": 32, **train},
             **({"schedule": {"name": schedule}} if schedule else {}),
+            **({"clock": clock} if clock else {}),
         }
     )
 

@@ -88,14 +88,16 @@ def test_what_crosses_is_what_the_page_says(tmp_path, method, two_label_holders)
     assert not {row["tag"] for row in predicted} & {"gradient", "verdict", "plan"}
 
 
+@pytest.mark.parametrize("clock", [None, {"real": True, "timeout": 0.02}], ids=["virtual", "real"])
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_what_crosses_under_a_schedule_is_what_the_page_says(tmp_path, schedule):
-    config, sites = homes.settings(schedule=schedule), homes.build(tmp_path)
+def test_what_crosses_under_a_schedule_is_what_the_page_says(tmp_path, schedule, clock):
+    config, sites = homes.settings(schedule=schedule, clock=clock), homes.build(tmp_path)
     homes.play(sites, config)
     seen = found(homes.ledger(sites), roster_of(sites["bank"], config), promised("laser", "schedules"))
     tags = {line[0] for line in seen}
     assert ("snapshot" in tags) != ("gradient" in tags)
     assert {"pace", "rate"} <= tags if schedule == "adaptive-flex" else not {"pace", "rate"} & tags
+    assert ({"fits", "turns"} <= tags) == (clock is not None and schedule.startswith("sync"))
 
 
 def test_every_place_that_the_page_names_is_there():

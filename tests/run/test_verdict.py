@@ -12,7 +12,7 @@ from anyparty.terms import Party, Roster
 from anyparty.wire import inproc
 
 ROSTER = Roster((Party(name="a", labels=True), Party(name="b")), "a")
-PLAN = {name: torch.arange(3) for name in ("train", "patterns", "validation")}
+PLAN = {name: torch.arange(3) for name in ("train", "patterns", "validation", "scored")}
 SETTINGS = {"method": "laser"}
 
 

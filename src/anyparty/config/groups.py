@@ -24,6 +24,8 @@ class TrainSettings(Settings):
     epochs without a better ``metric`` on validation rows; ``keep`` says which weights remain: ``"average"``
     is each party's own mean over the last quarter of the epochs.  ``balance`` lets every
     class count as much as any other, however rare (a weight on the loss, so that nobody learns labels from batches).
+    ``score_training`` training rows, and no more than there are validation rows, are scored with these after every
+    epoch, so that curves show both.
     """
 
     epochs: Annotated[int, Field(ge=1)] = 100
@@ -32,6 +34,7 @@ class TrainSettings(Settings):
     seed: Annotated[int, Field(ge=0)] = 0
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.15
     test: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    score_training: Annotated[int, Field(ge=0)] = 256
     metric: str | None = None
     patience: Annotated[int, Field(ge=1)] | None = 20
     keep: Literal["best", "last", "average"] = "best"

@@ -90,19 +90,24 @@ def _memberships(axis: Axes, names: Sequence[str], sets: Sequence[set[str]]) -> 
 
 
 def curves(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figure:
-    """Draw loss and validation metrics by epoch, the best epoch marked."""
+    """Draw the loss by epoch, and the metrics of training and validation rows, the best epoch marked."""
     names = sorted({name for epoch in history for name in epoch.get("validation", {})})
     x, label = _along(history)
+    marker = "o" if len(history) < 3 else ""
     with styled():
         figure = Figure(figsize=(WIDTH, 2.3))
         axes = figure.subplots(1, 1 + len(names), squeeze=False)[0]
-        panels = [("training loss", [epoch.get("loss", np.nan) for epoch in history], MUTED)]
-        panels += [(f"{named(name)}, validation",
-                    [epoch.get("validation", {}).get(name, np.nan) for epoch in history], ACCENT)
-                   for name in names]  # fmt: skip
-        for axis, (title, values, colour) in zip(axes, panels, strict=True):
-            marker = "o" if len(history) < 3 else ""
-            axis.plot(x, values, color=colour, marker=marker, markersize=3)
+        loss = np.array([epoch.get("loss", np.nan) for epoch in history], dtype=np.float64)
+        axes[0].plot(x, loss, color=MUTED, marker=marker, markersize=3)
+        marked = [loss]
+        for axis, name in zip(axes[1:], names, strict=True):
+            train, held_out = (_scores(history, of, name) for of in ("training", "validation"))
+            axis.plot(x, held_out, color=ACCENT, marker=marker, markersize=3, label="validation")
+            if np.isfinite(train).any():
+                axis.plot(x, train, color=MUTED, marker=marker, markersize=3, label="training", zorder=1)
+                axis.legend(fontsize=7.5, handlelength=1.2)
+            marked.append(held_out)
+        for axis, title, values in zip(axes, ("training loss", *map(named, names)), marked, strict=True):
             axis.set_title(title)
             axis.set_xlabel(label)
             axis.xaxis.set_major_locator(MaxNLocator(4, integer=label == "epoch"))
@@ -113,6 +118,10 @@ def curves(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figure:
                 _mark(axis, x[best_epoch - 1], float(values[best_epoch - 1]), best_epoch)
         figure.tight_layout(w_pad=2.0)
     return figure
+
+
+def _scores(history: Sequence[Mapping[str, Any]], of: str, name: str) -> Floats:
+    return np.array([epoch.get(of, {}).get(name, np.nan) for epoch in history], dtype=np.float64)
 
 
 def _along(history: Sequence[Mapping[str, Any]]) -> tuple[Floats, str]:

@@ -23,8 +23,8 @@ MESSAGES = (
     Declared(tag="start", frm="active", to="passive",
              holds="which of its checkpoints the party loads, and the epoch that comes next", learns="nothing else"),
     Declared(tag="plan", frm="active", to="passive",
-             holds="places of the rows that a stage trains on and validates on, and a number for each pattern of "
-                   "presence where batches follow patterns",
+             holds="places of the rows that a stage trains on, validates on and is scored on besides, and a number for "
+                   "each pattern of presence where batches follow patterns",
              learns="which of its own rows are labelled and used, and how many others there are"),
     Declared(tag="verdict", frm="active", to="passive",
              holds="whether to keep the weights, whether to stop, which parties are back",
@@ -130,11 +130,11 @@ def _moment(code: int) -> Moment | None:
     return None if code < 0 else (code // 10**9, code % 10**9)
 
 
-PLAN = dict.fromkeys(("train", "patterns", "validation"), Expect((-1,), torch.int64))
+PLAN = dict.fromkeys(("train", "patterns", "validation", "scored"), Expect((-1,), torch.int64))
 
 
 async def share_plan(net: Channel, roster: Roster, plan: dict[str, Tensor] | None) -> dict[str, Tensor]:
-    """Give every party the active party's plan of a stage: rows to train on, their patterns, rows to validate on."""
+    """Give every party the active party's plan of a stage: rows to train on, their patterns, rows to score."""
     if plan is not None:
         for name in _others(roster, net.me):
             await net.send(name, "plan", plan)

@@ -84,8 +84,8 @@ def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """
     stage = record["stage"]
     for key, value in record.items():
-        if key == "validation":
-            yield from ((f"{stage}/validation/{name}", float(score)) for name, score in value.items())
+        if key in {"training", "validation"}:
+            yield from ((f"{stage}/{key}/{name}", float(score)) for name, score in value.items())
         elif key != "epoch" and isinstance(value, int | float):
             yield f"{stage}/{key}", float(value)
 

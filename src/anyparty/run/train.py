@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from anyparty import metrics
@@ -141,7 +142,7 @@ async def _judged(
     """
     validates = stage.loss is None and stage.validates and len(plan["validation"]) > 0
     if validates:
-        record |= await _validate(part, net, state, plan["validation"])
+        record |= await _validate(part, net, state, plan)
     record |= quiet.score(stage, state, part.rows, plan["validation"], part.seeds)
     if quiet.is_quiet(stage):
         return alone(part, stage, progress, record)
@@ -158,7 +159,7 @@ async def _exchange(
     loss = await stage.step(net, state, part.rows, Batch(rows, part.seeds, (stage.name, 0, 0)))
     record = {"stage": stage.name, "epoch": 1, "loss": loss or 0.0, "seconds": time.perf_counter() - began}
     if stage.validates and len(plan["validation"]):
-        record |= await _validate(part, net, state, plan["validation"])
+        record |= await _validate(part, net, state, plan)
     if part.leads:
         progress.history.append(record)
         part.watch.on_epoch_end(record)
@@ -186,7 +187,19 @@ def _plan(part: Part, stage: Stage) -> dict[str, Tensor]:
             f"{int(part.training.sum())} training rows; see the overlap table, or choose another method"
         )
     numbers = patterns(rows.observed[train]) if part.settings.batches == "by-pattern" else train.new_empty(0)
-    return {"train": train, "patterns": numbers, "validation": part.validation.to(train.device)}
+    validation = part.validation.to(train.device)
+    return {"train": train, "patterns": numbers, "validation": validation, "scored": _scored(part, stage, train)}
+
+
+def _scored(part: Part, stage: Stage, train: Tensor) -> Tensor:
+    """Draw the training rows that are scored with the validation rows, at the active party."""
+    assert part.rows.labeled is not None
+    assert part.validation is not None
+    if not stage.validates or stage.loss is not None:
+        return train[:0]
+    known = train[part.rows.labeled[train]]
+    drawn = torch.randperm(len(known), generator=part.seeds.torch("scored", stage.name))
+    return known[drawn.to(known.device)[: min(part.settings.score_training, len(part.validation))]].sort().values
 
 
 def _epochs(part: Part, stage: Stage) -> int:
@@ -224,14 +237,16 @@ async def _epoch(
     return record if stage.record is None else record | dict(stage.record(state))
 
 
-async def _validate(part: Part, net: Channel, state: State, rows: Tensor) -> dict[str, Any]:
-    """Score the validation rows with everybody's blocks; at the other parties, help to."""
+async def _validate(part: Part, net: Channel, state: State, plan: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Score validation rows, and some training rows, with everybody's blocks; at the other parties, help to."""
+    rows = torch.cat([plan["validation"], plan["scored"]])
     answered = await predict_rows(part.method, net, state, part.rows, rows, part.seat.roster.blocks, part.seeds)
     if answered is None:
         return {}
     assert part.rows.y is not None
     assert part.seat.task is not None
     metric, _ = part.settings.metric_for(part.seat.task)
-    shown = {metric, "accuracy" if part.seat.task.kind == "classification" else "mae"}
-    y = part.rows.y[rows].cpu()
-    return {"validation": {name: metrics.selection(answered, y, None, name) for name in sorted(shown)}}
+    shown = sorted({metric, "accuracy" if part.seat.task.kind == "classification" else "mae"})
+    y, validation = part.rows.y[rows].cpu(), torch.arange(len(rows)) < len(plan["validation"])
+    sets = {"validation": validation} | ({"training": ~validation} if len(plan["scored"]) else {})
+    return {of: {name: metrics.selection(answered, y, which, name) for name in shown} for of, which in sets.items()}

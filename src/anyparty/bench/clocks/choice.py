@@ -31,7 +31,7 @@ class Choice:
     @property
     def at_an_end(self) -> bool:
         """Whether the rate is the lowest or highest of the grid: a better one may lie beyond."""
-        return self.rate in {min(self.losses), max(self.losses)}
+        return len(self.losses) > 1 and self.rate in {min(self.losses), max(self.losses)}
 
 
 def rates(suite: Suite, records: Records) -> dict[Place, Choice]:

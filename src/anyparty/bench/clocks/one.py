@@ -68,7 +68,7 @@ def execute(run: Run, data_dir: Path | None) -> dict[str, Any]:
             settings["name"], parameters=settings["parameters"],
             encoder=Encoder.model_validate(settings["encoder"]).make(), epochs=settings["epochs"],
             batch_size=settings["batch_size"], seed=run.seed, validation=settings["held_out"], test=0.0, patience=None,
-            keep="last", watch=watch, **_by_schedule(run, seeds, data_dir),
+            score_training=0, keep="last", watch=watch, **_by_schedule(run, seeds, data_dir),
             **({"device": settings["device"]} if "device" in settings else {}),
         )  # fmt: skip
         score = model.evaluate(test).overall[settings["metric"]]

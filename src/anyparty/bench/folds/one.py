@@ -93,6 +93,7 @@ def _trained(run: Run, frames: Frames, test: Frames) -> dict[str, Any]:
         optimizer=OptimizerSettings.model_validate(of["optimizer"]).make(),
         seed=run.seed,
         test=0.0,
+        score_training=0,
         **of["train"],
     )
     scores: dict[str, Any] = {}

@@ -85,7 +85,7 @@ def train(run: Run, rows: Rows, there: Drawn, watch: Watch | None = None) -> Mod
         optimizer=OptimizerSettings.model_validate(settings["optimizer"]).make(),
         seed=run.seed,
         watch=watch,
-        **({"validation": 0.0, "test": 0.0, "patience": None, "keep": "last"} | settings["train"]),
+        **({"validation": 0.0, "test": 0.0, "patience": None, "keep": "last", "score_training": 0} | settings["train"]),
         **{key: settings[key] for key in ("epochs", "batch_size", "balance")},
     )
 
