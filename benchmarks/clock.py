@@ -13,7 +13,6 @@ from anyparty.methods.method import Seat, State
 from anyparty.methods.table import method
 from anyparty.schedules.clock import Clock
 from anyparty.schedules.rounds import Round
-from anyparty.schedules.snapshot import Copy
 from anyparty.schedules.table import SCHEDULES, schedule
 from anyparty.schedules.vafl import VAFL, Meetings
 from anyparty.terms import Party, Roster, Task
@@ -40,7 +39,7 @@ def stepping(name: str, parties: int, *, trace: bool) -> Callable[[int], None]:
     if isinstance(made, VAFL):
         meetings = Meetings(split=split, schedule=made, clock=clock, local=local, seat=seat)
         return lambda _: meetings.advance(state)
-    rounds = Round(split=split, schedule=made, clock=clock, local=local, seat=seat, copy=Copy(split, seat))
+    rounds = Round(split=split, schedule=made, clock=clock, local=local, seat=seat)
     return lambda number: rounds.spend(state, rounds.iterations(number), number, 0.0)
 
 

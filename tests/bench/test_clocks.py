@@ -179,7 +179,7 @@ class TestPage:
         assert "| VAFL, 1 of 3 diverged | 0.3 |  | 14 ± 0 (1 of 3)<br>0.65 · *–* | 41.5 | 35.0 | 50.0 |" in text
         assert "| Flex-VFL | 0.3 | 8 ± 0<br>1.00 · *1.00* | 22 ± 1<br>1.00 · *1.00* | 82.0 | 82.0 | 50.0 |" in text
         assert "72.0 % with 2 parties: 0.9 of what the same networks reach without a schedule" in text
-        assert compare.as_csv([vafl]).splitlines()[1].startswith("breast-cancer,k2,vafl,10.0,0.3,True,0.72")
+        assert compare.as_csv([vafl]).splitlines()[1].startswith("breast-cancer,k2,vafl,10.0,0.3,False,0.72")
 
     def test_the_grid_is_shown(self, done):
         made, records = tiny(), done[3]

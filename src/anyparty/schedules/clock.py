@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -64,13 +65,25 @@ class Clock:
 
     def takes(self, party: str, number: int) -> float:
         """Return the time of a party's local iteration in its round ``number``, counted from 0."""
-        own = self.iteration.get(party, 1.0) if isinstance(self.iteration, Mapping) else self.iteration
-        trace = self.use.get(party)
-        return own / (1 - trace[number % len(trace)]) if trace else own
+        times, _ = self._samples(party)
+        return times[number % len(times)]
 
     def fits(self, party: str, number: int) -> int:
         """Return how many local iterations a party completes within the time-out: maybe none."""
-        return math.floor(self.timeout / self.takes(party, number) * (1 + EXACT))
+        _, fits = self._samples(party)
+        return fits[number % len(fits)]
+
+    @cached_property
+    def _known(self) -> dict[str, tuple[tuple[float, ...], tuple[int, ...]]]:
+        return {}
+
+    def _samples(self, party: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
+        """Return the times of a party's iterations, and how many fit, for every sample of its trace."""
+        if party not in self._known:
+            own = self.iteration.get(party, 1.0) if isinstance(self.iteration, Mapping) else self.iteration
+            times = tuple(own / (1 - share) for share in self.use.get(party, (0.0,)))
+            self._known[party] = times, tuple(math.floor(self.timeout / each * (1 + EXACT)) for each in times)
+        return self._known[party]
 
     def began_anew(self, rounds: int) -> int:
         """Return how often the shortest trace has begun anew after so many rounds; a single sample never does."""

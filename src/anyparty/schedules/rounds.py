@@ -61,11 +61,20 @@ class Round:
 
         With the real clock nobody knows it beforehand, and all take part.
         """
-        roster = self.seat.roster
         if isinstance(self.clock, RealClock):
-            return dict.fromkeys(parties_of(self.split, roster), 1)
-        made = self.schedule.iterations(self.clock, parties_of(self.split, roster), number)
-        return made | {host: max(1, made[host]) for host in self.split.hosts(roster)}
+            return dict.fromkeys(self._parties, 1)
+        made = self.schedule.iterations(self.clock, self._parties, number)
+        for host in self._hosts:
+            made[host] = max(1, made[host])
+        return made
+
+    @cached_property
+    def _parties(self) -> tuple[str, ...]:
+        return parties_of(self.split, self.seat.roster)
+
+    @cached_property
+    def _hosts(self) -> tuple[str, ...]:
+        return tuple(self.split.hosts(self.seat.roster))
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
         """Play the party's part in a round; return the loss at its start, at the active party.
@@ -84,7 +93,7 @@ class Round:
             return None  # there is nothing to train without those that miss the round
         mine = self.split.encode(state, rows, batch) if tau.get(me) else None
         loss = None
-        if mine or me in self.split.hosts(roster):
+        if mine or me in self._hosts:
             others = self._others(rows, batch, tau)
             encoded = self._now()
             got = await self.meeting.meet(net, state, rows, batch, mine, tau, others)
@@ -110,8 +119,7 @@ class Round:
             return []
         assert rows.observed is not None
         has = dict(zip(roster.blocks, rows.observed[batch.rows].any(dim=0).tolist(), strict=True))
-        hosts = self.split.hosts(roster)
-        return [name for name in tau if name != self.seat.me and tau[name] and (name in hosts or has[name])]
+        return [name for name in tau if name != self.seat.me and tau[name] and (name in self._hosts or has[name])]
 
     async def _iterate(self, state: State, rows: Rows, batch: Batch, mine: Part | None, got: Exchanged) -> int:
         """Make local iterations, the first with its gradient from the exchange; return how many they were."""
