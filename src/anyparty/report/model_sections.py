@@ -89,8 +89,9 @@ def _recorded(run: Run, why: str) -> Section:
     heads = [*map(named, metrics), "answered", "rows"]
     shown = {
         "all test rows": {"all": found["overall"]}, "parties that have the row": found["by_count"],
-        "who has the row": found["by_pattern"],
     }  # fmt: skip
+    if max(map(int, found["by_count"]), default=0) <= MOST_LISTED:  # beyond, sets are many and their rows few
+        shown["who has the row"] = found["by_pattern"]
     grids = [
         Grid(
             heads=[first, *heads],
