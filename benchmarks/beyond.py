@@ -22,6 +22,7 @@ from torch import Tensor
 
 from anyparty.bench import suites
 from anyparty.bench.parties import blocks_of, draw, federation, tables
+from anyparty.bench.suite import Asked
 from anyparty.config import Encoder, OptimizerSettings
 from anyparty.errors import Diverged
 from anyparty.methods.fusion import Fusion
@@ -120,7 +121,7 @@ def settings_of(dataset: str, missing: str, choice: Choice) -> dict[str, Any]:
     """Return the suite's settings of LASER-VFL with the choice's changes."""
     suite = suites.load("laser-table1")
     (run,) = [
-        run for run in suite.runs(datasets=[dataset], methods=["laser"], seeds=1)
+        run for run in suite.runs(Asked(datasets=[dataset], methods=["laser"], seeds=1))
         if run.missing == (missing if choice.faithful else "0.0")
     ]  # fmt: skip
     made = dict(run.settings) | choice.shared | {"keep": choice.keep, "distil": choice.distil}

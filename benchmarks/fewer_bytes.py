@@ -18,6 +18,7 @@ from typing import Any
 from anyparty.bench import runner, suites
 from anyparty.bench.folds.cells import spread
 from anyparty.bench.folds.suite import MethodEntry, Suite
+from anyparty.bench.suite import Asked
 from benchmarks.page import Page
 
 HELD_OUT, REPEATS = 0.2, 5
@@ -68,7 +69,7 @@ def main(dataset: str, *, quick: bool, jobs: int) -> None:
     page = Page(f"fewer_bytes_{dataset}", f"APC-VFL with fewer bytes: {dataset}", quick)
     page.say(f"`python -m benchmarks.fewer_bytes {dataset}`: {repeats} repeats; {entry.rows} rows of the active party, "
              f"{entry.test} of them held out; {entry.aligned[0]} aligned; {entry.metric} x 100.")  # fmt: skip
-    runs = list(suite.runs(seeds=repeats, quick=quick))
+    runs = list(suite.runs(Asked(seeds=repeats, quick=quick)))
     folder = Path("runs") / "fewer-bytes" / ("quick" if quick else "full")
     result = runner.run_all(runs, folder, jobs=jobs, console=page.console)
     for key, why in result.failed.items():

@@ -23,6 +23,7 @@ import torch
 from anyparty.bench import suites
 from anyparty.bench.missing.one import rows_of, train
 from anyparty.bench.missing.suite import Run
+from anyparty.bench.suite import Asked
 from anyparty.methods.table import method
 from anyparty.nets.mlp import MLP
 from anyparty.run.federation import Federation
@@ -38,7 +39,7 @@ SEEDS = 5
 def main(*, quick: bool) -> None:
     page = Page("latent", "FALSE-VFL in time and memory", quick)
     whole = suites.load("false-tables")
-    runs = {(r.dataset, r.method, r.missing): r for r in whole.runs(seeds=1) if isinstance(r, Run)}
+    runs = {(r.dataset, r.method, r.missing): r for r in whole.runs(Asked(seeds=1)) if isinstance(r, Run)}
     isolet = runs["isolet", "false-vfl-1", "MCAR 2"]
     torch.set_num_threads(1 if quick else 2)
     epochs = measured(isolet, 2 if quick else None)

@@ -12,6 +12,7 @@ from anyparty.bench.clocks import choice, compare
 from anyparty.bench.clocks.curve import time_of, times
 from anyparty.bench.clocks.one import amounts, execute
 from anyparty.bench.clocks.suite import Suite
+from anyparty.bench.suite import Asked
 from anyparty.errors import ConfigError
 from anyparty.schedules.table import schedule
 
@@ -39,8 +40,8 @@ def tiny(**changes) -> Suite:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     folder, made = tmp_path_factory.mktemp("runs"), tiny()
-    first = runner.run_all(list(made.runs(seeds=2)), folder)
-    later = list(made.later(first.records, seeds=2))
+    first = runner.run_all(list(made.runs(Asked(seeds=2))), folder)
+    later = list(made.later(first.records, Asked(seeds=2)))
     second = runner.run_all(later, folder)
     assert not first.failed | second.failed
     return folder, first.records, later, first.records | second.records
@@ -48,7 +49,7 @@ def done(tmp_path_factory):
 
 class TestTwoSteps:
     def test_every_rate_with_seed_0_and_the_reference_with_every_seed(self):
-        runs = list(tiny().runs(seeds=2))
+        runs = list(tiny().runs(Asked(seeds=2)))
         asked = [(run.method, run.rate, run.seed) for run in runs]
         assert asked == [("reference", 0.02, 0), ("reference", 0.02, 1), ("vafl", 0.3, 0), ("vafl", 0.01, 0),
                          ("flex", 0.3, 0), ("flex", 0.01, 0)]  # fmt: skip
@@ -65,10 +66,10 @@ class TestTwoSteps:
 
     def test_some_of_the_methods(self, done):
         made, first = tiny(), done[1]
-        assert {run.method for run in made.runs(methods=["flex"])} == {"flex", "reference"}
-        assert {run.method for run in made.later(first, methods=["flex"])} == {"flex"}
+        assert {run.method for run in made.runs(Asked(methods=["flex"]))} == {"flex", "reference"}
+        assert {run.method for run in made.later(first, Asked(methods=["flex"]))} == {"flex"}
         with pytest.raises(ConfigError, match=r"no method 'flax'; did you mean 'flex'\?"):
-            list(made.runs(methods=["flax"]))
+            list(made.runs(Asked(methods=["flax"])))
 
     def test_the_command_does_both_and_goes_on_where_it_was(self, done, monkeypatch):
         folder, _, _, records = done
@@ -84,8 +85,8 @@ class TestTwoSteps:
     def test_one_that_takes_anothers_rate_searches_none(self, done):
         also = {"title": "Too", "schedule": {"name": "flex", **SHARED}, "epochs": 3, "rate_of": "flex"}
         made = tiny(algorithms=tiny().model_dump()["algorithms"] | {"flex-too": also})
-        assert [run.method for run in made.runs(methods=["flex-too"], seeds=1)] == ["reference", "flex", "flex"]
-        (run,) = made.later(done[1], methods=["flex-too"], seeds=1)
+        assert [run.method for run in made.runs(Asked(methods=["flex-too"], seeds=1))] == ["reference", "flex", "flex"]
+        (run,) = made.later(done[1], Asked(methods=["flex-too"], seeds=1))
         assert (run.method, run.rate) == ("flex-too", choice.rates(made, done[1])["breast-cancer", "k2", "flex"].rate)
 
 

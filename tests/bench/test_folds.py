@@ -11,6 +11,7 @@ from anyparty.bench import parties, runner, suites
 from anyparty.bench.folds import one
 from anyparty.bench.folds.cells import claimed, over_widths
 from anyparty.bench.folds.suite import Suite
+from anyparty.bench.suite import Asked
 from anyparty.errors import ConfigError
 from anyparty.methods import costs
 from anyparty.tables import datasets
@@ -44,7 +45,7 @@ def tiny(**changes) -> Suite:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     made = tiny()
-    runs = list(made.runs(seeds=2))
+    runs = list(made.runs(Asked(seeds=2)))
     result = runner.run_all(runs, tmp_path_factory.mktemp("runs"))
     assert result.failed == {}
     return made, runs, result.records
@@ -160,7 +161,7 @@ def test_held_out_rows_and_the_papers_numbers(tmp_path):
         datasets={"breast-cancer": ENTRY | {"rows": 0, "test": 20, "widths": [2]}}, methods=answers, claims=[],
         published={"breast-cancer": {"splitnn": {"60": printed}}},
     )  # fmt: skip
-    runs = list(made.runs(seeds=1))
+    runs = list(made.runs(Asked(seeds=1)))
     result = runner.run_all(runs, tmp_path)
     assert result.failed == {}
     frames, test = one._frames(runs[0], datasets.load("breast-cancer"))
@@ -194,7 +195,7 @@ def test_a_suite_that_cannot_be(changes, said):
 )  # fmt: skip
 def test_a_run_that_cannot_be_is_named(changes, said, tmp_path):
     made = tiny(datasets={"breast-cancer": ENTRY | changes})
-    runs = list(made.runs(seeds=1, methods=["local"]))
+    runs = list(made.runs(Asked(seeds=1, methods=["local"])))
     result = runner.run_all(runs[:1], tmp_path)
     assert said in next(iter(result.failed.values()))
 
@@ -216,5 +217,5 @@ def test_what_the_paper_prints_is_all_there():
 
 def test_data_that_must_be_asked_for_is_run_where_it_is_named():
     made = suites.load("apc-fig5")
-    assert {run.dataset for run in made.runs(seeds=1)} == {"breast-cancer", "credit"}
-    assert {run.dataset for run in made.runs(seeds=1, datasets=["mimic3"])} == {"mimic3"}
+    assert {run.dataset for run in made.runs(Asked(seeds=1))} == {"breast-cancer", "credit"}
+    assert {run.dataset for run in made.runs(Asked(seeds=1, datasets=["mimic3"]))} == {"mimic3"}

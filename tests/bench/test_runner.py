@@ -13,6 +13,7 @@ from anyparty.bench import parties, runner
 from anyparty.bench.missing import compare
 from anyparty.bench.missing.cells import cells_of
 from anyparty.bench.missing.suite import Run, Suite
+from anyparty.bench.suite import Asked
 from anyparty.errors import ConfigError
 
 
@@ -38,7 +39,7 @@ def tiny(**changes) -> Suite:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory) -> tuple[Path, list[Run], runner.Result]:
     folder = tmp_path_factory.mktemp("runs")
-    runs = list(tiny().runs(seeds=2))
+    runs = list(tiny().runs(Asked(seeds=2)))
     return folder, runs, runner.run_all(runs, folder)
 
 

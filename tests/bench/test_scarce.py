@@ -15,6 +15,7 @@ from anyparty.bench.missing.cells import cells_of
 from anyparty.bench.missing.one import execute
 from anyparty.bench.missing.rows import Rows
 from anyparty.bench.missing.suite import Suite
+from anyparty.bench.suite import Asked
 from anyparty.seeds import Seeds
 from anyparty.tables import datasets
 from anyparty.tables.datasets.dataset import Dataset
@@ -60,7 +61,7 @@ def tiny(**changes) -> Suite:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    runs = list(tiny().runs(seeds=1))
+    runs = list(tiny().runs(Asked(seeds=1)))
     result = runner.run_all(runs, tmp_path_factory.mktemp("runs"))
     assert not result.failed
     return result
@@ -84,7 +85,7 @@ def test_every_test_row_is_scored_whoever_has_the_labels(done):
 
 
 def test_labels_are_as_scarce_as_the_suite_says():
-    run = next(iter(tiny().runs(seeds=1)))
+    run = next(iter(tiny().runs(Asked(seeds=1))))
     rows = Rows(datasets.load("breast-cancer").split(Seeds(0)), 3, run.settings, Seeds(0))
     drawn = rows.draw_train("MCAR 2")
     assert drawn.labeled.sum() == 40
@@ -101,7 +102,7 @@ def test_a_class_without_a_label_in_training_counts_as_wrong(monkeypatch):
     made = Dataset(name="three", title="Three", task="classification", X_train=X, y_train=y, source="", licence="",
                    X_test=X[::3], y_test=y[::3])  # fmt: skip
     monkeypatch.setattr(datasets, "load", lambda *_, **__: made)
-    run = next(iter(tiny().runs(seeds=1, methods=["false-vfl-1"])))
+    run = next(iter(tiny().runs(Asked(seeds=1, methods=["false-vfl-1"]))))
     labelled, drawn = np.isin(np.arange(180), np.flatnonzero(y < 2)[::3]), Rows.draw_train
     monkeypatch.setattr(Rows, "draw_train", lambda self, mechanism: replace(drawn(self, mechanism), labeled=labelled))
     record = execute(run, None)
@@ -195,17 +196,17 @@ class TestThePapersOwnNumbers:
 
 def test_table_18_looks_at_the_runs_of_the_tables():
     whole, part = suites.load("false-tables"), suites.load("false-table18")
-    ours = {run.key for run in part.runs(seeds=1)}
-    assert ours < {run.key for run in whole.runs(seeds=1)}
+    ours = {run.key for run in part.runs(Asked(seeds=1))}
+    assert ours < {run.key for run in whole.runs(Asked(seeds=1))}
     assert len(ours) == 2 * 6 * 3  # of ModelNet10 none, where it is not named
     assert (part.home, part.prefix) == ("false-tables", "false-table18-")
 
 
 def test_quick_runs_take_a_hundredth_of_both_stages():
     made = suites.load("false-tables")
-    (run, *_) = made.runs(datasets=["isolet"], methods=["false-vfl-1"], seeds=1, quick=True)
+    (run, *_) = made.runs(Asked(datasets=["isolet"], methods=["false-vfl-1"], seeds=1, quick=True))
     assert (run.settings["epochs"], run.settings["parameters"]["pretrain_epochs"]) == (3, 3)
-    (run, *_) = made.runs(datasets=["isolet"], methods=["false-vfl-1"], seeds=1)
+    (run, *_) = made.runs(Asked(datasets=["isolet"], methods=["false-vfl-1"], seeds=1))
     assert (run.settings["epochs"], run.settings["parameters"]["pretrain_epochs"]) == (300, 300)
     assert (run.settings["batch_size"], run.settings["parameters"]["pretrain_batch_size"]) == (128, 512)
 

@@ -20,6 +20,7 @@ from typing import Any
 from rich.console import Console
 
 from anyparty.bench import runner, suites
+from anyparty.bench.suite import Asked
 from anyparty.run.record import versions
 
 __all__ = ["Report", "run"]
@@ -77,18 +78,16 @@ def run(
 
     """
     suite = suites.load(name)
-    asked: dict[str, Any] = {
-        "datasets": datasets, "methods": methods, "seeds": seeds, "quick": quick, "device": device,
-    }  # fmt: skip
-    runs = list(suite.runs(**asked))
+    asked = Asked(datasets=datasets, methods=methods, seeds=seeds, quick=quick, device=device)
+    runs = list(suite.runs(asked))
     folder = folder or Path("runs") / "bench" / (f"{suite.home}-quick" if quick else suite.home)
     go = partial(runner.run_all, folder=folder, data_dir=data_dir, jobs=jobs, backend=backend, console=console)
     result = go(runs)
-    if later := list(suite.later(result.records, **asked)):
+    if later := list(suite.later(result.records, asked)):
         runs, after = runs + later, go(later)
         result = runner.Result(result.records | after.records, result.failed | after.failed)
     about = {
-        "command": f"`{_command(name, datasets, methods, seeds, jobs, quick=quick)}`",
+        "command": f"`{_command(name, asked, jobs)}`",
         "runs": f"{len(result.records)} of {len(runs)} done, {len(result.failed)} failed",
         "training time": f"{sum(record['seconds'] for record in result.records.values()) / 60:.0f} minutes in all, "
         f"{jobs} at once, one thread each",
@@ -104,10 +103,8 @@ def run(
     return Report(cells=page.cells, markdown=page.markdown, folder=folder, failed=result.failed)
 
 
-def _command(
-    name: str, datasets: Sequence[str] | None, methods: Sequence[str] | None, seeds: int, jobs: int, *, quick: bool
-) -> str:
+def _command(name: str, asked: Asked, jobs: int) -> str:
     words = ["anyparty", "bench", name]
-    words += [word for each in datasets or () for word in ("--dataset", each)]
-    words += [word for each in methods or () for word in ("--method", each)]
-    return shlex.join([*words, "--seeds", str(seeds), "--jobs", str(jobs), *(["--quick"] if quick else [])])
+    words += [word for each in asked.datasets or () for word in ("--dataset", each)]
+    words += [word for each in asked.methods or () for word in ("--method", each)]
+    return shlex.join([*words, "--seeds", str(asked.seeds), "--jobs", str(jobs), *(["--quick"] if asked.quick else [])])

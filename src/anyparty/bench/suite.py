@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from anyparty.config import Settings
 from anyparty.errors import ConfigError, nearest
 
 
@@ -78,6 +79,35 @@ class Run(ABC):
         return "seconds" in record
 
 
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Which of a suite's runs are wanted, and how.
+
+    Attributes:
+        datasets: some of the suite's data sets; without, all that are not heavy.
+        methods: some of its methods; all without.
+        seeds: how many seeds, 0, 1, ...
+        quick: a small part of the work, to see that all of it works.
+        device: where networks train.
+
+    """
+
+    datasets: Sequence[str] | None = None
+    methods: Sequence[str] | None = None
+    seeds: int = 5
+    quick: bool = False
+    device: str = "cpu"
+
+
+ALL = Asked()
+
+
+class Entry(Settings):
+    """How a suite uses one data set; one that is ``heavy`` is run where it is named alone."""
+
+    heavy: bool = False
+
+
 class Suite(BaseModel, ABC):
     """What every suite has; each kind adds its own settings and numbers.
 
@@ -85,6 +115,7 @@ class Suite(BaseModel, ABC):
         name, title: the command line's name, and the page's heading.
         paper: authors, venue, year, which table.
         differs: sentences on where this is not the published experiment.
+        datasets: by name, how it uses them.
 
     """
 
@@ -94,6 +125,7 @@ class Suite(BaseModel, ABC):
     title: str
     paper: str
     differs: list[str] = []
+    datasets: Mapping[str, Entry]
 
     @property
     def home(self) -> str:
@@ -106,41 +138,25 @@ class Suite(BaseModel, ABC):
         return "" if self.home == self.name else f"{self.name}-"
 
     @abstractmethod
-    def runs(
-        self,
-        *,
-        datasets: Sequence[str] | None = None,
-        methods: Sequence[str] | None = None,
-        seeds: int = 5,
-        quick: bool = False,
-        device: str = "cpu",
-    ) -> Iterator[Run]:
+    def runs(self, asked: Asked = ALL) -> Iterator[Run]:
         """Yield the runs, those of one seed after those of the one before: a suite that was stopped has whole tables.
-
-        Args:
-            datasets: some of the suite's data sets.
-            methods: some of its methods.
-            seeds: how many seeds, 0, 1, ...
-            quick: a small part of the work, to see that all of it works.
-            device: where networks train.
 
         Raises:
             ConfigError: a data set or method that the suite does not have.
-
         """
 
-    def later(
-        self,
-        records: Mapping[str, Mapping[str, Any]],  # noqa: ARG002
-        *,
-        datasets: Sequence[str] | None = None,  # noqa: ARG002
-        methods: Sequence[str] | None = None,  # noqa: ARG002
-        seeds: int = 5,  # noqa: ARG002
-        quick: bool = False,  # noqa: ARG002
-        device: str = "cpu",  # noqa: ARG002
-    ) -> Iterator[Run]:
+    def later(self, records: Mapping[str, Mapping[str, Any]], asked: Asked = ALL) -> Iterator[Run]:  # noqa: ARG002
         """Yield the runs whose settings follow from the records of ``runs``, such as a learning rate; none here."""
         return iter(())
+
+    def asked_for(self, asked: Asked) -> list[str]:
+        """Return the data sets that are wanted, in the suite's order.
+
+        Raises:
+            ConfigError: the suite does not have one of them.
+        """
+        light = [name for name, entry in self.datasets.items() if not entry.heavy]
+        return chosen("data set", asked.datasets or light, self.datasets)
 
     @abstractmethod
     def page(self, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> Page:

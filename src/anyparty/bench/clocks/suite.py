@@ -28,7 +28,7 @@ from anyparty.schedules.table import schedule
 REFERENCE = "reference"
 
 
-class DatasetEntry(Settings):
+class DatasetEntry(base.Entry):
     """How a suite uses one data set; ``rows`` are drawn from its training rows by the seed, 0 takes all."""
 
     metric: Literal["accuracy"] = "accuracy"
@@ -107,41 +107,24 @@ class Suite(base.Suite):
     published: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {}
     says: list[str] = []
 
-    def runs(
-        self,
-        *,
-        datasets: Sequence[str] | None = None,
-        methods: Sequence[str] | None = None,
-        seeds: int = 5,
-        quick: bool = False,
-        device: str = "cpu",
-    ) -> Iterator[Run]:
+    def runs(self, asked: base.Asked = base.ALL) -> Iterator[Run]:
         """See the base: the first step; ``quick`` is a tenth of the epochs and two rates in the middle of the grid."""
-        wanted = base.chosen("method", methods, self.algorithms)
-        for dataset in base.chosen("data set", datasets, self.datasets):
+        wanted = base.chosen("method", asked.methods, self.algorithms)
+        for dataset in self.asked_for(asked):
             for parties in dict.fromkeys(case.parties for case in self.cases.values()):
-                for seed in range(seeds):
-                    yield self._reference(dataset, parties, seed, quick=quick, device=device)
+                for seed in range(asked.seeds):
+                    yield self._reference(dataset, parties, seed, asked)
             for case in self.cases:
                 for name in self._searched(wanted):
-                    for rate in self._grid(name, quick=quick):
-                        yield self._run(dataset, case, name, rate, 0, self.search_latency, quick=quick, device=device)
+                    for rate in self._grid(name, asked):
+                        yield self._run(dataset, case, name, rate, 0, self.search_latency, asked)
 
-    def later(
-        self,
-        records: Mapping[str, Mapping[str, Any]],
-        *,
-        datasets: Sequence[str] | None = None,
-        methods: Sequence[str] | None = None,
-        seeds: int = 5,
-        quick: bool = False,
-        device: str = "cpu",
-    ) -> Iterator[Run]:
+    def later(self, records: Mapping[str, Mapping[str, Any]], asked: base.Asked = base.ALL) -> Iterator[Run]:
         """See the base: the second step."""
         rates = choice.rates(self, records)
-        wanted = base.chosen("method", methods, self.algorithms)
-        for seed in range(seeds):
-            for dataset in base.chosen("data set", datasets, self.datasets):
+        wanted = base.chosen("method", asked.methods, self.algorithms)
+        for seed in range(asked.seeds):
+            for dataset in self.asked_for(asked):
                 for case in self.cases:
                     for name in wanted:
                         found, entry = rates.get((dataset, case, name)), self.algorithms[name]
@@ -149,23 +132,22 @@ class Suite(base.Suite):
                             continue
                         for latency in self.latencies if entry.at_once else (self.search_latency,):
                             if seed or latency != self.search_latency or entry.rate_of:
-                                yield self._run(dataset, case, name, found.rate, seed, latency, quick=quick,
-                                                device=device)  # fmt: skip
+                                yield self._run(dataset, case, name, found.rate, seed, latency, asked)
 
     def _searched(self, wanted: Sequence[str]) -> list[str]:
         """Return the algorithms that need a search: those that are wanted, or whose rate one of them takes."""
         named = {self.algorithms[name].rate_of or name for name in wanted}
         return [name for name in self.algorithms if name in named]
 
-    def _grid(self, name: str, *, quick: bool) -> tuple[float, ...]:
+    def _grid(self, name: str, asked: base.Asked) -> tuple[float, ...]:
         grid = self.algorithms[name].rates or self.rates
-        return grid[len(grid) // 2 :][:2] if quick else grid
+        return grid[len(grid) // 2 :][:2] if asked.quick else grid
 
     def _run(
-        self, dataset: str, case: str, name: str, rate: float, seed: int, latency: float, *, quick: bool, device: str
+        self, dataset: str, case: str, name: str, rate: float, seed: int, latency: float, asked: base.Asked
     ) -> Run:
         entry, of = self.algorithms[name], self.cases[case]
-        epochs = max(1, entry.epochs // 10) if quick else entry.epochs
+        epochs = max(1, entry.epochs // 10) if asked.quick else entry.epochs
         own = {
             "schedule": entry.schedule,
             "epochs": epochs * (of.parties if entry.at_once else 1),
@@ -173,26 +155,26 @@ class Suite(base.Suite):
         }
         return Run(
             suite=self.name, dataset=dataset, method=name, case=case, rate=rate, latency=latency, seed=seed,
-            settings=self._shared(dataset, device) | own,
+            settings=self._shared(dataset, asked) | own,
         )  # fmt: skip
 
-    def _reference(self, dataset: str, parties: int, seed: int, *, quick: bool, device: str) -> Run:
+    def _reference(self, dataset: str, parties: int, seed: int, asked: base.Asked) -> Run:
         own = {
-            "epochs": max(1, self.reference.epochs // 10) if quick else self.reference.epochs,
+            "epochs": max(1, self.reference.epochs // 10) if asked.quick else self.reference.epochs,
             "optimizer": self.reference.optimizer.model_dump(),
             "case": {"parties": parties},
         }
         return Run(
             suite=self.name, dataset=dataset, method=REFERENCE, case=f"{parties} parties",
-            rate=self.reference.optimizer.lr, latency=0.0, seed=seed, settings=self._shared(dataset, device) | own,
+            rate=self.reference.optimizer.lr, latency=0.0, seed=seed, settings=self._shared(dataset, asked) | own,
         )  # fmt: skip
 
-    def _shared(self, dataset: str, device: str) -> dict[str, Any]:
+    def _shared(self, dataset: str, asked: base.Asked) -> dict[str, Any]:
         method = {key: value for key, value in self.method.items() if key != "name"}
-        at = self.datasets[dataset].model_dump(exclude={"embedding"})
+        at = self.datasets[dataset].model_dump(exclude={"embedding", "heavy"})
         parameters = {**method, "embedding": self.datasets[dataset].embedding}
         shared = {"name": self.method["name"], "parameters": parameters, "held_out": self.held_out}
-        return at | shared | ({} if device == "cpu" else {"device": device})
+        return at | shared | ({} if asked.device == "cpu" else {"device": asked.device})
 
     def page(self, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> compare.Page:
         """See the base."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -43,7 +43,7 @@ class MethodEntry(Settings):
     scale: Scale = "none"
 
 
-class DatasetEntry(Settings):
+class DatasetEntry(base.Entry):
     """How a suite cuts one data set between two parties.
 
     Attributes:
@@ -53,7 +53,6 @@ class DatasetEntry(Settings):
         columns: the active party's, in the order in which it gives them up; the passive party has all that remain.
         widths: how many of them it has, the last ones of ``columns``.
         test: rows of the active party that are held out of everything, for methods' own answers.
-        heavy: for who has the data: run where it is named alone.
 
     """
 
@@ -65,7 +64,6 @@ class DatasetEntry(Settings):
     widths: list[int]
     batch_size: int
     test: int = 0
-    heavy: bool = False
 
 
 class Claim(Settings):
@@ -133,31 +131,23 @@ class Suite(base.Suite):
                                   f"{len(entry.columns)} columns")  # fmt: skip
         return self
 
-    def runs(
-        self,
-        *,
-        datasets: Sequence[str] | None = None,
-        methods: Sequence[str] | None = None,
-        seeds: int = 5,
-        quick: bool = False,
-        device: str = "cpu",
-    ) -> Iterator[Run]:
-        """See the base; a seed is one repeat of cross-validation.  Without ``datasets``, all that are not heavy."""
-        light = [name for name, entry in self.datasets.items() if not entry.heavy]
-        at = base.chosen("data set", datasets or light, self.datasets)
-        wanted = base.chosen("method", methods, self.methods)
-        for seed in range(seeds):
-            for dataset in at:
+    def runs(self, asked: base.Asked = base.ALL) -> Iterator[Run]:
+        """See the base; a seed is one repeat of cross-validation."""
+        wanted = base.chosen("method", asked.methods, self.methods)
+        for seed in range(asked.seeds):
+            for dataset in self.asked_for(asked):
                 entry = self.datasets[dataset]
                 for width in entry.widths:
                     for method in wanted:
                         for aligned in [0] if self.methods[method].alone else entry.aligned:
-                            yield self._run(dataset, method, width, aligned, seed, quick=quick, device=device)
+                            yield self._run(dataset, method, width, aligned, seed, asked)
 
-    def _run(self, dataset: str, method: str, width: int, aligned: int, seed: int, *, quick: bool, device: str) -> Run:
+    def _run(self, dataset: str, method: str, width: int, aligned: int, seed: int, asked: base.Asked) -> Run:
         entry, of = self.datasets[dataset], self.methods[method]
-        train = {**self.train, "batch_size": entry.batch_size} | ({"device": device} if device != "cpu" else {})
-        if quick:
+        train = {**self.train, "batch_size": entry.batch_size} | (
+            {"device": asked.device} if asked.device != "cpu" else {}
+        )
+        if asked.quick:
             train["epochs"] = max(1, train["epochs"] // QUICK)
         settings = {
             **of.model_dump(exclude={"title", "alone"}), "train": train, "folds": self.folds, "test": entry.test,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -47,11 +47,10 @@ class Labelled(Settings):
     aligned: int
 
 
-class DatasetEntry(Settings):
+class DatasetEntry(base.Entry):
     """How a suite uses one data set.
 
     Attributes:
-        heavy: it asks for a GPU, and is run where it is named alone.
         parties: K, where data sets differ in it.
         labelled: how scarce labels are.
         rows: how many training rows are drawn; all without.
@@ -68,7 +67,6 @@ class DatasetEntry(Settings):
     scale: bool = True
     balance: bool = False
     in_place_of: str = ""
-    heavy: bool = False
     parties: int | None = None
     labelled: Labelled | None = None
     rows: int | None = None
@@ -113,45 +111,33 @@ class Suite(base.Suite):
         own = self.datasets[dataset].parties
         return self.parties if own is None else [own]
 
-    def runs(
-        self,
-        *,
-        datasets: Sequence[str] | None = None,
-        methods: Sequence[str] | None = None,
-        seeds: int = 5,
-        quick: bool = False,
-        device: str = "cpu",
-    ) -> Iterator[Run]:
-        """See the base; without ``datasets``, all that are not heavy."""
-        light = [name for name, entry in self.datasets.items() if not entry.heavy]
-        at = base.chosen("data set", datasets or light, self.datasets)
+    def runs(self, asked: base.Asked = base.ALL) -> Iterator[Run]:
+        """See the base."""
         known = dict.fromkeys(method for entry in self.datasets.values() for method in entry.methods)
-        wanted = base.chosen("method", methods, known)
-        for seed in range(seeds):
-            for dataset in at:
+        wanted = base.chosen("method", asked.methods, known)
+        for seed in range(asked.seeds):
+            for dataset in self.asked_for(asked):
                 entry = self.datasets[dataset]
                 for parties in self.parties_of(dataset):
                     for missing in self.train_missing:
                         for method in (each for each in entry.methods if each in wanted):
                             if parties > (entry.methods[method].most_parties or parties):
                                 continue
-                            yield self._run(dataset, method, parties, missing, seed, quick=quick, device=device)
+                            yield self._run(dataset, method, parties, missing, seed, asked)
 
-    def _run(
-        self, dataset: str, method: str, parties: int, missing: str, seed: int, *, quick: bool, device: str
-    ) -> Run:
+    def _run(self, dataset: str, method: str, parties: int, missing: str, seed: int, asked: base.Asked) -> Run:
         entry = self.datasets[dataset]
         of = entry.methods[method]
         values = of.model_dump(exclude={"when", "title", "own", "most_parties"}, exclude_none=True) | {}
         for change, value in of.when.get(missing, {}).items():
             values[change] = values[change] | value if isinstance(value, dict) else value
-        if quick:
+        if asked.quick:
             values["epochs"] = max(1, values["epochs"] // self.quick)
             if "pretrain_epochs" in values["parameters"]:
                 fewer = max(1, values["parameters"]["pretrain_epochs"] // self.quick)
                 values["parameters"] = {**values["parameters"], "pretrain_epochs": fewer}
-        if device != "cpu":
-            values["train"] = {**values["train"], "device": device}
+        if asked.device != "cpu":
+            values["train"] = {**values["train"], "device": asked.device}
         about = {"methods", "metric", "unit", "in_place_of", "heavy", "parties", "encoder"}
         shared = entry.model_dump(exclude=about, exclude_none=True)
         if self.mechanisms:
