@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,15 +24,19 @@ class Page:
         cells: the numbers, one object each.
         markdown: the tables.
         csv: one line a cell.
+        draw: draws the figures beside a path, as PNG and SVG.
 
     """
 
     cells: Sequence[Any] = ()
     markdown: str
     csv: str
+    draw: Callable[[Path], object]
 
     def plot(self, path: Path) -> None:
-        """Draw the figures beside ``path``, as PNG and SVG; none here."""
+        """Draw the figures beside ``path``; none where there is no number."""
+        if self.cells:
+            self.draw(path)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,8 +6,8 @@ import csv
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyparty.bench import suite as base
@@ -70,26 +70,12 @@ class Cell:
     paper_ratio: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Page(base.Page):
-    """The tables of a suite, and its curves."""
-
-    suite: Suite
-    records: Records
-    targets: Mapping[tuple[str, int], float]
-
-    def plot(self, path: Path) -> None:
-        """Draw the score against time units; PNG and SVG."""
-        if self.cells:
-            figure.plot(self.suite, self.records, self.targets, path)
-
-
-def page(suite: Suite, records: Records, about: Mapping[str, str]) -> Page:
+def page(suite: Suite, records: Records, about: Mapping[str, str]) -> base.Page:
     """Return a suite's results, from its records by key."""
     found = cells(suite, records)
-    return Page(
-        suite=suite, records=records, targets=choice.targets(suite, records), cells=found,
-        markdown=markdown(suite, records, found, about), csv=as_csv(found),
+    return base.Page(
+        cells=found, markdown=markdown(suite, records, found, about), csv=as_csv(found),
+        draw=partial(figure.plot, suite, records, choice.targets(suite, records)),
     )  # fmt: skip
 
 

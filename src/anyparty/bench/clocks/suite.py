@@ -176,7 +176,7 @@ class Suite(base.Suite):
         shared = {"name": self.method["name"], "parameters": parameters, "held_out": self.held_out}
         return at | shared | ({} if asked.device == "cpu" else {"device": asked.device})
 
-    def page(self, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> compare.Page:
+    def page(self, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> base.Page:
         """See the base."""
         return compare.page(self, records, about)
 

@@ -158,7 +158,7 @@ class Suite(base.Suite):
         return Run(suite=self.name, dataset=dataset, method=method, seed=seed, width=width, aligned=aligned,
                    settings=settings)  # fmt: skip
 
-    def page(self, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> tables.Page:
+    def page(self, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> base.Page:
         """See the base."""
         return tables.page(self, records, about)
 

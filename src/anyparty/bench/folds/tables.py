@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from io import StringIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyparty.bench import suite as base
@@ -22,23 +21,11 @@ COSTS = ("Rounds and bytes of the method's own messages as sent, each way on its
          "formulas of appendix E, for the same run.")  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Page(base.Page):
-    """The tables of a suite, and its plot."""
-
-    suite: Suite
-    cells: Sequence[Cell]
-
-    def plot(self, path: Path) -> None:
-        """Draw scores, or bytes, by the number of aligned rows; PNG and SVG."""
-        if self.cells:
-            plots.plot(self.suite, self.cells, path)
-
-
-def page(suite: Suite, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> Page:
+def page(suite: Suite, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> base.Page:
     """Return a suite's results, from its records by key."""
     found = cells(suite, records)
-    return Page(suite=suite, cells=found, markdown=markdown(suite, found, about), csv=as_csv(suite, found))
+    return base.Page(cells=found, markdown=markdown(suite, found, about), csv=as_csv(suite, found),
+                     draw=partial(plots.plot, suite, found))  # fmt: skip
 
 
 def markdown(suite: Suite, found: Sequence[Cell], about: Mapping[str, str]) -> str:

@@ -148,7 +148,7 @@ class Suite(base.Suite):
             tests=tuple(self.test_missing), seed=seed, settings={**shared, **values, "encoder": encoder},
         )  # fmt: skip
 
-    def page(self, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> pages.Page:
+    def page(self, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> base.Page:
         """See the base."""
         return pages.page(self, records, about)
 
