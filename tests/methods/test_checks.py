@@ -3,7 +3,8 @@
 import pytest
 
 from anyparty.methods.table import METHODS
-from tests.methods.checks import CASES, CHECKS
+from tests.methods.cases import CASES
+from tests.methods.checks import CHECKS
 
 ONCE = {"apc", "vfedtrans"}
 ALONE = {

@@ -8,7 +8,8 @@ import pytest
 
 from anyparty.methods.method import Method
 from anyparty.schedules.clock import Clock
-from tests.methods.checks import CHECKS, Case
+from tests.methods.cases import Case
+from tests.methods.checks import CHECKS
 from tests.schedules.over import EVERYBODY, under
 
 CLOCK = Clock(iteration={"a": 2.0}, timeout=6, use={"a": (0.0, 0.4)})  # a: 3 or 1 iterations, the others 6

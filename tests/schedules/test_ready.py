@@ -13,7 +13,7 @@ from anyparty.methods.table import method
 from anyparty.schedules.real import RealClock
 from anyparty.wire import inproc
 from tests import worlds
-from tests.methods.checks import OwnEncoder
+from tests.methods.cases import OwnEncoder
 from tests.schedules.over import ADAM, run, under, whole
 from tests.schedules.test_real import Wound
 from tests.worlds import Table, Wiretap, world

@@ -14,7 +14,7 @@ from anyparty.schedules.real import RealClock
 from anyparty.schedules.synchronous import SyncMax, SyncMin
 from anyparty.schedules.table import clock, scheduled
 from tests import worlds
-from tests.methods.checks import OwnEncoder
+from tests.methods.cases import OwnEncoder
 from tests.schedules.over import ADAM, run, under, whole
 from tests.worlds import Table
 

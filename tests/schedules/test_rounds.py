@@ -16,7 +16,7 @@ from anyparty.nets.optimizer import Optimizer
 from anyparty.schedules.clock import Clock
 from anyparty.schedules.table import SCHEDULES
 from tests import worlds
-from tests.methods.checks import OwnEncoder
+from tests.methods.cases import OwnEncoder
 from tests.schedules.over import ADAM, EVERYBODY, LINEAR, MOMENTUM, SPEEDS, run, under, whole
 from tests.worlds import SGD, Table, world
 
