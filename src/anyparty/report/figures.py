@@ -95,7 +95,7 @@ def curves(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figure:
     x, label = _along(history)
     marker = "o" if len(history) < 3 else ""
     with styled():
-        figure = Figure(figsize=(WIDTH, 2.3))
+        figure = Figure(figsize=(WIDTH, 2.5))
         axes = figure.subplots(1, 1 + len(names), squeeze=False)[0]
         loss = np.array([epoch.get("loss", np.nan) for epoch in history], dtype=np.float64)
         axes[0].plot(x, loss, color=MUTED, marker=marker, markersize=3)
@@ -105,7 +105,6 @@ def curves(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figure:
             axis.plot(x, held_out, color=ACCENT, marker=marker, markersize=3, label="validation")
             if np.isfinite(train).any():
                 axis.plot(x, train, color=MUTED, marker=marker, markersize=3, label="training", zorder=1)
-                axis.legend(fontsize=7.5, handlelength=1.2)
             marked.append(held_out)
         for axis, title, values in zip(axes, ("training loss", *map(named, names)), marked, strict=True):
             axis.set_title(title)
@@ -116,7 +115,11 @@ def curves(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figure:
             axis.spines["left"].set_visible(False)
             if 0 < best_epoch <= len(history):
                 _mark(axis, x[best_epoch - 1], float(values[best_epoch - 1]), best_epoch)
-        figure.tight_layout(w_pad=2.0)
+        handles, labels = axes[-1].get_legend_handles_labels()
+        both = len(handles) > 1
+        if both:
+            figure.legend(handles, labels, loc="lower right", ncols=2, handlelength=1.2)
+        figure.tight_layout(w_pad=2.0, rect=(0, 0.08 if both else 0, 1, 1))
     return figure
 
 
