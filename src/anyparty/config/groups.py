@@ -34,7 +34,7 @@ class TrainSettings(Settings):
     seed: Annotated[int, Field(ge=0)] = 0
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.15
     test: Annotated[float, Field(ge=0, lt=1)] = 0.2
-    score_training: Annotated[int, Field(ge=0)] = 256
+    score_training: Annotated[int, Field(ge=0)] = 1024
     metric: str | None = None
     patience: Annotated[int, Field(ge=1)] | None = 20
     keep: Literal["best", "last", "average"] = "best"
