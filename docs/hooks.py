@@ -1,8 +1,8 @@
 """What a page becomes on its way to the site.
 
 A link that leaves docs/ becomes its own words, with the place in the repository; something must be there.  A mark
-``<!-- result: SUITE/FILE.md METHOD -->`` becomes that method's row of a published table, and the paper's below it, from
-benchmarks/results: no page keeps a number that a new run would change.
+``<!-- result: SUITE/FILE.md METHOD; METHOD -->`` becomes these methods' rows of a published table, each with the
+paper's below it where there is one, from benchmarks/results: no page keeps a number that a new run would change.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 LINK = re.compile(r"\[(?P<words>[^\]]*)\]\((?P<place>\.\.?/[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
 
-RESULT = re.compile(r"<!-- result: (?P<file>\S+) (?P<method>.+?) -->")
+RESULT = re.compile(r"<!-- result: (?P<file>\S+) (?P<methods>.+?) -->")
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
@@ -26,7 +26,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     docs = Path(config.docs_dir).resolve()
     here = (docs / page.file.src_path).parent
     results = docs.parent / "benchmarks" / "results"
-    markdown = RESULT.sub(lambda mark: rows_of((results / mark["file"]).read_text(encoding="utf-8"), mark["method"]),
+    markdown = RESULT.sub(lambda mark: rows_of((results / mark["file"]).read_text(encoding="utf-8"), mark["methods"]),
                           markdown)  # fmt: skip
 
     def rewritten(link: re.Match[str]) -> str:
@@ -41,17 +41,18 @@ def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     return LINK.sub(rewritten, markdown)
 
 
-def rows_of(table: str, method: str) -> str:
-    """Return a published table's head, a method's row, and the paper's if it stands below.
+def rows_of(table: str, methods: str) -> str:
+    """Return a published table's head, the rows of methods (by their titles, with "; " in between), and the paper's.
 
     Raises:
         ValueError: the table has no such row.
     """
     lines = table.splitlines()
-    found = [k for k, line in enumerate(lines) if line.startswith(f"| {method} |")]
-    if not found:
-        raise ValueError(f"there is no row {method!r} in the table")
     first = next(k for k, line in enumerate(lines) if line.startswith("|---"))
-    rows = [lines[first - 1], lines[first], lines[found[0]]]
-    below = lines[found[0] + 1]
-    return "\n".join([*rows, below] if below.startswith("| *paper*") else rows)
+    rows = lines[first - 1 : first + 1]
+    for method in methods.split("; "):
+        at = next((k for k, line in enumerate(lines) if line.startswith(f"| {method} |")), None)
+        if at is None:
+            raise ValueError(f"there is no row {method!r} in the table")
+        rows += [lines[at], *(line for line in lines[at + 1 : at + 2] if line.startswith("| *paper*"))]
+    return "\n".join(rows)
