@@ -10,13 +10,15 @@ Letters, everywhere
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
+
+from anyparty.errors import MessageError
 
 Tensors = Mapping[str, Tensor]
 
@@ -152,3 +154,21 @@ class Channel(Protocol):
 def finite(tensor: Tensor) -> bool:
     """Return whether all numbers are finite: by their sum, a tenth of the time, unless finite ones overflow in it."""
     return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())
+
+
+def check(tensors: Tensors, expect: Mapping[str, Expect], what: str) -> None:
+    """Hold a message to what its receiver expects; a size of -1 in a shape takes any length."""
+    if tensors.keys() != expect.keys():
+        raise MessageError(f"{what}: expected tensors {sorted(expect)}, got {sorted(tensors)}")
+    for name, want in expect.items():
+        got = tensors[name]
+        if got.dtype != want.dtype or not (got.shape == want.shape or fits(got.shape, want.shape)):
+            raise MessageError(f"{what}: {name!r} should be {want.dtype} {list(want.shape)}, "
+                               f"got {got.dtype} {list(got.shape)}")  # fmt: skip
+        if got.is_floating_point() and not finite(got):
+            raise MessageError(f"{what}: {name!r} holds NaN or infinity")
+
+
+def fits(got: Sequence[int], want: Sequence[int]) -> bool:
+    """Return whether a shape is the wanted one, where -1 stands for any length."""
+    return len(got) == len(want) and all(w in (-1, g) for g, w in zip(got, want, strict=True))

@@ -142,7 +142,7 @@ def _with_tables(folder: Path) -> Config:
     lacking = [name for name, party in config.parties.items() if party.table is None]
     if lacking or not config.parties:
         raise ModelError(f"{folder}: the run was trained from data frames, not files: its tables are not on disk; "
-                         "where a command takes tables, give them (--table party=file)")  # fmt: skip
+                         "give tables (--table party=file) where the command takes them")  # fmt: skip
     return config
 
 

@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from anyparty.errors import MessageError, PartyLost
-from anyparty.terms import Channel, Expect, Tensors
-from anyparty.wire.guard import check
+from anyparty.terms import Channel, Expect, Tensors, check
 
 MOMENT = "moment"
 WHEN = Expect((2,), torch.int64)

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from anyparty.errors import MessageError, PartyLost, RunError
-from anyparty.terms import Channel, Declared, Expect, Roster, Tensors
-from anyparty.wire.guard import check, roles
+from anyparty.terms import Channel, Declared, Expect, Roster, Tensors, check
+from anyparty.wire.guard import roles
 
 NUMBER = "request"
 MOST_WAITING = 8  # messages of one lane that one request may hold

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from anyparty.errors import MessageError
-from anyparty.terms import Channel, Declared, Expect, Role, Roster, Tensors, finite
+from anyparty.terms import Channel, Declared, Expect, Role, Roster, Tensors, check
 
 
 def roles(roster: Roster, party: str) -> set[Role]:
@@ -66,21 +66,3 @@ class Guarded:
     async def close(self) -> None:
         """Close the channel beneath."""
         await self.channel.close()
-
-
-def check(tensors: Tensors, expect: Mapping[str, Expect], what: str) -> None:
-    """Hold a message to what its receiver expects; a size of -1 in a shape takes any length."""
-    if tensors.keys() != expect.keys():
-        raise MessageError(f"{what}: expected tensors {sorted(expect)}, got {sorted(tensors)}")
-    for name, want in expect.items():
-        got = tensors[name]
-        if got.dtype != want.dtype or not (got.shape == want.shape or fits(got.shape, want.shape)):
-            raise MessageError(f"{what}: {name!r} should be {want.dtype} {list(want.shape)}, "
-                               f"got {got.dtype} {list(got.shape)}")  # fmt: skip
-        if got.is_floating_point() and not finite(got):
-            raise MessageError(f"{what}: {name!r} holds NaN or infinity")
-
-
-def fits(got: Sequence[int], want: Sequence[int]) -> bool:
-    """Return whether a shape is the wanted one, where -1 stands for any length."""
-    return len(got) == len(want) and all(w in (-1, g) for g, w in zip(got, want, strict=True))
