@@ -65,30 +65,39 @@ class Clock:
 
     def takes(self, party: str, number: int) -> float:
         """Return the time of a party's local iteration in its round ``number``, counted from 0."""
-        times, _ = self._samples(party)
+        times = self._known[party][0]
         return times[number % len(times)]
 
     def fits(self, party: str, number: int) -> int:
         """Return how many local iterations a party completes within the time-out: maybe none."""
-        _, fits = self._samples(party)
+        fits = self._known[party][1]
         return fits[number % len(fits)]
 
     @cached_property
-    def _known(self) -> dict[str, tuple[tuple[float, ...], tuple[int, ...]]]:
-        return {}
-
-    def _samples(self, party: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
-        """Return the times of a party's iterations, and how many fit, for every sample of its trace."""
-        if party not in self._known:
-            own = self.iteration.get(party, 1.0) if isinstance(self.iteration, Mapping) else self.iteration
-            times = tuple(own / (1 - share) for share in self.use.get(party, (0.0,)))
-            self._known[party] = times, tuple(math.floor(self.timeout / each * (1 + EXACT)) for each in times)
-        return self._known[party]
+    def _known(self) -> Samples:
+        """The times of a party's iterations, and how many fit, for every sample of its trace; known once asked for."""
+        return Samples(self)
 
     def began_anew(self, rounds: int) -> int:
         """Return how often the shortest trace has begun anew after so many rounds; a single sample never does."""
         shortest = min((len(trace) for trace in self.use.values() if len(trace) > 1), default=rounds + 1)
         return max(rounds - 1, 0) // shortest
+
+
+class Samples(dict[str, tuple[tuple[float, ...], tuple[int, ...]]]):
+    """What a clock says of each party, by name."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def __missing__(self, party: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
+        """Reckon for a party that was not asked for before."""
+        clock = self.clock
+        own = clock.iteration.get(party, 1.0) if isinstance(clock.iteration, Mapping) else clock.iteration
+        times = tuple(own / (1 - share) for share in clock.use.get(party, (0.0,)))
+        self[party] = times, tuple(math.floor(clock.timeout / each * (1 + EXACT)) for each in times)
+        return self[party]
 
 
 def check_names(what: str, named: Iterable[str], parties: Iterable[str]) -> None:
