@@ -44,7 +44,7 @@ class Gathered:
     def scatter(self, roster: Roster) -> Tensor:
         """Return h [B, K, H], zero where not observed."""
         (B, K), blocks = self.observed.shape, roster.blocks
-        if len(self.parts) == K and all(len(held) == B for held, _ in self.parts.values()):
+        if len(self.parts) == K and all(held.shape[0] == B for held, _ in self.parts.values()):
             return torch.stack([self.parts[name][1] for name in blocks], dim=1)
         rows = torch.cat([held for held, _ in self.parts.values()])
         party = torch.cat([held.new_full((len(held),), blocks.index(k)) for k, (held, _) in self.parts.items()])
@@ -52,10 +52,13 @@ class Gathered:
         return h.new_zeros(B, K, *h.shape[1:]).index_put((rows, party), h)
 
     def collect(self, roster: Roster, whole: Tensor) -> dict[str, Tensor]:
-        """Return each part's [B_k, H] of a tensor [B, K, H]: the way back of ``scatter``."""
+        """Return each part's [B_k, H] of a tensor [B, K, H]: the way back of ``scatter``.
+
+        They lie in memory as they would after a wire, for a product of two matrices may round as these lie.
+        """
         columns = dict(zip(roster.blocks, whole.unbind(dim=1), strict=True))
         return {
-            name: columns[name] if len(held) == len(whole) else columns[name][held]
+            name: columns[name].contiguous() if held.shape[0] == whole.shape[0] else columns[name][held]
             for name, (held, _) in self.parts.items()
         }
 

@@ -154,14 +154,16 @@ class Split(Places):
             await self._learn(net, state, readers, mine[1], gradients.get(seat.me))
         return loss
 
-    def encode(self, state: State, rows: Rows, batch: Batch) -> Part | None:
+    def encode(self, state: State, rows: Rows, batch: Batch, taken: Part | None = None) -> Part | None:
         """Return which rows of the batch a party has [B_k] and their embeddings [B_k, H]; ``None`` if it has none.
+
+        ``taken`` is what ``rows.block.take`` gave for the batch, where a party encodes it again and again.
 
         Raises:
             Diverged: an embedding is not a number.
         """
         with self._drawing(state.seat, batch, "encoder draws"):
-            return self._encode(state, rows, batch)
+            return self._encode(state, rows, batch, taken)
 
     async def gather(
         self, net: Channel, seat: Seat, rows: Rows, batch: Batch, mine: Part | None, asked: Sequence[str] | None = None
@@ -170,10 +172,10 @@ class Split(Places):
         wanted = self._wanted(seat, seat.roster.blocks if asked is None else asked)
         return await exchange.gather(net, seat, rows, batch, wanted, mine)
 
-    def _encode(self, state: State, rows: Rows, batch: Batch) -> Part | None:
+    def _encode(self, state: State, rows: Rows, batch: Batch, taken: Part | None = None) -> Part | None:
         if rows.block is None:
             return None
-        x, held = rows.block.take(batch.rows)
+        x, held = taken or rows.block.take(batch.rows)
         if not len(held):
             return None
         h: Tensor = state.modules["encoder"](x)
@@ -221,17 +223,25 @@ class Split(Places):
         if there.silent or there.late or not known.all():
             left = (known & self.rule.trains_on(roster, observed)).nonzero().squeeze(1)
             h, observed, y = h[left], observed[left], y[left]
-        if not len(y):
-            return 0.0, there.collect(roster, torch.zeros_like(embeddings))
+        value = self.descend(fusion, seat, batch, h, observed, y) if len(y) else 0.0
+        gradient = embeddings.grad  # none where there is no row, or the heads do not look at any
+        return value, there.collect(roster, torch.zeros_like(embeddings) if gradient is None else gradient)
+
+    def descend(self, fusion: Fusion, seat: Seat, batch: Batch, h: Tensor, observed: Tensor, y: Tensor) -> float:
+        """Return the loss of rows [B] by their embeddings [B, K, H]; leave gradients where they are asked for.
+
+        Raises:
+            Diverged: the loss is not a number.
+        """
         with self._drawing(seat, batch, "head draws"):
             loss = self.rule.loss(fusion, h, observed, y, batch)
         value = loss.item()
         if not math.isfinite(value):
             raise Diverged(f"the loss is {value} at {moment(batch)}: lower the learning rate, or look for extreme "
                            f"values in the parties' columns")  # fmt: skip
-        loss.backward()  # type: ignore[no-untyped-call]
-        gradient = embeddings.grad  # none where the heads do not look at any
-        return value, there.collect(roster, torch.zeros_like(embeddings) if gradient is None else gradient)
+        if loss.requires_grad:
+            loss.backward()  # type: ignore[no-untyped-call]
+        return value
 
     async def _learn(self, net: Channel, state: State, readers: Sequence[str], h: Tensor, own: Tensor | None) -> None:
         theirs = await exchange.gradients_of(net, readers, h)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from anyparty.schedules.dated import Dated
 from anyparty.schedules.flex import AdaptiveFlex
 from anyparty.schedules.real import RealClock
 from anyparty.schedules.schedule import PACE, Local, Schedule, Timed
+from anyparty.schedules.stale import Stale
 from anyparty.terms import Channel
 
 Derive = Callable[[Part | None], Tensor | None]
@@ -123,22 +125,18 @@ class Meeting:
             got.own = gradients.get(me)
             await self._answer(net, state, there, gradients, got.late)
 
-            def at_host(now: Part | None) -> Tensor | None:
-                if now is not None and me in there.parts:
-                    there.parts[me] = (now[0], now[1].detach())
-                return self.split.fuse(state, rows, batch, there)[1].get(me)
-
-            got.anew = at_host
+            if there.parts:
+                got.anew = self._at_host(state, rows, batch, there)
         elif shared and mine:
             seen = await self.copy.receive(net, rows, batch, mine)
             if seen is None:
                 got.without = (roster.active,)
                 return got
+            derive = self.copy.loss(rows, batch, seen)
 
             def at_party(now: Part | None) -> Tensor:
                 assert now is not None
-                seen.parts[me] = (now[0], now[1].detach())
-                return self.copy.derive(state, rows, batch, seen)
+                return derive(now[1])
 
             got.anew = at_party
             got.own = at_party(mine)
@@ -148,6 +146,25 @@ class Meeting:
             got.theirs = tuple(each for each in answers if len(each))
             got.without = tuple(host for host, each in zip(readers, answers, strict=True) if not len(each))
         return got
+
+    def _at_host(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Derive:
+        """Return how a host takes its loss anew: with its heads, and embeddings if it has any, as they are now."""
+        assert rows.y is not None
+        assert rows.labeled is not None
+        y, known = rows.y[batch.rows], rows.labeled[batch.rows]
+        heads = state.optimizers.get("heads")  # a user's own may have nothing to train
+
+        @cache
+        def stale() -> Stale:  # none is wanted where one iteration is all
+            fusion = self.split.fusion(self.seat, state.modules["heads"], self.seat.me)
+            return Stale.of(self.split, fusion, self.seat, batch, there, y, known)
+
+        def derive(now: Part | None) -> Tensor | None:
+            if heads:
+                heads.zero_grad()
+            return stale().derive(None if now is None else now[1])
+
+        return derive
 
     async def _gather(
         self, net: Channel, rows: Rows, batch: Batch, mine: Part | None, asked: list[str]

@@ -91,7 +91,8 @@ class Round:
         if not needed(tau[name] for name in roster.blocks):
             self.spend(state, {}, number, began)
             return None  # there is nothing to train without those that miss the round
-        mine = self.split.encode(state, rows, batch) if tau.get(me) else None
+        taken = rows.block.take(batch.rows) if rows.block and tau.get(me) else None
+        mine = self.split.encode(state, rows, batch, taken) if taken else None
         loss = None
         if mine or me in self._hosts:
             others = self._others(rows, batch, tau)
@@ -100,7 +101,7 @@ class Round:
             if got.missed:
                 return None
             met = self._now()
-            tau[me] = await self._iterate(state, rows, batch, mine, got)
+            tau[me] = await self._iterate(state, rows, batch, taken, mine, got)
             if isinstance(self.schedule, AdaptiveFlex) and roster.active not in got.without:
                 rates.keep(state, self.schedule, self.local, tau[me], got.rate)
             if self.meeting.asks:
@@ -121,14 +122,16 @@ class Round:
         has = dict(zip(roster.blocks, rows.observed[batch.rows].any(dim=0).tolist(), strict=True))
         return [name for name in tau if name != self.seat.me and tau[name] and (name in self._hosts or has[name])]
 
-    async def _iterate(self, state: State, rows: Rows, batch: Batch, mine: Part | None, got: Exchanged) -> int:
+    async def _iterate(
+        self, state: State, rows: Rows, batch: Batch, taken: Part | None, mine: Part | None, got: Exchanged
+    ) -> int:
         """Make local iterations, the first with its gradient from the exchange; return how many they were."""
         steps, now, own, t = Steps(state, self.local), mine, got.own, -1
         for t in got.turns:
             if t:
                 if isinstance(self.clock, RealClock):
                     await asyncio.sleep(0)  # whoever else is on this thread goes on, too
-                now = self.split.encode(state, rows, batch) if mine else None
+                now = self.split.encode(state, rows, batch, taken) if mine else None
                 own = got.anew(now) if got.anew else None
             if now is not None and "encoder" in state.optimizers and (own is not None or got.theirs):
                 self.split.backward(state, now[1], own, got.theirs)

@@ -7,7 +7,7 @@ where a loss is a mean over the batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import MessageError
 from anyparty.methods.exchange import Gathered, Part
-from anyparty.methods.method import Batch, Seat, State
+from anyparty.methods.method import Batch, Seat
 from anyparty.methods.split import Split
 from anyparty.schedules.schedule import SNAPSHOT
+from anyparty.schedules.stale import Stale
 from anyparty.terms import Channel, Expect
 
 HEADS, PARTS, THERE = "heads/", "h/", "there"
@@ -97,12 +98,22 @@ class Copy:
                 there.parts[name] = (at, h)
         return there
 
-    def derive(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Tensor:
-        """Return the derivative of the party's loss by its own embeddings, [B_k, H]; zero where it knows no label."""
+    def loss(self, rows: Rows, batch: Batch, there: Gathered) -> Callable[[Tensor], Tensor]:
+        """Return what gives the derivative of the party's loss by its own embeddings [B_k, H], as they are now.
+
+        It is zero where the party knows no label.
+        """
         assert rows.y is not None
         assert rows.labeled is not None
-        known, me = rows.labeled[batch.rows], self.seat.me
-        y = torch.where(known, rows.y[batch.rows], torch.zeros_like(rows.y[batch.rows]))
+        known, y = rows.labeled[batch.rows], rows.y[batch.rows]
         fusion = self.split.fusion(self.seat, self.heads, self.seat.roster.active)
-        gradient = self.split.derive(fusion, state.seat, batch, there, y, torch.ones_like(known))[1][me]
-        return gradient.index_fill(0, (~known[there.parts[me][0]]).nonzero().squeeze(1), 0.0)
+        stale = Stale.of(self.split, fusion, self.seat, batch, there, torch.where(known, y, torch.zeros_like(y)),
+                         torch.ones_like(known))  # fmt: skip
+        unknown = (~known[there.parts[self.seat.me][0]]).nonzero().squeeze(1)
+
+        def derive(now: Tensor) -> Tensor:
+            gradient = stale.derive(now)
+            assert gradient is not None
+            return gradient.index_fill(0, unknown, 0.0) if len(unknown) else gradient
+
+        return derive
