@@ -28,6 +28,24 @@ def test_along_what_curves_are_drawn(clock, label, x):
     assert [axis.lines[0].get_xdata().tolist() for axis in axes] == [x] * 2
 
 
+def test_scores_of_training_rows_stand_beside_those_of_validation_rows():
+    of_both = [{**epoch, "training": {"accuracy": epoch["epoch"] / 3}} for epoch in history()]
+    figure = figures.curves(of_both, 2)
+    loss, accuracy = figure.axes
+    assert {line.get_label(): line.get_ydata().tolist() for line in accuracy.lines[:2]} == {
+        "validation": [0.25, 0.5, 0.75], "training": pytest.approx([1 / 3, 2 / 3, 1.0]),
+    }  # fmt: skip
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["validation", "training"]
+    assert len(loss.lines) == 1 + 2  # and what marks the best epoch
+
+
+def test_without_them_there_is_nothing_to_explain():
+    figure = figures.curves(history(), 0)
+    assert figure.legends == []
+    assert len(figure.axes[1].lines) == 1
+
+
 def test_a_trained_run_under_flex(work, call):
     """From the command line, with its report."""
     (work / "timed.toml").write_text(

@@ -115,6 +115,21 @@ def test_a_page_stands_on_its_own(pages, which):
     assert not re.search(r"\bnan\b", shown.text)
 
 
+@pytest.mark.parametrize(("which", "folded"), [("two", 1), ("five", 2), ("twelve", 1)])
+def test_long_tables_are_folded(pages, which, folded):
+    """The whole ledger always, all sets of five parties, and nothing that is short."""
+    source = pages[which].source
+    assert source.count('class="wide folded"') == source.count("<details>") == folded
+    assert ("every set in numbers" in source) == (which == "five")
+
+
+def test_of_many_parties_sets_are_not_listed(pages):
+    heads = [table[0][0] for table in pages["twelve"].tables]
+    assert "parties asked" in heads
+    assert "asked" not in heads
+    assert "asked" in [table[0][0] for table in pages["five"].tables]
+
+
 @pytest.mark.parametrize(
     ("which", "figures"),
     [
@@ -243,6 +258,18 @@ def test_a_run_of_houses(tmp_path):
     assert shown.table("message", "from → to")["align-tokens"][0] == "passive → active"
     assert "each party keeps its own part of the model at home" in shown.text
     assert "All parties ran in one process" not in shown.text
+
+
+@pytest.mark.parametrize("which", ["five", "twelve"])
+def test_who_has_a_row_is_listed_of_few_parties_alone(runs, tmp_path, which):
+    """From the records, where no model lies any more."""
+    run = tmp_path / "run"
+    run.mkdir()
+    shutil.copy(runs[which] / "record.json", run)
+    shown = read(run, tmp_path / "page")
+    heads = [table[0][0] for table in shown.tables]
+    assert "parties that have the row" in heads
+    assert ("who has the row" in heads) == (which == "five")
 
 
 def test_what_records_lack_is_said(runs, tmp_path):

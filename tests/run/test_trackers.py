@@ -145,6 +145,9 @@ def test_tensorboard_has_the_curves(work):
     assert [each.value for each in events.Scalars("train/validation/accuracy")] == pytest.approx(
         [epoch["validation"]["accuracy"] for epoch in record["history"]]
     )
+    assert [each.value for each in events.Scalars("train/training/accuracy")] == pytest.approx(
+        [epoch["training"]["accuracy"] for epoch in record["history"]]
+    )
     (score,) = events.Scalars("test/accuracy")
     assert score.value == pytest.approx(record["evaluation"]["overall"]["accuracy"])
     assert {"settings/text_summary", "status/text_summary"} <= set(events.Tags()["tensors"])
@@ -171,6 +174,8 @@ def test_mlflow_has_the_run(work, mlflow, monkeypatch):
     assert run.data.params["method.name"] == "laser"
     losses = {each.step: each.value for each in client.get_metric_history(kept["run"], "train/loss")}
     assert losses == {epoch["epoch"]: pytest.approx(epoch["loss"]) for epoch in record["history"]}
+    scores = {each.step: each.value for each in client.get_metric_history(kept["run"], "train/training/accuracy")}
+    assert scores == {epoch["epoch"]: pytest.approx(epoch["training"]["accuracy"]) for epoch in record["history"]}
     assert run.data.metrics["test/accuracy"] == pytest.approx(record["evaluation"]["overall"]["accuracy"])
     experiment = client.get_experiment_by_name("credit")
     assert [each.info.run_id for each in client.search_runs([experiment.experiment_id])] == [kept["run"]]

@@ -156,6 +156,55 @@ class TestSelection:
         assert all("validation" not in record for record in trained["a"].history)
 
 
+class TestTrainingRowsAreScoredToo:
+    """Some of them, in the same messages as the validation rows."""
+
+    @pytest.fixture
+    def scored(self):
+        """Train; return the rows that were asked for at every epoch's end, and the history."""
+
+        def play(errors=(5, 3, 0.5), **settings):
+            asked = []
+
+            @dataclass(frozen=True, kw_only=True)
+            class Unlike(Scripted):
+                """Is off by as much as ``errors`` says on validation rows, and by half on the others."""
+
+                async def predict(self, net, state, rows, batch, asked_parties):
+                    said = await super().predict(net, state, rows, batch, asked_parties)
+                    if said is None:
+                        return None
+                    asked.append(batch.rows)
+                    off = self.errors[int(state.modules["clock"].weight.item())]
+                    half = torch.where(torch.isin(batch.rows, VALIDATION), 0.0, off / 2)
+                    return replace(said, scores=said.scores - half.unsqueeze(1))
+
+            _, trained = train(errors, made=Unlike(errors=errors), **settings)
+            return asked, trained["a"].history
+
+        return play
+
+    def test_by_the_same_metric(self, scored):
+        _, history = scored()
+        assert [epoch["validation"]["mae"] for epoch in history] == pytest.approx([5, 3, 0.5])
+        assert [epoch["training"]["mae"] for epoch in history] == pytest.approx([2.5, 1.5, 0.25])
+        assert all(epoch["training"].keys() == epoch["validation"].keys() for epoch in history)
+
+    @pytest.mark.parametrize(("wanted", "count"), [(4, 4), (1024, 10)])
+    def test_they_are_training_rows_and_no_more_than_validation_rows(self, scored, wanted, count):
+        asked, _ = scored(score_training=wanted)
+        for rows in asked:
+            training = rows[~torch.isin(rows, VALIDATION)]
+            assert len(training) == len(set(training.tolist())) == count
+            assert len(rows) - count == len(VALIDATION)
+            assert torch.equal(rows, asked[0])
+
+    def test_none_where_none_are_wanted(self, scored):
+        asked, history = scored(score_training=0)
+        assert all(torch.equal(rows, VALIDATION) for rows in asked)
+        assert not any("training" in epoch for epoch in history)
+
+
 class TestRecords:
     def test_losses_and_metrics_epoch_by_epoch(self):
         """20 training rows in batches of 6, 6, 6, 2 with losses 1, 2, 3, 4: (6+12+18+8)/20 = 2.2 a row.

@@ -1,5 +1,8 @@
 """Split methods under schedules, in tiny worlds."""
 
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,8 +13,9 @@ from anyparty.nets.optimizer import Optimizer
 from anyparty.schedules.clock import Clock
 from anyparty.schedules.scheduled import Scheduled
 from anyparty.schedules.table import schedule
+from anyparty.wire import inproc
 from tests import worlds
-from tests.worlds import Table, World, world
+from tests.worlds import Table, Wiretap, World, world
 
 LINEAR = MLP(hidden=())
 ADAM = Optimizer(name="adam", lr=0.02)
@@ -41,3 +45,29 @@ def run(made: Any, of: World, **settings: Any) -> tuple[dict[str, Any], list[dic
         for record in trained[of.roster.active].history
     ]
     return worlds.weights(worlds.states_of(trained)), history, at
+
+
+@dataclass
+class Slow(Wiretap):
+    """A channel on which a party's embeddings take ``pause(n)`` seconds, the n-th time that it sends some."""
+
+    pause: Callable[[int], float] = lambda _: 0.0
+    sent: int = 0
+
+    async def send(self, to: str, tag: str, tensors: Any) -> None:
+        if tag == "embedding":
+            self.sent += 1
+            await asyncio.sleep(self.pause(self.sent - 1))
+        await super().send(to, tag, tensors)
+
+
+def slowed(**pauses: Callable[[int], float]) -> Table:
+    """A table at which some parties' embeddings are long on their way."""
+
+    def carry(parts: Any, wrap: Any) -> Any:
+        def channel_of(channel: Any) -> Any:
+            return wrap(Slow(channel, [], pauses[channel.me]) if channel.me in pauses else channel)
+
+        return inproc.play(parts, channel_of)
+
+    return Table(carrier=carry)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -11,32 +10,16 @@ import torch
 from anyparty.errors import Diverged
 from anyparty.methods.table import method
 from anyparty.schedules.real import RealClock
-from anyparty.wire import inproc
 from tests import worlds
 from tests.methods.cases import OwnEncoder
-from tests.schedules.over import ADAM, run, under, whole
+from tests.schedules.over import ADAM, run, slowed, under, whole
 from tests.schedules.test_real import Wound
-from tests.worlds import Table, Wiretap, world
+from tests.worlds import Table, world
 
 
-@dataclass
-class Slow(Wiretap):
-    """A channel of a party that takes ``pause`` seconds to send its embeddings."""
-
-    pause: float = 0.0
-
-    async def send(self, to: str, tag: str, tensors: Any) -> None:
-        await asyncio.sleep(self.pause if tag == "embedding" else 0.0)
-        await super().send(to, tag, tensors)
-
-
-def carried(**pauses: float) -> Table:
-    """A table at which some parties are slow."""
-
-    def carry(parts: Any, wrap: Any) -> Any:
-        return inproc.play(parts, lambda channel: wrap(Slow(channel, [], pauses.get(channel.me, 0.0))))
-
-    return Table(carrier=carry)
+def steadily(**pauses: float) -> Table:
+    """A table at which some parties are slow at all times."""
+    return slowed(**{name: lambda _, pause=pause: pause for name, pause in pauses.items()})
 
 
 def vafl(of: str = "laser", **changes: Any) -> Any:
@@ -58,7 +41,7 @@ def test_an_epoch_has_as_many_meetings_as_batches():
 
 
 def test_who_is_fast_is_met_more_often():
-    _, _, at = run(vafl(), whole(N=80, server=True), batch_size=4, epochs=2, at=carried(a=0.002, b=0.002, c=0.05))
+    _, _, at = run(vafl(), whole(N=80, server=True), batch_size=4, epochs=2, at=steadily(a=0.002, b=0.002, c=0.05))
     met = meetings(at)
     assert sum(met.values()) == 40
     assert met["c"] < 0.5 * min(met["a"], met["b"])
@@ -75,7 +58,7 @@ def test_those_on_their_way_are_sent_home_with_nothing():
 def test_a_fast_party_may_go_through_all_batches():
     """The others never send: all meetings are with it, and validation comes after them."""
     of = whole(N=24, server=True)
-    _, history, at = run(vafl(), of, batch_size=8, epochs=2, at=carried(b=0.4, c=0.4), validation=torch.arange(20, 24))
+    _, history, at = run(vafl(), of, batch_size=8, epochs=2, at=steadily(b=0.4, c=0.4), validation=torch.arange(20, 24))
     assert meetings(at)["a"] >= 4
     assert all("validation" in epoch for epoch in history)
 

@@ -1,7 +1,6 @@
 """The real clock, a party that is late: the others go on without it, as if it had left, and it comes back by itself."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,38 +13,16 @@ from anyparty.schedules.table import clock
 from anyparty.terms import Channel, Expect
 from anyparty.wire import inproc
 from tests import worlds
-from tests.schedules.over import ADAM, EVERYBODY, run, under, whole
+from tests.schedules.over import ADAM, EVERYBODY, run, slowed, under, whole
 from tests.schedules.test_real import Wound
-from tests.worlds import Table, Wiretap
+from tests.worlds import Table
 
 LATE = 0.3  # seconds: a good deal more than a host waits
 
 
-@dataclass
-class Slow(Wiretap):
-    """A channel of a party whose embeddings of some batches are long on their way."""
-
-    slow: range = range(0)
-    sent: int = 0
-
-    async def send(self, to: str, tag: str, tensors: Any) -> None:
-        if tag == "embedding":
-            self.sent += 1
-            if self.sent - 1 in self.slow:
-                await asyncio.sleep(LATE)
-        await super().send(to, tag, tensors)
-
-
-def late(party: str, slow: range) -> Any:
-    """Carry messages, those of one party late."""
-
-    def carry(parts: Any, wrap: Any) -> Any:
-        def slowed(channel: Channel) -> Channel:
-            return wrap(Slow(channel, [], slow) if channel.me == party else channel)
-
-        return inproc.play(parts, slowed)
-
-    return carry
+def late(party: str, batches: range) -> Table:
+    """A table at which a party's embeddings of some batches are long on their way."""
+    return slowed(**{party: lambda n: LATE if n in batches else 0.0})
 
 
 def hurried(name: str = "flex", **changes: Any) -> Any:
@@ -62,7 +39,7 @@ class TestARound:
             states = worlds.begin(made, of)
             worlds.step(made, of, states, of.places())  # the first round of an epoch waits for everybody
             before = worlds.weights(states)
-            at = Table(carrier=late("c", range(1))) if how == "late" else Table()
+            at = late("c", range(1)) if how == "late" else Table()
             worlds.step(made, of, states, of.places(), number=1, at=at, leaves={"c"} if how == "left" else ())
             weights[how] = worlds.weights(states)
             same = {key for key, tensor in weights[how].items() if torch.equal(tensor, before[key])}
@@ -70,7 +47,7 @@ class TestARound:
         assert worlds.same_bits(weights["late"], weights["left"])
 
     def test_answers_the_party_at_once_with_nothing(self):
-        of, made, at = whole(), hurried(), Table(carrier=late("c", range(1)))
+        of, made, at = whole(), hurried(), late("c", range(1))
         states = worlds.begin(made, of)
         worlds.step(made, of, states, of.places(), number=1, at=at)
         sizes = {to: tuple(tensors["g"].shape) for _, to, tag, tensors in at.notes if tag == "gradient"}
@@ -82,21 +59,21 @@ class TestARound:
         of, made = whole(**EVERYBODY), hurried(parameters={"hosting": "labelers"})
         states = worlds.begin(made, of)
         before = worlds.weights(states)
-        worlds.step(made, of, states, of.places(), number=1, at=Table(carrier=late("c", range(2))))
+        worlds.step(made, of, states, of.places(), number=1, at=late("c", range(2)))
         moved = {name.split("/encoder")[0] for name, w in worlds.weights(states).items() if (w != before[name]).any()}
         assert {"a", "b"} <= moved
 
     def test_the_first_of_an_epoch_waits(self):
         of, made = whole(), hurried()
         states = worlds.begin(made, of)
-        worlds.step(made, of, states, of.places(), at=Table(carrier=late("c", range(1))))
+        worlds.step(made, of, states, of.places(), at=late("c", range(1)))
         assert "missed" not in states["a"].kept
 
     @pytest.mark.parametrize(("name", "of"), [("p-bcd", "laser"), ("sync-min", "laser"), ("flex", "standard")])
     def test_schedules_and_methods_that_need_everybody_wait(self, name, of):
         made, world = under(name, of, RealClock(timeout=0.5, grace=0.05, now=Wound())), whole()
         states = worlds.begin(made, world)
-        worlds.step(made, world, states, world.places(), number=1, at=Table(carrier=late("c", range(1))))
+        worlds.step(made, world, states, world.places(), number=1, at=late("c", range(1)))
         assert "missed" not in states["a"].kept
 
 
@@ -104,7 +81,7 @@ class TestTraining:
     @pytest.mark.parametrize("name", ["flex", "adaptive-flex"])
     def test_late_messages_are_passed_over_and_the_party_comes_back(self, name):
         """Its second and third batch of the first epoch are late; from the second epoch on it is in time."""
-        at = Table(carrier=late("c", range(1, 3)))
+        at = late("c", range(1, 3))
         of = worlds.world(K=3, observed=torch.ones(60, 3, dtype=torch.bool), classes=2, echo=True)
         _, history, at = run(hurried(name), of, epochs=5, batch_size=15, optimizer=ADAM, at=at)
         assert 1 <= history[0]["missed_rounds"] <= 3

@@ -23,7 +23,7 @@ from anyparty.methods.exchange import Gathered, Part
 from anyparty.methods.method import Batch, State
 from anyparty.schedules.local import Steps
 from anyparty.schedules.real import RealClock
-from anyparty.schedules.rounds import ROUND, TIME
+from anyparty.schedules.rounds import ROUND, move_on
 from anyparty.schedules.vafl import Host
 from anyparty.terms import Channel
 
@@ -175,6 +175,5 @@ class Ready(Host):
         self.epoch.on_the_way.clear()
 
     def _spend(self, state: State, began: float, *, meetings: int) -> None:
-        before = state.kept.get(TIME, torch.zeros((), dtype=torch.float64))
-        state.kept[TIME] = before + self.clock.now() - began
+        move_on(state, self.clock.now() - began)
         state.kept[ROUND] = state.kept.get(ROUND, torch.zeros((), dtype=torch.int64)) + meetings

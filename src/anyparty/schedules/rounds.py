@@ -34,6 +34,11 @@ from anyparty.terms import Channel, Roster
 ROUND, TIME, MISSED = "round", "time", "missed"
 
 
+def move_on(state: State, by: float) -> None:
+    """Move the active party's clock on, by time units or, by the real clock, seconds."""
+    state.kept[TIME] = state.kept.get(TIME, torch.zeros((), dtype=torch.float64)) + by
+
+
 def parties_of(split: Split, roster: Roster) -> tuple[str, ...]:
     """Return the parties that train something: encoders, heads or both."""
     return tuple(dict.fromkeys((*roster.blocks, *split.hosts(roster))))
@@ -145,8 +150,6 @@ class Round:
     def spend(self, state: State, made: Mapping[str, int], number: int, began: float) -> None:
         """Move the clock on, at the active party: by what the round lasts, or has lasted since ``began``."""
         if self.seat.me == self.seat.roster.active:
-            before = state.kept.get(TIME, torch.zeros((), dtype=torch.float64))
-            if isinstance(self.clock, RealClock):
-                state.kept[TIME] = before + self.clock.now() - began
-            else:
-                state.kept[TIME] = before + self.schedule.lasts(self.clock, made, number)
+            clock = self.clock
+            lasted = clock.now() - began if isinstance(clock, RealClock) else self.schedule.lasts(clock, made, number)
+            move_on(state, lasted)
