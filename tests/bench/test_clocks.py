@@ -130,6 +130,14 @@ class TestChoice:
                         record("reference", seed=1, curve=[(1.0, 0.6)]))  # fmt: skip
         assert choice.targets(tiny(), records) == {("breast-cancer", 2): pytest.approx(0.9 * 0.7)}
 
+    def test_a_data_set_may_have_a_share_of_its_own_and_its_runs_stay_the_same(self):
+        at = {"batch_size": 128, "embedding": 4, "encoder": {"hidden": [4]}}
+        own = tiny(datasets={"breast-cancer": at | {"share": 0.5}})
+        assert [run.key for run in own.runs()] == [run.key for run in tiny().runs()]
+        records = named(record("reference", curve=[(1.0, 0.8)]), record("flex", curve=[(0.1, 0.3), (0.1, 0.5)]))
+        assert choice.targets(own, records) == {("breast-cancer", 2): pytest.approx(0.4)}
+        assert "40.0 % with 2 parties: 0.5 of what" in own.page(records, {}).markdown
+
 
 class TestTimes:
     def test_until_the_target(self):

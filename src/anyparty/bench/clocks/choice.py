@@ -63,4 +63,4 @@ def targets(suite: Suite, records: Records) -> dict[tuple[str, int], float]:
         if run["method"] not in suite.algorithms and not record["diverged"]:
             place = (run["dataset"], run["settings"]["case"]["parties"])
             scores.setdefault(place, []).append(record["curve"][-1]["score"])
-    return {place: suite.reference.share * statistics.fmean(found) for place, found in scores.items()}
+    return {place: suite.share(place[0]) * statistics.fmean(found) for place, found in scores.items()}

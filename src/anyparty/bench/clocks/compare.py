@@ -150,7 +150,7 @@ def markdown(suite: Suite, records: Records, found: Sequence[Cell], about: Mappi
 
 
 def _targets(suite: Suite, here: Sequence[Cell]) -> list[str]:
-    share = suite.reference.share
+    share = suite.share(here[0].dataset)
     of = {suite.cases[cell.case].parties: cell.target for cell in here}
     said = ", ".join(f"{100 * target:.1f} % with {parties} parties" for parties, target in of.items())
     anew = max(cell.anew for cell in here)

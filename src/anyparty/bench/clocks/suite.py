@@ -29,7 +29,10 @@ REFERENCE = "reference"
 
 
 class DatasetEntry(base.Entry):
-    """How a suite uses one data set; ``rows`` are drawn from its training rows by the seed, 0 takes all."""
+    """How a suite uses one data set; ``rows`` are drawn from its training rows by the seed, 0 takes all.
+
+    ``share`` takes the place of the reference's.
+    """
 
     metric: Literal["accuracy"] = "accuracy"
     batch_size: int
@@ -38,6 +41,7 @@ class DatasetEntry(base.Entry):
     cut: str = "columns"
     scale: bool = True
     rows: int = 0
+    share: float | None = None
 
 
 class CaseEntry(Settings):
@@ -171,10 +175,15 @@ class Suite(base.Suite):
 
     def _shared(self, dataset: str, asked: base.Asked) -> dict[str, Any]:
         method = {key: value for key, value in self.method.items() if key != "name"}
-        at = self.datasets[dataset].model_dump(exclude={"embedding", "heavy"})
+        at = self.datasets[dataset].model_dump(exclude={"embedding", "heavy", "share"})
         parameters = {**method, "embedding": self.datasets[dataset].embedding}
         shared = {"name": self.method["name"], "parameters": parameters, "held_out": self.held_out}
         return at | shared | ({} if asked.device == "cpu" else {"device": asked.device})
+
+    def share(self, dataset: str) -> float:
+        """Return which part of what the reference reaches is the target."""
+        own = self.datasets[dataset].share
+        return self.reference.share if own is None else own
 
     def page(self, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> base.Page:
         """See the base."""
