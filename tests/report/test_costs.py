@@ -4,6 +4,7 @@ import pytest
 
 from anyparty.report import costs
 from anyparty.report.records import find
+from anyparty.run.federation import Federation
 
 from . import homes, trained
 from .test_page import Reader, page
@@ -35,13 +36,18 @@ def test_on_the_page_and_in_the_terminal(run, tmp_path, call):
     assert "apc's own messages" in said.stdout
 
 
-def test_of_parties_apart(tmp_path):
-    """(6) is known at the active party; (9) takes a width that stays at home, so there it is left out."""
-    for name, known in (("apc", ["shop", "clinic", ""]), ("standard", [])):
-        sites = homes.build(tmp_path / name)
-        homes.play(sites, homes.settings(name))
-        (of,) = find([site.folder / "record.json" for site in sites.values()])
-        found = costs.beside(of)
-        assert [each.party for each in found] == known
-        assert all(sum(one.bytes_sent for one in each.sent) == each.bytes_sent for each in found)
-        assert costs.exchanged(of)
+@pytest.mark.parametrize(("name", "alone"), [("apc", ["shop", "clinic"]), ("standard", []), ("vfedtrans", [])])
+def test_of_parties_apart_as_of_one_process(tmp_path, name, alone):
+    """(6) is known at the active party; (9) and (10) take what stands in a passive party's own record alone."""
+    sites, settings = homes.build(tmp_path / "homes"), homes.settings(name, test=0.0, validation=0.0)
+    homes.play(sites, settings)
+    paths = [site.folder / "record.json" for site in sites.values()]
+    (of,) = find(paths)
+    found = {each.party: (each.equation, each.rounds, each.bytes_sent) for each in costs.beside(of)}
+    tables = {party: site.table for party, site in sites.items()}
+    whole = Federation.from_config(settings, tables).train()
+    assert found.keys() == {"shop", "clinic", ""}
+    for each in whole.costs["published"]:
+        assert found[each["party"]] == (each["equation"], each["rounds"], each["bytes_sent"])
+    (active,) = find(paths[:1])
+    assert [each.party for each in costs.beside(active)] == ([*alone, ""] if alone else [])

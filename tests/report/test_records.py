@@ -137,7 +137,7 @@ def test_a_run_that_failed_says_why(tmp_path):
 
     class Cut(homes.Look):
         async def send(self, to, tag, tensors):
-            if self.me == "bank" and self.count(tag) > 9:
+            if self.me == "bank" and self.count(tag) > 5:
                 raise PartyLost("shop", "the line was cut")
             await self.channel.send(to, tag, tensors)
 

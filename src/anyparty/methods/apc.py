@@ -145,12 +145,14 @@ class Apc:
     def _ending(self) -> Ending:
         return Ending.of(self, TITLE)
 
-    def published_costs(self, ran: costs.Ran) -> list[costs.Published]:
-        """Return what (6) says of each passive party's message."""
+    def published_costs(self, ran: costs.Ran) -> list[costs.Counted]:
+        """Return what (6) counts of each passive party's message."""
         if not self.exchanges:
             return []
-        each = {name: costs.apc(count, self.passive_embedding) for name, count in ran.shared.items()}
-        return [costs.Published(party=name, equation="(6)", cost=cost) for name, cost in each.items()]
+        return [
+            costs.Counted(party=name, equation="(6)", counts={"aligned": count, "z_p": self.passive_embedding})
+            for name, count in ran.shared.items()
+        ]
 
     # Networks
 

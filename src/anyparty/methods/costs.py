@@ -52,8 +52,7 @@ class Ran:
         shared: by passive party, how many rows it and the active party have, those left out that test.
         epochs: by stage, how many it had.
         batch_size: rows of a batch.
-        columns: by party, the width of its prepared block; without parties of which it is not known.
-        last_layers: by party, the numbers of its encoder's last layer, likewise.
+        columns: x_t, the width of the active party's prepared block.
 
     """
 
@@ -64,32 +63,60 @@ class Ran:
     shared: Mapping[str, int]
     epochs: Mapping[str, int]
     batch_size: int
-    columns: Mapping[str, int]
-    last_layers: Mapping[str, int]
+    columns: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Published:
-    """What a formula says of one passive party.
+class Shape:
+    """What a formula asks of a passive party that it alone knows.
+
+    Attributes:
+        columns: x_d, the width of its prepared block.
+        last_layer: p, the numbers of its encoder's last linear layer; 0 without one.
+
+    """
+
+    columns: int
+    last_layer: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counted:
+    """What a formula counts of a run with one passive party: all but that party's ``Shape``.
 
     Attributes:
         party: which.
-        equation: its number in the paper.
-        cost: rounds and bytes.
+        equation: the formula's number in the paper.
+        counts: its letters, by name.
 
     """
 
     party: str
     equation: str
-    cost: Cost
+    counts: Mapping[str, int]
+
+    def cost(self, shape: Shape | None) -> Cost | None:
+        """Return what the formula comes to; ``None`` where it asks for what is not known of the party."""
+        counts = self.counts
+        if self.equation == "(6)":
+            return apc(counts["aligned"], counts["z_p"])
+        if shape is None:
+            return None
+        if self.equation == "(10)":
+            return vfedtrans(counts["aligned"], counts["x_t"], shape.columns)
+        if not shape.last_layer:
+            return None
+        up = forward(counts["epochs"], counts["aligned"], counts["z_p"])
+        batches = counts["epochs"] * counts["batches"]
+        return Cost(rounds=2 * batches, bytes_sent=round(up + batches * shape.last_layer * NUMBER))
 
 
 @runtime_checkable
 class Costed(Protocol):
     """A method that a formula covers."""
 
-    def published_costs(self, ran: Ran) -> list[Published]:
-        """Return what the formula says of a run, for every passive party of which enough is known."""
+    def published_costs(self, ran: Ran) -> list[Counted]:
+        """Return what the formula counts of a run, for every passive party."""
 
 
 def apc(aligned: int, z_p: int) -> Cost:
@@ -113,17 +140,17 @@ def splitnn(epochs: int, aligned: int, z_p: int, batch_size: int, p: int = LAST_
     return Cost(rounds=2 * epochs * ceil(aligned / batch_size), bytes_sent=round(total))
 
 
-def split_learning(ran: Ran, rows: Tensor, z_p: int) -> list[Published]:
-    """Return (9) for every passive party whose encoder is known, of rows [N] that take part: D are those it has."""
+def split_learning(ran: Ran, rows: Tensor, z_p: int) -> list[Counted]:
+    """Return (9) for every passive party, of rows [N] that take part: D are those it has."""
     roster, rows = ran.roster, rows & ran.training
-    epochs, found = ran.epochs.get("train", 0), []
-    for k, name in enumerate(roster.blocks):
-        if name != roster.active and name in ran.last_layers:
-            up = forward(epochs, int((rows & ran.observed[:, k]).sum()), z_p)
-            down = backprop(epochs, int(rows.sum()), ran.batch_size, ran.last_layers[name])
-            cost = Cost(rounds=2 * epochs * ceil(int(rows.sum()) / ran.batch_size), bytes_sent=round(up + down))
-            found.append(Published(party=name, equation="(9)", cost=cost))
-    return found
+    batches = ceil(int(rows.sum()) / ran.batch_size)
+    return [
+        Counted(party=name, equation="(9)", counts={
+            "epochs": ran.epochs.get("train", 0), "aligned": int((rows & ran.observed[:, k]).sum()), "z_p": z_p,
+            "batches": batches,
+        })
+        for k, name in enumerate(roster.blocks) if name != roster.active
+    ]  # fmt: skip
 
 
 def vfedtrans(aligned: int, x_t: int, x_d: int) -> Cost:

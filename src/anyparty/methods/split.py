@@ -53,8 +53,8 @@ class Split(Places):
         if self.hosting not in {"active", "labelers"}:
             raise ConfigError(f"method: hosting is 'active' or 'labelers', not {self.hosting!r}")
 
-    def published_costs(self, ran: costs.Ran) -> list[costs.Published]:
-        """Return what equation (9) of the APC-VFL paper says of each passive party's embeddings and gradients."""
+    def published_costs(self, ran: costs.Ran) -> list[costs.Counted]:
+        """Return what equation (9) of the APC-VFL paper counts of each passive party's embeddings and gradients."""
         rows = ran.labelled & self.rule.trains_on(ran.roster, ran.observed)
         return costs.split_learning(ran, rows, self.embedding * self.rule.copies(ran.roster))
 

@@ -117,11 +117,12 @@ class VFedTrans:
     def _ending(self) -> Ending:
         return Ending.of(self, TITLE)
 
-    def published_costs(self, ran: costs.Ran) -> list[costs.Published]:
-        """Return what (10) says of each data party's decomposition."""
-        x_t, known = ran.columns[ran.roster.active], ran.columns
-        each = {name: costs.vfedtrans(count, x_t, known[name]) for name, count in ran.shared.items() if name in known}
-        return [costs.Published(party=name, equation="(10)", cost=cost) for name, cost in each.items()]
+    def published_costs(self, ran: costs.Ran) -> list[costs.Counted]:
+        """Return what (10) counts of each data party's decomposition."""
+        return [
+            costs.Counted(party=name, equation="(10)", counts={"aligned": count, "x_t": ran.columns})
+            for name, count in ran.shared.items()
+        ]
 
     # Networks
 

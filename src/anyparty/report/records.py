@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from anyparty.errors import ConfigError, ModelError, some
+from anyparty.methods.costs import Shape
+from anyparty.run.costs import published
 from anyparty.run.files import read_json
 from anyparty.run.journal import FILE
 from anyparty.run.record import FORMAT
@@ -142,7 +144,7 @@ def _of_folder(folder: Path, values: Mapping[str, Any]) -> Run:
         error=str(values.get("error", "")), settings=settings,
         history=values.get("history", []), best_epoch=int(values.get("best_epoch", 0)), rows=values.get("rows"),
         overlap=values.get("overlap"), evaluation=values.get("evaluation"), ledger=Ledger.of(values.get("ledger", [])),
-        published=values.get("costs", {}).get("published", []), tables=tables,
+        published=_published(values, {}), tables=tables,
         versions={"": values.get("versions", {})}, began=str(values.get("began", "")),
         ended=str(values.get("ended", "")), command=f"anyparty train {path} --run NEW-FOLDER", lacks=tuple(lacks),
     )  # fmt: skip
@@ -180,13 +182,20 @@ def _of_houses(kept: Sequence[Kept], name: str, command: str) -> Run:
         history=lead.get("history", []), best_epoch=int(lead.get("best_epoch", 0)), rows=first.get("rows"),
         overlap=lead.get("overlap"), evaluation=lead.get("evaluation"),
         ledger=merged(Ledger.of(values.get("ledger", [])) for values in records.values()),
-        published=lead.get("costs", {}).get("published", []),
+        published=_published(lead, records),
         tables={party: str(values.get("table", "")) for party, values in records.items()},
         versions={party: values.get("versions", {}) for party, values in records.items()},
         began=min((str(values.get("began", "")) for values in records.values()), default=""),
         ended=max((str(values.get("ended", "")) for values in records.values()), default=""),
         command=command, lacks=tuple(lacks),
     )  # fmt: skip
+
+
+def _published(lead: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what formulas come to; some take what a passive party's own record says."""
+    shapes = {party: Shape(**values["shape"]) for party, values in records.items() if "shape" in values}
+    counted = published(lead.get("costs", {}).get("published", []), shapes)
+    return [each for each in counted if "bytes_sent" in each]
 
 
 def _same(kept: Sequence[Kept]) -> list[str]:

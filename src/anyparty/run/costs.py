@@ -5,15 +5,15 @@ Irureta et al. (APC-VFL), appendix E; the formulas are in ``methods.costs``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from anyparty.blocks.splits import TEST, TRAIN
-from anyparty.methods.costs import Costed, Published, Ran
-from anyparty.methods.method import Method, State
+from anyparty.methods.costs import Costed, Counted, Ran, Shape
+from anyparty.methods.method import Method
 from anyparty.run.party import Outcome
 from anyparty.wire.ledger import Ledger
 
@@ -29,20 +29,33 @@ def of(method: Method, outcomes: Mapping[str, Outcome], batch_size: int, ledger:
 
     """
     own = {message.tag for message in method.can.messages}
+    shapes = {name: shape(outcome) for name, outcome in outcomes.items()}
+    counted = method.published_costs(_ran(outcomes, batch_size)) if isinstance(method, Costed) else []
     return {
         "sent": [vars(each) for each in ledger.exchanges() if each.tag in own],
-        "published": [_told(each) for each in published(method, outcomes, batch_size)],
+        "published": published([vars(each) for each in counted], shapes),
     }
 
 
-def published(method: Method, outcomes: Mapping[str, Outcome], batch_size: int) -> list[Published]:
-    """Return what the paper's formulas say of a run; nothing for a method that they do not cover."""
-    return method.published_costs(_ran(outcomes, batch_size)) if isinstance(method, Costed) else []
+def published(counted: Sequence[Mapping[str, Any]], shapes: Mapping[str, Shape]) -> list[dict[str, Any]]:
+    """Return what formulas count, with what they come to where enough is known of a party.
+
+    ``counted`` are entries of a record; those that have a sum keep it.
+    """
+    made = []
+    for each in counted:
+        formula = Counted(party=each["party"], equation=each["equation"], counts=each.get("counts", {}))
+        cost = None if "bytes_sent" in each else formula.cost(shapes.get(formula.party))
+        made.append({**each, **(vars(cost) if cost else {})})
+    return made
 
 
-def _told(each: Published) -> dict[str, Any]:
-    return {"party": each.party, "equation": each.equation, "rounds": each.cost.rounds,
-            "bytes_sent": each.cost.bytes_sent}  # fmt: skip
+def shape(outcome: Outcome) -> Shape:
+    """Return what formulas ask of a party that it alone knows."""
+    encoder = outcome.trained.state.modules.get("encoder", nn.Identity())
+    layers = [module for module in encoder.modules() if isinstance(module, nn.Linear)]
+    last = sum(parameter.numel() for parameter in layers[-1].parameters()) if layers else 0
+    return Shape(columns=outcome.seat.inputs, last_layer=last)
 
 
 def _ran(outcomes: Mapping[str, Outcome], batch_size: int) -> Ran:
@@ -58,17 +71,8 @@ def _ran(outcomes: Mapping[str, Outcome], batch_size: int) -> Ran:
         for k, name in enumerate(roster.blocks)
         if name != roster.active
     }
-    last = {name: _last_layer(each.trained.state) for name, each in outcomes.items()}
     return Ran(
         roster=roster, observed=observed, labelled=rows.labeled.cpu(), training=use == TRAIN, shared=both,
         epochs={stage: stages.count(stage) for stage in stages}, batch_size=batch_size,
-        columns={name: each.seat.inputs for name, each in outcomes.items()},
-        last_layers={name: size for name, size in last.items() if size},
+        columns=lead.seat.inputs,
     )  # fmt: skip
-
-
-def _last_layer(state: State) -> int:
-    """Return how many numbers the last linear layer of a party's encoder has; 0 without one."""
-    encoder = state.modules.get("encoder", nn.Identity())
-    layers = [module for module in encoder.modules() if isinstance(module, nn.Linear)]
-    return sum(parameter.numel() for parameter in layers[-1].parameters()) if layers else 0

@@ -148,7 +148,10 @@ async def train_at_home(site: Site, config: Config, net: Channel, *, resume: boo
         _keep(home, outcome)
         scores = await _score(home, outcome, wired)
         journal.ended(outcome.trained.history, outcome.trained.best_epoch, scores)
-        if outcome.seat.me == home.roster.active:  # what takes a passive party's widths cannot be told: they stay there
+        journal.values["shape"] = vars(costs.shape(outcome))
+        if (
+            outcome.seat.me == home.roster.active
+        ):  # the others' shapes stay there
             own = {outcome.seat.me: outcome}
             journal.values["costs"] = costs.of(home.method, own, config.train.batch_size, journal.ledger)
     return {"epochs": len(outcome.trained.history), "evaluation": scores}

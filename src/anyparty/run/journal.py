@@ -10,6 +10,7 @@ party comes back to a run, goes on in the same ledger.
     table, rows              the table's fingerprint; N               overlap    who has which rows (active party)
     history, best_epoch, evaluation   at the active party             ledger     what this party sent
     costs                    at the active party: what formulas say (``run.costs``)
+    shape                    of its block and encoder, what these formulas ask
 """
 
 from __future__ import annotations
