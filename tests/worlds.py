@@ -97,13 +97,13 @@ def world(
     K: int = 3, N: int = 24, d: int = 3, *,
     classes: int = 3, kind: str = "classification", labelers: Sequence[int] = (0,), server: bool = False,
     observed: Tensor | None = None, labeled: Tensor | None = None, signal: int | None = None, shuffled: bool = False,
-    garbage: bool = False, echo: bool = False, seed: int = 0,
+    garbage: bool = False, echo: bool = False, scarce: bool = False, seed: int = 0,
 ) -> World:  # fmt: skip
     """Draw a world.
 
     Args:
         observed: who has which row; by default every non-empty set of parties in turn.
-        labeled: by default all.
+        labeled: by default all, or two thirds of them with ``scarce``.
         signal: the party whose first column alone decides the label; ``None``: the columns of all do.
         shuffled: labels are drawn without a look at the columns.
         echo: a party's columns say much the same, as those of real tables do; else each is noise of its own.
@@ -124,7 +124,7 @@ def world(
     else:
         task = Task(kind="classification", classes=tuple(f"class {c}" for c in range(classes)))
         y = (score.argsort().argsort() * classes) // N  # equal shares
-    labeled = torch.ones(N, dtype=torch.bool) if labeled is None else labeled
+    labeled = (torch.arange(N) % 3 != 1) | (not scarce) if labeled is None else labeled
     rows = {
         name: _rows(name, roster, x, y, observed, labeled, garbage=garbage, generator=generator)
         for name in roster.names

@@ -17,6 +17,7 @@ from tests import worlds
 from tests.methods.reference import joint_gradients
 from tests.methods.reference_false_vfl import joint_gradients as false_vfl
 from tests.methods.reference_fedhssl import joint_gradients as fedhssl
+from tests.methods.reference_pseudo import joint_gradients as pseudo
 from tests.methods.reference_simsiam import joint_gradients as simsiam
 from tests.worlds import SGD, SMALL, World, world
 
@@ -100,6 +101,7 @@ NUMBERS = {"kind": "regression"}
 NARROW = {"active_embedding": 4, "passive_embedding": 6, "joint_hidden": (7,), "student_hidden": (7,)}
 SEEDED = {"student_hidden": (7,), "masks": "seeded"}
 SHARED = {"echo": True}  # what columns do not share, a model of the columns does not look for
+SCARCE = {"scarce": True}
 LATENT = {"top": 3, "hidden": (8,), "head_hidden": (8,), "samples": 4, "predict_samples": 16}
 CASES = (
     Case(title="local", of="local"),
@@ -161,6 +163,12 @@ CASES = (
          rounding=2e-4),
     Case(title="standard, pretrained", of="standard", parameters={"pretrain": "simsiam", "corrupt": 0.6},
          world={"server": True}, joint=simsiam, rounding=2e-4),
+    Case(title="laser, pseudo-labels", of="laser", parameters={"unlabelled": "pseudo", "sure": 0.35}, world=SCARCE,
+         joint=pseudo),
+    Case(title="laser, one head, pseudo-labels", of="laser", joint=pseudo, world=SCARCE | {"server": True},
+         parameters={"unlabelled": "pseudo", "sure": 0.0, "unlabelled_weight": 0.5, "heads": "one"}),
+    Case(title="plug, pseudo-labels", of="plug", parameters={"unlabelled": "pseudo", "sure": 0.3}, world=SCARCE,
+         joint=pseudo),
     Case(title="false-vfl-1", of="false-vfl-1", parameters=LATENT, world=SHARED, joint=false_vfl),
     Case(title="false-vfl-2", of="false-vfl-2", parameters=LATENT, world=SHARED, joint=false_vfl),
     Case(title="false-vfl-1, encoders fixed", of="false-vfl-1", parameters=LATENT | {"train_encoders": False},
@@ -208,4 +216,6 @@ BAD_OF_ALL = (
     {"head_hidden": 8}, {"hosting": "nowhere"}, {"make_head": "linear"}, {"embeding": 8},
     {"pretrain": "byol"}, {"corrupt": 1.0}, {"pretrain_lr": 0.0}, {"pretrain_epochs": 0},
     {"pretrain_optimizer": "lbfgs"}, {"pretrain_weight_decay": -1.0},
+    {"unlabelled": "guess"}, {"sure": 1.0}, {"sure": -0.1}, {"unlabelled_weight": 0.0}, {"unlabelled_epochs": 0},
+    {"unlabelled_batch_size": 0},
 )  # fmt: skip

@@ -97,7 +97,8 @@ class Split(Places):
             return ModuleHeads([self.make_head(width, task.outputs) for _ in range(count)])
         return StackedMLP(count, (width, *self.head_hidden, task.outputs))
 
-    def _fusion(self, state: State) -> Fusion:
+    def heads_of(self, state: State) -> Fusion:
+        """Return what a host fuses with."""
         return self.fusion(state.seat, state.modules["heads"], state.seat.me)
 
     def fusion(self, seat: Seat, heads: nn.Module, host: str) -> Fusion:
@@ -207,27 +208,29 @@ class Split(Places):
         if not there.parts:
             return 0.0, {}
         y, known = rows.y[batch.rows], rows.labeled[batch.rows]
-        return self.derive(self._fusion(state), state.seat, batch, there, y, known)
+        return self.derive(state, batch, there, y, known)
 
     def derive(
-        self, fusion: Fusion, seat: Seat, batch: Batch, there: Gathered, y: Tensor, known: Tensor
+        self, state: State, batch: Batch, there: Gathered, y: Tensor, known: Tensor
     ) -> tuple[float, dict[str, Tensor]]:
         """Return the loss of labels ``y`` [B], where ``known`` [B], and its gradient by every part's embeddings.
 
         Raises:
             Diverged: the loss is not a number.
         """
-        roster = seat.roster
+        seat, roster = state.seat, state.seat.roster
         embeddings = there.scatter(roster).requires_grad_()
         h, observed = embeddings, there.observed
         if there.silent or there.late or not known.all():
             left = (known & self.rule.trains_on(roster, observed)).nonzero().squeeze(1)
             h, observed, y = h[left], observed[left], y[left]
-        value = self.descend(fusion, seat, batch, h, observed, y) if len(y) else 0.0
+        value = self.descend(self.heads_of(state), seat, batch, h, observed, y) if len(y) else 0.0
         gradient = embeddings.grad  # none where there is no row, or the heads do not look at any
         return value, there.collect(roster, torch.zeros_like(embeddings) if gradient is None else gradient)
 
-    def descend(self, fusion: Fusion, seat: Seat, batch: Batch, h: Tensor, observed: Tensor, y: Tensor) -> float:
+    def descend(
+        self, fusion: Fusion, seat: Seat, batch: Batch, h: Tensor, observed: Tensor, y: Tensor, weight: float = 1.0
+    ) -> float:
         """Return the loss of rows [B] by their embeddings [B, K, H]; leave gradients where they are asked for.
 
         Raises:
@@ -235,6 +238,8 @@ class Split(Places):
         """
         with self._drawing(seat, batch, "head draws"):
             loss = self.rule.loss(fusion, h, observed, y, batch)
+        if weight != 1.0:
+            loss = weight * loss
         value = loss.item()
         if not math.isfinite(value):
             raise Diverged(f"the loss is {value} at {moment(batch)}: lower the learning rate, or look for extreme "
@@ -274,7 +279,7 @@ class Split(Places):
         there = await exchange.gather(net, seat, rows, batch, self._wanted(seat, asked), mine)
         with torch.no_grad():
             h = there.scatter(seat.roster) if there.parts else self._nothing(there, seat)
-            outputs, valid = self.rule.outputs(self._fusion(state), h, there.observed)
+            outputs, valid = self.rule.outputs(self.heads_of(state), h, there.observed)
         if seat.me != seat.roster.active:
             await net.send(seat.roster.active, "outputs", {"outputs": outputs})
             return None
@@ -287,7 +292,7 @@ class Split(Places):
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str],
         there: Gathered, own: tuple[Tensor, Tensor],
     ) -> Predictions:  # fmt: skip
-        seat, fusion = state.seat, self._fusion(state)
+        seat, fusion = state.seat, self.heads_of(state)
         assert seat.task is not None
         assert rows.key is not None
         outputs, valid, owners = [own[0]], [own[1]], [fusion.owners]

@@ -19,6 +19,7 @@ from anyparty.methods.laser import Laser
 from anyparty.methods.local import Local
 from anyparty.methods.method import Method
 from anyparty.methods.plug import Plug
+from anyparty.methods.pseudo import Pseudo, PseudoLabelled
 from anyparty.methods.simsiam import Pretrained, SimSiam
 from anyparty.methods.split import Split
 from anyparty.methods.standard import Standard
@@ -47,7 +48,7 @@ METHODS: dict[str, Callable[..., Rule | Method]] = {
 
 def parameters_of(name: str) -> tuple[Any, ...]:
     """Return the classes whose fields are the method's parameters: its own, and what it shares with its family."""
-    return (METHODS[name], Split, SimSiam) if name in SPLIT else (METHODS[name],)
+    return (METHODS[name], Split, SimSiam, Pseudo) if name in SPLIT else (METHODS[name],)
 
 
 def method(name: str, **parameters: Any) -> Method:
@@ -72,7 +73,10 @@ def method(name: str, **parameters: Any) -> Method:
     made = METHODS[name](**own)
     if name not in SPLIT:
         return cast("Method", made)
-    split, first = Split(rule=cast("Rule", made), **shared[0]), SimSiam(**shared[1])
+    first, then = SimSiam(**shared[1]), Pseudo(**shared[2])
+    split = Split(rule=cast("Rule", made), **shared[0])
+    if then.unlabelled == "pseudo":
+        split = PseudoLabelled(rule=split.rule, **shared[0], pseudo=then)
     return split if first.pretrain == "none" else Pretrained(first=first, method=split)
 
 

@@ -149,9 +149,7 @@ async def train_at_home(site: Site, config: Config, net: Channel, *, resume: boo
         scores = await _score(home, outcome, wired)
         journal.ended(outcome.trained.history, outcome.trained.best_epoch, scores)
         journal.values["shape"] = vars(costs.shape(outcome))
-        if (
-            outcome.seat.me == home.roster.active
-        ):  # the others' shapes stay there
+        if outcome.seat.me == home.roster.active:  # the others' shapes stay there
             own = {outcome.seat.me: outcome}
             journal.values["costs"] = costs.of(home.method, own, config.train.batch_size, journal.ledger)
     return {"epochs": len(outcome.trained.history), "evaluation": scores}

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from anyparty.config import ClockSettings, Config
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.methods.method import Method
+from anyparty.methods.pseudo import PseudoLabelled
 from anyparty.methods.split import Split
 from anyparty.schedules.clock import Clock, trace_of
 from anyparty.schedules.flex import AdaptiveFlex, Flex
@@ -102,6 +103,9 @@ def scheduled(method: Method, config: Config) -> Method:
     if not isinstance(method, Split):
         raise ConfigError(f"schedule {config.schedule.name!r} is for split methods, {method.can.title} is none: its "
                           f"parties do not meet at every batch")  # fmt: skip
+    if isinstance(method, PseudoLabelled):
+        raise ConfigError(f"schedule {config.schedule.name!r} knows no stage of pseudo-labels: method.unlabelled = "
+                          f"'ignore', or no schedule")  # fmt: skip
     ticks = Clock() if config.clock is None else clock(**config.clock.model_dump(exclude_none=True))
     return Scheduled(split=method, schedule=made, clock=ticks, local=local)
 

@@ -52,6 +52,8 @@ def printed(suite: Suite) -> dict[tuple[str, str, str], float]:
 def _leads(suite: Suite, of: Mapping[tuple[str, str, str], float]) -> str:
     columns: dict[tuple[str, str], dict[str, float]] = {}
     for (dataset, method, test), ratio in of.items():
+        if suite.datasets[dataset].methods[method].beyond:
+            continue
         columns.setdefault((dataset, test), {})[method] = ratio
     tops = [(dataset, max(row, key=lambda method: row[method])) for (dataset, _), row in columns.items()]
     leads = sum(suite.datasets[dataset].methods[method].own for dataset, method in tops)

@@ -22,6 +22,7 @@ class MethodEntry(Settings):
         labels_at: the party that leads and has the labels, of the rows that it has; without, one that has no columns
             and all labels.
         own: whether it is the paper's own method, and not one that it is compared with.
+        beyond: whether it is neither, but ours alone: no summary of the paper's comparison counts it.
         most_parties: with more than these it is not run.
 
     """
@@ -37,6 +38,7 @@ class MethodEntry(Settings):
     batch_size: int | None = None
     labels_at: str | None = None
     own: bool = False
+    beyond: bool = False
     most_parties: int | None = None
 
 
@@ -128,14 +130,14 @@ class Suite(base.Suite):
     def _run(self, dataset: str, method: str, parties: int, missing: str, seed: int, asked: base.Asked) -> Run:
         entry = self.datasets[dataset]
         of = entry.methods[method]
-        values = of.model_dump(exclude={"when", "title", "own", "most_parties"}, exclude_none=True) | {}
+        values = of.model_dump(exclude={"when", "title", "own", "beyond", "most_parties"}, exclude_none=True) | {}
         for change, value in of.when.get(missing, {}).items():
             values[change] = values[change] | value if isinstance(value, dict) else value
         if asked.quick:
             values["epochs"] = max(1, values["epochs"] // self.quick)
-            if "pretrain_epochs" in values["parameters"]:
-                fewer = max(1, values["parameters"]["pretrain_epochs"] // self.quick)
-                values["parameters"] = {**values["parameters"], "pretrain_epochs": fewer}
+            stages = values["parameters"].keys() & {"pretrain_epochs", "unlabelled_epochs"}
+            fewer = {stage: max(1, values["parameters"][stage] // self.quick) for stage in stages}
+            values["parameters"] = {**values["parameters"], **fewer}
         if asked.device != "cpu":
             values["train"] = {**values["train"], "device": asked.device}
         about = {"methods", "metric", "unit", "in_place_of", "heavy", "parties", "encoder"}

@@ -1,0 +1,164 @@
+"""Rows without a label teach too: a stage after a split method's own, in which its answers stand in for labels.
+
+Pseudo-labels: Lee, "Pseudo-Label", ICML workshop 2013; the threshold and the harder view of the same row: Sohn et al.,
+"FixMatch", NeurIPS 2020.  There a picture is answered for as it is and learnt from distorted.  Here a row is answered
+for by all the parties that have it, and learnt from by whatever the rule trains on: with LASER-VFL, by sets of fewer of
+them.  That a presence pattern can be the distortion is ours: no paper that this package carries has it.
+
+Letters   B_y labelled rows of a batch, B_u the others, C classes.
+Symbols   L_n(y)   the rule's own loss of row n with label y
+          p_n      the rule's answer for row n from everybody who has it, by the networks as they are; no gradient
+                   passes it                                                               [C]
+Loss      1/|B_y| sum_{n in B_y} L_n(y_n) + lambda/|B_u| sum_{n in B_u} 1[max_c p_nc >= tau] L_n(argmax_c p_nc)
+
+The same messages cross as in the stage before, of more rows.  All predictors must stand at the active party: elsewhere
+nobody has the answer that they give together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from anyparty.blocks.blocks import Rows
+from anyparty.errors import ConfigError
+from anyparty.methods.exchange import Gathered
+from anyparty.methods.fusion import Fusion, Given
+from anyparty.methods.method import Batch, Seat, Stage, State
+from anyparty.methods.split import Split
+from anyparty.nets.objective import answers
+from anyparty.seeds import Seeds
+from anyparty.terms import Capabilities
+
+STAGE = "pseudo"
+SURE, UNLABELLED = f"{STAGE}/sure", f"{STAGE}/unlabelled"
+ALL_LABELLED = "every row has a label: there was none to stand in for"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pseudo:
+    """What may come after a split method's own training.
+
+    Attributes:
+        unlabelled: "ignore" rows without a label, or learn from them by "pseudo" labels.
+        sure: tau, the probability from which an answer stands in for a label.
+        unlabelled_weight: lambda, of rows without a label.
+        unlabelled_epochs: epochs of that; without, as many as before.
+        unlabelled_batch_size: rows of a batch; without, as many as before.
+
+    """
+
+    unlabelled: Literal["ignore", "pseudo"] = "ignore"
+    sure: float = 0.95
+    unlabelled_weight: float = 1.0
+    unlabelled_epochs: int | None = None
+    unlabelled_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.unlabelled not in {"ignore", "pseudo"}:
+            raise ConfigError(f"method: unlabelled is 'ignore' or 'pseudo', not {self.unlabelled!r}")
+        if not 0 <= self.sure < 1:
+            raise ConfigError(f"method: sure is a probability below 1, got {self.sure}")
+        if not 0 < self.unlabelled_weight < math.inf:
+            raise ConfigError(f"method: unlabelled_weight must be a number above 0, got {self.unlabelled_weight}")
+        for name in ("unlabelled_epochs", "unlabelled_batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"method: {name} must be at least 1, got {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PseudoLabelled(Split):
+    """A split method with that stage behind its own."""
+
+    pseudo: Pseudo = field(default=Pseudo(), repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hosting != "active":
+            raise ConfigError("method: unlabelled = 'pseudo' asks for all predictors at the active party: "
+                              "hosting = 'active'")  # fmt: skip
+
+    @property
+    def can(self) -> Capabilities:
+        """What the split method can do; it also learns from rows without labels."""
+        can = super().can
+        both = f"{can.trains_on}; then rows without a label, too, where it is sure of them"
+        return replace(can, title=f"{can.title}, pseudo-labels", trains_on=both, unlabelled=True)
+
+    def begin(self, seat: Seat, seeds: Seeds) -> State:
+        """Make what the split method makes.
+
+        Raises:
+            ConfigError: numbers are predicted: no answer says how sure it is.
+        """
+        if seat.task is not None and seat.task.kind == "regression":
+            raise ConfigError("method: unlabelled = 'pseudo' asks for classes: a predicted number does not say how "
+                              "sure it is")  # fmt: skip
+        return super().begin(seat, seeds)
+
+    def stages(self, seat: Seat) -> Sequence[Stage]:
+        """Return the split method's stage, and that of pseudo-labels."""
+
+        def rows(at: Rows) -> Tensor:
+            assert at.observed is not None
+            return self.rule.trains_on(seat.roster, at.observed)
+
+        def remark(at: Rows) -> str:
+            assert at.labeled is not None
+            return "" if (rows(at) & ~at.labeled).any() else ALL_LABELLED
+
+        own = super().stages(seat)
+        return (*own, Stage(name=STAGE, step=self.step, rows=rows, epochs=self.pseudo.unlabelled_epochs, remark=remark,
+                            batch_size=self.pseudo.unlabelled_batch_size, record=_record))  # fmt: skip
+
+    def derive(
+        self, state: State, batch: Batch, there: Gathered, y: Tensor, known: Tensor
+    ) -> tuple[float, dict[str, Tensor]]:
+        """See the split method; in its own stage, the loss above."""
+        if batch.moment[0] != STAGE:
+            return super().derive(state, batch, there, y, known)
+        roster, fusion, observed = state.seat.roster, self.heads_of(state), there.observed
+        embeddings = there.scatter(roster)
+        use = self.rule.trains_on(roster, observed)
+        guess, sure = self._guessed(fusion, state.seat, embeddings, observed)
+        embeddings.requires_grad_()
+        unlabelled = use & ~known
+        parts = ((use & known, y, 1.0), (unlabelled & sure, guess, self.pseudo.unlabelled_weight))
+        value = 0.0
+        for (chosen, labels, weight), of in zip(parts, (use & known, unlabelled), strict=True):
+            rows = chosen.nonzero().squeeze(1)
+            if len(rows):
+                some = replace(batch, rows=batch.rows[rows])
+                share = weight * len(rows) / int(of.sum())
+                value += self.descend(
+                    fusion, state.seat, some, embeddings[rows], observed[rows], labels[rows], weight=share
+                )
+        for name, count in ((SURE, parts[1][0]), (UNLABELLED, unlabelled)):
+            state.kept[name] = state.kept.get(name, torch.zeros((), dtype=torch.int64)) + count.sum().cpu()
+        gradient = embeddings.grad
+        return value, there.collect(roster, torch.zeros_like(embeddings) if gradient is None else gradient)
+
+    def _guessed(self, fusion: Fusion, seat: Seat, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the likeliest class of every row [B], and whether its probability is at least tau [B]."""
+        assert seat.task is not None
+        with torch.no_grad():
+            outputs, valid = self.rule.outputs(fusion, h, observed)
+            given = Given(
+                task=seat.task, answers=answers(seat.task, outputs), valid=valid, owners=fusion.owners,
+                observed=observed, key=torch.arange(len(h), device=h.device), k=fusion.k,
+            )  # fmt: skip
+            answer = self.rule.answer(given)
+        best, guess = answer.scores.max(dim=1)
+        return guess, answer.answered & (best >= self.pseudo.sure)
+
+
+def _record(state: State) -> dict[str, float]:
+    """Return which share of the epoch's rows without a label were learnt from; count anew."""
+    sure, unlabelled = (state.kept.pop(name, torch.zeros(())).item() for name in (SURE, UNLABELLED))
+    return {"pseudo_labels": sure / unlabelled} if unlabelled else {}

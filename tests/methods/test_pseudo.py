@@ -1,0 +1,91 @@
+"""Pseudo-labels: what they refuse and say; their losses and checks are among those of all methods (test_checks.py)."""
+
+import pytest
+import torch
+
+from anyparty.errors import ConfigError
+from anyparty.methods.pseudo import ALL_LABELLED, PseudoLabelled
+from anyparty.methods.table import method
+from anyparty.schedules.table import scheduled
+from tests import worlds
+from tests.methods.cases import ADAM
+from tests.schedules.test_settings import config_of
+from tests.worlds import world
+
+
+def pseudo(of="laser", **parameters):
+    return method(of, **{"unlabelled": "pseudo", "embedding": 5, **parameters})
+
+
+@pytest.mark.parametrize("of", ["local", "standard", "ensemble", "combinatorial", "plug", "laser"])
+def test_any_split_method_may_have_them(of):
+    made = pseudo(of)
+    assert isinstance(made, PseudoLabelled)
+    assert made.can.unlabelled
+    assert made.can.title == f"{method(of).can.title}, pseudo-labels"
+    assert made.can.messages == method(of).can.messages
+
+
+def test_what_they_refuse():
+    with pytest.raises(ConfigError, match="asks for all predictors at the active party: hosting = 'active'"):
+        pseudo(hosting="labelers")
+    with pytest.raises(ConfigError, match="a predicted number does not say how sure it is"):
+        worlds.begin(pseudo(), world(kind="regression"))
+    with pytest.raises(ConfigError, match=r"schedule 'flex' knows no stage of pseudo-labels: method\.unlabelled ="):
+        scheduled(pseudo(), config_of(schedule={"name": "flex"}))
+
+
+def test_after_pretraining_too():
+    made = pseudo(pretrain="simsiam", unlabelled_epochs=3, unlabelled_batch_size=7)
+    there = world(scarce=True)
+    stages = made.stages(there.seat("a"))
+    assert [stage.name for stage in stages] == ["pretrain", "train", "pseudo"]
+    assert (stages[2].epochs, stages[2].batch_size) == (3, 7)
+    labelled, every = stages[1].rows(there.rows["a"]), stages[2].rows(there.rows["a"])
+    assert torch.equal(labelled, there.usable)
+    assert torch.equal(every, there.observed.any(dim=1))
+
+
+@pytest.mark.parametrize(("sure", "share"), [(0.0, 1.0), (0.9999, 0.0)])
+def test_an_epoch_says_how_many_rows_it_learnt_from(sure, share):
+    trained = worlds.train(pseudo(sure=sure), world(N=40, scarce=True), epochs=2, training=torch.ones(40).bool())
+    history = trained["a"].history
+    assert [record.get("pseudo_labels") for record in history] == [None, None, share, share]
+
+
+def test_with_nothing_sure_labelled_rows_teach_as_before():
+    """The second stage is then the first again, over the same batches but for the rows without labels."""
+    there = world(N=40, scarce=True)
+    made = pseudo(sure=0.9999)
+    states, plain = worlds.begin(made, there), worlds.begin(method("laser", embedding=5), there)
+    rows = there.places()
+    worlds.step(made, there, states, rows, stage="pseudo")
+    labelled = there.usable.nonzero().squeeze(1)
+    worlds.step(made, there, plain, labelled, stage="pseudo")
+    for name, gradient in worlds.gradients(plain).items():
+        assert torch.allclose(worlds.gradients(states)[name], gradient, atol=1e-6), name
+
+
+def test_without_rows_to_stand_in_for_it_says_so():
+    made = pseudo()
+    last = made.stages(world().seat("a"))[-1]
+    assert last.remark(world().rows["a"]) == ALL_LABELLED
+    assert last.remark(world(scarce=True).rows["a"]) == ""
+
+
+@pytest.mark.slow
+def test_rows_without_a_label_help_where_classes_lie_apart():
+    """Thirteen labels among 400 rows: the mean of three seeds.  Without such gaps they harm: docs/log.md."""
+    y, labeled, gains = torch.arange(400) % 3, torch.arange(400) % 32 == 0, []
+    for seed in range(3):
+        generator = torch.Generator().manual_seed(seed)
+        x = {name: torch.randn(3, 4, generator=generator)[y] + 0.7 * torch.randn(400, 4, generator=generator)
+             for name in "abc"}  # fmt: skip
+        there, right = worlds.given(x, y, worlds.all_patterns(400, 3), labeled=labeled), []
+        for made in (method("laser", embedding=8), pseudo(embedding=8, unlabelled_epochs=40)):
+            trained = worlds.train(made, there, epochs=30, batch_size=32, optimizer=ADAM, seed=seed,
+                                   training=torch.ones(400).bool())  # fmt: skip
+            answers = worlds.predict(made, there, worlds.states_of(trained))
+            right.append((answers.scores.argmax(1) == y)[~labeled].float().mean().item())
+        gains.append(right[1] - right[0])
+    assert sum(gains) / 3 > 0.03
