@@ -19,10 +19,15 @@ from anyparty.run.watch import Watch
 from tests.conftest import Call, write_tables
 
 SMALL = {"embedding": 4, "top": 2, "hidden": (8,), "head_hidden": (8,), "samples": 3, "predict_samples": 6}
+PRETRAINED = ["pretrain"] * 2 + ["train"] * 3
 METHODS = {
-    "false-vfl-1": ["method.top=2", "method.samples=3", "method.pretrain_epochs=2"],
-    "false-vfl-2": ["method.top=2", "method.samples=3", "method.pretrain_epochs=2"],
-    "fedhssl": ["method.pretrain_epochs=2"],
+    "false-vfl-1": (["method.top=2", "method.samples=3", "method.pretrain_epochs=2"], PRETRAINED),
+    "false-vfl-2": (["method.top=2", "method.samples=3", "method.pretrain_epochs=2"], PRETRAINED),
+    "fedhssl": (["method.pretrain_epochs=2"], PRETRAINED),
+    "laser": (
+        ["method.unlabelled=pseudo", "method.unlabelled_epochs=2", "method.sure=0.5", "train.patience=9"],
+        ["train"] * 3 + ["pseudo"] * 2,
+    ),
 }
 
 
@@ -42,11 +47,13 @@ def test_files_in_which_labels_are_partly_empty(work: Path, call: Call, name: st
     """Training runs from them, and every subset of the parties is answered for."""
     bank = blank(work, keep=40)
     assert bank["default"].null_count() == 60
-    changes = [word for each in (*METHODS[name], "method.embedding=4") for word in ("--set", each)]
+    settings, stages = METHODS[name]
+    changes = [word for each in (*settings, "method.embedding=4") for word in ("--set", each)]
     shown = call("train", "credit.toml", "--set", f"method.name={name}", *changes, "--run", "run")
     assert shown.exit_code == 0, shown.output
     history = json.loads((work / "run" / "record.json").read_text())["history"]
-    assert [record["stage"] for record in history] == ["pretrain"] * 2 + ["train"] * 3
+    assert [record["stage"] for record in history] == stages
+    assert all(record["pseudo_labels"] > 0.5 for record in history if record["stage"] == "pseudo")
     for parties, rows in (("bank", 100), ("shop", 90), ("bank,shop", 120)):
         said = call("predict", "run", "--parties", parties, "--out", "answers.csv")
         assert said.exit_code == 0, said.output
