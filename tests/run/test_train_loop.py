@@ -156,6 +156,48 @@ class TestSelection:
         assert all("validation" not in record for record in trained["a"].history)
 
 
+class TestSeveralStages:
+    def test_the_best_epoch_is_a_place_in_the_history(self):
+        _, trained = train([5, 1, 9], made=Scripted(errors=[5, 1, 9], stage_names=("first", "second")))
+        assert [(r["stage"], r["epoch"]) for r in trained["a"].history][trained["a"].best_epoch] == ("second", 2)
+        assert trained["a"].best_epoch == 4
+        assert clocks(trained) == {"a": 101, "b": 101}
+
+    @staticmethod
+    def continued(then, **settings):
+        """Three epochs off by 5, 1 and 9, and then a stage that goes on from them, off by ``then``."""
+
+        @dataclass(frozen=True, kw_only=True)
+        class Continued(Scripted):
+            def stages(self, seat):
+                first, second = super().stages(seat)
+                return [first, replace(second, continues=True, epochs=len(then))]
+
+            async def predict(self, net, state, rows, batch, asked):
+                said = await super().predict(net, state, rows, batch, asked)
+                if said is None or state.modules["clock"].weight < 100:
+                    return said
+                epoch = int(state.modules["clock"].weight) % 100
+                return replace(said, scores=said.scores + then[epoch] - self.errors[epoch])
+
+        made = Continued(errors=[5, 1, 9, 0, 0, 0], stage_names=("first", "second"))
+        return train([5, 1, 9], made=made, **settings)[1]
+
+    @pytest.mark.parametrize(("then", "clock", "place"), [([4, 3, 2], 1, 1), ([4, 0.5, 2], 101, 4)])
+    def test_what_a_stage_continues_stays_unless_it_gets_better(self, then, clock, place):
+        trained = self.continued(then)
+        assert clocks(trained) == {"a": clock, "b": clock}
+        assert trained["a"].best_epoch == place
+
+    def test_without_validation_rows_the_last_weights_are_kept(self):
+        assert clocks(self.continued([4, 3, 2], validation=torch.arange(0))) == {"a": 102, "b": 102}
+
+    def test_patience_begins_with_the_stage(self):
+        trained = self.continued([4, 3, 2, 2, 2], patience=2)
+        assert [record["stage"] for record in trained["a"].history] == ["first"] * 3 + ["second"] * 3
+        assert clocks(trained) == {"a": 1, "b": 1}
+
+
 class TestTrainingRowsAreScoredToo:
     """Some of them, in the same messages as the validation rows."""
 

@@ -133,6 +133,8 @@ class Stage:
         remark: at the active party, what is worth saying of its rows when it ends.
         finish: one party's part after the last batch of an epoch, where steps leave something to do.
         record: what the active party's record of an epoch says besides, such as the time on a schedule's clock.
+        continues: whether it goes on with what the stage before has trained: where the best weights are kept, those it
+            began with stay unless validation rows say better.
 
     """
 
@@ -150,6 +152,7 @@ class Stage:
     remark: Callable[[Rows], str] | None = None
     finish: Callable[[Channel, State, Rows], Awaitable[None]] | None = None
     record: Callable[[State], Mapping[str, float]] | None = None
+    continues: bool = False
 
 
 class Method(Protocol):

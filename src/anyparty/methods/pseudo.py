@@ -115,7 +115,7 @@ class PseudoLabelled(Split):
 
         own = super().stages(seat)
         return (*own, Stage(name=STAGE, step=self.step, rows=rows, epochs=self.pseudo.unlabelled_epochs, remark=remark,
-                            batch_size=self.pseudo.unlabelled_batch_size, record=_record))  # fmt: skip
+                            batch_size=self.pseudo.unlabelled_batch_size, record=_record, continues=True))  # fmt: skip
 
     def derive(
         self, state: State, batch: Batch, there: Gathered, y: Tensor, known: Tensor

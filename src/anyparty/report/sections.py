@@ -45,7 +45,9 @@ def training(run: Run) -> Section:
     if run.best_epoch:
         best = run.history[run.best_epoch - 1] if run.best_epoch <= len(run.history) else {}
         said = ", ".join(f"{named(name)} {number(value)}" for name, value in best.get("validation", {}).items())
-        text.append(f"Best on validation rows after epoch {run.best_epoch}: {said}.")
+        several = len({epoch.get("stage") for epoch in run.history}) > 1
+        when = f"{best['epoch']} of stage {best['stage']!r}" if several and best else f"{run.best_epoch}"
+        text.append(f"Best on validation rows after epoch {when}: {said}.")
     if anew := run.history[-1].get("trace_began_anew"):
         text.append(f"The clock's trace of CPU use is shorter than the run: it began anew {int(anew)} times.")
     away = [f"After epoch {epoch['epoch']}: {_gone(epoch)}." for epoch in run.history if _gone(epoch)]

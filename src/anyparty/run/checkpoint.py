@@ -36,8 +36,10 @@ class Progress:
     Attributes:
         stage: the stage that comes next, counted from 0.
         epoch: the epoch of it that comes next.
-        best: the selection metric's best value so far in this stage; ``None`` before the first.
+        best: the selection metric's best value so far in this stage, or in those that it continues; ``None`` before
+            the first.
         best_epoch: the epoch (counted from 0) that reached it.
+        best_stage: the stage of that epoch, by name.
         history: one record an epoch, at the active party.
 
     """
@@ -46,6 +48,7 @@ class Progress:
     epoch: int = 0
     best: float | None = None
     best_epoch: int = -1
+    best_stage: str = ""
     history: list[dict[str, Any]] = field(default_factory=list)
 
 

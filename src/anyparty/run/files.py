@@ -38,7 +38,7 @@ class About:
         roster: the parties.
         task: what is predicted.
         seed: the run's root seed.
-        best_epoch: the epoch (counted from 0) whose weights were kept; -1 if the last.
+        best_epoch: the epoch whose weights were kept, by its place in the history (from 0); -1 if the last.
 
     """
 

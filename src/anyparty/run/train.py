@@ -58,14 +58,22 @@ async def play(part: Part, net: Channel) -> Trained:
             if number == progress.stage:
                 if part.leads or stage.parties == "all":
                     best = await _stage(part, stage, net, state, progress, best)
-                progress.stage, progress.epoch, progress.best = number + 1, 0, None
+                progress.stage, progress.epoch = number + 1, 0
+                if not any(following.continues for following in stages[number + 1 : number + 2]):
+                    progress.best = None
     except Diverged as error:
         if part.checkpoints is None:
             raise
         raise Diverged(f"{error}; {part.checkpoints.last_good()}") from None
     state.train(False)
-    chosen = progress.best_epoch if part.settings.keep == "best" else -1
-    return Trained(state, progress.history, chosen)
+    return Trained(state, progress.history, _chosen(progress) if part.settings.keep == "best" else -1)
+
+
+def _chosen(progress: Progress) -> int:
+    """Return the place in the history of the epoch that validation chose; without a history, its number; or -1."""
+    moment = progress.best_stage, progress.best_epoch + 1
+    places = [place for place, record in enumerate(progress.history) if (record["stage"], record["epoch"]) == moment]
+    return places[-1] if places else progress.best_epoch
 
 
 async def _stage(part: Part, stage: Stage, net: Channel, state: State, progress: Progress, best: Kept) -> Kept:
@@ -77,6 +85,8 @@ async def _stage(part: Part, stage: Stage, net: Channel, state: State, progress:
     if stage.epochs == 0:
         await _exchange(part, stage, net, state, progress, plan)
     else:
+        if stage.continues and not progress.epoch and len(plan["validation"]) and part.settings.keep == "best":
+            best = {name: tensors_of(module) for name, module in state.modules.items()}
         await _repeat(part, stage, net, state, progress, best, plan)
     return {}
 

@@ -60,21 +60,21 @@ def alone(part: Part, stage: Stage, progress: Progress, record: dict[str, Any]) 
         return Verdict()
     if stage.loss is None:
         return _judge(part, progress, record)
-    return _better(part, progress, record["validation"]["loss"], greater=False)
+    return _better(part, progress, record, record["validation"]["loss"], greater=False)
 
 
 def _judge(part: Part, progress: Progress, record: dict[str, Any]) -> Verdict:
     """Say whether this epoch is the best so far, and whether to stop, at the active party."""
     assert part.seat.task is not None
     metric, greater = part.settings.metric_for(part.seat.task)
-    return _better(part, progress, float(record["validation"][metric]), greater=greater)
+    return _better(part, progress, record, float(record["validation"][metric]), greater=greater)
 
 
-def _better(part: Part, progress: Progress, value: float, *, greater: bool) -> Verdict:
+def _better(part: Part, progress: Progress, record: dict[str, Any], value: float, *, greater: bool) -> Verdict:
     better = not math.isnan(value) and (
         progress.best is None or (value > progress.best if greater else value < progress.best)
     )
     if better:
-        progress.best, progress.best_epoch = value, progress.epoch
-    waited = progress.epoch - max(progress.best_epoch, 0)
+        progress.best, progress.best_epoch, progress.best_stage = value, progress.epoch, record["stage"]
+    waited = progress.epoch - (max(progress.best_epoch, 0) if progress.best_stage == record["stage"] else 0)
     return Verdict(keep=better, stop=part.settings.patience is not None and waited >= part.settings.patience)
