@@ -45,7 +45,7 @@ class Model:
         members: each party's part.
         seed: the run's root seed.
         history: one record an epoch.
-        best_epoch: the epoch whose weights were kept, by its place in the history (from 0); -1 if validation chose none.
+        best_epoch: the epoch whose weights were kept, by its place in the history (from 0); -1 if none was chosen.
         ledger: what crossed between parties in training.
         costs: what its messages cost, as sent and by published formulas: see ``run.costs``.
         held_out: answers ``evaluate()`` without tables: the test rows of the run.
