@@ -88,8 +88,8 @@ def main(*, quick: bool) -> None:
     ours, plain, off = (Spread.of(list(each)) for each in zip(*several, strict=True))
     page.table(f"FedSVD, {TASK_COLUMNS} and {DATA_COLUMNS} columns", ("rows", "seconds", "numpy", "off by"),
                [[f"{1_000 if quick else ROWS:,}", str(ours), str(plain), f"{off.high:.1e}"]])  # fmt: skip
-    page.say(f"Off by: the largest entry of what numpy's left singular vectors lack in the space of ours. Seconds: "
-             f"medians and quartiles of five, against {MOST_SVD_S:g} s: {target(ours.median, MOST_SVD_S)}.")  # fmt: skip
+    page.say(f"Off by: the largest entry of what numpy's left singular vectors lack in the space of ours. Seconds, "
+             f"medians and quartiles of 5, against {MOST_SVD_S:g} s: {target(ours.median, MOST_SVD_S)}.")  # fmt: skip
     page.write()
 
 
