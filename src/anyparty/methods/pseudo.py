@@ -128,18 +128,18 @@ class PseudoLabelled(Split):
         use = self.rule.trains_on(roster, observed)
         guess, sure = self._guessed(fusion, state.seat, embeddings, observed)
         embeddings.requires_grad_()
-        unlabelled = use & ~known
-        parts = ((use & known, y, 1.0), (unlabelled & sure, guess, self.pseudo.unlabelled_weight))
-        value = 0.0
-        for (chosen, labels, weight), of in zip(parts, (use & known, unlabelled), strict=True):
+        labelled, unlabelled = use & known, use & ~known
+        sure &= unlabelled
+        weight, value = self.pseudo.unlabelled_weight, 0.0
+        for chosen, of, labels, share in ((labelled, labelled, y, 1.0), (sure, unlabelled, guess, weight)):
             rows = chosen.nonzero().squeeze(1)
             if len(rows):
                 some = replace(batch, rows=batch.rows[rows])
-                share = weight * len(rows) / int(of.sum())
                 value += self.descend(
-                    fusion, state.seat, some, embeddings[rows], observed[rows], labels[rows], weight=share
-                )
-        for name, count in ((SURE, parts[1][0]), (UNLABELLED, unlabelled)):
+                    fusion, state.seat, some, embeddings[rows], observed[rows], labels[rows],
+                    weight=share * len(rows) / int(of.sum()),
+                )  # fmt: skip
+        for name, count in ((SURE, sure), (UNLABELLED, unlabelled)):
             state.kept[name] = state.kept.get(name, torch.zeros((), dtype=torch.int64)) + count.sum().cpu()
         gradient = embeddings.grad
         return value, there.collect(roster, torch.zeros_like(embeddings) if gradient is None else gradient)
