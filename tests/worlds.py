@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -147,7 +148,7 @@ def _rows(
     name: str, roster: Roster, x: dict[str, Tensor], y: Tensor, observed: Tensor, labeled: Tensor, *,
     garbage: bool, generator: torch.Generator,
 ) -> Rows:  # fmt: skip
-    N, block, own = len(y), None, torch.ones(len(y), dtype=torch.bool)
+    N, block, ids, own = len(y), None, None, torch.ones(len(y), dtype=torch.bool)
     if name in roster.blocks:
         own = observed[:, roster.blocks.index(name)]
         held = own.nonzero().squeeze(1)
@@ -157,13 +158,18 @@ def _rows(
         cells = torch.full((len(held) + (4 if garbage else 0), x[name].shape[1]), torch.nan)
         cells[place] = x[name][held]
         block = Block(cells, position)
+        names = [f"unknown {n}" for n in range(len(cells))]
+        for n, p in zip(held.tolist(), place.tolist(), strict=True):
+            names[p] = f"row {n}"
+        ids = pl.Series(names, dtype=pl.String)
     if name not in roster.labelers:
         return Rows(n=N, block=block)
     known = labeled if name == roster.active else labeled & own
     label = y
     if garbage:
         label = torch.where(known, y, torch.nan if y.is_floating_point() else 999)
-    return Rows(n=N, block=block, y=label, labeled=known, observed=observed, key=torch.arange(N) * 7919 + 13)
+    return Rows(n=N, block=block, y=label, labeled=known, observed=observed, key=torch.arange(N) * 7919 + 13,
+                ids=ids if name == roster.active else None)  # fmt: skip
 
 
 # How the parties' parts are played

@@ -146,6 +146,7 @@ CASES = (
     Case(title="apc, nothing shared", of="apc", parameters=NARROW | {"distillation": 0.0}, optimizer=ADAM),
     Case(title="apc on joint embeddings", of="apc", optimizer=ADAM, parameters={"classify_on": "joint", "embedding": 64,
          "joint_hidden": (64,), "active_embedding": 16, "passive_embedding": 16}),
+    Case(title="apc, what crossed is kept", of="apc", parameters=NARROW | {"classify_on": "either"}, optimizer=ADAM),
     Case(title="apc, mae, half precision, a head", of="apc", optimizer=ADAM,
          parameters=NARROW | {"distance": "mae", "precision": "float16", "classifier": "head", "head_hidden": (4,)}),
     Case(title="apc, a forest", of="apc", optimizer=ADAM,

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 import torch
 
+from anyparty.config import Config
 from anyparty.errors import AlignmentError, ModelError, PredictionError
 from anyparty.run.model import Model
 from anyparty.run.predict_home import ANSWERS, predict_at_home
@@ -107,6 +108,18 @@ def test_new_rows_need_all_parties_once(trained, tmp_path):
     shutil.copytree(sites["bank"].folder, tmp_path / "runs")
     with pytest.raises(AlignmentError, match="'shop' is not there, and who has which row must be found anew"):
         predict(new, up=("bank", "clinic"), there=["bank", "clinic"])
+
+
+def test_rows_that_crossed_in_training_are_known_again_at_home(tmp_path):
+    """By the active party's own ids, whatever private alignment makes of them, and with nobody else there."""
+    sites = {name: Site(**vars(site)) for name, site in world(tmp_path).items()}
+    kept = {"method": {"name": "apc", "embedding": 8, "classify_on": "either"}}
+    run(sites, Config.of(settings(epochs=2).model_dump(exclude_none=True) | kept))
+    _, got = predict(sites)
+    same(got, expected(tmp_path, sites, {name: site.table for name, site in sites.items()}))
+    assert {"bank", "bank shop", "bank shop clinic"} <= set(got["parties"])
+    _, alone = predict(sites, up=("bank",), there=["bank"])
+    assert alone.sort("id").equals(got.sort("id"))
 
 
 def test_what_cannot_be_asked_is_named(trained, tmp_path):

@@ -26,6 +26,7 @@ METHODS = {
     "combinatorial": {"name": "combinatorial"},
     "plug": {"name": "plug"},
     "local": {"name": "local"},
+    "apc, what crossed is kept": {"name": "apc", "classify_on": "either"},
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -48,6 +49,7 @@ class Rows:
         labeled: [N] bool, at parties that hold labels.
         observed: [N, K] bool, who has which row: at parties that host heads (they match rows), nowhere else.
         key: [N] int64 at the active party, a number that belongs to the row wherever it stands: ties are broken by it.
+        ids: [N_k] String at the active party: its own ids, in the order of its block.  They go nowhere.
     """
 
     n: int
@@ -56,3 +58,4 @@ class Rows:
     labeled: Tensor | None = None
     observed: Tensor | None = None
     key: Tensor | None = None
+    ids: pl.Series | None = None

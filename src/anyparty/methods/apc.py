@@ -30,6 +30,7 @@ Where we differ, knowingly
   which.
 - The paper's variant for full alignment (figure 4: the classifier reads z_A) asks every party's Z_k of the rows to be
   predicted: ``classify_on = "joint"``.
+- Beyond the paper: ``classify_on = "either"`` keeps z_A of the rows that crossed (``apc_either``).
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ from torch import Tensor, nn
 
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, PartyLost
+from anyparty.methods import apc_either, apc_joint, codes, costs, distil, enriched
 from anyparty.methods import apc_exchange as exchange
-from anyparty.methods import apc_joint, codes, costs, distil, enriched
 from anyparty.methods.apc_exchange import REPRESENTATION, Sharing, as_block, side_by_side
 from anyparty.methods.distil import Distance, Distil, Reduction
-from anyparty.methods.ending import Ending
+from anyparty.methods.ending import Embedded, Ending, of_block
 from anyparty.methods.method import Batch, Seat, Stage, State
 from anyparty.nets.autoencoder import Autoencoder, JointAutoencoder
 from anyparty.nets.stacked import ACTIVATIONS
@@ -57,6 +58,7 @@ from anyparty.terms import Capabilities, Channel
 
 TITLE = "APC-VFL"
 TEACHER = "teacher"
+OF_BOTH = {"own": "", "joint": "", "either": ", and of rows that crossed in training from what came of them"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +75,9 @@ class Apc:
         distillation: lambda of equation (5); 0 is the ablation, without any exchange.
         distance: "mse" or "mae" to the teacher.
         reduction: "sum" over a row's numbers, as equation (5) is written, or their "mean".
-        classify_on: what the classifier reads: the active party's "own" enriched embedding, or the "joint" one, which
-            needs a passive party in prediction too (figure 4).
+        classify_on: what the classifier reads: the active party's "own" enriched embedding; the "joint" one, which
+            needs a passive party in prediction too (figure 4); or "either": the joint one of rows that crossed in
+            training, which is kept, and of all others the active party's own.
         classifier: "logistic" ("ridge" for numbers), the name of a scikit-learn estimator, or "head": a network.
         classifier_settings: what that estimator is made with.
         head_hidden: hidden widths of the head.
@@ -92,7 +95,7 @@ class Apc:
     distillation: float = 0.01
     distance: Distance = "mse"
     reduction: Reduction = "sum"
-    classify_on: Literal["own", "joint"] = "own"
+    classify_on: Literal["own", "joint", "either"] = "own"
     classifier: str = "logistic"
     classifier_settings: Mapping[str, Any] = field(default_factory=dict)
     head_hidden: tuple[int, ...] = ()
@@ -110,31 +113,34 @@ class Apc:
         return {
             "activation": (self.activation, tuple(ACTIVATIONS)),
             **distil.choices(self),
-            "classify_on": (self.classify_on, ("own", "joint")),
+            "classify_on": (self.classify_on, ("own", "joint", "either")),
             "precision": (self.precision, codes.PRECISIONS),
         }
 
     @property
     def can(self) -> Capabilities:
         """Trains on all of the active party's rows; predicts from its block alone."""
-        joint = self.classify_on == "joint"
+        joint, holds = self.classify_on == "joint", REPRESENTATION.holds
+        if joint:
+            holds = f"{holds}; again of rows to be predicted"
+        elif self.classify_on == "either":
+            holds = f"{holds}; what the active party makes of it stays in its model"
         return Capabilities(
             title=TITLE,
             paper="Irureta et al., sections 4 and 6",
             trains_on="rows that the active and a passive party have" if joint else
                       "all rows of the active party; learns from the others by rows that they have too",
             predicts_for="rows that the active and a passive party have" if joint else
-                         "the active party's rows, from its own block",
+                         f"the active party's rows, from its own block{OF_BOTH[self.classify_on]}",
             needs="any",
             unlabelled=True,
-            messages=(replace(REPRESENTATION, holds=f"{REPRESENTATION.holds}; again of rows to be predicted"),)
-            if joint else (REPRESENTATION,) if self.exchanges else (),
+            messages=(replace(REPRESENTATION, holds=holds),) if self.exchanges else (),
         )  # fmt: skip
 
     @property
     def exchanges(self) -> bool:
         """Whether anything crosses: not in the ablation."""
-        return self.distillation > 0 or self.classify_on == "joint"
+        return self.distillation > 0 or self.classify_on != "own"
 
     @property
     def sharing(self) -> Sharing:
@@ -178,8 +184,8 @@ class Apc:
         first = ("g1",) if self.exchanges and seat.me in seat.roster.blocks else ()
         if seat.me != seat.roster.active:
             return first
-        return (*first, *(("g2",) if self.exchanges else ()), *(("g3",) if self.classify_on == "own" else ()),
-                "classifier")  # fmt: skip
+        return (*first, *(("g2",) if self.exchanges else ()), *(("g3",) if self.classify_on != "joint" else ()),
+                *(("memory",) if self.classify_on == "either" else ()), "classifier")  # fmt: skip
 
     def _make(self, name: str, seat: Seat, seeds: Seeds) -> nn.Module:
         widths = self.sharing.widths(seat.roster)
@@ -190,12 +196,16 @@ class Apc:
         if name == "g3":
             encoder = enriched.student(seat, self.student_hidden, self.activation)
             return Autoencoder(encoder, seat.inputs, self.embedding, activation=self.activation, party=seat.me)
+        if name == "memory":
+            return apc_either.memory(self.embedding, seat.roster.K)
         assert seat.task is not None
-        return self._ending.module(seat.task, self.embedding, seeds)
+        width = apc_either.width(self.embedding) if self.classify_on == "either" else self.embedding
+        return self._ending.module(seat.task, width, seeds)
 
-    def features(self, state: State, x: Tensor) -> Tensor:
-        """Return g3 of the active party's rows, which the classifier reads: [B, I] -> [B, M]."""
-        return enriched.embed(state, "g3", x)
+    def classified(self, state: State, rows: Rows, places: Tensor) -> Embedded:
+        """Return what the classifier reads of the rows at ``places`` [B] that the active party has: g3(x), or u."""
+        own = of_block(state, rows, places, lambda state, x: enriched.embed(state, "g3", x))
+        return apc_either.embed(state, rows, places, own) if self.classify_on == "either" else own
 
     # Training
 
@@ -208,7 +218,7 @@ class Apc:
 
         def labelled(rows: Rows) -> Tensor:
             found = enriched.labelled_own(rows, roster)
-            return found if self.classify_on == "own" else found & aligned(rows)
+            return found & aligned(rows) if self.classify_on == "joint" else found
 
         first = (
             Stage(name="represent", step=self._represent, rows=aligned, loss=self._represented),
@@ -265,7 +275,10 @@ class Apc:
 
     async def _teach(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
         """Keep z_A of all aligned rows, and forget what came from others."""
-        joint = exchange.joint(state, *self._shared(state, batch.rows))
+        z, there = self._shared(state, batch.rows)
+        joint = exchange.joint(state, z, there)
+        if self.classify_on == "either":
+            apc_either.remember(state, rows, batch.rows, joint, there)
         state.kept.clear()
         enriched.keep(state, TEACHER, as_block(rows.n, batch.rows, joint))
         return None

@@ -22,7 +22,24 @@ from anyparty.predictions import Predictions
 from anyparty.seeds import Seeds
 from anyparty.terms import Channel, Task
 
-Features = Callable[[State, Tensor], Tensor]
+
+@dataclass(frozen=True)
+class Embedded:
+    """Rows as a classifier reads them.
+
+    Attributes:
+        held: [n] int64, which of the rows that were asked for.
+        u: [n, M] their embeddings.
+        took_part: [n, K] bool, the blocks that each rests on.
+
+    """
+
+    held: Tensor
+    u: Tensor
+    took_part: Tensor
+
+
+Classified = Callable[[State, Rows, Tensor], Embedded]
 
 NOBODY = "no party that was asked and answered has this row"
 
@@ -42,8 +59,8 @@ class Classifying(Protocol):
     def head_hidden(self) -> tuple[int, ...]:
         """Hidden widths, where it is a network."""
 
-    def features(self, state: State, x: Tensor) -> Tensor:
-        """Return what is classified, from the active party's block: [B, I] -> [B, M]."""
+    def classified(self, state: State, rows: Rows, places: Tensor) -> Embedded:
+        """Return what is classified of the rows at ``places`` [B], of those that the active party has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +69,7 @@ class Ending:
 
     Attributes:
         title: of the method.
-        features: the embeddings that are classified, from the active party's block [B, I] -> [B, M].
+        classified: makes what is classified, of the rows that the active party has.
         classifier: "logistic" ("ridge" for numbers), a class of scikit-learn's, or "head": a network.
         settings: the estimator's own.
         head_hidden: hidden widths of the head.
@@ -60,7 +77,7 @@ class Ending:
     """
 
     title: str
-    features: Features
+    classified: Classified
     classifier: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     head_hidden: tuple[int, ...] = ()
@@ -68,7 +85,7 @@ class Ending:
     @classmethod
     def of(cls, method: Classifying, title: str) -> Ending:
         """Return the ending that a method's parameters describe."""
-        return cls(title=title, features=method.features, classifier=method.classifier,
+        return cls(title=title, classified=method.classified, classifier=method.classifier,
                    settings=method.classifier_settings, head_hidden=method.head_hidden)  # fmt: skip
 
     def module(self, task: Task, inputs: int, seeds: Seeds) -> nn.Module:
@@ -89,12 +106,10 @@ class Ending:
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
         """Fit the classifier to the labelled rows of a batch."""
-        assert rows.block is not None
         assert rows.y is not None
-        assert state.seat.task is not None
         places = enriched.labelled(rows, batch)
-        x, held = rows.block.take(places)
-        return self.learn(state, self.features(state, x), rows.y[places[held]], batch)
+        known = self.classified(state, rows, places)
+        return self.learn(state, known.u, rows.y[places[known.held]], batch)
 
     def learn(self, state: State, u: Tensor, y: Tensor, batch: Batch) -> float | None:
         """Fit the classifier to embeddings u [B, M] and labels y [B], if there are any; return the loss."""
@@ -108,18 +123,14 @@ class Ending:
         return enriched.fit(state, "classifier", batch, lambda: losses(task, module(u), y).mean())
 
     def alone(self, state: State, rows: Rows, batch: Batch, asked: Sequence[str]) -> Predictions:
-        """Return the active party's answers from its own block."""
-        assert rows.block is not None
-        seat, B = state.seat, len(batch.rows)
-        x, held = rows.block.take(batch.rows)
-        if seat.me not in asked:
-            x, held = x[:0], held[:0]
-        u = self.features(state, x)
-        took = torch.zeros(B, seat.roster.K, dtype=torch.bool)
-        took[held.cpu(), seat.roster.blocks.index(seat.me)] = True
+        """Return the active party's answers, without asking anybody."""
+        seat = state.seat
+        known = self.classified(state, rows, batch.rows if seat.me in asked else batch.rows[:0])
+        took = torch.zeros(len(batch.rows), seat.roster.K, dtype=torch.bool, device=known.held.device)
+        took[known.held] = known.took_part
         why = f"{self.title} predicts from the block of {seat.me!r}, which "
         why += "does not have this row" if seat.me in asked else "was not asked"
-        return self.answer(state, rows, batch, asked, held=held, u=u, took_part=took, why=why)
+        return self.answer(state, rows, batch, asked, held=known.held, u=known.u, took_part=took, why=why)
 
     def answer(
         self, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *,
@@ -140,3 +151,16 @@ class Ending:
             asked=torch.tensor([name in asked for name in blocks]), silent=tuple(silent), predictor=self.title,
             reasons={n: why if known[n] else NOBODY for n in lacking},
         )  # fmt: skip
+
+
+def of_block(state: State, rows: Rows, places: Tensor, features: Callable[[State, Tensor], Tensor]) -> Embedded:
+    """Return embeddings of the rows at ``places`` [B] that rest on the active party's block alone.
+
+    ``features`` makes them: [n, I] -> [n, M].
+    """
+    assert rows.block is not None
+    seat = state.seat
+    x, held = rows.block.take(places)
+    took = torch.zeros(len(held), seat.roster.K, dtype=torch.bool, device=held.device)
+    took[:, seat.roster.blocks.index(seat.me)] = True
+    return Embedded(held, features(state, x), took)

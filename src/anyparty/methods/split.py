@@ -20,13 +20,12 @@ from torch import Tensor, nn
 
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
-from anyparty.methods import costs, exchange
+from anyparty.methods import costs, exchange, split_prediction
 from anyparty.methods.exchange import Gathered, Part, Wanted, moment
-from anyparty.methods.fusion import Fusion, Given
+from anyparty.methods.fusion import Fusion
 from anyparty.methods.method import Batch, Seat, Stage, State
 from anyparty.methods.places import Places
 from anyparty.nets.mlp import Factory, build
-from anyparty.nets.objective import answers
 from anyparty.nets.stacked import Heads, ModuleHeads, StackedMLP
 from anyparty.predictions import Predictions
 from anyparty.seeds import Seeds
@@ -164,16 +163,18 @@ class Split(Places):
             Diverged: an embedding is not a number.
         """
         with self._drawing(state.seat, batch, "encoder draws"):
-            return self._encode(state, rows, batch, taken)
+            return self.embed(state, rows, batch, taken)
 
     async def gather(
         self, net: Channel, seat: Seat, rows: Rows, batch: Batch, mine: Part | None, asked: Sequence[str] | None = None
     ) -> Gathered:
         """Wait at a host for the embeddings of a batch, of the parties ``asked`` alone where some are given."""
-        wanted = self._wanted(seat, seat.roster.blocks if asked is None else asked)
+        asked = seat.roster.blocks if asked is None else asked
+        wanted = Wanted(asked=asked, read=self.read_by(seat.roster, seat.me), width=self.width(seat.roster))
         return await exchange.gather(net, seat, rows, batch, wanted, mine)
 
-    def _encode(self, state: State, rows: Rows, batch: Batch, taken: Part | None = None) -> Part | None:
+    def embed(self, state: State, rows: Rows, batch: Batch, taken: Part | None = None) -> Part | None:
+        """Do what ``encode`` says, where no module draws (prediction)."""
         if rows.block is None:
             return None
         x, held = taken or rows.block.take(batch.rows)
@@ -188,9 +189,6 @@ class Split(Places):
             raise Diverged(f"party {state.seat.me!r}: its embeddings are no longer numbers at {moment(batch)}: lower "
                            f"its learning rate, or look for extreme values in its columns")  # fmt: skip
         return held, h
-
-    def _wanted(self, seat: Seat, asked: Sequence[str]) -> Wanted:
-        return Wanted(asked=asked, read=self.read_by(seat.roster, seat.me), width=self.width(seat.roster))
 
     def fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float, dict[str, Tensor]]:
         """Return the loss and its gradient by every part's embeddings; leave the heads' gradients in place.
@@ -267,45 +265,5 @@ class Split(Places):
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:
-        """Play a party's part in predicting a batch (LASER-VFL, Algorithm 2, for every rule of the family)."""
-        seat, hosts = state.seat, self.hosts(state.seat.roster)
-        with torch.no_grad():  # never around an await: other parties' coroutines share the thread
-            mine = self._encode(state, rows, batch) if seat.me in asked else None
-        for host in self.readers(seat.roster, seat.me):
-            if mine and host != seat.me:
-                await net.send(host, "embedding", {"h": mine[1]})
-        if seat.me not in hosts:
-            return None
-        there = await exchange.gather(net, seat, rows, batch, self._wanted(seat, asked), mine)
-        with torch.no_grad():
-            h = there.scatter(seat.roster) if there.parts else self._nothing(there, seat)
-            outputs, valid = self.rule.outputs(self.heads_of(state), h, there.observed)
-        if seat.me != seat.roster.active:
-            await net.send(seat.roster.active, "outputs", {"outputs": outputs})
-            return None
-        return await self._answer(net, state, rows, batch, asked, there, (outputs, valid))
-
-    def _nothing(self, there: Gathered, seat: Seat) -> Tensor:
-        return torch.zeros(*there.observed.shape, *self.width(seat.roster), device=seat.device)
-
-    async def _answer(
-        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str],
-        there: Gathered, own: tuple[Tensor, Tensor],
-    ) -> Predictions:  # fmt: skip
-        seat, fusion = state.seat, self.heads_of(state)
-        assert seat.task is not None
-        assert rows.key is not None
-        outputs, valid, owners = [own[0]], [own[1]], [fusion.owners]
-        for host, ks in self.hosts(seat.roster).items():
-            if host != seat.me:
-                owners.append(torch.tensor(ks, device=seat.device))
-                shape = (len(batch.rows), len(ks), seat.task.outputs)
-                outputs.append(await exchange.outputs_of(net, host, shape, there, seat.roster))
-                valid.append(there.observed[:, owners[-1]] & (host not in there.silent))
-        answer = self.rule.answer(
-            Given(
-                task=seat.task, answers=answers(seat.task, torch.cat(outputs, 1)), valid=torch.cat(valid, 1),
-                owners=torch.cat(owners), observed=there.observed, key=rows.key[batch.rows], k=fusion.k,
-            )
-        )  # fmt: skip
-        return exchange.predictions(answer, seat, asked, there, self.can.title)
+        """Play a party's part in predicting a batch."""
+        return await split_prediction.predict(self, net, state, rows, batch, asked)

@@ -38,7 +38,7 @@ from anyparty.errors import ConfigError, nearest
 from anyparty.methods import costs, distil, enriched, fedsvd
 from anyparty.methods.apc_exchange import as_block
 from anyparty.methods.distil import Distance, Distil, Reduction
-from anyparty.methods.ending import Ending
+from anyparty.methods.ending import Embedded, Ending, of_block
 from anyparty.methods.method import Batch, Seat, Stage, State
 from anyparty.nets.autoencoder import Autoencoder
 from anyparty.nets.stacked import ACTIVATIONS
@@ -171,6 +171,10 @@ class VFedTrans:
         count = len(enriched.others(state.seat.roster))
         learnt = [enriched.embed(state, f"student{k}", x) for k in range(count)]
         return torch.cat([x, *learnt] if self.append else learnt, dim=1)
+
+    def classified(self, state: State, rows: Rows, places: Tensor) -> Embedded:
+        """Return what the classifier reads of the rows at ``places`` [B] that the active party has."""
+        return of_block(state, rows, places, self.features)
 
     # Training
 

@@ -138,8 +138,9 @@ async def take_part(
     )  # fmt: skip
     labels = None if task is None or table.label is None else encode(table.label, task, house.name)
     rows = own_rows(
-        known.position, features=features, labels=labels, observed=observed, key=known.key, device=seat.device
-    )
+        known.position, features=features, labels=labels, observed=observed, key=known.key,
+        ids=table.ids if leads else None, device=seat.device,
+    )  # fmt: skip
     part = Part(
         seat=seat, method=method, rows=rows, settings=settings, agreed=agreed_on(config, method, roster, rows.n),
         validation=torch.from_numpy(np.flatnonzero(use == VALIDATION)) if leads else None,

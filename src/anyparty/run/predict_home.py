@@ -80,8 +80,9 @@ async def predict_at_home(
     known, _ = await aligned(keep, wired, roster, table, salt=config.federation.salt, there=there)
     prepare = part.member.prepare
     rows = own_rows(
-        known.position, features=prepare.apply(table) if prepare else None, observed=known.observed, key=known.key
-    )
+        known.position, features=prepare.apply(table) if prepare else None, observed=known.observed, key=known.key,
+        ids=table.ids if leads else None,
+    )  # fmt: skip
     names = _asked(roster, asked, there) if leads else None
     names, wanted, observed = await _share(wired, roster, rows, names, known.position)
     if not leads and site.party in roster.labelers:

@@ -24,6 +24,7 @@ def own_rows(
     labels: tuple[Tensor, Tensor] | None = None,
     observed: Tensor | None = None,
     key: Tensor | None = None,
+    ids: pl.Series | None = None,
     device: torch.device | str = "cpu",
 ) -> Rows:
     """Return what one party knows of N aligned rows.
@@ -34,6 +35,7 @@ def own_rows(
         labels: of its own rows, (y [n_k], labeled [n_k]); ``None`` without labels.
         observed: [N, K], at hosts.
         key: [N], at the active party.
+        ids: [n_k], at the active party: its own.
         device: where tensors go.
 
     """
@@ -49,6 +51,7 @@ def own_rows(
         labeled=labeled,
         observed=None if observed is None else observed.to(device),
         key=None if key is None else key.to(device),
+        ids=ids,
     )
 
 
@@ -82,6 +85,7 @@ def assemble(
             labels=(labels or {}).get(name),
             observed=observed if host else None,
             key=key if name == roster.active else None,
+            ids=own_ids(alignment, name) if name == roster.active and name in features else None,
             device=device,
         )
 
@@ -95,6 +99,13 @@ def _spread(labels: tuple[Tensor, Tensor], position: NDArray[np.int64]) -> tuple
     whole_y, whole_labeled = torch.zeros(len(at), dtype=y.dtype), torch.zeros(len(at), dtype=torch.bool)
     whole_y[held], whole_labeled[held] = y[at[held]], labeled[at[held]]
     return whole_y, whole_labeled
+
+
+def own_ids(alignment: Alignment, name: str) -> pl.Series | None:
+    """Return a party's ids in the order of its own rows [n_k]; ``None`` where ids are not known together."""
+    position = alignment.position[name]
+    (held,) = (position >= 0).nonzero()
+    return None if alignment.ids is None else alignment.ids.gather(held[position[held].argsort()])
 
 
 def row_keys(alignment: Alignment) -> Tensor:

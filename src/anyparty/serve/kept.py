@@ -39,6 +39,7 @@ class Kept:
         method, about: what was trained.
         state: its networks.
         features: [n, width] its prepared rows; ``None`` without columns.
+        ids: [n] their ids, at the active party.
         position: [N] int64, its row of each aligned row, -1 where it has none.
         number: what names the alignment, as bytes in hexadecimal; empty without one.
 
@@ -49,6 +50,7 @@ class Kept:
     about: About
     state: State
     features: Tensor | None
+    ids: pl.Series | None
     position: Tensor
     number: str
 
@@ -70,7 +72,7 @@ class Kept:
     def rows(self, own: Tensor, observed: Tensor | None = None, key: Tensor | None = None) -> Rows:
         """Return what the party knows of B rows: ``own`` [B] are its own places for them, -1 where it has none."""
         block = None if self.features is None else Block(self.features, own)
-        return Rows(n=len(own), block=block, observed=observed, key=key)
+        return Rows(n=len(own), block=block, observed=observed, key=key, ids=self.ids)
 
     def own(self, rows: Tensor) -> Tensor:
         """Return the party's own places [B] of aligned rows [B], -1 where it has none."""
@@ -136,6 +138,7 @@ def open_kept(site: Site, config: Config | None = None, source: Any = None) -> t
     features = None if member.prepare is None else torch.from_numpy(member.prepare.apply(table))
     kept = Kept(
         me=site.party, method=part.method, about=about, state=member.state, features=features,
+        ids=table.ids if site.party == about.roster.active else None,
         position=torch.from_numpy(alignment.known.position), number=alignment.number.numpy().tobytes().hex(),
     )  # fmt: skip
     return kept, table, alignment

@@ -118,10 +118,10 @@ def _embeddings(model: Model, active: pl.DataFrame) -> np.ndarray[Any, Any]:
     rows, _, _ = model.aligned({"active": active.drop("label")})
     lead, state = rows["active"], model.members["active"].state
     assert lead.block is not None
-    features = getattr(model.method, "features", None)
-    if features is None:
+    classified = getattr(model.method, "classified", None)
+    if classified is None:
         raise ConfigError(
             f"{model.method.can.title} has no embeddings of the active party's own rows: score its answers"
         )
-    u: np.ndarray[Any, Any] = features(state, lead.block.x).cpu().numpy()
+    u: np.ndarray[Any, Any] = classified(state, lead, lead.block.position.argsort()).u.cpu().numpy()
     return u

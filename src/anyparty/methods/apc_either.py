@@ -1,0 +1,59 @@
+"""APC-VFL where what came is kept: a row that crossed is classified by its joint embedding, any other by the student's.
+
+The paper forgets z_A once the student has learnt from it, and classifies every row by the active party's own columns.
+But z_A of the aligned rows is at the active party already: answers for them can rest on all parties' columns, with no
+message more, before any label of theirs is known.
+
+    u = (0, z_A, 1)             where z_A is known     [2 M + 1]
+    u = (g3(x), 0, 0)           elsewhere
+
+A linear classifier of u is one of each, regularised together.  Letters as in ``apc``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from anyparty.blocks.blocks import Rows
+from anyparty.methods.ending import Embedded
+from anyparty.methods.method import State
+from anyparty.nets.remembered import Remembered
+
+
+def width(M: int) -> int:
+    """Return the width of u."""
+    return 2 * M + 1
+
+
+def memory(M: int, parties: int) -> nn.Module:
+    """Return a fresh memory of joint embeddings, at the active party."""
+    return Remembered(M, parties)
+
+
+def remember(state: State, rows: Rows, places: Tensor, joint: Tensor, there: Tensor) -> None:
+    """Keep z_A [n, M] of the rows at ``places`` [n] of which another party's part came: ``there`` [n, K]."""
+    assert rows.block is not None
+    assert rows.ids is not None
+    came = there.sum(dim=1) > 1
+    ids = rows.ids.gather(rows.block.position[places[came]].cpu().numpy())
+    _memory(state).remember(ids, joint[came], there[came])
+
+
+def embed(state: State, rows: Rows, places: Tensor, own: Embedded) -> Embedded:
+    """Return u of the rows at ``places`` [B] that the active party has; ``own`` are their own embeddings."""
+    assert rows.block is not None
+    assert rows.ids is not None
+    known = _memory(state)
+    at = known.find(rows.ids.gather(rows.block.position[places[own.held]].cpu().numpy()))
+    crossed = at >= 0
+    joint, took = torch.zeros_like(own.u), own.took_part.clone()
+    joint[crossed], took[crossed] = known.vectors[at[crossed]], known.took_part[at[crossed]]
+    mine = torch.where(crossed.unsqueeze(1), 0.0, own.u)
+    return Embedded(own.held, torch.cat([mine, joint, crossed.unsqueeze(1).to(own.u.dtype)], dim=1), took)
+
+
+def _memory(state: State) -> Remembered:
+    found = state.modules["memory"]
+    assert isinstance(found, Remembered)
+    return found

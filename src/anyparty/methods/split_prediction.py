@@ -1,0 +1,71 @@
+"""Prediction of the split family (LASER-VFL, Algorithm 2, for every rule of it).
+
+Parties that are asked send their embeddings to the hosts of heads; every host answers for the rows that it can; the
+active party makes one answer of theirs, and says which parties took part in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from anyparty.blocks.blocks import Rows
+from anyparty.methods import exchange
+from anyparty.methods.exchange import Gathered
+from anyparty.methods.fusion import Given
+from anyparty.methods.method import Batch, State
+from anyparty.nets.objective import answers
+from anyparty.predictions import Predictions
+from anyparty.terms import Channel
+
+if TYPE_CHECKING:
+    from anyparty.methods.split import Split
+
+
+async def predict(
+    method: Split, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
+) -> Predictions | None:
+    """Play a party's part in predicting a batch; the active party has the answer."""
+    seat, hosts = state.seat, method.hosts(state.seat.roster)
+    with torch.no_grad():  # never around an await: other parties' coroutines share the thread
+        mine = method.embed(state, rows, batch) if seat.me in asked else None
+    await exchange.share(net, method.readers(seat.roster, seat.me), mine)
+    if seat.me not in hosts:
+        return None
+    there = await method.gather(net, seat, rows, batch, mine, asked)
+    with torch.no_grad():
+        width = method.width(seat.roster)
+        nobody = torch.zeros(*there.observed.shape, *width, device=seat.device)
+        h = there.scatter(seat.roster) if there.parts else nobody
+        outputs, valid = method.rule.outputs(method.heads_of(state), h, there.observed)
+    if seat.me != seat.roster.active:
+        await net.send(seat.roster.active, "outputs", {"outputs": outputs})
+        return None
+    return await _answer(method, net, state, rows, batch, asked, there, (outputs, valid))
+
+
+async def _answer(
+    method: Split, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str],
+    there: Gathered, own: tuple[Tensor, Tensor],
+) -> Predictions:  # fmt: skip
+    """Make one answer of what the active party's heads say, ``own``: outputs and where they stand, and the others'."""
+    seat, fusion = state.seat, method.heads_of(state)
+    assert seat.task is not None
+    assert rows.key is not None
+    outputs, valid, owners = [own[0]], [own[1]], [fusion.owners]
+    for host, ks in method.hosts(seat.roster).items():
+        if host != seat.me:
+            owners.append(torch.tensor(ks, device=seat.device))
+            shape = (len(batch.rows), len(ks), seat.task.outputs)
+            outputs.append(await exchange.outputs_of(net, host, shape, there, seat.roster))
+            valid.append(there.observed[:, owners[-1]] & (host not in there.silent))
+    answer = method.rule.answer(
+        Given(
+            task=seat.task, answers=answers(seat.task, torch.cat(outputs, 1)), valid=torch.cat(valid, 1),
+            owners=torch.cat(owners), observed=there.observed, key=rows.key[batch.rows], k=fusion.k,
+        )
+    )  # fmt: skip
+    return exchange.predictions(answer, seat, asked, there, method.can.title)

@@ -1,0 +1,127 @@
+"""APC-VFL that keeps what crossed: which rows are answered from what, and what that is worth."""
+
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from anyparty.methods import enriched
+from anyparty.methods.apc import Apc
+from anyparty.run.federation import Federation
+from anyparty.run.model import Model
+from tests import worlds
+from tests.methods.once import ADAM, pair, split
+from tests.worlds import Table, world
+
+SMALL = {"embedding": 6, "active_embedding": 4, "passive_embedding": 5, "joint_hidden": (7,), "student_hidden": (7,)}
+
+
+def train(of, *, parameters=None, **settings):
+    made = Apc(**SMALL | {"classify_on": "either"} | (parameters or {}))
+    return made, worlds.train(made, of, **{"optimizer": ADAM, "epochs": 2} | settings)
+
+
+def crossed(of):
+    return enriched.aligned(of.rows["a"], of.roster)
+
+
+def test_nothing_crosses_but_the_one_exchange_and_answers_take_none():
+    of, at, later = world(K=3, N=60), Table(), Table()
+    made, trained = train(of, at=at, **split(60))
+    assert [sender for sender, _, tag, _ in at.notes if tag == "representation"] == ["b", "c"]
+    worlds.predict(made, of, worlds.states_of(trained), at=later)
+    assert later.notes == []
+
+
+def test_an_answer_says_whose_columns_it_rests_on():
+    of = world(K=3)
+    made, trained = train(of)
+    states, own = worlds.states_of(trained), of.observed[:, 0]
+    for answered in (worlds.predict(made, of, states), worlds.predict(made, of, states, leaves={"b", "c"})):
+        assert torch.equal(answered.answered, own)
+        assert torch.equal(answered.took_part[crossed(of)], of.observed[crossed(of)])
+        assert not answered.took_part[own & ~crossed(of), 1:].any()
+
+
+def test_rows_that_crossed_are_read_by_the_joint_embedding_and_others_by_the_students():
+    """u row by row, and the answers of the classifier that scikit-learn fits to it."""
+    of = world(K=3, N=70)
+    made, trained = train(of)
+    states = worlds.states_of(trained)
+    states["a"].modules["g2"].train(False)
+    u = torch.zeros(70, 2 * 6 + 1)
+    for n in range(70):
+        there = of.observed[n]
+        if there[0] and there[1:].any():
+            z = [enriched.embed(states[name], "g1", of.x[name][n : n + 1]) * there[k] for k, name in enumerate("abc")]
+            u[n, 6:12], u[n, 12] = states["a"].modules["g2"].encode(torch.cat(z, 1), there.unsqueeze(0))[0].detach(), 1
+        elif there[0]:
+            u[n, :6] = enriched.embed(states["a"], "g3", of.x["a"][n : n + 1])[0]
+    own = of.observed[:, 0].nonzero().squeeze(1)
+    found = made.classified(states["a"], of.rows["a"], torch.arange(70))
+    assert torch.equal(found.held, own)
+    assert torch.allclose(found.u, u[own], atol=1e-5)
+    fit = own[of.labeled[own]]
+    expected = LogisticRegression(max_iter=1000).fit(found.u[of.labeled[own]].double().numpy(), of.y[fit].numpy())
+    scores = worlds.predict(made, of, states).scores[own]
+    assert np.allclose(scores, expected.predict_proba(u[own].double().numpy()), atol=1e-3)
+
+
+def test_a_party_that_was_lost_before_it_sent_is_not_said_to_have_taken_part():
+    of = world(K=3)
+    made = Apc(**SMALL, classify_on="either")
+    states, rows = worlds.begin(made, of, optimizer=ADAM), crossed(of).nonzero().squeeze(1)
+    worlds.step(made, of, states, rows, stage="represent")
+    worlds.step(made, of, states, rows, stage="share", leaves={"b"})
+    worlds.step(made, of, states, rows, stage="teach")
+    took = made.classified(states["a"], of.rows["a"], torch.arange(of.n)).took_part
+    assert torch.equal(took[:, 2], (of.observed[:, 0] & of.observed[:, 2])[of.observed[:, 0]])
+    assert not took[:, 1].any()
+
+
+@pytest.mark.parametrize("classifier", ["logistic", "head", "DecisionTreeClassifier"])
+def test_a_label_that_only_the_passive_party_knows_is_found_for_rows_that_crossed_without_one(classifier):
+    of = pair(N=600, aligned=450, d=2, signal=1, classes=2)
+    secret = torch.arange(600) % 4 == 0  # no label, neither where rows crossed nor elsewhere
+    of.rows["a"] = replace(of.rows["a"], labeled=of.rows["a"].labeled & ~secret)
+    wide = {"embedding": 16, "joint_hidden": (16,), "student_hidden": (16,), "classifier": classifier}
+    right = {}
+    for reads in ("own", "either"):
+        made, trained = train(of, parameters=wide | {"classify_on": reads}, epochs=30, batch_size=32)
+        scores = worlds.predict(made, of, worlds.states_of(trained)).scores
+        hit = (scores.argmax(dim=1) == of.y)[secret]
+        there = torch.arange(600)[secret] < 450
+        right[reads] = hit[there].float().mean().item(), hit[~there].float().mean().item()
+    assert right["either"][0] > 0.8
+    assert right["own"][0] < 0.7
+    assert abs(right["either"][1] - right["own"][1]) < 0.2  # what never crossed cannot be known better
+
+
+@pytest.fixture
+def tables():
+    draw = np.random.default_rng(0)
+    x, ids = draw.normal(size=(300, 4)).astype(np.float32), [f"client {n}" for n in range(300)]
+    bank = pl.DataFrame({"id": ids, "a": x[:, 0], "b": x[:, 1], "label": np.where(x[:, 2] > 0, "yes", "no")})
+    shop = pl.DataFrame({"id": ids, "c": x[:, 2], "d": x[:, 3]})[:200]
+    return {"bank": bank, "shop": shop}
+
+
+def test_rows_are_known_again_by_their_id_from_disk_in_any_order_and_new_rows_are_not(tables, tmp_path):
+    made = Federation.from_tables(tables, label="label").train(
+        "apc", parameters=SMALL | {"classify_on": "either"}, epochs=3, test=0.2, validation=0.1, seed=1
+    )
+    made.save(tmp_path)
+    alone = {"bank": tables["bank"].drop("label").sample(fraction=1.0, shuffle=True, seed=3)}
+    new = alone["bank"].with_columns(id="new " + pl.col("id"))
+    loaded, frames = Model.load(tmp_path), []
+    for model in (made, loaded):
+        frames.append(model.predict(alone).frame())
+        assert set(model.predict({"bank": new}).frame()["parties"]) == {"bank"}
+    assert frames[0].equals(frames[1])
+    assert frames[0]["parties"].value_counts().sort("parties")["parties"].to_list() == ["bank", "bank shop"]
+    used = frames[0].filter(pl.col("parties") == "bank shop")["id"]
+    assert set(used) <= set(tables["shop"]["id"])
+    assert 100 < len(used) < 200  # the run's test rows did not cross
