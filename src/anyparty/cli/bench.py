@@ -18,7 +18,7 @@ def bench(
         typer.Argument(
             metavar="SUITE",
             help="laser-table1, laser-table3, laser-fig2, flex-table3, flex-one-rate, flex-table4, flex-fig2, "
-            "flex-fig4, apc-fig5, apc-table2, apc-fig6, apc-fig8, false-tables or false-table18.",
+            "flex-fig4, apc-fig5, apc-table2, apc-fig6, apc-fig8, apc-kept, false-tables or false-table18.",
         ),
     ],
     dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Some of the suite's data sets.")] = None,
