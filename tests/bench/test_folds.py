@@ -57,6 +57,16 @@ def page(done):
     return made.page(records, {"command": "`none`"})
 
 
+def test_a_method_may_depart_from_the_suites_training_in_its_own_run_alone():
+    plain, weighed = (
+        tiny(methods={"apc": {"title": "APC", "name": "apc", "parameters": NARROW, **more}})
+        for more in ({}, {"train": {"balance": True}})
+    )
+    for one_of, other in zip(plain.runs(), weighed.runs(), strict=True):
+        assert other.settings == one_of.settings | {"train": one_of.settings["train"] | {"balance": True}}
+        assert other.key != one_of.key
+
+
 def test_what_learns_from_nobody_is_run_once_for_all_numbers_of_aligned_rows(done):
     _, runs, _ = done
     assert len({run.key for run in runs}) == len(runs) == 2 * 2 * (1 + 2 * 2)

@@ -28,6 +28,7 @@ class MethodEntry(Settings):
         reads: what is scored: a classifier of the active party's "columns", or of its "embeddings", both by
             cross-validation on its rows; or the method's own "answers" for rows that it was not trained on.
         name, parameters: the method that trains; none for "columns".
+        train: settings of training in which it departs from the suite's.
         alone: whether it learns from nobody, so that the number of aligned rows does not matter.
         classifier, classifier_settings, scale: the classifier that is cross-validated.
 
@@ -37,6 +38,7 @@ class MethodEntry(Settings):
     reads: Literal["columns", "embeddings", "answers"] = "embeddings"
     name: str = ""
     parameters: dict[str, Any] = {}
+    train: dict[str, Any] = {}
     alone: bool = False
     classifier: str = "logistic"
     classifier_settings: dict[str, Any] = {}
@@ -144,14 +146,14 @@ class Suite(base.Suite):
 
     def _run(self, dataset: str, method: str, width: int, aligned: int, seed: int, asked: base.Asked) -> Run:
         entry, of = self.datasets[dataset], self.methods[method]
-        train = {**self.train, "batch_size": entry.batch_size} | (
-            {"device": asked.device} if asked.device != "cpu" else {}
-        )
+        device = {"device": asked.device} if asked.device != "cpu" else {}
+        train = {**self.train, "batch_size": entry.batch_size, **of.train, **device}
         if asked.quick:
             train["epochs"] = max(1, train["epochs"] // QUICK)
         settings = {
-            **of.model_dump(exclude={"title", "alone"}), "train": train, "folds": self.folds, "test": entry.test,
-            "metric": entry.metric, "rows": entry.rows, "names": entry.columns[len(entry.columns) - width :],
+            **of.model_dump(exclude={"title", "alone", "train"}), "train": train, "folds": self.folds,
+            "test": entry.test, "metric": entry.metric, "rows": entry.rows,
+            "names": entry.columns[len(entry.columns) - width :],
             "encoders": {name: each.model_dump() for name, each in self.encoders.items()},
             "optimizer": self.optimizer.model_dump(),
         }  # fmt: skip
