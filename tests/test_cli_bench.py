@@ -1,6 +1,7 @@
 """The commands that came with suites and federations: what they say when asked for what is not there."""
 
 import pytest
+from filelock import FileLock
 from typer.testing import CliRunner
 
 from anyparty.cli import app
@@ -33,3 +34,18 @@ def test_a_suite_without_its_data_names_every_run_that_failed(tmp_path):
     assert result.stderr.count("hapt-laser-k4-") >= 3
     assert "UCI 341" in result.stderr
     assert "0 of 3 done, 3 failed" in result.stdout
+
+
+def test_the_table_of_what_is_done_so_far_is_made_without_a_run_also_while_runs_go_on(tmp_path):
+    words = ["bench", "apc-kept", "--dataset", "breast-cancer", "--folder", str(tmp_path / "runs"), "--quick"]
+    nothing = runner.invoke(app, [*words, "--so-far"])
+    assert nothing.exit_code == 2
+    assert "none of the 100 runs is done yet; leave --so-far out to run them" in nothing.stderr
+    whole = runner.invoke(app, [*words, "--method", "local", "--seeds", "1"])
+    with FileLock(tmp_path / "runs" / ".lock"):
+        part = runner.invoke(app, [*words, "--so-far"])
+    assert part.exit_code == 0
+    assert "2 of 100 done, 0 failed" in part.stdout
+    of_local = [[line for line in each.stdout.splitlines() if line.startswith("| Local |")] for each in (whole, part)]
+    assert len(of_local[0]) >= 3
+    assert of_local[0] == of_local[1]

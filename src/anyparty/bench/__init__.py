@@ -21,6 +21,7 @@ from rich.console import Console
 
 from anyparty.bench import runner, suites
 from anyparty.bench.suite import Asked
+from anyparty.errors import ConfigError
 from anyparty.run.record import versions
 
 __all__ = ["Report", "run"]
@@ -57,6 +58,7 @@ def run(
     data_dir: Path | None = None,
     folder: Path | None = None,
     console: Console | None = None,
+    so_far: bool = False,
 ) -> Report:
     """Run what is not done yet of a suite, and set ours beside the paper's.
 
@@ -72,9 +74,10 @@ def run(
         data_dir: where data sets lie; ``ANYPARTY_DATA``, the cache and downloads without.
         folder: where records go; runs/bench/NAME without, NAME being the suite's, or of the one whose runs it shares.
         console: where progress is shown.
+        so_far: run nothing: make the table of the runs that are done, also while the suite is at work.
 
     Raises:
-        ConfigError: an unknown suite, data set, method or back end, or a suite at work in the folder.
+        ConfigError: an unknown suite, data set, method or back end, a suite at work in the folder, or no run done yet.
 
     """
     suite = suites.load(name)
@@ -82,7 +85,11 @@ def run(
     runs = list(suite.runs(asked))
     folder = folder or Path("runs") / "bench" / (f"{suite.home}-quick" if quick else suite.home)
     go = partial(runner.run_all, folder=folder, data_dir=data_dir, jobs=jobs, backend=backend, console=console)
+    if so_far:
+        go = partial(runner.done, folder=folder)
     result = go(runs)
+    if so_far and not result.records:
+        raise ConfigError(f"{folder}: none of the {len(runs)} runs is done yet; leave --so-far out to run them")
     if later := list(suite.later(result.records, asked)):
         runs, after = runs + later, go(later)
         result = runner.Result(result.records | after.records, result.failed | after.failed)

@@ -66,7 +66,7 @@ def run_all(
 def _run_all(
     runs: Sequence[Run], folder: Path, data_dir: Path | None, jobs: int, backend: str | None, console: Console | None
 ) -> Result:
-    result = Result({run.key: record for run in runs if (record := finished(folder, run)) is not None})
+    result = done(runs, folder)
     todo = [run for run in runs if run.key not in result.records]
     tasks = (joblib.delayed(attempt)(run, folder, data_dir) for run in todo)
     with _bar(console) as bar, cluster(backend, jobs):
@@ -96,6 +96,11 @@ def attempt(run: Run, folder: Path, data_dir: Path | None) -> tuple[str, dict[st
     record["wall_seconds"] = time.perf_counter() - began
     write_json(home / "record.json", record)
     return run.key, json.loads(json.dumps(record)), None
+
+
+def done(runs: Sequence[Run], folder: Path) -> Result:
+    """Return the records of the runs that are done, without running any."""
+    return Result({run.key: record for run in runs if (record := finished(folder, run)) is not None})
 
 
 def finished(folder: Path, run: Run) -> dict[str, Any] | None:

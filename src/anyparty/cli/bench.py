@@ -34,6 +34,9 @@ def bench(
     ] = None,
     backend: Annotated[str | None, typer.Option("--backend", help="A joblib back end: ray or dask.")] = None,
     device: Annotated[str, typer.Option("--device", help="Where networks train: cpu, cuda.")] = "cpu",
+    so_far: Annotated[
+        bool, typer.Option("--so-far", help="Run nothing: make the table of what is done, also while runs go on.")
+    ] = False,
 ) -> None:
     """Run a published experiment and set its numbers beside the paper's.
 
@@ -45,7 +48,7 @@ def bench(
     console = Console()
     report = run(
         suite, datasets=dataset, methods=method, seeds=seeds, jobs=jobs, quick=quick,
-        backend=backend, device=device, data_dir=data_dir, folder=folder, console=Console(stderr=True),
+        backend=backend, device=device, data_dir=data_dir, folder=folder, console=Console(stderr=True), so_far=so_far,
     )  # fmt: skip
     console.print(report.markdown, markup=False, highlight=False, soft_wrap=True)
     console.print(f"Records, table.md, table.csv and plots are in {report.folder}", markup=False, soft_wrap=True)
