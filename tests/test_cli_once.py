@@ -62,6 +62,16 @@ def test_apc_sends_one_message_from_each_passive_party(three, call):
     alone(three, call)
 
 
+def test_apc_answers_from_what_crossed_and_says_so(three, call):
+    trained(call, "apc", "method.classify_on=either", "method.passive_embedding=5", "method.joint_hidden=[4]")
+    (three / "shop.csv").unlink()
+    (three / "phone.csv").unlink()
+    shown = call("predict", "once", "--table", "bank=bank.csv", "--out", "answers.csv")
+    assert "Not asked: shop, phone; what crossed of these rows in training was kept." in shown.output
+    counts = dict(pl.read_csv("answers.csv")["parties"].value_counts().rows())
+    assert counts == {"bank": 30, "bank shop": 30, "bank shop phone": 40}
+
+
 def test_vfedtrans_decomposes_with_each_passive_party(three, call):
     record = trained(call, "vfedtrans")
     own = [(row["sender"], row["receiver"], row["tag"]) for row in record["ledger"]

@@ -62,6 +62,8 @@ def summary(answered: Predictions) -> RenderableType:
         table.add_row("no answer", f"{n - rows:,}", f"{1 - rows / n:.1%}")
     notes = [f"No answer: {reason}." for reason in sorted(set(answered.reasons.values()))]
     notes += [f"Asked, but did not answer: {', '.join(answered.silent)}."] if answered.silent else []
+    kept = members(answered.took_part.any(dim=0) & ~answered.asked, answered.blocks)
+    notes += [f"Not asked: {', '.join(kept)}; what crossed of these rows in training was kept."] if kept else []
     return Group(Text(f"{answered.predictor}: {n:,} rows, asked: {asked}"), table, *map(Text, notes))
 
 
