@@ -58,7 +58,6 @@ from anyparty.terms import Capabilities, Channel
 
 TITLE = "APC-VFL"
 TEACHER = "teacher"
-OF_BOTH = {"own": "", "joint": "", "either": ", and of rows that crossed in training from what came of them"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,18 +119,19 @@ class Apc:
     @property
     def can(self) -> Capabilities:
         """Trains on all of the active party's rows; predicts from its block alone."""
-        joint, holds = self.classify_on == "joint", REPRESENTATION.holds
+        joint, holds, answers = self.classify_on == "joint", REPRESENTATION.holds, "from its own block"
         if joint:
             holds = f"{holds}; again of rows to be predicted"
         elif self.classify_on == "either":
             holds = f"{holds}; what the active party makes of it stays in its model"
+            answers = f"{answers}, and of rows that crossed in training from what came of them"
         return Capabilities(
             title=TITLE,
             paper="Irureta et al., sections 4 and 6",
             trains_on="rows that the active and a passive party have" if joint else
                       "all rows of the active party; learns from the others by rows that they have too",
             predicts_for="rows that the active and a passive party have" if joint else
-                         f"the active party's rows, from its own block{OF_BOTH[self.classify_on]}",
+                         f"the active party's rows, {answers}",
             needs="any",
             unlabelled=True,
             messages=(replace(REPRESENTATION, holds=holds),) if self.exchanges else (),
