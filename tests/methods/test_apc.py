@@ -283,7 +283,7 @@ class TestResuming:
         [("represent", 3), ("share", 0), ("share", 1), ("joint", 0), ("joint", 4), ("teach", 1), ("distil", 2),
          ("distil", 5), ("classify", 0)],
     )  # fmt: skip
-    @pytest.mark.parametrize("parameters", [{}, {"classifier": "head"}])
+    @pytest.mark.parametrize("parameters", [{}, {"classifier": "head"}, {"classify_on": "either"}])
     def test_in_any_stage_it_ends_at_the_same_bits(self, stage, epoch, parameters, tmp_path):
         of = world(K=3, N=50)
         settings = {"epochs": 5, "patience": 2, "keep": "best", "checkpoint_every": 2, **split(50)}
