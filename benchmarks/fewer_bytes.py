@@ -1,9 +1,13 @@
-"""APC-VFL's one message with fewer bytes: python -m benchmarks.fewer_bytes [breast-cancer|credit] [--quick].
+"""APC-VFL's one message with fewer bytes: python -m benchmarks.fewer_bytes [breast-cancer|credit] [--kept] [--quick].
 
 The protocol is that of ``apc-fig5`` (five columns at the active party, the most aligned rows), but a fifth of the
 active party's rows is held out of everything.  On the others each choice of precision and width is trained and
 cross-validated; chosen is the one with the fewest bytes whose folds are not worse than the full message's by more than
 one standard error of the paired difference over repeats.  Test rows are read once, for the table's last column.
+
+With ``--kept`` the active party keeps what crossed (``classify_on = "either"``), so that answers rest on the message
+itself and not on what a student learnt from it.  All rows take part then, nothing is chosen, and the table is what
+cross-validation says of every choice.
 """
 
 from __future__ import annotations
@@ -30,18 +34,21 @@ CHOICES = {
 }
 
 
-def suite_of(dataset: str) -> Suite:
+def suite_of(dataset: str, *, kept: bool = False) -> Suite:
     """Return the suite of all choices on one data set."""
     paper = suites.load("apc-fig5")
     assert isinstance(paper, Suite)
     entry, of = paper.datasets[dataset], paper.methods["apc-mse"]
-    changed = {"aligned": entry.aligned[:1], "widths": entry.widths[:1], "test": round(HELD_OUT * entry.rows)}
+    test = 0 if kept else round(HELD_OUT * entry.rows)
+    changed = {"aligned": entry.aligned[:1], "widths": entry.widths[:1], "test": test}
+    own = {"classifier_settings": of.classifier_settings} | ({"classify_on": "either"} if kept else {})
     methods = {
-        name: MethodEntry(title=name, name="apc", parameters=choice | {"classifier_settings": of.classifier_settings},
+        name: MethodEntry(title=name, name="apc", parameters=choice | own,
                           classifier_settings=of.classifier_settings)
         for name, choice in CHOICES.items()
     }  # fmt: skip
-    update = {"name": "fewer-bytes", "datasets": {dataset: entry.model_copy(update=changed)}, "methods": methods,
+    name = "fewer-bytes-kept" if kept else "fewer-bytes"
+    update = {"name": name, "datasets": {dataset: entry.model_copy(update=changed)}, "methods": methods,
               "claims": [], "published": {}}  # fmt: skip
     return paper.model_copy(update=update)
 
@@ -62,15 +69,16 @@ def lost(values: list[float], full: list[float]) -> tuple[float, float]:
     return statistics.fmean(off), statistics.stdev(off) / math.sqrt(len(off)) if len(off) > 1 else 0.0
 
 
-def main(dataset: str, *, quick: bool, jobs: int) -> None:
+def main(dataset: str, *, kept: bool, quick: bool, jobs: int) -> None:
     """Run what is not done yet, and write the page."""
-    suite, repeats = suite_of(dataset), 2 if quick else REPEATS
+    suite, repeats = suite_of(dataset, kept=kept), 2 if quick else REPEATS
     entry = suite.datasets[dataset]
-    page = Page(f"fewer_bytes_{dataset}", f"APC-VFL with fewer bytes: {dataset}", quick)
-    page.say(f"`python -m benchmarks.fewer_bytes {dataset}`: {repeats} repeats; {entry.rows} rows of the active party, "
-             f"{entry.test} of them held out; {entry.aligned[0]} aligned; {entry.metric} x 100.")  # fmt: skip
+    name, word, what = ("_kept", " --kept", ", what crossed is kept") if kept else ("", "", "")
+    page = Page(f"fewer_bytes{name}_{dataset}", f"APC-VFL with fewer bytes{what}: {dataset}", quick)
+    page.say(f"`python -m benchmarks.fewer_bytes {dataset}{word}`: {repeats} repeats; {entry.rows} rows of the active "
+             f"party, {entry.test} of them held out; {entry.aligned[0]} aligned; {entry.metric} x 100.")  # fmt: skip
     runs = list(suite.runs(Asked(seeds=repeats, quick=quick)))
-    folder = Path("runs") / "fewer-bytes" / ("quick" if quick else "full")
+    folder = Path("runs") / suite.name / ("quick" if quick else "full")
     result = runner.run_all(runs, folder, jobs=jobs, console=page.console)
     for key, why in result.failed.items():
         page.say(f"{key} failed: {why}")
@@ -83,19 +91,20 @@ def table(page: Page, suite: Suite, records: list[dict[str, Any]]) -> None:
     """Set all choices beside each other, and say which is chosen."""
     of = {name: [record for record in records if record["run"]["method"] == name] for name in suite.methods}
     scores = {name: [100 * record["score"] for record in each] for name, each in of.items()}
+    held_out = "test" in records[0]
     sent = {name: float(each[0]["costs"]["sent"][0]["bytes_sent"]) for name, each in of.items()}
     pick = chosen(scores, sent)
     rows = []
     for name, each in of.items():
         less, error = lost(scores[name], scores[FULL])
-        test = [100 * record["test"] for record in each]
-        shown = f"**{name}**" if name == pick else name
+        test = [_shown(spread([100 * record["test"] for record in each]))] if held_out else []
+        shown = f"**{name}**" if held_out and name == pick else name
         rows.append([shown, f"{sent[name] / 1e3:,.1f}", f"{sent[FULL] / sent[name]:.1f}", _shown(spread(scores[name])),
-                     f"{less:+.2f} ± {error:.2f}", _shown(spread(test))])  # fmt: skip
-    page.table("Precision and width of a passive party's embedding",
-               ("", "kB sent", "times fewer", "folds of training rows", "lost", "test rows"), rows)  # fmt: skip
-    page.say(f"Chosen on training rows: {pick}, {sent[FULL] / sent[pick]:.1f} times fewer bytes. Lost: the mean paired "
-             "difference to the full message, and its standard error.")  # fmt: skip
+                     f"{less:+.2f} ± {error:.2f}", *test])  # fmt: skip
+    folds = ("folds of training rows", "lost", "test rows") if held_out else ("folds", "lost")
+    page.table("Precision and width of a passive party's embedding", ("", "kB sent", "times fewer", *folds), rows)
+    told = f"Chosen on training rows: {pick}, {sent[FULL] / sent[pick]:.1f} times fewer bytes. " if held_out else ""
+    page.say(f"{told}Lost: the mean paired difference to the full message, and its standard error.")
 
 
 def _shown(value: tuple[float, float]) -> str:
@@ -105,7 +114,8 @@ def _shown(value: tuple[float, float]) -> str:
 if __name__ == "__main__":
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("dataset", nargs="?", default="breast-cancer", choices=["breast-cancer", "credit"])
+    words.add_argument("--kept", action="store_true", help="the active party keeps what crossed")
     words.add_argument("--jobs", type=int, default=2)
     words.add_argument("--quick", action="store_true", help="two repeats, two epochs: its numbers mean nothing")
     asked = words.parse_args()
-    main(asked.dataset, quick=asked.quick, jobs=asked.jobs)
+    main(asked.dataset, kept=asked.kept, quick=asked.quick, jobs=asked.jobs)
