@@ -74,7 +74,8 @@ def main(dataset: str, *, kept: bool, quick: bool, jobs: int) -> None:
     suite, repeats = suite_of(dataset, kept=kept), 2 if quick else REPEATS
     entry = suite.datasets[dataset]
     name, word, what = ("_kept", " --kept", ", what crossed is kept") if kept else ("", "", "")
-    page = Page(f"fewer_bytes{name}_{dataset}", f"APC-VFL with fewer bytes{what}: {dataset}", quick)
+    page = Page(f"fewer_bytes{name}_{dataset}", f"APC-VFL with fewer bytes{what}: {dataset}", quick,
+                words=f"fewer_bytes {dataset}{word}")  # fmt: skip
     page.say(f"`python -m benchmarks.fewer_bytes {dataset}{word}`: {repeats} repeats; {entry.rows} rows of the active "
              f"party, {entry.test} of them held out; {entry.aligned[0]} aligned; {entry.metric} x 100.")  # fmt: skip
     runs = list(suite.runs(Asked(seeds=repeats, quick=quick)))
