@@ -110,7 +110,7 @@ async def talk_as_b(net, rounds=20):
 @settings(max_examples=6, deadline=None)
 @given(st.integers(0, 2**32), st.floats(0, 0.3), st.floats(0, 0.5))
 def test_every_message_arrives_once_and_in_order(seed, lose, double):
-    patience = Patience(join_s=10, silent_s=10, retry_s=0.03, receipt_s=0.01, flush_s=0.3)
+    patience = Patience(join_s=10, silent_s=10, retry_s=0.03, receipt_s=0.01, flush_s=1.5)
     results = run(Air(seed, lose, double, reorder=True), talk_as_a, talk_as_b, patience=patience)
     assert results == {"a": list(range(100, 120)), "b": list(range(20))}
 

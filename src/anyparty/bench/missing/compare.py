@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from anyparty.bench.missing.suite import Suite
 
 LEGEND = (
-    "Ours: mean ± standard deviation over the seeds; below it the paper's. **Bold**: the best of our column. "
+    "Ours: mean ± standard deviation over the seeds, without ± of one seed; below it the paper's. "
+    "**Bold**: the best of our column. "
     "▲ ▼: above or below the paper's by more than both spreads together."
 )
 
