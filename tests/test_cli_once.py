@@ -72,6 +72,20 @@ def test_apc_answers_from_what_crossed_and_says_so(three, call):
     assert counts == {"bank": 30, "bank shop": 30, "bank shop phone": 40}
 
 
+@pytest.mark.parametrize(
+    ("name", "title", "more"),
+    [("apc", "APC-VFL", ()), ("apc", "APC-VFL", ("method.classify_on=either",)), ("vfedtrans", "VFedTrans", ())],
+    ids=["apc", "either", "vfedtrans"],
+)
+def test_without_the_active_partys_table_no_row_gets_an_answer_and_every_row_a_reason(three, call, name, title, more):
+    trained(call, name, *more)
+    shown = call("predict", "once", "--table", "shop=shop.csv", "--out", "answers.csv")
+    assert shown.exit_code == 0, shown.output
+    answers = pl.read_csv("answers.csv")
+    assert answers["prediction"].null_count() == answers.height == pl.read_csv("shop.csv").height
+    assert set(answers["reason"]) == {f"{title} predicts from the block of 'bank', which was not asked"}
+
+
 def test_vfedtrans_decomposes_with_each_passive_party(three, call):
     record = trained(call, "vfedtrans")
     own = [(row["sender"], row["receiver"], row["tag"]) for row in record["ledger"]

@@ -125,8 +125,10 @@ class Ending:
     def alone(self, state: State, rows: Rows, batch: Batch, asked: Sequence[str]) -> Predictions:
         """Return the active party's answers, without asking anybody."""
         seat = state.seat
-        known = self.classified(state, rows, batch.rows if seat.me in asked else batch.rows[:0])
-        took = torch.zeros(len(batch.rows), seat.roster.K, dtype=torch.bool, device=known.held.device)
+        took = torch.zeros(len(batch.rows), seat.roster.K, dtype=torch.bool, device=seat.device)
+        known = Embedded(batch.rows[:0], torch.zeros(0, 0), took[:0])
+        if seat.me in asked:  # else its table may not be there at all
+            known = self.classified(state, rows, batch.rows)
         took[known.held] = known.took_part
         why = f"{self.title} predicts from the block of {seat.me!r}, which "
         why += "does not have this row" if seat.me in asked else "was not asked"
@@ -140,9 +142,10 @@ class Ending:
         task, blocks = state.seat.task, state.seat.roster.blocks
         assert task is not None
         assert rows.observed is not None
-        scores = torch.full((len(batch.rows), task.outputs), torch.nan, device=u.device)
-        with torch.no_grad():
-            scores[held] = answers(task, state.modules["classifier"](u))
+        scores = torch.full((len(batch.rows), task.outputs), torch.nan, device=state.seat.device)
+        if len(held):
+            with torch.no_grad():
+                scores[held] = answers(task, state.modules["classifier"](u))
         there = rows.observed[batch.rows].cpu() & torch.tensor([name in asked for name in blocks])
         known, answered = there.any(dim=1).tolist(), ~torch.isnan(scores).any(dim=1).cpu()
         lacking = (~answered).nonzero().squeeze(1).tolist()
