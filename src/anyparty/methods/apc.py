@@ -46,7 +46,7 @@ from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, PartyLost
 from anyparty.methods import apc_either, apc_joint, codes, costs, distil, enriched
 from anyparty.methods import apc_exchange as exchange
-from anyparty.methods.apc_exchange import REPRESENTATION, Sharing, as_block, side_by_side
+from anyparty.methods.apc_exchange import REPRESENTATION, Sharing, as_block
 from anyparty.methods.distil import Distance, Distil, Reduction
 from anyparty.methods.ending import Embedded, Ending, of_block
 from anyparty.methods.method import Batch, Seat, Stage, State
@@ -221,7 +221,7 @@ class Apc:
             return found & aligned(rows) if self.classify_on == "joint" else found
 
         first = (
-            Stage(name="represent", step=self._represent, rows=aligned, loss=self._represented),
+            Stage(name="represent", step=exchange.represent, rows=aligned, loss=exchange.represented),
             Stage(name="share", step=self._share, rows=aligned, epochs=0, validates=False, with_validation=True),
             Stage(name="joint", step=self._join, rows=aligned, parties="active", loss=self._joined),
             Stage(name="teach", step=self._teach, rows=aligned, epochs=0, validates=False, with_validation=True,
@@ -234,15 +234,6 @@ class Apc:
         student = Stage(name="distil", step=self._learn, rows=lambda rows: enriched.own(rows, roster),
                         parties="active", loss=self._learnt)  # fmt: skip
         return (*(first if self.exchanges else ()), student, self._ending.stage(labelled))
-
-    async def _represent(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Train g1 on those rows of the batch that the party has."""
-        x = enriched.held(rows, batch)
-        return None if x is None else enriched.fit(state, "g1", batch, lambda: exchange.reconstruction(state, x))
-
-    def _represented(self, state: State, rows: Rows, batch: Batch) -> float | None:
-        x = enriched.held(rows, batch)
-        return None if x is None else exchange.reconstruction(state, x).item()
 
     async def _share(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
         """Send Z_k; at the active party, keep everybody's until z_A is known."""
@@ -258,24 +249,18 @@ class Apc:
             enriched.keep(state, name, as_block(rows.n, places, found))
         return None
 
-    def _shared(self, state: State, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what ``_share`` kept of rows: Z side by side [n, sum of widths], and who is there [n, K]."""
-        roster = state.seat.roster
-        blocks = {name: kept for name in roster.blocks if (kept := enriched.kept(state, name)) is not None}
-        return side_by_side(blocks, self.sharing.widths(roster), places)
-
     async def _join(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
         """Train g2."""
-        z, there = self._shared(state, batch.rows)
+        z, there = self.sharing.shared(state, batch.rows)
         return enriched.fit(state, "g2", batch, lambda: state.modules["g2"](z, there).mean())
 
     def _joined(self, state: State, rows: Rows, batch: Batch) -> float | None:
         places = batch.rows[enriched.aligned(rows, state.seat.roster)[batch.rows]]
-        return state.modules["g2"](*self._shared(state, places)).mean().item() if len(places) else None
+        return state.modules["g2"](*self.sharing.shared(state, places)).mean().item() if len(places) else None
 
     async def _teach(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
         """Keep z_A of all aligned rows, and forget what came from others."""
-        z, there = self._shared(state, batch.rows)
+        z, there = self.sharing.shared(state, batch.rows)
         joint = exchange.joint(state, z, there)
         if self.classify_on == "either":
             apc_either.remember(state, rows, batch.rows, joint, there)

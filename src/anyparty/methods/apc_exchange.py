@@ -32,6 +32,18 @@ def reconstruction(state: State, x: Tensor) -> Tensor:
     return torch.mean((back - x) ** 2)
 
 
+async def represent(net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG001
+    """Train g1 on those rows of the batch that the party has."""
+    x = enriched.held(rows, batch)
+    return None if x is None else enriched.fit(state, "g1", batch, lambda: reconstruction(state, x))
+
+
+def represented(state: State, rows: Rows, batch: Batch) -> float | None:
+    """Return the loss of g1 on those rows of the batch that the party has."""
+    x = enriched.held(rows, batch)
+    return None if x is None else reconstruction(state, x).item()
+
+
 def local(state: State, rows: Rows, batch: Batch) -> Tensor | None:
     """Return Z_k of those rows of a batch that the party has [B_k, z_k]; ``None`` if it has none."""
     x = enriched.held(rows, batch)
@@ -108,6 +120,12 @@ class Sharing:
             except PartyLost:
                 there.silent.append(name)
         return there
+
+    def shared(self, state: State, places: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what was kept of rows: Z side by side [n, sum of widths], and who is there [n, K]."""
+        roster = state.seat.roster
+        blocks = {name: kept for name in roster.blocks if (kept := enriched.kept(state, name)) is not None}
+        return side_by_side(blocks, self.widths(roster), places)
 
     async def _from(self, net: Channel, name: str, n: int) -> Tensor:
         got = await net.recv(name, REPRESENTATION.tag, codes.expected(n, self.passive, self.precision))

@@ -21,6 +21,7 @@ from sklearn.utils import all_estimators
 from torch import Tensor, nn
 
 from anyparty.errors import AlignmentError, ConfigError, nearest
+from anyparty.nets.buffers import any_length
 from anyparty.terms import Task
 
 NEVER = -1e4  # the output of a class that no training row has: its probability is zero
@@ -77,7 +78,7 @@ class Fitted(nn.Module):
         else:
             self.register_buffer("rows", torch.zeros(0, inputs))
             self.register_buffer("labels", torch.zeros(0, dtype=torch.float64))
-            self.register_load_state_dict_pre_hook(_resize)  # type: ignore[no-untyped-call]
+            any_length(self, "rows", "labels")
 
     def fit(self, u: Tensor, y: Tensor) -> None:
         """Fit to embeddings u [n, H] and labels y [n].
@@ -137,10 +138,3 @@ class Fitted(nn.Module):
         else:
             chances[np.arange(len(u)), self.made.predict(given)] = 1
         return torch.as_tensor(chances).log().clamp(min=NEVER).float().to(u.device)
-
-
-def _resize(module: nn.Module, tensors: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Make room for the rows that a saved estimator was fitted to, however many."""
-    for name in ("rows", "labels"):
-        if prefix + name in tensors:
-            setattr(module, name, torch.empty_like(tensors[prefix + name]))

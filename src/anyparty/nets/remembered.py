@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from anyparty.nets.buffers import any_length
 
 
 class Remembered(nn.Module):
@@ -34,7 +35,7 @@ class Remembered(nn.Module):
         self.register_buffer("keys", torch.zeros(0, dtype=torch.int64))
         self.register_buffer("vectors", torch.zeros(0, width))
         self.register_buffer("took_part", torch.zeros(0, parties, dtype=torch.bool))
-        self.register_load_state_dict_pre_hook(_resize)  # type: ignore[no-untyped-call]
+        any_length(self, "keys", "vectors", "took_part")
 
     def remember(self, ids: Iterable[str], vectors: Tensor, took_part: Tensor) -> None:
         """Keep vectors [n, M] and the parties they rest on [n, K] under ids [n], in place of all that was kept."""
@@ -54,10 +55,3 @@ class Remembered(nn.Module):
 def _keys(ids: Iterable[str]) -> Tensor:
     digests = b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in ids)
     return torch.from_numpy(np.frombuffer(digests, dtype="<i8").astype(np.int64))
-
-
-def _resize(module: Remembered, tensors: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Make room for however many rows a saved module remembers."""
-    for name in ("keys", "vectors", "took_part"):
-        if prefix + name in tensors:
-            setattr(module, name, torch.empty_like(tensors[prefix + name], device=module.keys.device))
