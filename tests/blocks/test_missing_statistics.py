@@ -1,7 +1,5 @@
 """What each mechanism's rate is, and what its masks depend on and do not."""
 
-import time
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -142,10 +140,8 @@ class TestMNAR:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mechanism", [MCAR(p=0.5), BetaMCAR(), MAR1(), MAR2(), MNAR()], ids=lambda m: m.name)
-def test_a_million_rows_in_seconds(mechanism):
+def test_a_million_rows(mechanism):
     rng = np.random.default_rng(0)
     blocks = [rng.standard_normal((1_000_000, 4), dtype=np.float32) for _ in range(8)]
-    began = time.perf_counter()
     drawn = mechanism.draw(SEEDS, "train", 1_000_000, 8, blocks)
-    assert time.perf_counter() - began < 10
     assert drawn.observed.any(axis=1).all()
