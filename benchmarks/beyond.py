@@ -23,13 +23,14 @@ from torch import Tensor
 from anyparty.bench import suites
 from anyparty.bench.parties import blocks_of, draw, federation, tables
 from anyparty.bench.suite import Asked
-from anyparty.config import Encoder, OptimizerSettings
+from anyparty.config import Encoder
 from anyparty.errors import Diverged
 from anyparty.methods.fusion import Fusion
 from anyparty.methods.laser import Laser, RunningMeans, draw_order
 from anyparty.methods.method import Batch
 from anyparty.methods.split import Split
 from anyparty.nets.objective import losses
+from anyparty.nets.optimizer import Optimizer
 from anyparty.seeds import Seeds
 from anyparty.tables import datasets
 from benchmarks.page import Page
@@ -155,7 +156,7 @@ def score(dataset: str, missing: str, settings: Mapping[str, Any], seed: int, qu
         model = made.train(
             distilled if settings["distil"] else "laser", parameters=None if settings["distil"] else parameters,
             encoder=Encoder.model_validate(settings["encoder"]).make(),
-            optimizer=OptimizerSettings.model_validate(settings["optimizer"]).make(), seed=seed,
+            optimizer=Optimizer(**settings["optimizer"]), seed=seed,
             epochs=2 if quick else settings["epochs"], batch_size=settings["batch_size"], balance=settings["balance"],
             validation=0.0, test=0.0, patience=None, keep=settings["keep"],
         )  # fmt: skip

@@ -45,7 +45,7 @@ def apc(*, quick: bool) -> tuple[dict[str, float], int]:
     began = time.perf_counter()
     model = Federation.from_tables(frames, label="label").train(
         "apc", encoder={name: Encoder.model_validate(suite.encoders[name]).make() for name in frames},
-        optimizer=suite.optimizer.make(), test=0.0, score_training=0, batch_size=entry.batch_size,
+        optimizer=suite.optimizer, test=0.0, score_training=0, batch_size=entry.batch_size,
         **suite.train | ({"epochs": 2} if quick else {}),
     )  # fmt: skip
     trained = time.perf_counter()

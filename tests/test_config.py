@@ -71,6 +71,7 @@ def test_set_changes_a_value(path, change, value):
         ("trian.epochs=5", "no setting 'trian'; did you mean 'train'?"),
         ("parties.bank.tabel='x'", "no setting 'parties.bank.tabel'; did you mean 'table'?"),
         ("optimizer.name=adma", "no 'adma'; did you mean 'adam'?"),
+        ("optimizer.momentm=0.9", "no setting 'optimizer.momentm'; did you mean 'momentum'?"),
         ("encoder.activation=rellu", "no activation 'rellu'; did you mean 'relu'?"),
         ("train.epochs=0", "train.epochs"),
         ("train.test=1.5", "train.test"),

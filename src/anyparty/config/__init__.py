@@ -24,9 +24,9 @@ from anyparty.config.groups import (
     TrackSettings,
     TrainSettings,
 )  # fmt: skip
-from anyparty.config.networks import Encoder, OptimizerSettings
+from anyparty.config.networks import Encoder
 
 __all__ = [
-    "ClockSettings", "Config", "Encoder", "FederationSettings", "MethodSettings", "OptimizerSettings", "PartySettings",
+    "ClockSettings", "Config", "Encoder", "FederationSettings", "MethodSettings", "PartySettings",
     "RunSettings", "ScheduleSettings", "Settings", "TrackSettings", "TrainSettings", "load",
 ]  # fmt: skip

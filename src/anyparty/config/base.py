@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -33,7 +34,7 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     said = []
     for found in error.errors(include_url=False):
         where = ".".join(str(part) for part in found["loc"]) or "settings"
-        if found["type"] == "extra_forbidden":
+        if found["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
             known = _known(model, found["loc"][:-1])
             said.append(f"no setting {where!r}{nearest(str(found['loc'][-1]), known)}")
         else:
@@ -44,16 +45,15 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     return "; ".join(said)
 
 
-def _known(model: type[BaseModel], where: Sequence[int | str]) -> list[str]:
+def _known(group: type[Any], where: Sequence[int | str]) -> list[str]:
     """Return the keys of the group at ``where``."""
     for part in where:
-        if part in model.model_fields:
-            model = _group(model.model_fields[str(part)].annotation) or model
-    return list(model.model_fields)
+        group = _group(get_type_hints(group).get(str(part))) or group
+    return [field.name for field in fields(group)] if is_dataclass(group) else list(group.model_fields)
 
 
-def _group(annotation: Any) -> type[BaseModel] | None:
+def _group(annotation: Any) -> type[Any] | None:
     """Return the group of settings in a type."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
         return annotation
     return next((found for part in get_args(annotation) if (found := _group(part))), None)

@@ -9,7 +9,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from anyparty.config.base import Settings
-from anyparty.config.networks import Encoder, OptimizerSettings
+from anyparty.config.networks import Encoder
 from anyparty.errors import nearest
 from anyparty.metrics import headline
 from anyparty.nets.mlp import Factory
@@ -68,7 +68,7 @@ class PartySettings(Settings):
     types: dict[str, Literal["numeric", "categorical"]] = {}
     scale: bool = True
     encoder: Encoder | None = None
-    optimizer: OptimizerSettings | None = None
+    optimizer: Optimizer | None = None
 
 
 class FederationSettings(Settings):
@@ -141,7 +141,7 @@ class Config(Settings):
     federation: FederationSettings = FederationSettings()
     parties: dict[str, PartySettings] = {}
     encoder: Encoder = Encoder()
-    optimizer: OptimizerSettings = OptimizerSettings()
+    optimizer: Optimizer = Optimizer()
     method: MethodSettings = MethodSettings()
     schedule: ScheduleSettings | None = None
     clock: ClockSettings | None = None
@@ -164,7 +164,7 @@ class Config(Settings):
     def optimizer_of(self, party: str) -> Optimizer:
         """Return a party's optimizer: its own, or everybody's."""
         own = self.parties.get(party)
-        return ((own and own.optimizer) or self.optimizer).make()
+        return (own and own.optimizer) or self.optimizer
 
     def to_toml(self) -> str:
         """Return the settings, defaults included, as TOML."""

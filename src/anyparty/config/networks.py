@@ -1,4 +1,4 @@
-"""Settings of networks and optimizers, and what they make."""
+"""Settings of networks, and what they make."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from anyparty.config.base import Settings
 from anyparty.errors import ConfigError
 from anyparty.nets.lstm import LSTM
 from anyparty.nets.mlp import MLP, Factory
-from anyparty.nets.optimizer import Optimizer
 from anyparty.nets.resnet import ResNet
 
 
@@ -61,26 +60,4 @@ class Encoder(Settings):
     def _ranges(self) -> Encoder:
         if self.factory is None:
             self.make()
-        return self
-
-
-class OptimizerSettings(Settings):
-    """See ``anyparty.nets.optimizer.Optimizer``."""
-
-    name: str = "adam"
-    lr: float = 1e-3
-    weight_decay: float = 0.0
-    momentum: float = 0.0
-    schedule: str = "constant"
-    final: float = 0.0
-    milestones: tuple[int, ...] = ()
-    gamma: float = 0.1
-
-    def make(self) -> Optimizer:
-        """Return the optimizer's settings as the nets know them."""
-        return Optimizer(**self.model_dump())
-
-    @model_validator(mode="after")
-    def _ranges(self) -> OptimizerSettings:
-        self.make()
         return self

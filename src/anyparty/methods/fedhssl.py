@@ -146,16 +146,7 @@ class FedHSSL:
 
     def stages(self, seat: Seat) -> Sequence[Stage]:
         """Return both stages."""
-
-        def rows(at: Rows) -> Tensor:
-            assert at.observed is not None
-            return at.observed.any(dim=1)
-
-        first = Stage(
-            name=STAGE, step=self._step, rows=rows, validates=False, epochs=self.pretrain_epochs,
-            batch_size=self.pretrain_batch_size, optimizer=self.first.optimizer,
-        )  # fmt: skip
-        return (first, *self.split.stages(seat))
+        return (self.first.stage(self._step), *self.split.stages(seat))
 
     async def _step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
         """Play a party's part in one batch of self-supervised learning.

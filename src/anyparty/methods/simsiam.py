@@ -27,7 +27,7 @@ from torch.nn import functional
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, Diverged
 from anyparty.methods.exchange import moment
-from anyparty.methods.method import Batch, Seat, Stage, State
+from anyparty.methods.method import Batch, Seat, Stage, State, Step
 from anyparty.methods.split import Split
 from anyparty.nets.optimizer import Optimizer
 from anyparty.predictions import Predictions
@@ -83,6 +83,18 @@ class SimSiam:
         return Optimizer(name=self.pretrain_optimizer, lr=self.pretrain_lr, momentum=momentum,
                          weight_decay=self.pretrain_weight_decay, schedule="cosine")  # fmt: skip
 
+    def stage(self, step: Step) -> Stage:
+        """Return the stage that ``step`` plays a batch of: over every row that anybody has."""
+
+        def rows(at: Rows) -> Tensor:
+            assert at.observed is not None
+            return at.observed.any(dim=1)
+
+        return Stage(
+            name=STAGE, step=step, rows=rows, validates=False, epochs=self.pretrain_epochs,
+            batch_size=self.pretrain_batch_size, optimizer=self.optimizer,
+        )  # fmt: skip
+
     def views(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Draw a view of rows: [B, F] -> [B, F]."""
         B, F = x.shape
@@ -132,16 +144,7 @@ class Pretrained:
 
     def stages(self, seat: Seat) -> Sequence[Stage]:
         """Return SimSiam's stage and the method's own."""
-
-        def rows(at: Rows) -> Tensor:
-            assert at.observed is not None
-            return at.observed.any(dim=1)
-
-        first = Stage(
-            name=STAGE, step=self._step, rows=rows, validates=False, epochs=self.first.pretrain_epochs,
-            batch_size=self.first.pretrain_batch_size, optimizer=self.first.optimizer,
-        )  # fmt: skip
-        return (first, *self.method.stages(seat))
+        return (self.first.stage(self._step), *self.method.stages(seat))
 
     async def _step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
         """Train on the party's own rows of the batch, if they are two at least: the normalisation needs others."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -43,6 +43,8 @@ class Optimizer:
     final: float = 0.0
     milestones: tuple[int, ...] = ()
     gamma: float = 0.1
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # where it is a group of a settings file
 
     def __post_init__(self) -> None:
         if self.name not in OPTIMIZERS:

@@ -19,7 +19,6 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from anyparty.errors import ModelError
 from anyparty.run.checkpoint import Progress
 from anyparty.run.files import read_json, write_json
 from anyparty.run.record import FORMAT, versions
-from anyparty.run.watch import ended, said
+from anyparty.run.watch import noted, now
 from anyparty.wire.ledger import Ledger
 
 FILE = "record.json"
@@ -71,7 +70,7 @@ class Journal:
             old = {}
         values = {
             "format": FORMAT, "party": party, "active": active, "parties": list(parties), "job": job,
-            "status": "running", "error": "", "began": old.get("began", _now()), "versions": versions(),
+            "status": "running", "error": "", "began": old.get("began", now()), "versions": versions(),
             "settings": settings, "table": table, "history": old.get("history", []), "ledger": old.get("ledger", []),
         }  # fmt: skip
         journal = cls(folder / FILE, values, Ledger.of(values["ledger"]))
@@ -108,14 +107,9 @@ class Journal:
     def open(self) -> Iterator[Journal]:
         """Write at the end of the part, whatever it is."""
         try:
-            yield self
-        except BaseException as error:
-            self.values |= {"status": ended(error), "error": said(error)}
-            raise
-        else:
-            self.values["status"] = "done"
+            with noted(self.values):
+                yield self
         finally:
-            self.values["ended"] = _now()
             self.write()
 
     def write(self) -> None:
@@ -130,7 +124,3 @@ def _kept(path: Path) -> dict[str, Any]:
         return read_json(path)
     except ModelError:
         return {}
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

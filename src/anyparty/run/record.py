@@ -18,7 +18,6 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ from anyparty.config import Config
 from anyparty.errors import ResumeError
 from anyparty.run.files import read_json, write_json
 from anyparty.run.model import Model
-from anyparty.run.watch import Watch, ended, said
+from anyparty.run.watch import Watch, noted, now
 from anyparty.wire.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class Record(Watch):
             "format": FORMAT,
             "status": "running",
             "error": "",
-            "began": datetime.now(UTC).isoformat(timespec="seconds"),
+            "began": now(),
             "versions": versions(),
             "tables": prints,
             "rows": federation.alignment.n,
@@ -109,14 +108,10 @@ class Record(Watch):
     def open(self) -> Iterator[None]:
         """Write at the end of the run, whatever it is."""
         try:
-            yield
-        except BaseException as error:
-            self.values |= {"status": ended(error), "error": said(error)}
-            raise
-        else:
-            self.values["status"] = "done"
+            with noted(self.values):
+                yield
         finally:
-            self.values |= {"ended": datetime.now(UTC).isoformat(timespec="seconds"), "ledger": self.ledger.rows()}
+            self.values["ledger"] = self.ledger.rows()
             write_json(self.folder / "record.json", self.values)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 
@@ -123,6 +124,25 @@ def told(watch: Watch, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         watch.on_run_end(ended(error), None, said(error))
         raise
     watch.on_run_end("done", scores["evaluation"], "")
+
+
+@contextmanager
+def noted(values: dict[str, Any]) -> Iterator[None]:
+    """Note in a record's ``values`` how what happens inside ends, and when: status, error, ended."""
+    try:
+        yield
+    except BaseException as error:
+        values |= {"status": ended(error), "error": said(error)}
+        raise
+    else:
+        values["status"] = "done"
+    finally:
+        values["ended"] = now()
+
+
+def now() -> str:
+    """Return the time as records say it: ISO 8601, UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def ended(error: BaseException) -> str:

@@ -15,14 +15,15 @@ a schedule of rounds, latency only stretches time: one training serves every lat
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from anyparty.bench import suite as base
 from anyparty.bench.clocks import choice, compare
 from anyparty.bench.clocks.one import execute
-from anyparty.config import Encoder, OptimizerSettings, Settings
+from anyparty.config import Encoder, Settings
+from anyparty.nets.optimizer import Optimizer
 from anyparty.schedules.table import schedule
 
 REFERENCE = "reference"
@@ -86,7 +87,7 @@ class ReferenceEntry(Settings):
     """The training without a schedule that says what can be reached; a target is the share ``share`` of that."""
 
     epochs: int
-    optimizer: OptimizerSettings
+    optimizer: Optimizer
     share: float
 
 
@@ -165,7 +166,7 @@ class Suite(base.Suite):
     def _reference(self, dataset: str, parties: int, seed: int, asked: base.Asked) -> Run:
         own = {
             "epochs": max(1, self.reference.epochs // 10) if asked.quick else self.reference.epochs,
-            "optimizer": self.reference.optimizer.model_dump(),
+            "optimizer": asdict(self.reference.optimizer),
             "case": {"parties": parties},
         }
         return Run(

@@ -16,9 +16,10 @@ import polars as pl
 import torch
 
 from anyparty.bench.parties import by_columns
-from anyparty.config import Encoder, OptimizerSettings
+from anyparty.config import Encoder
 from anyparty.errors import ConfigError
 from anyparty.nets.cross_validation import cross_validated
+from anyparty.nets.optimizer import Optimizer
 from anyparty.run.federation import Federation
 from anyparty.run.model import Model
 from anyparty.run.record import versions
@@ -90,7 +91,7 @@ def _trained(run: Run, frames: Frames, test: Frames) -> dict[str, Any]:
         of["name"],
         parameters=of["parameters"],
         encoder={name: Encoder.model_validate(of["encoders"][name]).make() for name in frames},
-        optimizer=OptimizerSettings.model_validate(of["optimizer"]).make(),
+        optimizer=Optimizer(**of["optimizer"]),
         seed=run.seed,
         test=0.0,
         score_training=0,

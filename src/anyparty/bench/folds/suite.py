@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,9 +12,10 @@ from pydantic import model_validator
 from anyparty.bench import suite as base
 from anyparty.bench.folds import tables
 from anyparty.bench.folds.one import execute
-from anyparty.config import Encoder, OptimizerSettings, Settings
+from anyparty.config import Encoder, Settings
 from anyparty.errors import ConfigError
 from anyparty.nets.cross_validation import Scale
+from anyparty.nets.optimizer import Optimizer
 
 ACTIVE, PASSIVE = "active", "passive"
 QUICK = 100  # a quick run has a hundredth of the epochs
@@ -111,7 +112,7 @@ class Suite(base.Suite):
     shows: Literal["scores", "costs"] = "scores"
     folds: int = 10
     train: dict[str, Any]
-    optimizer: OptimizerSettings = OptimizerSettings()
+    optimizer: Optimizer = Optimizer()
     encoders: dict[str, Encoder]
     datasets: dict[str, DatasetEntry]
     methods: dict[str, MethodEntry]
@@ -155,7 +156,7 @@ class Suite(base.Suite):
             "test": entry.test, "metric": entry.metric, "rows": entry.rows,
             "names": entry.columns[len(entry.columns) - width :],
             "encoders": {name: each.model_dump() for name, each in self.encoders.items()},
-            "optimizer": self.optimizer.model_dump(),
+            "optimizer": asdict(self.optimizer),
         }  # fmt: skip
         return Run(suite=self.name, dataset=dataset, method=method, seed=seed, width=width, aligned=aligned,
                    settings=settings)  # fmt: skip

@@ -14,7 +14,8 @@ from anyparty import metrics
 from anyparty.bench.missing.rows import Rows
 from anyparty.bench.parties import LABELS, federation, tables
 from anyparty.blocks.missing import Drawn
-from anyparty.config import Encoder, OptimizerSettings
+from anyparty.config import Encoder
+from anyparty.nets.optimizer import Optimizer
 from anyparty.run.model import Model
 from anyparty.run.record import versions
 from anyparty.run.watch import Watch
@@ -82,7 +83,7 @@ def train(run: Run, rows: Rows, there: Drawn, watch: Watch | None = None) -> Mod
         settings["name"],
         parameters={"embedding": settings["embedding"], **settings["parameters"]},
         encoder=Encoder.model_validate(settings["encoder"]).make(),
-        optimizer=OptimizerSettings.model_validate(settings["optimizer"]).make(),
+        optimizer=Optimizer(**settings["optimizer"]),
         seed=run.seed,
         watch=watch,
         **({"validation": 0.0, "test": 0.0, "patience": None, "keep": "last", "score_training": 0} | settings["train"]),

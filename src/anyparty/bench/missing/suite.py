@@ -10,7 +10,8 @@ from typing import Any, Literal
 from anyparty.bench import suite as base
 from anyparty.bench.missing import page as pages
 from anyparty.bench.missing.one import execute
-from anyparty.config import Encoder, OptimizerSettings, Settings
+from anyparty.config import Encoder, Settings
+from anyparty.nets.optimizer import Optimizer
 
 
 class MethodEntry(Settings):
@@ -30,7 +31,7 @@ class MethodEntry(Settings):
     title: str
     name: str
     epochs: int
-    optimizer: OptimizerSettings
+    optimizer: Optimizer
     parameters: dict[str, Any] = {}
     when: dict[str, dict[str, Any]] = {}
     encoder: dict[str, Any] = {}

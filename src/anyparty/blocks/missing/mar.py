@@ -8,8 +8,9 @@ numbers are lost.  At least one block is always observed, so that no row is redr
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,65 @@ from anyparty.seeds import Seeds
 
 
 @dataclass(frozen=True, kw_only=True)
-class MAR1:
+class Looking(ABC):
+    """What looks at the parties' blocks one by one, in random order, until it stops.
+
+    Attributes:
+        threshold: of the variance of a row's features in one block.
+        step: by how much the threshold falls after each look.
+
+    """
+
+    name: ClassVar[str]
+    threshold: float
+    step: float
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not np.isfinite(value) or (name != "threshold" and value < 0):
+                raise ConfigError(f"{self.name}: {name} must be a finite number, and not negative, not {value}")
+
+    @abstractmethod
+    def stops(self, variance: Numbers) -> Mask:
+        """Say after which looks [N, K] the row would stop, from the variances in the order of looking."""
+
+    def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: Blocks | None = None) -> Drawn:
+        """See ``Missing``."""
+        order, variance = self._looks(seeds, name, n, K, blocks)
+        return _until(self.stops(variance), order)
+
+    def calibrated(self, seeds: Seeds, blocks: Blocks, *, rate: float = 0.5) -> Self:
+        """Return the same with the threshold that misses ``rate`` of these blocks, as nearly as one can.
+
+        Bisects: the higher the threshold, the more is looked at.
+
+        Raises:
+            ConfigError: the rate is out of range, or the blocks do not fit each other.
+        """
+        K = len(blocks)
+        if not 0 < rate < 1 - 1 / K:
+            raise ConfigError(f"{self.name}: {K} parties of whom one is seen can miss more than 0 and less than "
+                              f"{1 - 1 / K:.3f}, not {rate}")  # fmt: skip
+        order, variance = self._looks(seeds, "calibrate", len(blocks[0]), K, blocks)
+        top = float(variance.max(initial=0.0)) + self.step * K
+        low, high = -top, top
+        for _ in range(40):
+            middle = (low + high) / 2
+            missed = _until(replace(self, threshold=middle).stops(variance), order).rate
+            low, high = (middle, high) if missed > rate else (low, middle)
+        return replace(self, threshold=high)
+
+    def _looks(
+        self, seeds: Seeds, name: str, n: int, K: int, blocks: Blocks | None
+    ) -> tuple[NDArray[np.int64], Numbers]:
+        """Return the random order of looking [N, K] and the variances met in that order [N, K]."""
+        variance = each(self.name, n, K, blocks, "var")
+        order = stream(seeds, name).random((n, K)).argsort(axis=1)
+        return order, np.take_along_axis(variance, order, axis=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MAR1(Looking):
     """Look at the parties' blocks one by one, in random order; stop at the first informative one.
 
     A block is informative in a row when the variance of its features there exceeds the threshold, which falls by
@@ -33,29 +92,13 @@ class MAR1:
     threshold: float = 1.0
     step: float = 0.1
 
-    def __post_init__(self) -> None:
-        _finite(self)
-
-    def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: Blocks | None = None) -> Drawn:
-        """See ``Missing``."""
-        order, variance = _looks(self.name, seeds, name, n, K, blocks)
-        return _until(self.stops(variance), order)
-
     def stops(self, variance: Numbers) -> Mask:
-        """Say after which looks [N, K] the row would stop, from the variances in the order of looking."""
+        """See ``Looking``."""
         return np.asarray(variance > self.threshold - self.step * np.arange(variance.shape[1]))
-
-    def calibrated(self, seeds: Seeds, blocks: Blocks, *, rate: float = 0.5) -> MAR1:
-        """Return the same with the threshold that misses ``rate`` of these blocks, as nearly as one can.
-
-        Raises:
-            ConfigError: the rate is out of range, or the blocks do not fit each other.
-        """
-        return _calibrated(self, seeds, blocks, rate)
 
 
 @dataclass(frozen=True, kw_only=True)
-class MAR2:
+class MAR2(Looking):
     """Look at the parties' blocks one by one, in random order; stop when enough moderate information has come.
 
     Each look at a block of variance v costs max(v - threshold, 0) of the budget, and the threshold falls by ``step``;
@@ -68,44 +111,10 @@ class MAR2:
     budget: float = 0.5
     step: float = 0.05
 
-    def __post_init__(self) -> None:
-        _finite(self)
-
-    def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: Blocks | None = None) -> Drawn:
-        """See ``Missing``."""
-        order, variance = _looks(self.name, seeds, name, n, K, blocks)
-        return _until(self.stops(variance), order)
-
     def stops(self, variance: Numbers) -> Mask:
-        """Say after which looks [N, K] the row would stop, from the variances in the order of looking."""
+        """See ``Looking``."""
         threshold = self.threshold - self.step * np.arange(variance.shape[1])
         return np.asarray(np.maximum(variance - threshold, 0).cumsum(axis=1) > self.budget)
-
-    def calibrated(self, seeds: Seeds, blocks: Blocks, *, rate: float = 0.5) -> MAR2:
-        """Return the same with the threshold that misses ``rate`` of these blocks, as nearly as one can.
-
-        Raises:
-            ConfigError: the rate is out of range, or the blocks do not fit each other.
-        """
-        return _calibrated(self, seeds, blocks, rate)
-
-
-M = TypeVar("M", MAR1, MAR2)
-
-
-def _finite(mechanism: MAR1 | MAR2) -> None:
-    for name, value in asdict(mechanism).items():
-        if not np.isfinite(value) or (name != "threshold" and value < 0):
-            raise ConfigError(f"{mechanism.name}: {name} must be a finite number, and not negative, not {value}")
-
-
-def _looks(
-    mechanism: str, seeds: Seeds, name: str, n: int, K: int, blocks: Blocks | None
-) -> tuple[NDArray[np.int64], Numbers]:
-    """Return the random order of looking [N, K] and the variances met in that order [N, K]."""
-    variance = each(mechanism, n, K, blocks, "var")
-    order = stream(seeds, name).random((n, K)).argsort(axis=1)
-    return order, np.take_along_axis(variance, order, axis=1)
 
 
 def _until(stops: Mask, order: NDArray[np.int64]) -> Drawn:
@@ -115,19 +124,3 @@ def _until(stops: Mask, order: NDArray[np.int64]) -> Drawn:
     observed = np.empty_like(stops)
     np.put_along_axis(observed, order, seen, axis=1)
     return Drawn(observed, 0)
-
-
-def _calibrated(mechanism: M, seeds: Seeds, blocks: Blocks, rate: float) -> M:
-    """Bisect the threshold: the higher it is, the more is looked at."""
-    K = len(blocks)
-    if not 0 < rate < 1 - 1 / K:
-        raise ConfigError(f"{mechanism.name}: {K} parties of whom one is seen can miss more than 0 and less than "
-                          f"{1 - 1 / K:.3f}, not {rate}")  # fmt: skip
-    order, variance = _looks(mechanism.name, seeds, "calibrate", len(blocks[0]), K, blocks)
-    top = float(variance.max(initial=0.0)) + mechanism.step * K
-    low, high = -top, top
-    for _ in range(40):
-        middle = (low + high) / 2
-        tried = replace(mechanism, threshold=middle)
-        low, high = (middle, high) if _until(tried.stops(variance), order).rate > rate else (low, middle)
-    return replace(mechanism, threshold=high)
