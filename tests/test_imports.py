@@ -1,6 +1,7 @@
 """Rooms import only upwards; importing anyparty, or asking for help, is quick."""
 
 import ast
+import re
 import resource
 import subprocess
 import sys
@@ -50,6 +51,13 @@ def imported(path: Path) -> Iterator[str]:
 
 def test_every_room_has_its_place() -> None:
     assert {room(module) for module, _ in modules()} - {""} <= set(ROOMS)
+
+
+def test_the_readme_lists_the_rooms_in_this_order() -> None:
+    """It says that a room imports only from those above it."""
+    readme = (SOURCE.parents[1] / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `src/anyparty/(\w+)/`", readme, flags=re.MULTILINE)
+    assert listed == [name for name in ROOMS if (SOURCE / name).is_dir()]
 
 
 @pytest.mark.parametrize(
