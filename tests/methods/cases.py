@@ -18,7 +18,7 @@ from tests.methods.reference import joint_gradients
 from tests.methods.reference_false_vfl import joint_gradients as false_vfl
 from tests.methods.reference_fedhssl import joint_gradients as fedhssl
 from tests.methods.reference_pseudo import joint_gradients as pseudo
-from tests.methods.reference_simsiam import joint_gradients as simsiam
+from tests.methods.reference_self_supervised import joint_gradients as self_supervised
 from tests.worlds import SGD, SMALL, World, world
 
 ADAM = Optimizer(name="adam", lr=0.02)
@@ -158,12 +158,19 @@ CASES = (
          optimizer=ADAM),
     Case(title="vfedtrans of numbers", of="vfedtrans", parameters=SEEDED, world=NUMBERS, optimizer=ADAM),
     Case(title="fedhssl", of="fedhssl", joint=fedhssl, rounding=2e-4),
+    Case(title="fedhssl by BYOL", of="fedhssl", parameters={"pretrain": "byol"}, joint=fedhssl, rounding=2e-4),
+    Case(title="fedhssl by MoCo", of="fedhssl", parameters={"pretrain": "moco", "pretrain_temperature": 0.5},
+         joint=fedhssl, rounding=2e-4),
     Case(title="fedhssl of numbers", of="fedhssl", parameters={"guide": 0.0, "head_hidden": (4,)}, world=NUMBERS,
          joint=fedhssl, rounding=2e-4),
-    Case(title="laser, pretrained", of="laser", parameters={"pretrain": "simsiam", "pretrain_lr": 0.1}, joint=simsiam,
-         rounding=2e-4),
+    Case(title="laser, pretrained", of="laser", parameters={"pretrain": "simsiam", "pretrain_lr": 0.1},
+         joint=self_supervised, rounding=2e-4),
     Case(title="standard, pretrained", of="standard", parameters={"pretrain": "simsiam", "corrupt": 0.6},
-         world={"server": True}, joint=simsiam, rounding=2e-4),
+         world={"server": True}, joint=self_supervised, rounding=2e-4),
+    Case(title="laser, pretrained by BYOL", of="laser", parameters={"pretrain": "byol"}, joint=self_supervised,
+         rounding=2e-4),
+    Case(title="plug, pretrained by MoCo", of="plug", parameters={"pretrain": "moco"}, joint=self_supervised,
+         rounding=2e-4),
     Case(title="laser, pseudo-labels", of="laser", parameters={"unlabelled": "pseudo", "sure": 0.35}, world=SCARCE,
          joint=pseudo),
     Case(title="laser, one head, pseudo-labels", of="laser", joint=pseudo, world=SCARCE | {"server": True},
@@ -208,14 +215,15 @@ BAD: dict[str, tuple[dict[str, Any], ...]] = {
         {"precision": "float8"},
     ),
     "vfedtrans": (*ONCE_BAD, {"masks": "none"}, {"server": "s"}, {"key_generator": "g"}, {"append": "often"}),
-    "fedhssl": ({"guide": -0.5}, {"guide": float("nan")}, {"pretrain_batch_size": 0}),
+    "fedhssl": ({"pretrain": "none"}, {"guide": -0.5}, {"guide": float("nan")}, {"pretrain_batch_size": 0}),
     "false-vfl-1": LATENT_BAD,
     "false-vfl-2": (*LATENT_BAD, {"indicator_hidden": (0,)}),
 }
 BAD_OF_ALL = (
     {"embedding": 0}, {"embedding": 2.5}, {"embedding": "wide"}, {"head_hidden": (0,)}, {"head_hidden": (-3,)},
     {"head_hidden": 8}, {"hosting": "nowhere"}, {"make_head": "linear"}, {"embeding": 8},
-    {"pretrain": "byol"}, {"corrupt": 1.0}, {"pretrain_lr": 0.0}, {"pretrain_epochs": 0},
+    {"pretrain": "dino"}, {"pretrain_follow": 1.0}, {"pretrain_temperature": 0.0}, {"corrupt": 1.0},
+    {"pretrain_lr": 0.0}, {"pretrain_epochs": 0},
     {"pretrain_optimizer": "lbfgs"}, {"pretrain_weight_decay": -1.0},
     {"unlabelled": "guess"}, {"sure": 1.0}, {"sure": -0.1}, {"unlabelled_weight": 0.0}, {"unlabelled_epochs": 0},
     {"unlabelled_batch_size": 0},

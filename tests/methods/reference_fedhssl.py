@@ -13,6 +13,7 @@ from anyparty.methods.fedhssl import FedHSSL
 from anyparty.methods.method import Batch, State
 from anyparty.methods.plug import Plug
 from tests.methods.reference import joint_gradients as split_gradients
+from tests.methods.reference_self_supervised import unlike
 from tests.worlds import World
 
 SHARED = ("encoder.top.", "projector.", "predictor.")
@@ -35,16 +36,17 @@ def joint_gradients(
     x = {name: of.x[name][own] for name, own in rows.items()}
     z = {name: nets[name]["cross_projector"](nets[name]["encoder"].cross(x[name].double())) for name in roster.blocks}
     p = {name: nets[name]["cross_predictor"](z[name]) for name in roster.blocks}
+    t = {name: z[name] if method.pretrain == "simsiam" else _followed(nets[name], x[name]) for name in roster.blocks}
     losses, found = {}, {}
     for name in roster.blocks:
-        losses[name] = _within(method, nets[name], x[name], z[name], batch.generator(f"views of {name}"))
+        losses[name] = _within(method, nets[name], x[name], t[name], batch.generator(f"views of {name}"))
         others = [other for other in roster.blocks if other != active] if name == active else [active]
         across = []
         for other in others:
             both = [n for n in rows[name] if n in rows[other]]
-            terms = [_cos(p[name][rows[name].index(n)], z[other][rows[other].index(n)]) for n in both]
-            across.append(sum(terms) / len(terms))
-        losses[name] = losses[name] - sum(across) / len(across)
+            ours, theirs = ([rows[who].index(n) for n in both] for who in (name, other))
+            across.append(unlike(method.first, p[name][ours], t[other][theirs]))
+        losses[name] = losses[name] + sum(across) / len(across)
         named = {
             f"{name}/{key.replace('.', '/', 1)}": parameter
             for key, parameter in nets[name].named_parameters()
@@ -67,18 +69,19 @@ def _aggregate(nets: list[nn.ModuleDict]) -> None:
                 own[key].data = mean.clone()
 
 
-def _cos(p: Tensor, z: Tensor) -> Tensor:
-    z = z.detach()
-    return p @ z / (p.norm() * z.norm())
+def _followed(net: nn.ModuleDict, x: Tensor) -> Tensor:
+    return net["target_cross_projector"](net["target_encoder"].module.cross(x.double())).detach()
 
 
 def _within(method: FedHSSL, net: nn.ModuleDict, x: Tensor, cross: Tensor, generator: torch.Generator) -> Tensor:
-    z, p = [], []
+    p, t = [], []
     for view in [method.first.views(x, generator) for _ in range(2)]:
-        z.append(net["projector"](net["encoder"].top(net["encoder"].bottom(view.double()))))
-        p.append(net["predictor"](z[-1]))
-    total = torch.zeros((), dtype=torch.float64)
-    for b in range(len(x)):
-        total = total - (_cos(p[0][b], z[1][b]) + _cos(p[1][b], z[0][b])) / 2
-        total = total - method.guide * (_cos(p[0][b], cross[b]) + _cos(p[1][b], cross[b])) / 2
-    return total / len(x)
+        z = net["projector"](net["encoder"].top(net["encoder"].bottom(view.double())))
+        p.append(net["predictor"](z))
+        if method.pretrain != "simsiam":
+            followed = net["target_encoder"].module
+            z = net["target_projector"](followed.top(followed.bottom(view.double())))
+        t.append(z)
+    alike = unlike(method.first, p[0], t[1]) + unlike(method.first, p[1], t[0])
+    guided = unlike(method.first, p[0], cross) + unlike(method.first, p[1], cross)
+    return (alike + method.guide * guided) / 2

@@ -1,8 +1,8 @@
 """FedHSSL: self-supervised learning across parties and within them, then fine-tuning on the rows that all have.
 
 He, Kang, Zhao, Luo, Fan, Han, Yang: "A Hybrid Self-Supervised Learning Framework for Vertical Federated Learning", IEEE
-Transactions on Big Data 2024, in the form of SimSiam; a baseline of FALSE-VFL (Hong, Park, Hwang, arXiv 2505.11035,
-appendix D.1), which fills in zeros for absent parties in prediction.
+Transactions on Big Data 2024, in the form of SimSiam, BYOL or MoCo; in the first a baseline of FALSE-VFL (Hong, Park,
+Hwang, arXiv 2505.11035, appendix D.1), which fills in zeros for absent parties in prediction.
 
 Letters   B rows, B_k those that party k has, K parties, H width of a representation, C outputs; A is the active party.
 Symbols   c_k      cross-party encoder, with projector and predictor: z^c, p^c                      [B_k, H]
@@ -14,12 +14,14 @@ Stage "pretrain", a step over rows that anybody has
               k minimises -cos(p^c_k, stop(z^c_A)), A the mean over k of -cos(p^c_A, stop(z^c_k))
   2. within   SimSiam of two views, and of each view with z^c_k, which guides it:
               (s(p, z') + s(p', z)) / 2 + ``guide`` (s(p, z^c) + s(p', z^c)) / 2, s = -cos with stop of the second
+              with BYOL and MoCo the second of each pair, and what is sent, comes from networks that follow, and
+              MoCo has an s of its own: see ``self_supervised``
   3. partial aggregation, once an epoch: t_k, its projector and predictor become the mean of all parties'
 Stage "train": one linear head on all h_k side by side, on the labelled rows that all parties have.
 Answer    for any row that somebody has, with zeros in place of absent h_k
 
 Where we differ   The three come in every batch and not one epoch after another, and the mean is taken as an epoch
-                  begins, so that all start from one top encoder.  Views as in ``simsiam``.
+                  begins, so that all start from one top encoder.  Views as in ``self_supervised``.
 """
 
 from __future__ import annotations
@@ -32,13 +34,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
+from torch.optim.swa_utils import AveragedModel
 
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
 from anyparty.methods.exchange import moment
 from anyparty.methods.fedhssl_rule import Aligned
 from anyparty.methods.method import Batch, Seat, Stage, State
-from anyparty.methods.simsiam import STAGE, SimSiam, likeness, predictor, projector
+from anyparty.methods.self_supervised import FORMS, STAGE, TARGET, SelfSupervised, predictor, projector
 from anyparty.methods.split import Split
 from anyparty.nets.mlp import MLP, Factory, build
 from anyparty.predictions import Predictions
@@ -72,11 +75,13 @@ class FedHSSL:
         embedding: H, width of the local and of the cross-party half of every party's embedding.
         head_hidden: hidden widths of the head; none is the paper's linear layer.
         guide: how much the cross-party encoder guides the local one.
+        pretrain: "simsiam", "byol" or "moco": see ``self_supervised``.
         pretrain_epochs: epochs of stage "pretrain"; without, as many as of "train".
         pretrain_batch_size: rows of a batch in it; without, as many as in "train".
         pretrain_lr: learning rate of its optimizer, which falls as a cosine.
         pretrain_optimizer: "sgd" with momentum 0.9, or "adam".
         pretrain_weight_decay: of that optimizer.
+        pretrain_follow, pretrain_temperature: of BYOL's and MoCo's targets, of MoCo's loss.
         corrupt: the share of a row's numbers that a view takes from other rows.
 
     """
@@ -84,27 +89,33 @@ class FedHSSL:
     embedding: int = 64
     head_hidden: tuple[int, ...] = ()
     guide: float = 0.5
+    pretrain: Literal["simsiam", "byol", "moco"] = "simsiam"
     pretrain_epochs: int | None = None
     pretrain_batch_size: int | None = None
     pretrain_lr: float = 0.025
     pretrain_optimizer: Literal["sgd", "adam"] = "sgd"
     pretrain_weight_decay: float = 3e-5
+    pretrain_follow: float = 0.99
+    pretrain_temperature: float = 0.2
     corrupt: float = 0.3
 
     def __post_init__(self) -> None:
         if not 0 <= self.guide < math.inf:
             raise ConfigError(f"fedhssl: guide must be a number and not negative, got {self.guide}")
+        if self.pretrain not in FORMS[1:]:
+            raise ConfigError("fedhssl: pretrain is 'simsiam', 'byol' or 'moco': it is the method")
         if self.embedding < 1:
             raise ConfigError(f"fedhssl: embedding must be at least 1, got {self.embedding}")
         self.first, self.split  # noqa: B018 - they check the rest
 
     @property
-    def first(self) -> SimSiam:
-        """What SimSiam needs to know."""
-        return SimSiam(
-            pretrain="simsiam", pretrain_epochs=self.pretrain_epochs, pretrain_batch_size=self.pretrain_batch_size,
+    def first(self) -> SelfSupervised:
+        """What self-supervised learning needs to know."""
+        return SelfSupervised(
+            pretrain=self.pretrain, pretrain_epochs=self.pretrain_epochs, pretrain_batch_size=self.pretrain_batch_size,
             pretrain_lr=self.pretrain_lr, pretrain_optimizer=self.pretrain_optimizer,
-            pretrain_weight_decay=self.pretrain_weight_decay, corrupt=self.corrupt,
+            pretrain_weight_decay=self.pretrain_weight_decay, pretrain_follow=self.pretrain_follow,
+            pretrain_temperature=self.pretrain_temperature, corrupt=self.corrupt,
         )  # fmt: skip
 
     @property
@@ -135,6 +146,7 @@ class FedHSSL:
                     state.modules[f"{name}projector"] = projector(self.embedding).to(seat.device)
                     state.modules[f"{name}predictor"] = predictor(self.embedding).to(seat.device)
             state.optimizers[STAGE] = self.first.optimizer.build(_trained(state))
+            self.first.add_targets(state.modules, "encoder", "projector", "cross_projector")
         return state
 
     def _encoders(self, seat: Seat) -> Factory:
@@ -160,21 +172,20 @@ class FedHSSL:
             await self._aggregate(net, state)
         me, roster = state.seat.me, state.seat.roster
         x, held = rows.block.take(batch.rows)
-        z = p = x.new_zeros(len(x), self.embedding)
+        p = t = x.new_zeros(len(x), self.embedding)
         enough = len(held) > 1  # a normalisation over one row is none
         if enough:
-            with batch.drawing("cross draws", me, device=state.seat.device):
-                z = state.modules["cross_projector"](_encoders_of(state).cross(x))
+            z, t = self._seen(state, batch, "cross_projector", x, "cross draws")
             p = state.modules["cross_predictor"](z)
         if me == roster.active:
-            pairs = await self._lead(net, state, rows, batch, held, z.detach())
+            pairs = await self._lead(net, state, rows, batch, held, t)
         else:
-            pairs = await self._follow(net, roster.active, z.detach()) if len(held) else []
+            pairs = await self._follow(net, roster.active, t) if len(held) else []
         if not enough:
             return 0.0 if me == roster.active else None
-        loss = self._within(state, x, batch, z)
+        loss = self._within(state, x, batch, t)
         for ours, theirs in pairs:
-            loss = loss - likeness(p[ours], theirs.to(p.device)) / len(pairs)
+            loss = loss + self.first.loss(p[ours], theirs.to(p.device)) / len(pairs)
         value = loss.item()
         if not math.isfinite(value):
             raise Diverged(f"party {me!r}: the loss is {value} at {moment(batch)}: lower pretrain_lr, or look for "
@@ -182,20 +193,34 @@ class FedHSSL:
         state.optimizers[STAGE].zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         state.optimizers[STAGE].step()
+        self.first.follow(state.modules)
         return value if me == roster.active else None
 
     def _within(self, state: State, x: Tensor, batch: Batch, cross: Tensor) -> Tensor:
-        """Return the local loss, SimSiam's and the guide's."""
-        me, generator, ends = state.seat.me, batch.generator(f"views of {state.seat.me}"), []
+        """Return the local loss, that of two views and the guide's."""
+        generator, ends = batch.generator(f"views of {state.seat.me}"), []
         for number in range(2):
-            view = self.first.views(x, generator)
-            with batch.drawing(f"view {number} draws", me, device=state.seat.device):
-                z = state.modules["projector"](_encoders_of(state).local(view))
-            ends.append((z, state.modules["predictor"](z)))
-        (z, p), (z2, p2) = ends
-        alike = likeness(p, z2) + likeness(p2, z)
-        guided = likeness(p, cross) + likeness(p2, cross)
-        return -(alike + self.guide * guided) / 2
+            z, t = self._seen(state, batch, "projector", self.first.views(x, generator), f"view {number} draws")
+            ends.append((state.modules["predictor"](z), t))
+        (p, t), (p2, t2) = ends
+        alike = self.first.loss(p, t2) + self.first.loss(p2, t)
+        guided = self.first.loss(p, cross) + self.first.loss(p2, cross)
+        return (alike + self.guide * guided) / 2
+
+    def _seen(self, state: State, batch: Batch, projector: str, x: Tensor, draws: str) -> tuple[Tensor, Tensor]:
+        """Return projections of rows or a view of them, and what others' predictions should be like: [B, H] each."""
+        across, me, device = projector == "cross_projector", state.seat.me, state.seat.device
+        encoders = _encoders_of(state)
+        with batch.drawing(draws, me, device=device):
+            z = state.modules[projector](encoders.cross(x) if across else encoders.local(x))
+        followers = state.modules.get(f"{TARGET}encoder")
+        if followers is None:
+            return z, z.detach()
+        assert isinstance(followers, AveragedModel)
+        following = followers.module
+        assert isinstance(following, Encoders)
+        with torch.no_grad(), batch.drawing(f"target {draws}", me, device=device):
+            return z, state.modules[f"{TARGET}{projector}"](following.cross(x) if across else following.local(x))
 
     async def _lead(
         self, net: Channel, state: State, rows: Rows, batch: Batch, held: Tensor, z: Tensor

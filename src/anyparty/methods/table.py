@@ -20,7 +20,7 @@ from anyparty.methods.local import Local
 from anyparty.methods.method import Method
 from anyparty.methods.plug import Plug
 from anyparty.methods.pseudo import Pseudo, PseudoLabelled
-from anyparty.methods.simsiam import Pretrained, SimSiam
+from anyparty.methods.self_supervised import Pretrained, SelfSupervised
 from anyparty.methods.split import Split
 from anyparty.methods.standard import Standard
 from anyparty.methods.vfedtrans import VFedTrans
@@ -48,7 +48,7 @@ METHODS: dict[str, Callable[..., Rule | Method]] = {
 
 def parameters_of(name: str) -> tuple[Any, ...]:
     """Return the classes whose fields are the method's parameters: its own, and what it shares with its family."""
-    return (METHODS[name], Split, SimSiam, Pseudo) if name in SPLIT else (METHODS[name],)
+    return (METHODS[name], Split, SelfSupervised, Pseudo) if name in SPLIT else (METHODS[name],)
 
 
 def method(name: str, **parameters: Any) -> Method:
@@ -73,7 +73,7 @@ def method(name: str, **parameters: Any) -> Method:
     made = METHODS[name](**own)
     if name not in SPLIT:
         return cast("Method", made)
-    first, then = SimSiam(**shared[1]), Pseudo(**shared[2])
+    first, then = SelfSupervised(**shared[1]), Pseudo(**shared[2])
     split = Split(rule=cast("Rule", made), **shared[0])
     if then.unlabelled == "pseudo":
         split = PseudoLabelled(rule=split.rule, **shared[0], pseudo=then)

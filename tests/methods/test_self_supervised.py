@@ -1,11 +1,13 @@
-"""SimSiam before a split method: every party alone, on all of its rows; then the method as ever."""
+"""Self-supervised learning before a split method: every party alone, on all of its rows; then the method as ever."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import pytest
 import torch
 
-from anyparty.methods.simsiam import Pretrained, SimSiam
+from anyparty.methods.self_supervised import Pretrained, SelfSupervised
 from anyparty.methods.split import Split
 from anyparty.methods.table import method
 from anyparty.run.federation import Federation
@@ -14,9 +16,11 @@ from tests import worlds
 from tests.run.test_generative import tables
 from tests.worlds import Table, world
 
+TARGETS = ("target_encoder", "target_projector")
 
-def made(**parameters):
-    return method("laser", embedding=6, pretrain="simsiam", **parameters)
+
+def made(pretrain="simsiam", **parameters):
+    return method("laser", embedding=6, pretrain=pretrain, **parameters)
 
 
 def test_without_it_there_is_nothing_before_the_method():
@@ -28,10 +32,10 @@ def test_without_it_there_is_nothing_before_the_method():
 
 def test_views_take_a_share_of_their_numbers_from_other_rows_of_the_same_column():
     x = torch.arange(4000.0).view(1000, 4)
-    view = SimSiam(corrupt=0.4).views(x, torch.Generator().manual_seed(0))
+    view = SelfSupervised(corrupt=0.4).views(x, torch.Generator().manual_seed(0))
     assert (view != x).float().mean().item() == pytest.approx(0.4, abs=0.02)
     assert (view % 4 == torch.arange(4.0)).all()
-    assert torch.equal(SimSiam(corrupt=0.0).views(x, torch.Generator()), x)
+    assert torch.equal(SelfSupervised(corrupt=0.0).views(x, torch.Generator()), x)
 
 
 def test_no_message_crosses_and_every_encoder_learns_from_rows_without_labels():
@@ -47,13 +51,36 @@ def test_no_message_crosses_and_every_encoder_learns_from_rows_without_labels():
     assert torch.equal(before["a/heads/first.weight"], after["a/heads/first.weight"])
 
 
-def test_the_loss_falls():
+@pytest.mark.parametrize(("form", "least"), [("simsiam", -1), ("byol", -1), ("moco", 0)])
+def test_the_loss_falls(form, least):
     of = world(N=200, echo=True)
-    history = worlds.train(made(pretrain_lr=0.1, pretrain_epochs=12, pretrain_batch_size=50), of, epochs=1)["a"].history
+    first = made(form, pretrain_lr=0.1, pretrain_epochs=12, pretrain_batch_size=50)
+    history = worlds.train(first, of, epochs=1)["a"].history
     losses = [record["loss"] for record in history if record["stage"] == "pretrain"]
     assert len(losses) == 12
     assert losses[-1] < losses[0] - 0.2
-    assert min(losses) >= -1
+    assert min(losses) >= least
+
+
+@pytest.mark.parametrize("how", [made, partial(method, "fedhssl", embedding=4)], ids=["laser", "fedhssl"])
+@pytest.mark.parametrize("form", ["byol", "moco"])
+def test_targets_follow_after_every_step_and_learn_nothing_else(form, how):
+    of, first = world(N=40, echo=True), how(pretrain=form, pretrain_follow=0.75)
+    states = worlds.begin(first, of)
+    target = {name: dict(states["b"].modules[name].module.named_parameters()) for name in TARGETS}
+    for number in (1, 2):
+        before = {name: {key: p.clone() for key, p in of_it.items()} for name, of_it in target.items()}
+        worlds.step(first, of, states, of.places(), number=number, stage="pretrain")
+        for name, of_it in target.items():
+            own = dict(states["b"].modules[name.removeprefix("target_")].named_parameters())
+            for key, p in of_it.items():
+                assert torch.allclose(p, 0.75 * before[name][key] + 0.25 * own[key], atol=1e-7), (name, key)
+                assert not p.requires_grad
+        assert not all(torch.equal(p, before["target_encoder"][key]) for key, p in target["target_encoder"].items())
+
+
+def test_simsiam_has_nothing_that_follows():
+    assert not [name for name in worlds.begin(made(), world())["a"].modules if name.startswith("target_")]
 
 
 def test_from_tables_to_disk_and_back(tmp_path):

@@ -1,28 +1,35 @@
-"""SimSiam before a split method: every party first learns from its own rows alone, labelled or not.
+"""Self-supervised learning before a split method: every party first learns from its own rows, labelled or not.
 
-Chen, He: "Exploring Simple Siamese Representation Learning", CVPR 2021; as the baselines of FALSE-VFL have it (Hong,
-Park, Hwang, arXiv 2505.11035, appendix D.1): each local model is pretrained by itself, then all are fine-tuned on the
-labelled rows.  Nothing crosses in this stage.
+SimSiam (Chen, He: "Exploring Simple Siamese Representation Learning", CVPR 2021), as the baselines of FALSE-VFL have it
+(Hong, Park, Hwang, arXiv 2505.11035, appendix D.1): each local model is pretrained by itself, then all are fine-tuned
+on the labelled rows.  Nothing crosses in this stage.  Besides it BYOL (Grill et al., NeurIPS 2020) and MoCo in its
+third version (Chen, Xie, He, ICCV 2021), which needs no queue.
 
-Letters   B rows of the batch that the party has, F columns, H width of an embedding.
+Letters   B rows of the batch that the party has, F columns, H width of an embedding, T temperature.
 Symbols   x, x'   two views of the same rows                                               [B, F]
           f, g, q   encoder, projector, predictor; z = g(f(x)), p = q(z)                     [B, H]
-Loss      -cos(p, stop(z')) / 2 - cos(p', stop(z)) / 2, the mean over rows
+          t         what p should be like: SimSiam's is z; the others' is g_t(f_t(x)), whose weights follow those of f
+                    and g, w_t <- m w_t + (1 - m) w after every step                        [B, H]
+Loss      (l(p, t') + l(p', t)) / 2, no gradient by t; the mean over rows of
+          l(p, t)_b = -cos(p_b, t_b)                                            SimSiam, BYOL
+          l(p, t)_b = -log(exp(cos(p_b, t_b) / T) / sum_c exp(cos(p_b, t_c) / T))   MoCo: c over the batch's rows
 
-Where we differ   The paper does not say what a view of a table's row is.  Here a share ``corrupt`` of its numbers is
-                  replaced by those of other rows of the batch (Bahri et al.: "SCARF", ICLR 2022).
+Where we differ   The papers do not say what a view of a table's row is.  Here a share ``corrupt`` of its numbers is
+                  replaced by those of other rows of the batch (Bahri et al.: "SCARF", ICLR 2022).  m stays what it is;
+                  BYOL and MoCo let it rise to 1.  Projector and predictor are SimSiam's in all three.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, Diverged
@@ -35,34 +42,41 @@ from anyparty.seeds import Seeds
 from anyparty.terms import Capabilities, Channel
 
 STAGE = "pretrain"
+FORMS = ("none", "simsiam", "byol", "moco")
+TARGET = "target_"
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimSiam:
+class SelfSupervised:
     """What may come before a split method.
 
     Attributes:
-        pretrain: "none", or "simsiam": every party first trains its encoder on its own rows, labelled or not.
+        pretrain: "none"; or "simsiam", "byol", "moco": every party first trains its encoder on its own rows, labelled
+            or not.
         pretrain_epochs: epochs of that; without, as many as afterwards.
         pretrain_batch_size: rows of a batch; without, as many as afterwards.
         pretrain_lr: learning rate of its optimizer, which falls as a cosine.
         pretrain_optimizer: "sgd" with momentum 0.9, or "adam".
         pretrain_weight_decay: of that optimizer.
+        pretrain_follow: m, how slowly the weights of BYOL's and MoCo's targets follow.
+        pretrain_temperature: T, of MoCo.
         corrupt: the share of a row's numbers that a view takes from other rows.
 
     """
 
-    pretrain: Literal["none", "simsiam"] = "none"
+    pretrain: Literal["none", "simsiam", "byol", "moco"] = "none"
     pretrain_epochs: int | None = None
     pretrain_batch_size: int | None = None
     pretrain_lr: float = 0.025
     pretrain_optimizer: Literal["sgd", "adam"] = "sgd"
     pretrain_weight_decay: float = 3e-5
+    pretrain_follow: float = 0.99
+    pretrain_temperature: float = 0.2
     corrupt: float = 0.3
 
     def __post_init__(self) -> None:
-        if self.pretrain not in {"none", "simsiam"}:
-            raise ConfigError(f"method: pretrain is 'none' or 'simsiam', not {self.pretrain!r}")
+        if self.pretrain not in FORMS:
+            raise ConfigError(f"method: pretrain is one of {', '.join(FORMS)}, not {self.pretrain!r}")
         for name in ("pretrain_epochs", "pretrain_batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -72,9 +86,12 @@ class SimSiam:
                 f"method: pretrain_optimizer {self.pretrain_optimizer!r} must be 'sgd' or 'adam', "
                 f"pretrain_weight_decay {self.pretrain_weight_decay} a number and not negative"
             )
-        if not 0 < self.pretrain_lr < math.inf or not 0 <= self.corrupt < 1:
-            raise ConfigError(f"method: pretrain_lr {self.pretrain_lr} must be a number above 0, "
-                              f"corrupt {self.corrupt} lie in [0, 1)")  # fmt: skip
+        for name in ("pretrain_lr", "pretrain_temperature"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"method: {name} {getattr(self, name)} must be a number above 0")
+        for name in ("pretrain_follow", "corrupt"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"method: {name} {getattr(self, name)} must lie in [0, 1)")
 
     @property
     def optimizer(self) -> Optimizer:
@@ -95,6 +112,30 @@ class SimSiam:
             batch_size=self.pretrain_batch_size, optimizer=self.optimizer,
         )  # fmt: skip
 
+    def add_targets(self, modules: dict[str, nn.Module], *names: str) -> None:
+        """Put beside the named modules those that follow them, where the targets are not their own: "target_NAME"."""
+        if self.pretrain not in {"byol", "moco"}:
+            return
+        for name in names:
+            average = get_ema_multi_avg_fn(self.pretrain_follow)  # type: ignore[no-untyped-call]
+            target = AveragedModel(modules[name], multi_avg_fn=average)
+            target.update_parameters(modules[name])  # the first call copies
+            modules[f"{TARGET}{name}"] = target.requires_grad_(requires_grad=False)
+
+    @staticmethod
+    def follow(modules: Mapping[str, nn.Module]) -> None:
+        """Let targets follow, after a step."""
+        for name, module in modules.items():
+            if isinstance(module, AveragedModel):
+                module.update_parameters(modules[name.removeprefix(TARGET)])
+
+    def loss(self, p: Tensor, t: Tensor) -> Tensor:
+        """Return the mean l(p, t): [B, H], [B, H] -> []."""
+        if self.pretrain != "moco":
+            return -functional.cosine_similarity(p, t.detach(), dim=1).mean()
+        like = functional.normalize(p, dim=1) @ functional.normalize(t.detach(), dim=1).T
+        return functional.cross_entropy(like / self.pretrain_temperature, torch.arange(len(p), device=p.device))
+
     def views(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Draw a view of rows: [B, F] -> [B, F]."""
         B, F = x.shape
@@ -113,7 +154,7 @@ class Pretrained:
 
     """
 
-    first: SimSiam
+    first: SelfSupervised
     method: Split
 
     @property
@@ -123,7 +164,7 @@ class Pretrained:
         return replace(can, trains_on=f"each party's own rows, then {can.trains_on}", unlabelled=True)
 
     def begin(self, seat: Seat, seeds: Seeds) -> State:
-        """Make what the method needs, and a projector and a predictor."""
+        """Make what the method needs; a projector and a predictor; and what follows, where targets do."""
         state = self.method.begin(seat, seeds)
         if "encoder" not in state.modules:
             return state
@@ -140,10 +181,11 @@ class Pretrained:
             if parameter.requires_grad
         ]
         state.optimizers[STAGE] = self.first.optimizer.build(parameters)
+        self.first.add_targets(state.modules, "encoder", "projector")
         return state
 
     def stages(self, seat: Seat) -> Sequence[Stage]:
-        """Return SimSiam's stage and the method's own."""
+        """Return this stage and the method's own."""
         return (self.first.stage(self._step), *self.method.stages(seat))
 
     async def _step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
@@ -160,8 +202,10 @@ class Pretrained:
         views = torch.cat([self.first.views(x, generator), self.first.views(x, generator)])
         with batch.drawing("encoder draws", me, device=state.seat.device):
             h = state.modules["encoder"](views)
-        (z, z2), (p, p2) = zip(*(self._ends(state, half) for half in h.chunk(2)), strict=True)
-        loss = -(likeness(p, z2) + likeness(p2, z)) / 2
+        z = [state.modules["projector"](half.flatten(0, -2)) for half in h.chunk(2)]
+        p, p2 = (state.modules["predictor"](each) for each in z)
+        t, t2 = self._targets(state, views, batch) or z
+        loss = (self.first.loss(p, t2) + self.first.loss(p2, t)) / 2
         value = loss.item()
         if not math.isfinite(value):
             raise Diverged(f"party {me!r}: the loss is {value} at {moment(batch)}: lower pretrain_lr, or look for "
@@ -169,12 +213,16 @@ class Pretrained:
         state.optimizers[STAGE].zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         state.optimizers[STAGE].step()
+        self.first.follow(state.modules)
         return value
 
-    def _ends(self, state: State, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Return projections and predictions of one view, copies of an encoder as rows: z, p [B, H]."""
-        z = state.modules["projector"](h.flatten(0, -2))
-        return z, state.modules["predictor"](z)
+    def _targets(self, state: State, views: Tensor, batch: Batch) -> list[Tensor]:
+        """Return what the two views' predictions should be like, where that is not their own projections: [B, H]."""
+        if f"{TARGET}encoder" not in state.modules:
+            return []
+        with torch.no_grad(), batch.drawing("target draws", state.seat.me, device=state.seat.device):
+            h = state.modules[f"{TARGET}encoder"](views)
+            return [state.modules[f"{TARGET}projector"](half.flatten(0, -2)) for half in h.chunk(2)]
 
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
@@ -196,8 +244,3 @@ def predictor(H: int) -> nn.Module:
 
 def _layer(inputs: int, outputs: int) -> tuple[nn.Module, nn.Module]:
     return nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs)
-
-
-def likeness(p: Tensor, z: Tensor) -> Tensor:
-    """Return the mean cosine of predictions and what they should be, which learns nothing from it."""
-    return functional.cosine_similarity(p, z.detach(), dim=1).mean()

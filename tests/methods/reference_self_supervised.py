@@ -1,4 +1,4 @@
-"""SimSiam's loss the slow way: row by row, in double precision; then the method's own reference."""
+"""Losses of SimSiam, BYOL and MoCo the slow way: row by row, in double precision; then the method's own reference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyparty.methods.method import Batch, State
-from anyparty.methods.simsiam import Pretrained
+from anyparty.methods.self_supervised import Pretrained, SelfSupervised
 from tests.methods.reference import joint_gradients as split_gradients
 from tests.worlds import World
 
@@ -41,13 +41,24 @@ def joint_gradients(
 
 
 def _loss(method: Pretrained, nets: Mapping[str, torch.nn.Module], x: Tensor, generator: torch.Generator) -> Tensor:
-    z, p = [], []
+    z, p, t = [], [], []
     for view in (method.first.views(x, generator), method.first.views(x, generator)):
         z.append(nets["projector"](nets["encoder"](view.double())))
         p.append(nets["predictor"](z[-1]))
-    total = torch.zeros((), dtype=torch.float64)
-    for b in range(len(x)):
-        for here, there in ((0, 1), (1, 0)):
-            target = z[there][b].detach()
-            total = total - p[here][b] @ target / (p[here][b].norm() * target.norm()) / 2
-    return total / len(x)
+        t.append(
+            z[-1] if "target_encoder" not in nets else nets["target_projector"](nets["target_encoder"](view.double()))
+        )
+    return (unlike(method.first, p[0], t[1]) + unlike(method.first, p[1], t[0])) / 2
+
+
+def unlike(first: SelfSupervised, p: Tensor, t: Tensor) -> Tensor:
+    """The mean l(p, t), a row at a time."""
+    total, t = torch.zeros((), dtype=torch.float64), t.detach()
+    for b in range(len(p)):
+        cosines = [p[b] @ t[c] / (p[b].norm() * t[c].norm()) for c in range(len(p))]
+        if first.pretrain == "moco":
+            scores = [torch.exp(cosine / first.pretrain_temperature) for cosine in cosines]
+            total = total - torch.log(scores[b] / sum(scores))
+        else:
+            total = total - cosines[b]
+    return total / len(p)
