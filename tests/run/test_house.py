@@ -67,9 +67,9 @@ def weights(sites: dict[str, Site]) -> dict[str, bytes]:
 
 
 def test_the_houses_train_and_keep_their_own(tmp_path):
-    sites = world(tmp_path)
+    sites = world(tmp_path, n=600)
     told = run(sites, settings(epochs=30))
-    assert told["bank"]["evaluation"]["overall"]["accuracy"] > 0.8
+    assert told["bank"]["evaluation"]["overall"]["accuracy"] > 0.7  # places are drawn anew: .83 to .95 in twelve runs
     assert told["shop"]["evaluation"] is None
     for name, site in sites.items():
         assert [path.name for path in (site.folder / "parties").iterdir()] == [name]

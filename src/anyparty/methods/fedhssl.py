@@ -81,7 +81,8 @@ class FedHSSL:
         pretrain_lr: learning rate of its optimizer, which falls as a cosine.
         pretrain_optimizer: "sgd" with momentum 0.9, or "adam".
         pretrain_weight_decay: of that optimizer.
-        pretrain_follow, pretrain_temperature: of BYOL's and MoCo's targets, of MoCo's loss.
+        pretrain_follow: m, how slowly the weights of BYOL's and MoCo's targets follow.
+        pretrain_temperature: T, of MoCo.
         corrupt: the share of a row's numbers that a view takes from other rows.
 
     """
