@@ -45,7 +45,7 @@ def joint_gradients(
         for other in others:
             both = [n for n in rows[name] if n in rows[other]]
             ours, theirs = ([rows[who].index(n) for n in both] for who in (name, other))
-            across.append(unlike(method.first, p[name][ours], t[other][theirs]))
+            across.append(unlike(method, p[name][ours], t[other][theirs]))
         losses[name] = losses[name] + sum(across) / len(across)
         named = {
             f"{name}/{key.replace('.', '/', 1)}": parameter
@@ -75,13 +75,13 @@ def _followed(net: nn.ModuleDict, x: Tensor) -> Tensor:
 
 def _within(method: FedHSSL, net: nn.ModuleDict, x: Tensor, cross: Tensor, generator: torch.Generator) -> Tensor:
     p, t = [], []
-    for view in [method.first.views(x, generator) for _ in range(2)]:
+    for view in [method.views(x, generator) for _ in range(2)]:
         z = net["projector"](net["encoder"].top(net["encoder"].bottom(view.double())))
         p.append(net["predictor"](z))
         if method.pretrain != "simsiam":
             followed = net["target_encoder"].module
             z = net["target_projector"](followed.top(followed.bottom(view.double())))
         t.append(z)
-    alike = unlike(method.first, p[0], t[1]) + unlike(method.first, p[1], t[0])
-    guided = unlike(method.first, p[0], cross) + unlike(method.first, p[1], cross)
+    alike = unlike(method, p[0], t[1]) + unlike(method, p[1], t[0])
+    guided = unlike(method, p[0], cross) + unlike(method, p[1], cross)
     return (alike + method.guide * guided) / 2

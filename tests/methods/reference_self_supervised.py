@@ -41,14 +41,20 @@ def joint_gradients(
 
 
 def _loss(method: Pretrained, nets: Mapping[str, torch.nn.Module], x: Tensor, generator: torch.Generator) -> Tensor:
-    z, p, t = [], [], []
+    p, t = [], []
     for view in (method.first.views(x, generator), method.first.views(x, generator)):
-        z.append(nets["projector"](nets["encoder"](view.double())))
-        p.append(nets["predictor"](z[-1]))
-        t.append(
-            z[-1] if "target_encoder" not in nets else nets["target_projector"](nets["target_encoder"](view.double()))
-        )
-    return (unlike(method.first, p[0], t[1]) + unlike(method.first, p[1], t[0])) / 2
+        z = _of_rows(nets["projector"], nets["encoder"](view.double()))
+        p.append(_of_rows(nets["predictor"], z))
+        if "target_encoder" in nets:
+            z = _of_rows(nets["target_projector"], nets["target_encoder"](view.double()))
+        t.append(z)
+    copies = [slice(None)] if p[0].dim() == 2 else [(slice(None), c) for c in range(p[0].shape[1])]
+    pairs = [(p[one][c], t[1 - one][c]) for one in (0, 1) for c in copies]
+    return torch.stack([unlike(method.first, *pair) for pair in pairs]).mean()
+
+
+def _of_rows(module: torch.nn.Module, h: Tensor) -> Tensor:
+    return module(h.reshape(-1, h.shape[-1])).view(h.shape)
 
 
 def unlike(first: SelfSupervised, p: Tensor, t: Tensor) -> Tensor:

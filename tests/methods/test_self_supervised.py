@@ -9,7 +9,7 @@ import torch
 
 from anyparty.methods.self_supervised import Pretrained, SelfSupervised
 from anyparty.methods.split import Split
-from anyparty.methods.table import method
+from anyparty.methods.table import SPLIT, method
 from anyparty.run.federation import Federation
 from anyparty.run.model import Model
 from tests import worlds
@@ -93,3 +93,23 @@ def test_from_tables_to_disk_and_back(tmp_path):
     loaded = Model.load(tmp_path)
     assert loaded.method == model.method
     assert torch.equal(loaded.predict(given).scores, model.predict(given).scores)
+
+
+@pytest.mark.parametrize("form", ["simsiam", "byol", "moco"])
+@pytest.mark.parametrize("name", sorted(SPLIT))
+def test_every_split_method_takes_every_form(name, form):
+    of, first = world(N=40, echo=True), method(name, embedding=6, pretrain=form)
+    states = worlds.begin(first, of)
+    before = worlds.weights(states)
+    loss = worlds.step(first, of, states, of.places(), number=1, stage="pretrain")
+    after = worlds.weights(states)
+    assert not all(torch.equal(before[key], after[key]) for key in before if key.startswith("b/encoder"))
+    assert isinstance(loss, float)
+
+
+@pytest.mark.parametrize("form", ["simsiam", "moco"])
+def test_copies_of_an_encoder_do_not_compete(form):
+    p, t = torch.randn(2, 3, 5, 4, generator=torch.Generator().manual_seed(0))  # three copies, five rows
+    first = SelfSupervised(pretrain=form)
+    each = [first.loss(*pair) for pair in zip(p, t, strict=True)]
+    assert torch.allclose(first.loss(p, t), torch.stack(each).mean())

@@ -150,6 +150,6 @@ def _default(field: Field[Any]) -> str:
 
 def _meanings(of: Any) -> dict[str, str]:
     """Return what the docstrings of a class and of those it stands on say of each of its attributes."""
-    listed = [inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")[2] for one in inspect.getmro(of)]
+    listed = [inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")[2] for one in reversed(inspect.getmro(of))]
     found = re.findall(r"^    (\w+): (.+(?:\n {8,}.+)*)", "\n".join(listed), flags=re.MULTILINE)
     return {name: re.sub(r"\s+", " ", text) for name, text in found}

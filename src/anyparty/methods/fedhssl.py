@@ -27,7 +27,7 @@ Where we differ   The three come in every batch and not one epoch after another,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -49,6 +49,7 @@ from anyparty.seeds import Seeds
 from anyparty.terms import Capabilities, Channel, Expect
 
 SHARED = ("top", "projector", "predictor")
+Represent = Callable[["Encoders", Tensor], Tensor]
 
 
 class Encoders(nn.Module):
@@ -62,28 +63,24 @@ class Encoders(nn.Module):
         """Return the local representation: [B, inputs] -> [B, H]."""
         return self.top(self.bottom(x))  # type: ignore[no-any-return]
 
+    def across(self, x: Tensor) -> Tensor:
+        """Return the cross-party representation: [B, inputs] -> [B, H]."""
+        return self.cross(x)  # type: ignore[no-any-return]
+
     def forward(self, x: Tensor) -> Tensor:
         """Return both."""
-        return torch.cat([self.local(x), self.cross(x)], dim=1)
+        return torch.cat([self.local(x), self.across(x)], dim=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedHSSL:
+class FedHSSL(SelfSupervised):
     """Two self-supervised tasks before fine-tuning.
 
     Attributes:
         embedding: H, width of the local and of the cross-party half of every party's embedding.
         head_hidden: hidden widths of the head; none is the paper's linear layer.
         guide: how much the cross-party encoder guides the local one.
-        pretrain: "simsiam", "byol" or "moco": see ``self_supervised``.
-        pretrain_epochs: epochs of stage "pretrain"; without, as many as of "train".
-        pretrain_batch_size: rows of a batch in it; without, as many as in "train".
-        pretrain_lr: learning rate of its optimizer, which falls as a cosine.
-        pretrain_optimizer: "sgd" with momentum 0.9, or "adam".
-        pretrain_weight_decay: of that optimizer.
-        pretrain_follow: m, how slowly the weights of BYOL's and MoCo's targets follow.
-        pretrain_temperature: T, of MoCo.
-        corrupt: the share of a row's numbers that a view takes from other rows.
+        pretrain: in which form: "simsiam", "byol" or "moco".
 
     """
 
@@ -91,33 +88,16 @@ class FedHSSL:
     head_hidden: tuple[int, ...] = ()
     guide: float = 0.5
     pretrain: Literal["simsiam", "byol", "moco"] = "simsiam"
-    pretrain_epochs: int | None = None
-    pretrain_batch_size: int | None = None
-    pretrain_lr: float = 0.025
-    pretrain_optimizer: Literal["sgd", "adam"] = "sgd"
-    pretrain_weight_decay: float = 3e-5
-    pretrain_follow: float = 0.99
-    pretrain_temperature: float = 0.2
-    corrupt: float = 0.3
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.guide < math.inf:
             raise ConfigError(f"fedhssl: guide must be a number and not negative, got {self.guide}")
         if self.pretrain not in FORMS[1:]:
             raise ConfigError("fedhssl: pretrain is 'simsiam', 'byol' or 'moco': it is the method")
         if self.embedding < 1:
             raise ConfigError(f"fedhssl: embedding must be at least 1, got {self.embedding}")
-        self.first, self.split  # noqa: B018 - they check the rest
-
-    @property
-    def first(self) -> SelfSupervised:
-        """What self-supervised learning needs to know."""
-        return SelfSupervised(
-            pretrain=self.pretrain, pretrain_epochs=self.pretrain_epochs, pretrain_batch_size=self.pretrain_batch_size,
-            pretrain_lr=self.pretrain_lr, pretrain_optimizer=self.pretrain_optimizer,
-            pretrain_weight_decay=self.pretrain_weight_decay, pretrain_follow=self.pretrain_follow,
-            pretrain_temperature=self.pretrain_temperature, corrupt=self.corrupt,
-        )  # fmt: skip
+        self.split  # noqa: B018 - it checks the rest
 
     @property
     def split(self) -> Split:
@@ -146,8 +126,8 @@ class FedHSSL:
                 for name in ("", "cross_"):
                     state.modules[f"{name}projector"] = projector(self.embedding).to(seat.device)
                     state.modules[f"{name}predictor"] = predictor(self.embedding).to(seat.device)
-            state.optimizers[STAGE] = self.first.optimizer.build(_trained(state))
-            self.first.add_targets(state.modules, "encoder", "projector", "cross_projector")
+            state.optimizers[STAGE] = self.optimizer.build(_trained(state))
+            self.add_targets(state.modules, "encoder", "projector", "cross_projector")
         return state
 
     def _encoders(self, seat: Seat) -> Factory:
@@ -159,7 +139,7 @@ class FedHSSL:
 
     def stages(self, seat: Seat) -> Sequence[Stage]:
         """Return both stages."""
-        return (self.first.stage(self._step), *self.split.stages(seat))
+        return (self.stage(self._step), *self.split.stages(seat))
 
     async def _step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
         """Play a party's part in one batch of self-supervised learning.
@@ -176,7 +156,7 @@ class FedHSSL:
         p = t = x.new_zeros(len(x), self.embedding)
         enough = len(held) > 1  # a normalisation over one row is none
         if enough:
-            z, t = self._seen(state, batch, "cross_projector", x, "cross draws")
+            z, t = self._seen(state, batch, "cross_projector", Encoders.across, x, "cross draws")
             p = state.modules["cross_predictor"](z)
         if me == roster.active:
             pairs = await self._lead(net, state, rows, batch, held, t)
@@ -186,7 +166,7 @@ class FedHSSL:
             return 0.0 if me == roster.active else None
         loss = self._within(state, x, batch, t)
         for ours, theirs in pairs:
-            loss = loss + self.first.loss(p[ours], theirs.to(p.device)) / len(pairs)
+            loss = loss + self.loss(p[ours], theirs.to(p.device)) / len(pairs)
         value = loss.item()
         if not math.isfinite(value):
             raise Diverged(f"party {me!r}: the loss is {value} at {moment(batch)}: lower pretrain_lr, or look for "
@@ -194,34 +174,35 @@ class FedHSSL:
         state.optimizers[STAGE].zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         state.optimizers[STAGE].step()
-        self.first.follow(state.modules)
+        self.follow(state.modules)
         return value if me == roster.active else None
 
     def _within(self, state: State, x: Tensor, batch: Batch, cross: Tensor) -> Tensor:
         """Return the local loss, that of two views and the guide's."""
         generator, ends = batch.generator(f"views of {state.seat.me}"), []
         for number in range(2):
-            z, t = self._seen(state, batch, "projector", self.first.views(x, generator), f"view {number} draws")
+            view = self.views(x, generator)
+            z, t = self._seen(state, batch, "projector", Encoders.local, view, f"view {number} draws")
             ends.append((state.modules["predictor"](z), t))
         (p, t), (p2, t2) = ends
-        alike = self.first.loss(p, t2) + self.first.loss(p2, t)
-        guided = self.first.loss(p, cross) + self.first.loss(p2, cross)
+        alike = self.loss(p, t2) + self.loss(p2, t)
+        guided = self.loss(p, cross) + self.loss(p2, cross)
         return (alike + self.guide * guided) / 2
 
-    def _seen(self, state: State, batch: Batch, projector: str, x: Tensor, draws: str) -> tuple[Tensor, Tensor]:
+    def _seen(
+        self, state: State, batch: Batch, projector: str, represent: Represent, x: Tensor, draws: str
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Return projections of rows or a view of them, and what others' predictions should be like: [B, H] each."""
-        across, me, device = projector == "cross_projector", state.seat.me, state.seat.device
-        encoders = _encoders_of(state)
+        me, device = state.seat.me, state.seat.device
         with batch.drawing(draws, me, device=device):
-            z = state.modules[projector](encoders.cross(x) if across else encoders.local(x))
+            z = state.modules[projector](represent(_encoders_of(state), x))
         followers = state.modules.get(f"{TARGET}encoder")
         if followers is None:
             return z, z.detach()
         assert isinstance(followers, AveragedModel)
-        following = followers.module
-        assert isinstance(following, Encoders)
+        assert isinstance(followers.module, Encoders)
         with torch.no_grad(), batch.drawing(f"target {draws}", me, device=device):
-            return z, state.modules[f"{TARGET}{projector}"](following.cross(x) if across else following.local(x))
+            return z, state.modules[f"{TARGET}{projector}"](represent(followers.module, x))
 
     async def _lead(
         self, net: Channel, state: State, rows: Rows, batch: Batch, held: Tensor, z: Tensor

@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +42,8 @@ from anyparty.seeds import Seeds
 from anyparty.terms import Capabilities, Channel
 
 STAGE = "pretrain"
-FORMS = ("none", "simsiam", "byol", "moco")
+Form = Literal["none", "simsiam", "byol", "moco"]
+FORMS: tuple[str, ...] = get_args(Form)
 TARGET = "target_"
 
 
@@ -64,7 +65,7 @@ class SelfSupervised:
 
     """
 
-    pretrain: Literal["none", "simsiam", "byol", "moco"] = "none"
+    pretrain: Form = "none"
     pretrain_epochs: int | None = None
     pretrain_batch_size: int | None = None
     pretrain_lr: float = 0.025
@@ -130,11 +131,12 @@ class SelfSupervised:
                 module.update_parameters(modules[name.removeprefix(TARGET)])
 
     def loss(self, p: Tensor, t: Tensor) -> Tensor:
-        """Return the mean l(p, t): [B, H], [B, H] -> []."""
+        """Return the mean l(p, t) over rows, and over copies of the encoder in front: [..., B, H] twice -> []."""
         if self.pretrain != "moco":
-            return -functional.cosine_similarity(p, t.detach(), dim=1).mean()
-        like = functional.normalize(p, dim=1) @ functional.normalize(t.detach(), dim=1).T
-        return functional.cross_entropy(like / self.pretrain_temperature, torch.arange(len(p), device=p.device))
+            return -functional.cosine_similarity(p, t.detach(), dim=-1).mean()
+        like = functional.normalize(p, dim=-1) @ functional.normalize(t.detach(), dim=-1).mT
+        own = torch.arange(p.shape[-2], device=p.device).expand(p.shape[:-1])
+        return functional.cross_entropy((like / self.pretrain_temperature).flatten(0, -2), own.flatten())
 
     def views(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Draw a view of rows: [B, F] -> [B, F]."""
@@ -202,9 +204,10 @@ class Pretrained:
         views = torch.cat([self.first.views(x, generator), self.first.views(x, generator)])
         with batch.drawing("encoder draws", me, device=state.seat.device):
             h = state.modules["encoder"](views)
-        z = [state.modules["projector"](half.flatten(0, -2)) for half in h.chunk(2)]
-        p, p2 = (state.modules["predictor"](each) for each in z)
+        z = [_of_rows(state.modules["projector"], half) for half in h.chunk(2)]
+        p, p2 = (_of_rows(state.modules["predictor"], each) for each in z)
         t, t2 = self._targets(state, views, batch) or z
+        p, p2, t, t2 = (each.movedim(0, -2) for each in (p, p2, t, t2))  # copies of an encoder stand in front
         loss = (self.first.loss(p, t2) + self.first.loss(p2, t)) / 2
         value = loss.item()
         if not math.isfinite(value):
@@ -217,18 +220,24 @@ class Pretrained:
         return value
 
     def _targets(self, state: State, views: Tensor, batch: Batch) -> list[Tensor]:
-        """Return what the two views' predictions should be like, where that is not their own projections: [B, H]."""
+        """Return what the two views' predictions should be like, where that is not their own projections: as ``h``."""
         if f"{TARGET}encoder" not in state.modules:
             return []
         with torch.no_grad(), batch.drawing("target draws", state.seat.me, device=state.seat.device):
             h = state.modules[f"{TARGET}encoder"](views)
-            return [state.modules[f"{TARGET}projector"](half.flatten(0, -2)) for half in h.chunk(2)]
+            return [_of_rows(state.modules[f"{TARGET}projector"], half) for half in h.chunk(2)]
 
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:
         """Predict as the method does."""
         return await self.method.predict(net, state, rows, batch, asked)
+
+
+def _of_rows(module: nn.Module, h: Tensor) -> Tensor:
+    """Return what a module makes of rows [B, H], or of those of each copy of an encoder [B, copies, H]."""
+    made: Tensor = module(h.flatten(0, -2))
+    return made.view(h.shape)
 
 
 def projector(H: int) -> nn.Module:
