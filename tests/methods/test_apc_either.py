@@ -77,9 +77,10 @@ def test_a_party_that_was_lost_before_it_sent_is_not_said_to_have_taken_part():
     worlds.step(made, of, states, rows, stage="represent")
     worlds.step(made, of, states, rows, stage="share", leaves={"b"})
     worlds.step(made, of, states, rows, stage="teach")
-    took = made.classified(states["a"], of.rows["a"], torch.arange(of.n)).took_part
-    assert torch.equal(took[:, 2], (of.observed[:, 0] & of.observed[:, 2])[of.observed[:, 0]])
-    assert not took[:, 1].any()
+    found, shared = made.classified(states["a"], of.rows["a"], torch.arange(of.n)), of.observed[of.observed[:, 0], 2]
+    assert torch.equal(found.took_part[:, 2], shared)
+    assert not found.took_part[:, 1].any()
+    assert torch.equal(found.u[:, -1] == 1, shared), "a row that only the lost party shares is read by the student's"
 
 
 @pytest.mark.parametrize("classifier", ["logistic", "head", "DecisionTreeClassifier"])
