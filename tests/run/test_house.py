@@ -1,5 +1,8 @@
 """A party at home: the same run as a simulation's, with nothing but messages between the houses."""
 
+import asyncio
+import json
+import shutil
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +13,9 @@ import pytest
 import torch
 
 from anyparty.config import Config
-from anyparty.errors import ConfigError, ResumeError
+from anyparty.errors import ConfigError, PartyLost, ResumeError
+from anyparty.run import parts
+from anyparty.run.files import mark
 from anyparty.run.house import train_at_home
 from anyparty.wire import inproc
 
@@ -62,6 +67,15 @@ def run(sites: dict[str, Site], config: Config, wrap=lambda channel: channel, **
     return inproc.play({name: partial(part, site) for name, site in sites.items()}, wrap)
 
 
+def trained_again(sites: dict[str, Site], but: str) -> None:
+    """Train for longer, and let one party have what it had before: as one that a copy of its folder was put back at."""
+    folder, copy = sites[but].folder, sites[but].folder.with_name("copy")
+    shutil.copytree(folder, copy)
+    run(sites, settings(epochs=4))
+    shutil.rmtree(folder)
+    copy.rename(folder)
+
+
 def weights(sites: dict[str, Site]) -> dict[str, bytes]:
     return {n: (site.folder / "parties" / n / "model.safetensors").read_bytes() for n, site in sites.items()}
 
@@ -74,6 +88,26 @@ def test_the_houses_train_and_keep_their_own(tmp_path):
     for name, site in sites.items():
         assert [path.name for path in (site.folder / "parties").iterdir()] == [name]
     assert '"classes"' not in (sites["shop"].folder / "model.json").read_text()
+
+
+def test_the_active_party_knows_everybodys_part_and_the_others_their_own(tmp_path):
+    sites = world(tmp_path)
+    run(sites, settings())
+    kept = {name: mark(site.folder / "parties" / name) for name, site in sites.items()}
+    told = {name: json.loads((site.folder / "model.json").read_text())["parts"] for name, site in sites.items()}
+    assert told == {"bank": kept, "shop": {"shop": kept["shop"]}, "clinic": {"clinic": kept["clinic"]}}
+
+
+def test_a_party_that_is_gone_where_training_ends_has_no_part():
+    class Net:
+        me = "bank"
+
+        async def recv(self, frm, tag, expect):
+            if frm == "shop":
+                raise PartyLost("shop", "its process ended")
+            return {"hash": parts.as_tensor("ab" * 32)}
+
+    assert asyncio.run(parts.gather(Net(), ["shop", "clinic"])) == {"clinic": "ab" * 32}
 
 
 def test_an_alignment_that_is_kept_makes_the_run_a_function_of_its_seed(tmp_path):
@@ -103,6 +137,16 @@ def test_resume_goes_on_to_the_same_weights(tmp_path):
         (site.folder / "parties" / site.party / "model.safetensors").unlink()
     run(sites, settings(), resume=True)
     assert weights(sites) == whole
+
+
+def test_resume_is_refused_with_other_settings(tmp_path):
+    """Another seed splits rows anew: what was trained on would be scored."""
+    sites = world(tmp_path)
+    run(sites, settings(epochs=4))
+    before = (sites["bank"].folder / "record.json").read_bytes()
+    with pytest.raises(ResumeError, match=r"cannot resume, other settings: setting train.seed: was 0, is 7"):
+        run(sites, settings(epochs=4, seed=7), resume=True)
+    assert (sites["bank"].folder / "record.json").read_bytes() == before
 
 
 def test_resume_is_refused_where_a_table_changed(tmp_path):

@@ -275,13 +275,18 @@ class TestRefusals:
     def test_another_version(self, saved):
         about = json.loads((saved / "model.json").read_text())
         (saved / "model.json").write_text(json.dumps(about | {"format": 99}))
-        self.load(saved, "saved in format 99, this version reads format 1")
+        self.load(saved, "saved in format 99, this version reads format 2")
 
     def test_another_partys_weights(self, saved):
         """They would fit: shop, with two towns, and lab have blocks of three columns each."""
         parties = saved / "parties"
         shutil.copy(parties / "lab" / "model.safetensors", parties / "shop" / "model.safetensors")
         self.load(saved, "shop/model.safetensors: the weights of party 'lab', not of 'shop'")
+
+    def test_the_weights_of_another_run(self, saved, tmp_path):
+        trained(tasks="all").save(tmp_path / "other")
+        shutil.copy(tmp_path / "other" / "parties" / "shop" / "model.safetensors", saved / "parties" / "shop")
+        self.load(saved, "shop/model.safetensors: these are not the weights of party 'shop' that the model was saved")
 
     @pytest.mark.parametrize("file", ["model.json", "parties/shop/party.json"])
     @pytest.mark.parametrize("value", [None, 3, -1, "text", [], {}, [1], {"a": 1}, 1.5])

@@ -15,7 +15,7 @@ from anyparty.run.model import Model
 from anyparty.run.predict_home import ANSWERS, predict_at_home
 from anyparty.wire import inproc
 from tests.run import test_house
-from tests.run.test_house import NAMES, run, settings, world
+from tests.run.test_house import NAMES, run, settings, trained_again, world
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,27 @@ def test_without_a_party_that_is_down(trained):
     home, sites = trained
     _, got = predict(sites, up=("bank", "clinic"), there=["bank", "clinic"])
     same(got, expected(home, sites, {name: sites[name].table for name in ("bank", "clinic")}))
+
+
+def test_a_part_of_an_earlier_run_is_refused_where_it_is_asked(tmp_path):
+    sites = {name: Site(**vars(site)) for name, site in world(tmp_path).items()}
+    run(sites, settings(epochs=2))
+    trained_again(sites, "shop")
+    with pytest.raises(ModelError, match="what 'shop' keeps of the model is not of the run that 'bank' has"):
+        predict(sites)
+    told, _ = predict(sites, asked=["bank", "clinic"])
+    assert told["bank"]["answered"] == told["bank"]["rows"]
+
+
+def test_a_party_whose_own_files_are_of_two_runs_says_so(tmp_path):
+    sites = {name: Site(**vars(site)) for name, site in world(tmp_path).items()}
+    run(sites, settings(epochs=2))
+    weights = sites["shop"].folder / "parties" / "shop" / "model.safetensors"
+    before = weights.read_bytes()
+    run(sites, settings(epochs=4))
+    weights.write_bytes(before)
+    with pytest.raises(ModelError, match=r"not the weights of party 'shop' that the model was saved with"):
+        predict(sites)
 
 
 def test_new_rows_are_aligned_and_predicted(trained, tmp_path):

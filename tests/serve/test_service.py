@@ -16,7 +16,7 @@ from anyparty.serve.breaker import Breaker
 from anyparty.serve.home import serve_at_home
 from anyparty.serve.kept import open_kept
 from anyparty.serve.lanes import NUMBER
-from tests.run.test_house import run, settings, world
+from tests.run.test_house import run, settings, trained_again, world
 from tests.serve.houses import LONG_S, SHORT_S, Door, Houses, serving
 
 METHODS = {
@@ -337,8 +337,24 @@ def test_a_party_with_another_alignment_or_model_is_refused(houses, tmp_path):
 
     ids = houses.ids("bank")
     said, why = play(mixed())
-    assert why == "it serves with another alignment and model than 'bank'"
+    assert why == "its alignment and model and part of the model do not fit what 'bank' serves"
     assert {each.silent["shop"] for each in said if each.silent} == {why}
+    assert same(numbers(said), without(houses, "shop"))
+
+
+def test_a_party_with_a_part_of_an_earlier_run_is_refused(tmp_path):
+    """The same rows, settings and alignment: its weights alone tell."""
+    houses = Houses.trained(tmp_path)
+    trained_again(houses.sites, "shop")
+
+    async def mixed():
+        service = houses.service()
+        async with serving(houses, service) as link:
+            return await service.predict(ids, budget_s=LONG_S), link.why_not("shop"), link.why_not("clinic")
+
+    ids = houses.ids("bank")
+    said, *why = play(mixed())
+    assert why == ["its part of the model does not fit what 'bank' serves", ""]
     assert same(numbers(said), without(houses, "shop"))
 
 

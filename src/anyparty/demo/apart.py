@@ -23,6 +23,7 @@ from rich.console import Console
 from anyparty import config as settings
 from anyparty.errors import ConfigError, RunError
 from anyparty.run import federate
+from anyparty.run.files import WEIGHTS
 from anyparty.run.house import train_at_home
 from anyparty.run.kept_alignment import ALIGNMENT
 from anyparty.seeds import Seeds
@@ -34,7 +35,6 @@ from anyparty.wire.flare.site import Site
 
 NAMES, LABEL = ("bank", "insurer", "phone", "shop"), "label"
 ABSENT = 0.25
-WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)

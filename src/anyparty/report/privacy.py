@@ -39,10 +39,10 @@ def sections() -> dict[str, tuple[Line, ...]]:
     ``service`` what stands around them when rows are predicted: many at once, or as they are asked for.
     """
     from anyparty.align import private  # noqa: PLC0415 - needs PyNaCl, an extra
-    from anyparty.run import kept_alignment, predict_home  # noqa: PLC0415
+    from anyparty.run import kept_alignment, parts, predict_home  # noqa: PLC0415
     from anyparty.serve import ask  # noqa: PLC0415
 
-    around = (*kept_alignment.MESSAGES, *agree.MESSAGES)
+    around = (*kept_alignment.MESSAGES, *agree.MESSAGES, *parts.MESSAGES)
     return {
         "alignment": tuple(Line(message=message) for message in private.MESSAGES),
         "run": tuple(Line(message=message) for message in around),

@@ -7,6 +7,7 @@ parties/NAME/model.safetensors    its weights
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -26,7 +27,8 @@ from anyparty.seeds import Seeds
 from anyparty.tables.prepare import Prepare
 from anyparty.terms import Roster, Task
 
-FORMAT = 1
+FORMAT = 2
+WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,8 @@ class About:
         task: what is predicted.
         seed: the run's root seed.
         best_epoch: the epoch whose weights were kept, by its place in the history (from 0); -1 if the last.
+        parts: by party, the mark of the weights that it kept. A passive party at home knows its own alone; whoever was
+            lost before training ended is not here.
 
     """
 
@@ -47,6 +51,7 @@ class About:
     task: Task | None
     seed: int
     best_epoch: int
+    parts: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
@@ -126,15 +131,41 @@ def _first(error: ValidationError) -> str:
     return f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
 
 
-def save_member(home: Path, member: Member) -> None:
-    """Write one party's part."""
+def mark(home: Path) -> str:
+    """Return what names a party's part of a model: the SHA-256 of its weights' file, in hexadecimal.
+
+    Raises:
+        ModelError: there is none.
+    """
+    try:
+        with (home / WEIGHTS).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ModelError(f"{home / WEIGHTS}: cannot be read ({error.strerror}); copy the folder anew") from None
+
+
+def check_mark(about: About, home: Path, name: str) -> str:
+    """Return the mark of a party's part, if it is the one that the model was saved with.
+
+    Raises:
+        ModelError: it is another.
+    """
+    found = mark(home)
+    if about.parts.get(name, found) != found:
+        raise ModelError(f"{home / WEIGHTS}: these are not the weights of party {name!r} that the model was saved "
+                         f"with, but of another run, or changed; copy the whole folder anew")  # fmt: skip
+    return found
+
+
+def save_member(home: Path, member: Member) -> str:
+    """Write one party's part; return its mark."""
     tensors = {
         f"{module}/{key}": tensor
         for module, network in member.state.modules.items()
         for key, tensor in checkpoint.tensors_of(network).items()
     }
     seat = member.state.seat
-    checkpoint.write(home / "model.safetensors", tensors, {"party": seat.me})
+    checkpoint.write(home / WEIGHTS, tensors, {"party": seat.me})
     about = {
         "inputs": seat.inputs,
         "encoder": describe(seat.encoder),
@@ -143,6 +174,7 @@ def save_member(home: Path, member: Member) -> None:
         "label": member.label,
     }
     write_json(home / "party.json", about)
+    return mark(home)
 
 
 def load_member(home: Path, seat: Seat, method: Method, encoder: Factory | None) -> Member:
@@ -168,12 +200,12 @@ def load_member(home: Path, seat: Seat, method: Method, encoder: Factory | None)
         state = method.begin(seat, Seeds(0))
     except (KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{home}: the network that party.json describes cannot be made: {error!r}") from None
-    tensors, whose = checkpoint.read(home / "model.safetensors")
+    tensors, whose = checkpoint.read(home / WEIGHTS)
     if whose.get("party") != name:
-        raise ModelError(f"{home / 'model.safetensors'}: the weights of party {whose.get('party')!r}, not of {name!r}")
+        raise ModelError(f"{home / WEIGHTS}: the weights of party {whose.get('party')!r}, not of {name!r}")
     for module, network in state.modules.items():
         own = {key.removeprefix(f"{module}/"): t for key, t in tensors.items() if key.startswith(f"{module}/")}
-        checkpoint.load_module(network, own, home / "model.safetensors")
+        checkpoint.load_module(network, own, home / WEIGHTS)
     state.train(False)
     return Member(state=state, prepare=prepare, id=about.id, label=about.label)
 

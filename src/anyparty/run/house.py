@@ -29,7 +29,7 @@ from anyparty.config import Config
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Method
 from anyparty.methods.table import method as method_by_name
-from anyparty.run import agree, costs, kept_alignment
+from anyparty.run import agree, costs, kept_alignment, parts
 from anyparty.run.door import Door, door_of
 from anyparty.run.files import About, Member, save_member
 from anyparty.run.journal import Journal
@@ -145,7 +145,7 @@ async def train_at_home(site: Site, config: Config, net: Channel, *, resume: boo
         outcome = await take_part(
             wired, house=house, roster=home.roster, config=config, method=home.method, resume=resume
         )
-        _keep(home, outcome)
+        await _keep(home, outcome, wired)
         scores = await _score(home, outcome, wired)
         journal.ended(outcome.trained.history, outcome.trained.best_epoch, scores)
         journal.values["shape"] = vars(costs.shape(outcome))
@@ -157,7 +157,7 @@ async def train_at_home(site: Site, config: Config, net: Channel, *, resume: boo
 
 def declared(method: Method) -> tuple[Declared, ...]:
     """Return all messages that a party at home may send with a method."""
-    return (*method.can.messages, *agree.MESSAGES, *private.MESSAGES, *kept_alignment.MESSAGES)
+    return (*method.can.messages, *agree.MESSAGES, *parts.MESSAGES, *private.MESSAGES, *kept_alignment.MESSAGES)
 
 
 def _overlap(home: Home, known: Known) -> dict[str, Any] | None:
@@ -178,8 +178,11 @@ def _house(home: Home, known: Known, number: Tensor, door: Door, journal: Journa
     )  # fmt: skip
 
 
-def _keep(home: Home, outcome: Outcome) -> None:
-    """Keep the party's part of the model."""
+async def _keep(home: Home, outcome: Outcome, net: Channel) -> None:
+    """Keep the party's part of the model; the active party also keeps which part each of the others has.
+
+    Nobody is waited for between the weights and what names them: a process that dies leaves a model that is whole.
+    """
     site, own = home.site, home.config.parties.get(home.site.party)
     label = None if home.table.label is None else home.table.label.name
     member = Member(
@@ -188,13 +191,17 @@ def _keep(home: Home, outcome: Outcome) -> None:
         id=(own and own.id) or home.config.federation.id,
         label=label,
     )
-    save_member(site.folder / "parties" / site.party, member)
+    leads = site.party == site.active
+    known = await parts.gather(net, [name for name in home.roster.names if name != site.party]) if leads else {}
+    known[site.party] = save_member(site.folder / "parties" / site.party, member)
     named = {"name": home.config.method.name, **home.config.method.parameters}
     about = About(
         method=named, roster=home.roster, task=outcome.seat.task, seed=home.config.train.seed,
-        best_epoch=outcome.trained.best_epoch,
+        best_epoch=outcome.trained.best_epoch, parts=known,
     )  # fmt: skip
     about.save(site.folder / "model.json")
+    if not leads:
+        await parts.tell(net, home.roster, known[site.party])
 
 
 async def _score(home: Home, outcome: Outcome, net: Channel) -> dict[str, Any] | None:

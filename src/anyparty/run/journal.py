@@ -25,7 +25,7 @@ from typing import Any
 from anyparty.errors import ModelError
 from anyparty.run.checkpoint import Progress
 from anyparty.run.files import read_json, write_json
-from anyparty.run.record import FORMAT, versions
+from anyparty.run.record import FORMAT, same_settings, versions
 from anyparty.run.watch import noted, now
 from anyparty.wire.ledger import Ledger
 
@@ -64,10 +64,16 @@ class Journal:
             table: the fingerprint of the party's table.
             job: the carrier's name for the run, where it has one.
             resume: whether the run goes on from checkpoints.
+
+        Raises:
+            ResumeError: it was begun with other settings.
+
         """
         old = _kept(folder / FILE)
         if old.get("party") != party or not (resume or (job and old.get("job") == job)):
             old = {}
+        if old:
+            same_settings(str(old.get("settings", "")), settings)
         values = {
             "format": FORMAT, "party": party, "active": active, "parties": list(parties), "job": job,
             "status": "running", "error": "", "began": old.get("began", now()), "versions": versions(),

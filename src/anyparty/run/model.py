@@ -22,7 +22,7 @@ from anyparty.errors import ModelError, PredictionError, nearest
 from anyparty.methods.method import Method, Seat
 from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions, refuse_without_labels
-from anyparty.run.files import About, Member, load_member, save_member
+from anyparty.run.files import About, Member, check_mark, load_member, save_member
 from anyparty.run.predict import predict_rows
 from anyparty.run.rows import assemble
 from anyparty.seeds import Seeds
@@ -211,10 +211,10 @@ class Model:
     def save(self, folder: Path | str) -> None:
         """Write the model: one folder a party, safetensors and JSON, nothing pickled."""
         folder = Path(folder)
-        for name, member in self.members.items():
-            save_member(folder / "parties" / name, member)
+        parts = {name: save_member(folder / "parties" / name, member) for name, member in self.members.items()}
         about = About(
-            method=self.named, roster=self.roster, task=self.task, seed=self.seed, best_epoch=self.best_epoch
+            method=self.named, roster=self.roster, task=self.task, seed=self.seed, best_epoch=self.best_epoch,
+            parts=parts,
         )  # fmt: skip
         about.save(folder / "model.json")
 
@@ -236,7 +236,7 @@ class Model:
             device: where the networks go.
 
         Raises:
-            ModelError: a file is absent, cut short, foreign or of another version.
+            ModelError: a file is absent, cut short, foreign, of another version or of another run.
 
         """
         folder = Path(folder)
@@ -251,6 +251,8 @@ class Model:
             name: load_member(folder / "parties" / name, replace(seat, me=name), made, (encoders or {}).get(name))
             for name in about.roster.names
         }
+        for name in members:
+            check_mark(about, folder / "parties" / name, name)
         return cls(
             method=made, named=about.method, roster=about.roster, task=about.task, members=members,
             seed=about.seed, best_epoch=about.best_epoch,

@@ -16,10 +16,11 @@ import torch
 
 from anyparty.blocks.blocks import Rows
 from anyparty.config import Config
-from anyparty.errors import ConfigError, PredictionError, nearest
+from anyparty.errors import ConfigError, ModelError, PredictionError, nearest, some
 from anyparty.methods.method import Method, Seat
 from anyparty.predictions import Predictions
-from anyparty.run.files import About, Member, load_member, write_json
+from anyparty.run import parts
+from anyparty.run.files import About, Member, check_mark, load_member, write_json
 from anyparty.run.house import Home, Site, declared
 from anyparty.run.kept_alignment import ALIGNMENT, aligned
 from anyparty.run.predict import predict_rows
@@ -46,6 +47,7 @@ class Part:
     about: About
     member: Member
     method: Method
+    mark: str
 
     @classmethod
     def of(cls, site: Site, config: Config | None = None) -> Part:
@@ -59,7 +61,8 @@ class Part:
         encoder = (own and own.encoder) or (config and config.encoder)
         made = encoder.make() if encoder and encoder.factory else None
         seat = Seat(me=me, roster=about.roster, task=about.task)
-        return cls(about, load_member(site.folder / "parties" / me, seat, method, made), method)
+        home = site.folder / "parties" / me
+        return cls(about, load_member(home, seat, method, made), method, check_mark(about, home, me))
 
 
 async def predict_at_home(
@@ -70,20 +73,22 @@ async def predict_at_home(
     ``asked`` are the parties whose blocks may take part, ``there`` those that are up; without them, all.
 
     Raises:
-        ModelError, TableError, PredictionError, ConfigError: see ``anyparty.errors``.
+        ModelError, TableError, PredictionError, ConfigError: see ``anyparty.errors``; at the active party also if a
+            party's part of the model is of another run.
         PartyLost: a party left while rows were aligned; one that leaves later is missed and named.
     """
     part, ledger = Part.of(site, config), Ledger()
     roster, leads = part.about.roster, site.party == site.active
     table, keep = _table(site, config, part)
     wired = Guarded(Counted(net, ledger), roster, (*declared(part.method), *MESSAGES))
+    names = _asked(roster, asked, there) if leads else None
+    await _same_run(wired, part, names, there)
     known, _ = await aligned(keep, wired, roster, table, salt=config.federation.salt, there=there)
     prepare = part.member.prepare
     rows = own_rows(
         known.position, features=prepare.apply(table) if prepare else None, observed=known.observed, key=known.key,
         ids=table.ids if leads else None,
     )  # fmt: skip
-    names = _asked(roster, asked, there) if leads else None
     names, wanted, observed = await _share(wired, roster, rows, names, known.position)
     if not leads and site.party in roster.labelers:
         rows = replace(rows, observed=observed)
@@ -105,6 +110,20 @@ def _table(site: Site, config: Config, part: Part) -> tuple[Table, Path]:
     kinds = part.member.prepare.kinds if part.member.prepare else {}
     table = read_table(new, party=site.party, id=part.member.id, label=None, expect=kinds)
     return table, site.folder / "alignment-new.safetensors"
+
+
+async def _same_run(net: Channel, part: Part, asked: Sequence[str] | None, there: Sequence[str] | None) -> None:
+    """Hold the parts of the model against those that training left: of the parties that are asked, and of hosts."""
+    roster = part.about.roster
+    if asked is None:
+        return await parts.tell(net, roster, part.mark)
+    up = [name for name in roster.names if name != net.me and (there is None or name in there)]
+    said = await parts.gather(net, up)
+    unlike = [name for name in parts.foreign(part.about.parts, said) if name in {*asked, *roster.labelers}]
+    if unlike:
+        raise ModelError(f"what {some(unlike)} keeps of the model is not of the run that {net.me!r} has: it was lost "
+                         f"before training ended, or its folder is another; leave it out, or train again")  # fmt: skip
+    return None
 
 
 def _asked(roster: Roster, asked: Sequence[str] | None, there: Sequence[str] | None) -> list[str]:

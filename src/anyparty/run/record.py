@@ -63,12 +63,7 @@ class Record(Watch):
         if resume:
             old = read_json(folder / "record.json")
             _same(old["tables"], prints, "the tables changed since the run began", "party")
-            _same(
-                _flat(tomllib.loads((folder / "config.toml").read_text())),
-                _flat(_toml(config)),
-                "other settings",
-                "setting",
-            )
+            same_settings((folder / "config.toml").read_text(encoding="utf-8"), config.to_toml())
             old |= {"status": "running", "error": ""}
             old.pop("ended", None)
             return cls(folder, old, Ledger.of(old["ledger"]))
@@ -126,8 +121,13 @@ def versions() -> dict[str, str]:
     }
 
 
-def _toml(config: Config) -> dict[str, Any]:
-    return tomllib.loads(config.to_toml())
+def same_settings(old: str, new: str) -> None:
+    """Hold a run's settings against those with which it is to go on, both as TOML.
+
+    Raises:
+        ResumeError: a setting is another.
+    """
+    _same(_flat(tomllib.loads(old)), _flat(tomllib.loads(new)), "other settings", "setting")
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

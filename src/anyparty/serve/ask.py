@@ -24,7 +24,8 @@ MOST_ROWS = 4096  # of one request: more are asked for one after the other
 NOWHERE = -1  # in place of a row's number: a row that only the active party knows
 MESSAGES = (
     Declared(tag=HELLO, frm="passive", to="active",
-             holds="hashes of the alignment, the model's settings and the version that the party serves with",
+             holds="hashes of the alignment, the model's settings, the version and the weights that the party serves "
+                   "with",
              learns="whether it can serve with these"),
     Declared(tag=ASK, frm="active", to="passive",
              holds="for one request: its number, the numbers of the rows that are asked for, the parties that may take "
@@ -101,7 +102,7 @@ def hello(marks: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 async def differs(net: Channel, frm: str, marks: Mapping[str, Tensor]) -> Sequence[str]:
-    """Wait for a party's hello; return what it serves with that is not as here."""
+    """Wait for a party's hello; return what it serves with that is not as it should be."""
     got = await net.recv(frm, HELLO, {"marks": Expect((len(marks), 32), torch.uint8)})
     unlike = (got["marks"] != torch.stack(list(marks.values()))).any(dim=1).tolist()
     return [name for name, other in zip(marks, unlike, strict=True) if other]

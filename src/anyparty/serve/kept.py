@@ -18,7 +18,7 @@ from anyparty.blocks.blocks import Block, Rows
 from anyparty.config import Config
 from anyparty.errors import ModelError
 from anyparty.methods.method import Method, State
-from anyparty.run import agree, kept_alignment
+from anyparty.run import agree, kept_alignment, parts
 from anyparty.run.files import About, Member
 from anyparty.run.house import Site
 from anyparty.run.kept_alignment import ALIGNMENT
@@ -28,6 +28,8 @@ from anyparty.serve.ask import NOWHERE
 from anyparty.tables import cells, sources
 from anyparty.tables.table import Table, read_table
 from anyparty.terms import Roster
+
+PART = "part of the model"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,6 +44,7 @@ class Kept:
         ids: [n] their ids, at the active party.
         position: [N] int64, its row of each aligned row, -1 where it has none.
         number: what names the alignment, as bytes in hexadecimal; empty without one.
+        mark: what names its part of the model.
 
     """
 
@@ -53,6 +56,7 @@ class Kept:
     ids: pl.Series | None
     position: Tensor
     number: str
+    mark: str
 
     @property
     def roster(self) -> Roster:
@@ -61,12 +65,17 @@ class Kept:
 
     @property
     def marks(self) -> dict[str, Tensor]:
-        """What must be alike at all parties, as hashes: [32] uint8 each."""
-        shared = {**asdict(self.about), "task": None, "best_epoch": None}  # these two, label holders alone know
+        """What the party serves with, as hashes: [32] uint8 each."""
+        return self.expected(self.me) | {PART: parts.as_tensor(self.mark)}
+
+    def expected(self, party: str) -> dict[str, Tensor]:
+        """Return what a party has to serve with, as far as is known here: its own part, at the active party."""
+        shared = {**asdict(self.about), "task": None, "best_epoch": None, "parts": None}  # label holders alone know
         return {
             "alignment": agree.fingerprint(self.number),
             "model": agree.fingerprint(json.dumps(shared, sort_keys=True)),
             "version of anyparty": agree.fingerprint(anyparty.__version__),
+            PART: parts.as_tensor(self.about.parts.get(party)),
         }
 
     def rows(self, own: Tensor, observed: Tensor | None = None, key: Tensor | None = None) -> Rows:
@@ -140,6 +149,7 @@ def open_kept(site: Site, config: Config | None = None, source: Any = None) -> t
         me=site.party, method=part.method, about=about, state=member.state, features=features,
         ids=table.ids if site.party == about.roster.active else None,
         position=torch.from_numpy(alignment.known.position), number=alignment.number.numpy().tobytes().hex(),
+        mark=part.mark,
     )  # fmt: skip
     return kept, table, alignment
 

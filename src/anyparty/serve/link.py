@@ -102,7 +102,7 @@ class Link:
         while True:
             try:
                 async with asyncio.timeout(self._renew_s):
-                    unlike = await asking.differs(self._guarded, name, self.kept.marks)
+                    unlike = await asking.differs(self._guarded, name, self.kept.expected(name))
                 break
             except TimeoutError:
                 continue
@@ -113,6 +113,7 @@ class Link:
                 self.lanes.lose(name, str(error).removeprefix(f"party {name!r} is gone: "))
                 return
         if unlike:
-            self.refused[name] = f"it serves with another {' and '.join(unlike)} than {self.kept.me!r}"
+            verb = "does" if len(unlike) == 1 else "do"
+            self.refused[name] = f"its {' and '.join(unlike)} {verb} not fit what {self.kept.me!r} serves"
         else:
             self.ready.add(name)

@@ -66,6 +66,7 @@ def _open(model: Model, about: About, sources: Mapping[str, Any]) -> tuple[Servi
         if table is not None or name == active:
             kept[name] = Kept(
                 me=name, method=model.method, about=about, state=member.state, features=features, number="",
+                mark=about.parts.get(name, ""),
                 ids=(pl.Series(dtype=pl.String) if table is None else table.ids) if name == active else None,
                 position=torch.from_numpy(alignment.position.get(name, nobody)),
             )  # fmt: skip

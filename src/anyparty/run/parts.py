@@ -1,0 +1,48 @@
+"""Which part of the model each party keeps, so that parts of different runs never answer together.
+
+A party that was lost before training ended keeps an older part, or none, and a folder may have come back from a copy:
+embeddings of such a part look like any other, and answers that rest on them would be wrong without a sign of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from anyparty.errors import PartyLost
+from anyparty.terms import Channel, Declared, Expect, Roster
+
+MESSAGES = (
+    Declared(tag="part", frm="passive", to="active",
+             holds="a hash of the weights that the party keeps: where training ends, and where rows are predicted",
+             learns="whether its part of the model is of the same run"),
+)  # fmt: skip
+HASH = {"hash": Expect((32,), torch.uint8)}
+
+
+async def tell(net: Channel, roster: Roster, mark: str) -> None:
+    """Tell the active party the mark of one's own part."""
+    await net.send(roster.active, "part", {"hash": as_tensor(mark)})
+
+
+async def gather(net: Channel, names: Iterable[str]) -> dict[str, str]:
+    """Return the marks of these parties' parts, at the active party; those that are gone are left out."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = (await net.recv(name, "part", HASH))["hash"].numpy().tobytes().hex()
+        except PartyLost:
+            continue
+    return found
+
+
+def foreign(known: Mapping[str, str], said: Mapping[str, str]) -> list[str]:
+    """Return the parties whose part is not the one that training left."""
+    return [name for name, mark in said.items() if known.get(name) != mark]
+
+
+def as_tensor(mark: str | None) -> Tensor:
+    """Return a mark as bytes: [32] uint8, zeros for none."""
+    return torch.frombuffer(bytearray.fromhex(mark or "00" * 32), dtype=torch.uint8)
