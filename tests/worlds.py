@@ -230,7 +230,7 @@ def begin(
 
 
 def batch_of(rows: Tensor, step: int = 0, seed: int = 0, stage: str = "train") -> Batch:
-    return Batch(rows, Seeds(seed), (stage, 0, step))
+    return Batch(rows, Seeds(seed), (stage, 0, step), number=step)
 
 
 def stage_of(method: Method, seat: Seat, name: str | None = None) -> Stage:

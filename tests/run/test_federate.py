@@ -65,6 +65,19 @@ def test_a_trace_travels_as_numbers(tmp_path, monkeypatch):
     assert tomllib.loads(sent[0])["clock"]["use"] == {"shop": [0.5]}
 
 
+@pytest.mark.parametrize("work", ["train", "predict"])
+def test_a_job_that_left_nothing_is_no_success(tmp_path, monkeypatch, work):
+    """Killed before its part began, or not at its end when the time was up."""
+    path = written(tmp_path)
+    stand_in = {"about": lambda _: {"active": "bank"}, "status": lambda _: {"sites": NAMES},
+                "submit": lambda *_, **__: "job 1", "keeps": lambda *_: None, "outcome": lambda *_: None,
+                "wait": lambda *_: "FINISHED:EXECUTION_EXCEPTION"}  # fmt: skip
+    for name, instead in stand_in.items():
+        monkeypatch.setattr(flare, name, instead)
+    with pytest.raises(RunError, match="stands at FINISHED:EXECUTION_EXCEPTION, and 'bank', which leads, has left no"):
+        getattr(federate, work)(tmp_path, path)
+
+
 @pytest.mark.net
 def test_the_weights_equal_those_of_one_process_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -35,12 +35,12 @@ class Door:
         self.lost[name] = why
 
 
-def let_in(*, settings=SETTINGS, moments=((0, 1), (0, 2)), stop=False):
+def let_in(*, settings=SETTINGS, moments=((0, 1), (0, 2)), shut=False):
     door, record, progress = Door(), {}, Progress(epoch=4, best=0.9, best_epoch=1)
     part = SimpleNamespace(door=door, agreed=SETTINGS, welcome=None)
 
     async def a(net):
-        return await verdict._let_in(part, net, progress, PLAN, record, stop=stop)
+        return await verdict._let_in(part, net, progress, PLAN, record, shut=shut)
 
     async def b(net):
         try:

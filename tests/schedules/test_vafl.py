@@ -30,6 +30,18 @@ def test_parties_meet_in_the_order_of_the_clock():
     assert order == [("b", 2), ("a", 2.5), ("b", 4), ("a", 5), ("c", 5), ("b", 6), ("a", 7.5), ("b", 8)]
 
 
+def test_a_party_that_was_away_knows_who_is_next():
+    """Its clock is older than the others': c is there again from the meeting that is its own, at 5."""
+    of, made = whole(), under("vafl", clock=CLOCK)
+    states, met = worlds.begin(made, of), []
+    for number in range(8):
+        at = Table()
+        worlds.step(made, of, states, of.places(), number=number, at=at, leaves={"c"} if 0 < number < 4 else ())
+        met.append([note[1] for note in at.notes if note[2] == "gradient"])
+    assert met[4:] == [["c"], ["b"], [], ["b"]]
+    assert worlds.same_bits(*({k: v for k, v in states[n].kept.items() if k in {"ready", "round"}} for n in "ac"))
+
+
 def test_alone_it_is_the_plain_step():
     of = whole(K=1)
     assert worlds.same_bits(run(method("laser", embedding=5), of)[0], run(under("vafl"), of)[0])
@@ -58,7 +70,7 @@ def test_a_meeting_equals_a_slow_version():
     parameters = [*encoder.parameters(), *heads.parameters()]
     moved = torch.autograd.grad(loss, parameters)
     expected = [parameter.detach() - SGD.lr * g for parameter, g in zip(parameters, moved, strict=True)]
-    batch = worlds.Batch(of.places(), worlds.Seeds(0), ("train", 1, 0))
+    batch = worlds.Batch(of.places(), worlds.Seeds(0), ("train", 1, 0), number=1)
     at, found = Table(), {}
     stage = {name: worlds.stage_of(made, of.seat(name)) for name in of.roster.names}
     parts = {name: (lambda net, name=name: stage[name].step(net, states[name], of.rows[name], batch)) for name in stage}

@@ -77,12 +77,14 @@ class Batch:
         rows: [B] int64, places among the N aligned rows; the same, in the same order, at every party.
         seeds: the run's root seed.
         moment: (stage, epoch, step).
+        number: how many batches of the stage came before; the same at every party, also one that was away.
 
     """
 
     rows: Tensor
     seeds: Seeds
     moment: tuple[str | int, ...] = ()
+    number: int = 0
 
     def generator(self, name: str) -> torch.Generator:
         """Return this moment's random stream ``name``."""

@@ -27,6 +27,8 @@ from anyparty.schedules.table import carried
 from anyparty.terms import Party, Roster
 from anyparty.wire.flare import federation as flare
 
+COMPLETED = "FINISHED:COMPLETED"  # in FLARE's words
+
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
@@ -158,7 +160,11 @@ def _job(
             raise
     found = {name: flare.outcome(folder, name, job) for name in resolved.parties}
     outcomes = {name: outcome for name, outcome in found.items() if outcome is not None}
-    for name, outcome in outcomes.items():
-        if name == resolved.federation.active and outcome["error"]:
-            raise RunError(f"job {job}: {name!r}, which leads, ended with {outcome['error']}: {outcome['sentence']}")
+    name = str(flare.about(folder)["active"])
+    leads = outcomes.get(name)
+    if leads and leads["error"]:
+        raise RunError(f"job {job}: {name!r}, which leads, ended with {leads['error']}: {leads['sentence']}")
+    if leads is None and status != COMPLETED:
+        raise RunError(f"job {job} stands at {status}, and {name!r}, which leads, has left no result: if it has ended, "
+                       f"site.log in its kit says why; if not, it goes on")  # fmt: skip
     return Ended(job=job, status=status, outcomes=outcomes)

@@ -156,7 +156,8 @@ async def _judged(
     record |= quiet.score(stage, state, part.rows, plan["validation"], part.seeds)
     if quiet.is_quiet(stage):
         return alone(part, stage, progress, record)
-    return await verdict(part, net, progress, plan, record, validates=validates)
+    last = progress.epoch + 1 == _epochs(part, stage)
+    return await verdict(part, net, progress, plan, record, validates=validates, last=last)
 
 
 async def _exchange(
@@ -234,8 +235,10 @@ async def _epoch(
     for optimizer in state.optimizers.values():
         for group in optimizer.param_groups:
             group["lr"] = rate
-    for step, rows in enumerate(_batches(part, stage, epoch, plan)):
-        loss = await stage.step(net, state, part.rows, Batch(rows, part.seeds, (stage.name, epoch, step)))
+    batches = list(_batches(part, stage, epoch, plan))  # as many in every epoch
+    for step, rows in enumerate(batches):
+        batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step)
+        loss = await stage.step(net, state, part.rows, batch)
         if loss is not None:
             total, seen = total + loss * len(rows), seen + len(rows)
             part.watch.on_batch_end(len(rows), loss)

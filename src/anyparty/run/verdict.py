@@ -18,12 +18,16 @@ from anyparty.terms import Channel
 
 
 async def verdict(
-    part: Part, net: Channel, progress: Progress, plan: dict[str, Tensor], record: dict[str, Any], *, validates: bool
-) -> Verdict:
-    """Decide, at the active party; hear what was decided, at the others."""
+    part: Part, net: Channel, progress: Progress, plan: dict[str, Tensor], record: dict[str, Any], *,
+    validates: bool, last: bool,
+) -> Verdict:  # fmt: skip
+    """Decide, at the active party; hear what was decided, at the others.
+
+    After the ``last`` epoch of a stage nobody is let in: its networks could not follow the others' any more.
+    """
     if part.leads:
         said = _judge(part, progress, record) if validates else Verdict()
-        said = replace(said, back=await _let_in(part, net, progress, plan, record, stop=said.stop))
+        said = replace(said, back=await _let_in(part, net, progress, plan, record, shut=last or said.stop))
         return await agree.share_verdict(net, part.seat.roster, said)
     said = await agree.share_verdict(net, part.seat.roster, None)
     for name in said.back:
@@ -32,13 +36,13 @@ async def verdict(
 
 
 async def _let_in(
-    part: Part, net: Channel, progress: Progress, plan: dict[str, Tensor], record: dict[str, Any], *, stop: bool
+    part: Part, net: Channel, progress: Progress, plan: dict[str, Tensor], record: dict[str, Any], *, shut: bool
 ) -> tuple[str, ...]:
     """Note who is gone, and let in who has come back, at the active party; return who takes part again."""
     gone, back = part.door.gone(), []
     if gone:
         record["absent"] = gone
-    for name in () if stop else part.door.knocking():
+    for name in () if shut else part.door.knocking():
         part.door.admit(name)
         try:
             if part.welcome is not None:

@@ -89,7 +89,7 @@ class Round:
             PartyLost: a party left that the method cannot do without.
         """
         roster, me = self.seat.roster, self.seat.me
-        number, began = int(state.kept.get(ROUND, torch.zeros(())).item()), self._now()
+        number, began = batch.number, self._now()
         state.kept[ROUND] = torch.tensor(number + 1)
         tau = self.iterations(number)
         needed = all if self.split.can.needs == "all" else any

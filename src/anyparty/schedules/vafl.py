@@ -118,7 +118,7 @@ class Meetings(Host):
             Diverged: the loss is not a number.
         """
         me, active = self.seat.me, self.seat.roster.active
-        whose = self.advance(state)
+        whose = self.advance(state, batch.number)
         first = batch.moment[1:2] == (0,)
         mine = self.split.encode(state, rows, batch) if whose == me or first else None
         await exchange.share(net, [active], mine)
@@ -137,15 +137,23 @@ class Meetings(Host):
                 Steps(state, self.local).step("encoder")
         return loss
 
-    def advance(self, state: State) -> str:
-        """Return who is ready next, and move the clock on to that."""
+    def advance(self, state: State, number: int) -> str:
+        """Return who is ready for the meeting ``number``, and move the clock on to that.
+
+        A party that was away, and kept an older clock, goes through the meetings that it missed.
+        """
         blocks = self.seat.roster.blocks
-        number = int(state.kept.get(ROUND, torch.zeros(())).item())
         state.kept[ROUND] = torch.tensor(number + 1)
         if READY not in state.kept:
             state.kept[MEETINGS] = torch.zeros(len(blocks), dtype=torch.int64)
             state.kept[READY] = torch.tensor([self._cycle(name, 0) for name in blocks], dtype=torch.float64)
-        ready = state.kept[READY].tolist()
+        for _ in range(int(state.kept[MEETINGS].sum()), number):
+            self._meeting(state)
+        return self._meeting(state)
+
+    def _meeting(self, state: State) -> str:
+        """Return who is ready next, and move the clock on to that."""
+        blocks, ready = self.seat.roster.blocks, state.kept[READY].tolist()
         k = ready.index(min(ready))
         state.kept[TIME] = torch.tensor(ready[k], dtype=torch.float64)
         state.kept[MEETINGS][k] += 1

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
+import tempfile
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -117,13 +117,21 @@ def submit(
     Raises:
         RunError: the server cannot be reached or refuses.
     """
-    said = about(folder)
-    job = folder / "kits" / "admin" / "jobs" / JOB
-    shutil.rmtree(job, ignore_errors=True)
+    said, jobs = about(folder), folder / "kits" / "admin" / "jobs"
+    jobs.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=jobs) as place:  # of its own: a service submits jobs too
+        job = Path(place).resolve() / JOB
+        _write_job(job, said, public(config_toml), work=work, asked=dict(asked or {}), least=least)
+        return str(desk(folder, "submit", path=str(job))["job"])
+
+
+def _write_job(
+    job: Path, said: Mapping[str, Any], config_toml: str, *, work: str, asked: Mapping[str, Any], least: int
+) -> None:
     config = job / "app" / "config"
     config.mkdir(parents=True)
     passive = [name for name in said["parties"] if name != said["active"]]
-    args = {"work": work, "asked": dict(asked or {})}
+    args = {"work": work, "asked": dict(asked)}
     _json(job / "meta.json", {"name": JOB, "min_clients": least, "resource_spec": {},
                               "deploy_map": {"app": ["server", *passive]}})  # fmt: skip
     _json(config / "config_fed_server.json", {
@@ -132,8 +140,7 @@ def submit(
     })  # fmt: skip
     executors = [{"tasks": ["take_part"], "executor": {"path": f"{OURS}Passive", "args": args}}]
     _json(config / "config_fed_client.json", {"format_version": 2, "executors": executors})
-    (config / "anyparty.toml").write_text(public(config_toml), encoding="utf-8")
-    return str(desk(folder, "submit", path=str(job.resolve()))["job"])
+    (config / "anyparty.toml").write_text(config_toml, encoding="utf-8")
 
 
 def public(config_toml: str) -> str:
