@@ -84,6 +84,6 @@ def test_other_settings_are_refused_and_named_and_the_run_goes_on():
 
 
 def test_nobody_is_let_in_at_the_end():
-    back, heard, door, *_ = let_in(stop=True)
+    back, heard, door, *_ = let_in(shut=True)
     assert (back, heard) == ((), None)
     assert door.knocks == ["b"]
