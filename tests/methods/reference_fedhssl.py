@@ -13,7 +13,7 @@ from anyparty.methods.fedhssl import FedHSSL
 from anyparty.methods.method import Batch, State
 from anyparty.methods.plug import Plug
 from tests.methods.reference import joint_gradients as split_gradients
-from tests.methods.reference_self_supervised import unlike
+from tests.methods.reference_self_supervised import cut, unlike
 from tests.worlds import World
 
 SHARED = ("encoder.top.", "projector.", "predictor.")
@@ -53,10 +53,7 @@ def joint_gradients(
             if not key.startswith("heads") and parameter.requires_grad
         }
         gradients = torch.autograd.grad(losses[name], list(named.values()), retain_graph=True, allow_unused=True)
-        found |= {
-            key: torch.zeros_like(parameter) if g is None else g
-            for (key, parameter), g in zip(named.items(), gradients, strict=True)
-        }
+        found |= cut(method, named, gradients)
     return losses[active].item(), found
 
 
@@ -75,7 +72,7 @@ def _followed(net: nn.ModuleDict, x: Tensor) -> Tensor:
 
 def _within(method: FedHSSL, net: nn.ModuleDict, x: Tensor, cross: Tensor, generator: torch.Generator) -> Tensor:
     p, t = [], []
-    for view in [method.views(x, generator) for _ in range(2)]:
+    for view in method.views(x, generator):
         z = net["projector"](net["encoder"].top(net["encoder"].bottom(view.double())))
         p.append(net["predictor"](z))
         if method.pretrain != "simsiam":

@@ -33,16 +33,21 @@ def joint_gradients(
         }
         loss = _loss(method, nets, of.x[name][rows], batch.generator(f"views of {name}"))
         gradients = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-        found |= {
-            key: torch.zeros_like(p) if g is None else g for (key, p), g in zip(named.items(), gradients, strict=True)
-        }
+        found |= cut(method.first, named, gradients)
         losses[name] = loss.item()
     return losses[of.roster.active], found
 
 
+def cut(first: SelfSupervised, named: Mapping[str, Tensor], gradients: tuple[Tensor | None, ...]) -> dict[str, Tensor]:
+    """A step's gradient, no longer than is allowed over all of its parameters."""
+    whole = {key: torch.zeros_like(p) if g is None else g for (key, p), g in zip(named.items(), gradients, strict=True)}
+    length = sum(float((g**2).sum()) for g in whole.values()) ** 0.5
+    return {key: g * min(1.0, first.pretrain_clip / (length + 1e-6)) for key, g in whole.items()}
+
+
 def _loss(method: Pretrained, nets: Mapping[str, torch.nn.Module], x: Tensor, generator: torch.Generator) -> Tensor:
     p, t = [], []
-    for view in (method.first.views(x, generator), method.first.views(x, generator)):
+    for view in method.first.views(x, generator):
         z = _of_rows(nets["projector"], nets["encoder"](view.double()))
         p.append(_of_rows(nets["predictor"], z))
         if "target_encoder" in nets:

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from torch import nn
 
 from anyparty.methods.self_supervised import Pretrained, SelfSupervised
 from anyparty.methods.split import Split
@@ -30,12 +31,29 @@ def test_without_it_there_is_nothing_before_the_method():
     assert not method("laser").can.unlabelled
 
 
-def test_views_take_a_share_of_their_numbers_from_other_rows_of_the_same_column():
+def test_one_view_is_the_row_the_other_takes_a_share_of_numbers_from_other_rows_of_the_same_column():
     x = torch.arange(4000.0).view(1000, 4)
-    view = SelfSupervised(corrupt=0.4).views(x, torch.Generator().manual_seed(0))
+    same, view = SelfSupervised(corrupt=0.4).views(x, torch.Generator().manual_seed(0))
+    assert torch.equal(same, x)
     assert (view != x).float().mean().item() == pytest.approx(0.4, abs=0.02)
     assert (view % 4 == torch.arange(4.0)).all()
-    assert torch.equal(SelfSupervised(corrupt=0.0).views(x, torch.Generator()), x)
+    assert torch.equal(SelfSupervised(corrupt=0.0).views(x, torch.Generator())[1], x)
+
+
+def test_the_rate_falls_but_for_the_predictors():
+    first, modules = SelfSupervised(pretrain_lr=0.4), {name: nn.Linear(2, 2) for name in ("encoder", "predictor")}
+    optimizer = first.build(modules)
+    first.optimizer.set_rate(optimizer, 5, 10)
+    rate = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert {rate[id(p)] for p in modules["encoder"].parameters()} == {pytest.approx(0.2)}
+    assert {rate[id(p)] for p in modules["predictor"].parameters()} == {0.4}
+
+
+def test_a_long_gradient_is_cut():
+    first = SelfSupervised(pretrain_lr=1.0, pretrain_clip=0.5, pretrain_weight_decay=0.0)
+    weight = nn.Parameter(torch.zeros(2))
+    first.descend(first.optimizer.build([weight]), (weight * torch.tensor([30.0, 40.0])).sum())
+    assert torch.allclose(weight, torch.tensor([-0.3, -0.4]))
 
 
 def test_no_message_crosses_and_every_encoder_learns_from_rows_without_labels():

@@ -22,9 +22,11 @@ from torch import Tensor
 from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, all_blocks, joint
 from anyparty.methods.method import Batch
 from anyparty.nets.objective import losses
+from anyparty.nets.taught import Sets
 from anyparty.terms import Capabilities, Roster
 
 MOST = 8
+UNTRAINED = "no labelled row of the training had the blocks of all parties that have this row: ask fewer"
 
 
 @cache
@@ -74,6 +76,15 @@ class Combinatorial:
         """Return the rows that anybody has."""
         return observed.any(dim=1)
 
+    def sets(self, roster: Roster) -> tuple[int, Sets]:
+        """Return how many subsets there are, and which of them rows train: those of the parties that have a row."""
+
+        def of(observed: Tensor) -> Tensor:
+            members = subsets(roster.K)[0].to(observed.device)
+            return (observed.unsqueeze(1) | ~members).all(dim=2).any(dim=0)
+
+        return int(2**roster.K - 1), of
+
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
         """Return (3): the sum over subsets of the mean loss over the rows that have it."""
         h, K = _with_slots(h), observed.shape[1]
@@ -97,11 +108,14 @@ class Combinatorial:
         own = h[rows.unsqueeze(1), torch.arange(K, device=h.device), slot[:, subset].T.clamp(min=0)]  # [B, K, H]
         mean = torch.where(observed.unsqueeze(2), own, 0.0).sum(1) / observed.sum(1, keepdim=True).clamp(min=1)
         everyone = fusion.heads(mean.unsqueeze(1).expand(-1, 2**K - 1, -1))  # [B, T, C]
-        return everyone[rows, subset].unsqueeze(1), observed.any(dim=1, keepdim=True)
+        valid = observed.any(dim=1)
+        if fusion.taught is not None and fusion.taught.sets.any():
+            valid = valid & fusion.taught.sets[subset]
+        return everyone[rows, subset].unsqueeze(1), valid.unsqueeze(1)
 
     def answer(self, given: Given) -> Answer:
         """Return the joint answer."""
-        return joint(given)
+        return joint(given, UNTRAINED)
 
 
 def _with_slots(h: Tensor) -> Tensor:

@@ -41,6 +41,12 @@ class Gathered:
     silent: list[str] = field(default_factory=list)
     late: bool = False
 
+    def leave_out(self, names: Sequence[str], roster: Roster) -> None:
+        """Do as if these parties had none of the rows."""
+        for name in names:
+            self.parts.pop(name, None)
+            self.observed[:, roster.blocks.index(name)] = False
+
     def scatter(self, roster: Roster) -> Tensor:
         """Return h [B, K, H], zero where not observed."""
         (B, K), blocks = self.observed.shape, roster.blocks

@@ -21,7 +21,9 @@ Stage "train": one linear head on all h_k side by side, on the labelled rows tha
 Answer    for any row that somebody has, with zeros in place of absent h_k
 
 Where we differ   The three come in every batch and not one epoch after another, and the mean is taken as an epoch
-                  begins, so that all start from one top encoder.  Views as in ``self_supervised``.
+                  begins, so that all start from one top encoder.  Views as in ``self_supervised``.  b_k and t_k are
+                  together as deep as c_k where the encoder is an MLP, t_k its last layer; a user's own module is b_k
+                  as a whole, and t_k one layer more.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ class Encoders(nn.Module):
 
     def __init__(self, bottom: nn.Module, cross: nn.Module, H: int) -> None:
         super().__init__()
-        self.bottom, self.top, self.cross = bottom, MLP(hidden=(H,))(H, H), cross
+        self.bottom, self.top, self.cross = bottom, nn.Sequential(nn.ReLU(), nn.Linear(H, H)), cross
 
     def local(self, x: Tensor) -> Tensor:
         """Return the local representation: [B, inputs] -> [B, H]."""
@@ -126,13 +128,17 @@ class FedHSSL(SelfSupervised):
                 for name in ("", "cross_"):
                     state.modules[f"{name}projector"] = projector(self.embedding).to(seat.device)
                     state.modules[f"{name}predictor"] = predictor(self.embedding).to(seat.device)
-            state.optimizers[STAGE] = self.optimizer.build(_trained(state))
+            trained = {name: module for name, module in state.modules.items() if name != "heads"}
+            state.optimizers[STAGE] = self.build(trained)
             self.add_targets(state.modules, "encoder", "projector", "cross_projector")
         return state
 
     def _encoders(self, seat: Seat) -> Factory:
         def make(inputs: int, _: int) -> nn.Module:
-            bottom, cross = (build(seat.encoder, inputs, self.embedding, party=seat.me) for _ in range(2))
+            lower = seat.encoder
+            if isinstance(lower, MLP):
+                lower = replace(lower, hidden=lower.hidden[:-1])
+            bottom, cross = (build(each, inputs, self.embedding, party=seat.me) for each in (lower, seat.encoder))
             return Encoders(bottom, cross, self.embedding)
 
         return make
@@ -171,17 +177,14 @@ class FedHSSL(SelfSupervised):
         if not math.isfinite(value):
             raise Diverged(f"party {me!r}: the loss is {value} at {moment(batch)}: lower pretrain_lr, or look for "
                            f"extreme values in its columns")  # fmt: skip
-        state.optimizers[STAGE].zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        state.optimizers[STAGE].step()
+        self.descend(state.optimizers[STAGE], loss)
         self.follow(state.modules)
         return value if me == roster.active else None
 
     def _within(self, state: State, x: Tensor, batch: Batch, cross: Tensor) -> Tensor:
         """Return the local loss, that of two views and the guide's."""
-        generator, ends = batch.generator(f"views of {state.seat.me}"), []
-        for number in range(2):
-            view = self.views(x, generator)
+        ends = []
+        for number, view in enumerate(self.views(x, batch.generator(f"views of {state.seat.me}"))):
             z, t = self._seen(state, batch, "projector", Encoders.local, view, f"view {number} draws")
             ends.append((state.modules["predictor"](z), t))
         (p, t), (p2, t2) = ends
@@ -280,8 +283,3 @@ def _encoders_of(state: State) -> Encoders:
 def _shared(state: State) -> Mapping[str, nn.Module]:
     """Return what all parties hold a mean of."""
     return {name: _encoders_of(state).top if name == "top" else state.modules[name] for name in SHARED}
-
-
-def _trained(state: State) -> list[nn.Parameter]:
-    modules = [module for name, module in state.modules.items() if name != "heads"]
-    return [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]

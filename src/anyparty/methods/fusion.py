@@ -17,6 +17,7 @@ from torch import Tensor
 from anyparty.methods.method import Batch
 from anyparty.nets.objective import losses
 from anyparty.nets.stacked import Heads
+from anyparty.nets.taught import Taught
 from anyparty.terms import Capabilities, Declared, Roster, Task
 
 
@@ -53,6 +54,7 @@ class Fusion:
         everyone: the owners of the heads at all hosts together.
         task: what is predicted.
         k: the host's own place among the K parties; -1 if it holds no columns.
+        taught: what training has reached, where the heads are the host's own.
 
     """
 
@@ -61,6 +63,7 @@ class Fusion:
     everyone: Tensor
     task: Task
     k: int
+    taught: Taught | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +118,11 @@ class Answer:
 
 
 class Rule(Protocol):
-    """What is left of a split method when encoders, exchange and optimisers are taken out."""
+    """What is left of a split method when encoders, exchange and optimisers are taken out.
+
+    A rule with a predictor for every set of parties also says which of them rows train, ``sets(roster)``: how many, and
+    a function of who has the rows (``nets.taught``); what no row has trained gives no answer.
+    """
 
     @property
     def can(self) -> Capabilities:

@@ -113,7 +113,7 @@ class PseudoLabelled(Split):
             assert at.labeled is not None
             return "" if (rows(at) & ~at.labeled).any() else ALL_LABELLED
 
-        own = super().stages(seat)
+        own = [replace(stage, remark=None) for stage in super().stages(seat)]  # its own stage reaches more
         return (*own, Stage(name=STAGE, step=self.step, rows=rows, epochs=self.pseudo.unlabelled_epochs, remark=remark,
                             batch_size=self.pseudo.unlabelled_batch_size, record=_record, continues=True))  # fmt: skip
 

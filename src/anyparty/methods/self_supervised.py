@@ -14,9 +14,12 @@ Loss      (l(p, t') + l(p', t)) / 2, no gradient by t; the mean over rows of
           l(p, t)_b = -cos(p_b, t_b)                                            SimSiam, BYOL
           l(p, t)_b = -log(exp(cos(p_b, t_b) / T) / sum_c exp(cos(p_b, t_c) / T))   MoCo: c over the batch's rows
 
-Where we differ   The papers do not say what a view of a table's row is.  Here a share ``corrupt`` of its numbers is
-                  replaced by those of other rows of the batch (Bahri et al.: "SCARF", ICLR 2022).  m stays what it is;
-                  BYOL and MoCo let it rise to 1.  Projector and predictor are SimSiam's in all three.
+Rate      falls as a cosine, but for the predictor's; a step's gradient is cut to ``pretrain_clip`` (He et al., FedHSSL)
+
+Where we differ   The papers do not say what a view of a table's row is.  Here one is the row as it is, and in the other
+                  a share ``corrupt`` of its numbers is replaced by those of other rows of the batch (Bahri et al.:
+                  "SCARF", ICLR 2022).  m stays what it is; BYOL and MoCo let it rise to 1.  Projector and predictor are
+                  SimSiam's in all three.
 """
 
 from __future__ import annotations
@@ -61,7 +64,8 @@ class SelfSupervised:
         pretrain_weight_decay: of that optimizer.
         pretrain_follow: m, how slowly the weights of BYOL's and MoCo's targets follow.
         pretrain_temperature: T, of MoCo.
-        corrupt: the share of a row's numbers that a view takes from other rows.
+        pretrain_clip: the longest gradient of a step, over all of its parameters; longer ones are cut to it.
+        corrupt: the share of a row's numbers that its other view takes from other rows.
 
     """
 
@@ -73,6 +77,7 @@ class SelfSupervised:
     pretrain_weight_decay: float = 3e-5
     pretrain_follow: float = 0.99
     pretrain_temperature: float = 0.2
+    pretrain_clip: float = 5.0
     corrupt: float = 0.3
 
     def __post_init__(self) -> None:
@@ -87,7 +92,7 @@ class SelfSupervised:
                 f"method: pretrain_optimizer {self.pretrain_optimizer!r} must be 'sgd' or 'adam', "
                 f"pretrain_weight_decay {self.pretrain_weight_decay} a number and not negative"
             )
-        for name in ("pretrain_lr", "pretrain_temperature"):
+        for name in ("pretrain_lr", "pretrain_temperature", "pretrain_clip"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"method: {name} {getattr(self, name)} must be a number above 0")
         for name in ("pretrain_follow", "corrupt"):
@@ -138,12 +143,26 @@ class SelfSupervised:
         own = torch.arange(p.shape[-2], device=p.device).expand(p.shape[:-1])
         return functional.cross_entropy((like / self.pretrain_temperature).flatten(0, -2), own.flatten())
 
-    def views(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw a view of rows: [B, F] -> [B, F]."""
+    def build(self, modules: Mapping[str, nn.Module]) -> torch.optim.Optimizer:
+        """Return what trains these modules; the learning rate of predictors does not fall."""
+        of = {name: [p for p in module.parameters() if p.requires_grad] for name, module in modules.items()}
+        predictors = [p for name, own in of.items() if name.endswith("predictor") for p in own]
+        return self.optimizer.build((p for name, own in of.items() if not name.endswith("predictor") for p in own),
+                                    predictors)  # fmt: skip
+
+    def descend(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+        """Make a step of an optimizer, with its gradient cut to the longest that is allowed."""
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], self.pretrain_clip)
+        optimizer.step()
+
+    def views(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return two views of rows [B, F]: as they are, and with a share of their numbers drawn from other rows."""
         B, F = x.shape
         taken = torch.rand(B, F, generator=generator) < self.corrupt
         others = torch.randint(B, (B, F), generator=generator)
-        return torch.where(taken.to(x.device), x.gather(0, others.to(x.device)), x)
+        return x, torch.where(taken.to(x.device), x.gather(0, others.to(x.device)), x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,13 +195,8 @@ class Pretrained:
             state.modules["projector"], state.modules["predictor"] = projector(H), predictor(H)
         for name in ("projector", "predictor"):
             state.modules[name].to(seat.device)
-        parameters = [
-            parameter
-            for name in ("encoder", "projector", "predictor")
-            for parameter in state.modules[name].parameters()
-            if parameter.requires_grad
-        ]
-        state.optimizers[STAGE] = self.first.optimizer.build(parameters)
+        trained = {name: state.modules[name] for name in ("encoder", "projector", "predictor")}
+        state.optimizers[STAGE] = self.first.build(trained)
         self.first.add_targets(state.modules, "encoder", "projector")
         return state
 
@@ -201,7 +215,7 @@ class Pretrained:
 
     def _learn(self, state: State, x: Tensor, batch: Batch) -> float:
         me, generator = state.seat.me, batch.generator(f"views of {state.seat.me}")
-        views = torch.cat([self.first.views(x, generator), self.first.views(x, generator)])
+        views = torch.cat(self.first.views(x, generator))
         with batch.drawing("encoder draws", me, device=state.seat.device):
             h = state.modules["encoder"](views)
         z = [_of_rows(state.modules["projector"], half) for half in h.chunk(2)]
@@ -213,9 +227,7 @@ class Pretrained:
         if not math.isfinite(value):
             raise Diverged(f"party {me!r}: the loss is {value} at {moment(batch)}: lower pretrain_lr, or look for "
                            f"extreme values in its columns")  # fmt: skip
-        state.optimizers[STAGE].zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        state.optimizers[STAGE].step()
+        self.first.descend(state.optimizers[STAGE], loss)
         self.first.follow(state.modules)
         return value
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from anyparty.blocks.blocks import Rows
-from anyparty.errors import ConfigError, Diverged, PartyLost
+from anyparty.errors import ConfigError, Diverged, PartyLost, some
 from anyparty.methods import costs, exchange, split_prediction
 from anyparty.methods.exchange import Gathered, Part, Wanted, moment
 from anyparty.methods.fusion import Fusion
@@ -27,6 +27,7 @@ from anyparty.methods.method import Batch, Seat, Stage, State
 from anyparty.methods.places import Places
 from anyparty.nets.mlp import Factory, build
 from anyparty.nets.stacked import Heads, ModuleHeads, StackedMLP
+from anyparty.nets.taught import Taught
 from anyparty.predictions import Predictions
 from anyparty.seeds import Seeds
 from anyparty.terms import Channel, Roster, Task, finite
@@ -70,6 +71,8 @@ class Split(Places):
             if seat.me in self.hosts(seat.roster):
                 assert seat.task is not None
                 state.modules["heads"] = self.heads(seat.roster, seat.me, seat.task)
+                sets = getattr(self.rule, "sets", None)
+                state.modules["taught"] = Taught(seat.roster.K, sets and sets(seat.roster))
         for name, module in state.modules.items():
             module.to(seat.device)
             parameters = [p for p in module.parameters() if p.requires_grad]
@@ -98,7 +101,9 @@ class Split(Places):
 
     def heads_of(self, state: State) -> Fusion:
         """Return what a host fuses with."""
-        return self.fusion(state.seat, state.modules["heads"], state.seat.me)
+        taught = state.modules["taught"]
+        assert isinstance(taught, Taught)
+        return replace(self.fusion(state.seat, state.modules["heads"], state.seat.me), taught=taught)
 
     def fusion(self, seat: Seat, heads: nn.Module, host: str) -> Fusion:
         """Return what the ``heads`` of a host fuse with, at that host or at a party that has a copy of them."""
@@ -130,7 +135,13 @@ class Split(Places):
             assert at.observed is not None
             return at.labeled & self.rule.trains_on(seat.roster, at.observed)
 
-        return (Stage(name="train", step=self.step, rows=rows),)
+        def remark(at: Rows) -> str:
+            assert at.observed is not None
+            reached = at.observed[rows(at)].any(dim=0).tolist()
+            without = [name for name, some_row in zip(seat.roster.blocks, reached, strict=True) if not some_row]
+            return f"no labelled row has the block of {some(without)}, so that answers do without it" if without else ""
+
+        return (Stage(name="train", step=self.step, rows=rows, remark=remark),)
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
         """Play a party's part in one batch; one round trip for a party that is not a host.
@@ -234,6 +245,8 @@ class Split(Places):
         Raises:
             Diverged: the loss is not a number.
         """
+        if fusion.taught is not None:
+            fusion.taught.note(observed)
         with self._drawing(seat, batch, "head draws"):
             loss = self.rule.loss(fusion, h, observed, y, batch)
         if weight != 1.0:

@@ -7,6 +7,7 @@ active party makes one answer of theirs, and says which parties took part in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +25,8 @@ from anyparty.terms import Channel
 if TYPE_CHECKING:
     from anyparty.methods.split import Split
 
+UNREACHED = "no labelled row of the training had the block of a party that has this row"
+
 
 async def predict(
     method: Split, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
@@ -36,22 +39,29 @@ async def predict(
     if seat.me not in hosts:
         return None
     there = await method.gather(net, seat, rows, batch, mine, asked)
+    fusion = method.heads_of(state)
+    held = there.observed.any(dim=1)
+    if fusion.taught is not None and len(hosts) == 1:
+        there.leave_out([seat.roster.blocks[k] for k in fusion.taught.missed], seat.roster)
     with torch.no_grad():
         width = method.width(seat.roster)
         nobody = torch.zeros(*there.observed.shape, *width, device=seat.device)
         h = there.scatter(seat.roster) if there.parts else nobody
-        outputs, valid = method.rule.outputs(method.heads_of(state), h, there.observed)
+        outputs, valid = method.rule.outputs(fusion, h, there.observed)
     if seat.me != seat.roster.active:
         await net.send(seat.roster.active, "outputs", {"outputs": outputs})
         return None
-    return await _answer(method, net, state, rows, batch, asked, there, (outputs, valid))
+    return await _answer(method, net, state, rows, batch, asked, there, (outputs, valid), held)
 
 
 async def _answer(
     method: Split, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str],
-    there: Gathered, own: tuple[Tensor, Tensor],
+    there: Gathered, own: tuple[Tensor, Tensor], held: Tensor,
 ) -> Predictions:  # fmt: skip
-    """Make one answer of what the active party's heads say, ``own``: outputs and where they stand, and the others'."""
+    """Make one answer of what the active party's heads say, ``own``: outputs and where they stand, and the others'.
+
+    ``held`` [B] are the rows that somebody has, perhaps only parties that training never reached.
+    """
     seat, fusion = state.seat, method.heads_of(state)
     assert seat.task is not None
     assert rows.key is not None
@@ -68,4 +78,6 @@ async def _answer(
             owners=torch.cat(owners), observed=there.observed, key=rows.key[batch.rows], k=fusion.k,
         )
     )  # fmt: skip
-    return exchange.predictions(answer, seat, asked, there, method.can.title)
+    made = exchange.predictions(answer, seat, asked, there, method.can.title)
+    unreached = (held & ~there.observed.any(dim=1)).nonzero().squeeze(1).tolist()
+    return replace(made, reasons=made.reasons | dict.fromkeys(unreached, UNREACHED)) if unreached else made

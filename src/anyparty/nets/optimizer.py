@@ -62,12 +62,21 @@ class Optimizer:
         if self.momentum and self.name != "sgd":
             raise ConfigError(f"optimizer: momentum belongs to sgd, not to {self.name}")
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Return the torch optimizer over ``parameters``."""
+    def build(self, parameters: Iterable[nn.Parameter], constant: Iterable[nn.Parameter] = ()) -> torch.optim.Optimizer:
+        """Return the torch optimizer over ``parameters``, and those whose learning rate stays as it is."""
         settings: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
         if self.name == "sgd":
             settings["momentum"] = self.momentum
-        return OPTIMIZERS[self.name](parameters, fused=True, **settings)
+        groups: list[dict[str, Any]] = [
+            {"params": list(parameters)}, {"params": list(constant), "schedule": "constant"},
+        ]  # fmt: skip
+        return OPTIMIZERS[self.name]([group for group in groups if group["params"]], fused=True, **settings)
+
+    def set_rate(self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int) -> None:
+        """Give an optimizer that ``build`` made the learning rate of an epoch."""
+        for group in optimizer.param_groups:
+            if group.get("schedule") != "constant":
+                group["lr"] = self.rate(epoch, epochs)
 
     def rate(self, epoch: int, epochs: int) -> float:
         """Return the learning rate of an epoch, counted from 0."""

@@ -231,10 +231,8 @@ async def _epoch(
     """Train one epoch; return its record."""
     began, total, seen = time.perf_counter(), 0.0, 0
     state.train(True)
-    rate = (stage.optimizer or part.seat.optimizer).rate(epoch, _epochs(part, stage))
     for optimizer in state.optimizers.values():
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+        (stage.optimizer or part.seat.optimizer).set_rate(optimizer, epoch, _epochs(part, stage))
     batches = list(_batches(part, stage, epoch, plan))  # as many in every epoch
     for step, rows in enumerate(batches):
         batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step)

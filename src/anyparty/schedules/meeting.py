@@ -156,7 +156,7 @@ class Meeting:
 
         @cache
         def stale() -> Stale:  # none is wanted where one iteration is all
-            fusion = self.split.fusion(self.seat, state.modules["heads"], self.seat.me)
+            fusion = self.split.heads_of(state)
             return Stale.of(self.split, fusion, self.seat, batch, there, y, known)
 
         def derive(now: Part | None) -> Tensor | None:

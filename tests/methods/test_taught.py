@@ -1,0 +1,68 @@
+"""Networks that no labelled row has trained answer nothing: neither alone nor with others."""
+
+import pytest
+import torch
+
+from anyparty.methods.combinatorial import UNTRAINED
+from anyparty.methods.pseudo import PseudoLabelled
+from anyparty.methods.split_prediction import UNREACHED
+from anyparty.methods.table import method
+from anyparty.nets.taught import Taught
+from tests import worlds
+from tests.worlds import world
+
+FAMILY = ["local", "ensemble", "combinatorial", "plug", "laser"]
+N = 60
+
+
+def strange(labelled=40):
+    """a has the first rows, with labels; b some of these, and later ones; c the later ones alone, without a label."""
+    there = torch.zeros(N, 3, dtype=torch.bool)
+    there[:labelled, 0] = True
+    there[10:50, 1] = True
+    there[labelled:, 2] = True
+    return world(observed=there, classes=2, labeled=torch.arange(N) < labelled)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_party_that_no_labelled_row_has_takes_no_part(name):
+    of, made = strange(), method(name, embedding=4)
+    trained = worlds.train(made, of, epochs=2)
+    states = worlds.states_of(trained)
+    said, without = worlds.predict(made, of, states), worlds.predict(made, of, states, asked=["a", "b"])
+    known = of.observed[:, :2].any(1)
+    assert torch.equal(said.answered, known)
+    assert not said.took_part[:, 2].any()
+    assert torch.equal(said.scores[known], without.scores[known])
+    assert said.reasons == dict.fromkeys(range(50, N), UNREACHED)
+
+
+def test_a_set_that_no_labelled_row_has_gives_no_number():
+    """Both parties have labelled rows, and no labelled row has both."""
+    there = torch.zeros(N, 2, dtype=torch.bool)
+    there[:30, 0] = there[30:50, 1] = there[50:] = True
+    of, made = (
+        world(K=2, observed=there, labeled=torch.arange(N) < 50, server=True),
+        method("combinatorial", embedding=4),
+    )
+    states = worlds.states_of(worlds.train(made, of, epochs=2))
+    said = worlds.predict(made, of, states)
+    assert said.answered.tolist() == [True] * 50 + [False] * 10
+    assert set(said.reasons.values()) == {UNTRAINED}
+    assert worlds.predict(made, of, states, asked=of.roster.blocks[:1]).answered[50:].all()
+
+
+def test_pseudo_labels_reach_a_party_that_no_labelled_row_has():
+    of, made = strange(), method("laser", embedding=4, unlabelled="pseudo", sure=0.0)
+    assert isinstance(made, PseudoLabelled)
+    states = worlds.states_of(worlds.train(made, of, epochs=2, training=torch.ones(N, dtype=torch.bool)))
+    assert worlds.predict(made, of, states).answered.all()
+
+
+def test_what_is_reached_is_saved_with_the_heads():
+    one, other = Taught(3), Taught(3)
+    one.note(torch.tensor([[True, False, False], [True, True, False]]))
+    assert one.missed == [2]
+    other.load_state_dict(one.state_dict())
+    assert other.missed == [2]
+    assert Taught(3).missed == []
