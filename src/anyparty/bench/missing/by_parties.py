@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from anyparty.bench.missing import seeds
 from anyparty.bench.missing.cells import Cell, shown
 
 if TYPE_CHECKING:
@@ -21,10 +21,14 @@ def against_parties(suite: Suite, dataset: str, mine: Sequence[Cell]) -> list[st
         there = [(method, of.title) for method, of in entry.methods.items() if any(name == method for name, _ in at)]
         if not there:
             continue
-        best = {k: max((c.ours[0] for c in at.values() if c.parties == k), default=math.nan) for k in several}
-        lines += [f"## {dataset}, missing {missing} → {test}: {entry.unit}", "", f"| method | {heads} |", first]
+        best = {k: seeds.best([c for c in at.values() if c.parties == k]) for k in several}
+        uneven = seeds.differ(at.values())
+        lines += [f"## {dataset}, missing {missing} → {test}: {entry.unit}", ""]
+        lines += [f"| method | {heads} | seeds |", first + "---|"] if uneven else [f"| method | {heads} |", first]
         for method, title in there:
-            lines.append(f"| {title} | {' | '.join(shown(at.get((method, k)), best[k]) for k in several)} |")
+            row = [shown(at.get((method, k)), best[k]) for k in several]
+            row += [seeds.words(c.by_seed for c in at.values() if c.method == method)] if uneven else []
+            lines.append(f"| {title} | {' | '.join(row)} |")
         lines += [
             "",
             f"CPU seconds of a training epoch, {dataset}, missing {missing}:",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,7 @@ class Cell:
 
     Attributes:
         dataset, method, parties, missing, test: which.
-        ours: mean and standard deviation over the seeds (n - 1), times 100 for shares.
-        seeds: how many seeds that is.
+        by_seed: the metric of each seed, times 100 for shares.
         paper: its mean and spread, if it gives them.
         seconds: mean training time.
         epoch: mean CPU seconds of an epoch.
@@ -32,12 +31,26 @@ class Cell:
     parties: int
     missing: str
     test: str
-    ours: tuple[float, float]
-    seeds: int
+    by_seed: Mapping[int, float]
     paper: tuple[float, float] | None
     seconds: float
     epoch: float
     rates: tuple[float, float] = (math.nan, math.nan)
+
+    @property
+    def ours(self) -> tuple[float, float]:
+        """Mean and standard deviation over the seeds (n - 1)."""
+        values = list(self.by_seed.values())
+        return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds that is."""
+        return len(self.by_seed)
+
+    def over(self, seeds: Iterable[int]) -> float:
+        """Return the mean over some of its seeds."""
+        return statistics.fmean(self.by_seed[seed] for seed in seeds)
 
     @property
     def difference(self) -> float | None:
@@ -72,12 +85,12 @@ def _cells(suite: Suite, groups: Mapping[tuple[str, str, int, str], Sequence[Map
                 for missing in suite.train_missing:
                     found = groups.get((dataset, method, parties, missing), [])
                     for place, test in enumerate(suite.test_missing if found else ()):
-                        values = [100 * _value(record["scores"][test], entry.metric) for record in found]
+                        values = {record["run"]["seed"]: 100 * _value(record["scores"][test], entry.metric)
+                                  for record in found}  # fmt: skip
                         printed = suite.published.get(dataset, {}).get(method, {}).get(missing)
                         yield Cell(
                             dataset=dataset, method=method, parties=parties, missing=missing, test=test,
-                            ours=(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0),
-                            seeds=len(values), paper=printed[place] if printed else None,
+                            by_seed=values, paper=printed[place] if printed else None,
                             seconds=statistics.fmean(record["seconds"] for record in found),
                             epoch=statistics.fmean(record["cpu_seconds"] / record["epochs"] for record in found),
                             rates=(statistics.fmean(record["missing"] for record in found),
@@ -90,11 +103,11 @@ def _value(scores: Mapping[str, Any], metric: str) -> float:
     return math.nan if value is None else float(value)
 
 
-def shown(cell: Cell | None, best: float) -> str:
-    """Return our number as a table has it: bold if none is better, marked if it is outside both spreads."""
+def shown(cell: Cell | None, best: Container[str]) -> str:
+    """Return our number as a table has it: bold if its method is one of the best, marked if outside both spreads."""
     if cell is None:
         return ""
     mark = "" if not cell.outside else (" ▲" if (cell.difference or 0) > 0 else " ▼")
     spread = f" ± {cell.ours[1]:.1f}" if cell.seeds > 1 else ""
     number = f"{cell.ours[0]:.1f}{spread}"
-    return (f"**{number}**" if cell.ours[0] >= best else number) + mark
+    return (f"**{number}**" if cell.method in best else number) + mark

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import csv
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING
 
 from anyparty.bench import suite as base
-from anyparty.bench.missing import gaps
+from anyparty.bench.missing import gaps, seeds
 from anyparty.bench.missing.by_parties import against_parties
 from anyparty.bench.missing.cells import Cell, shown
 
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
 
 LEGEND = (
     "Ours: mean ± standard deviation over the seeds, without ± of one seed; below it the paper's. "
-    "**Bold**: the best of our column. "
+    "**Bold**: the best of our column, compared over the seeds that all its rows have, other draws left out. "
+    "Where rows differ in their seeds, a column has how many and which. "
     "▲ ▼: above or below the paper's by more than both spreads together."
 )
 
@@ -66,24 +66,23 @@ def _table(
     suite: Suite, dataset: str, here: Sequence[Cell], columns: Sequence[tuple[str, str]], heading: Sequence[str]
 ) -> list[str]:
     at = {(cell.method, cell.missing, cell.test): cell for cell in here}
-    best = {
-        column: max((cell.ours[0] for cell in here if (cell.missing, cell.test) == column), default=math.nan)
-        for column in columns
-    }
-    entries = suite.datasets[dataset].methods
-    lines = ["| " + " | ".join([*heading, "s / training"]) + " |", "|---|" + "---|" * (len(columns) + 1)]
+    best = {column: seeds.best([cell for cell in here if (cell.missing, cell.test) == column]) for column in columns}
+    entries, uneven = suite.datasets[dataset].methods, seeds.differ(here)
+    heads = [*heading, *(["seeds"] if uneven else []), "s / training"]
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---|" * (len(heads) - 1)]
     for method, entry in entries.items():
         mine = [at.get((method, *column)) for column in columns]
         if not any(mine):
             continue
+        row = [shown(cell, best[column]) for cell, column in zip(mine, columns, strict=True)]
+        row += [seeds.words(cell.by_seed for cell in mine if cell)] if uneven else []
         seconds = statistics.fmean(cell.seconds for cell in mine if cell)
-        numbers = (shown(cell, best[column]) for cell, column in zip(mine, columns, strict=True))
-        lines.append(f"| {entry.title} | " + " | ".join(numbers) + f" | {seconds:.0f} |")
+        lines.append(f"| {entry.title} | " + " | ".join(row) + f" | {seconds:.0f} |")
         if any(cell and cell.paper for cell in mine):
             papers = (
                 "" if not cell or not cell.paper else f"{cell.paper[0]:.1f} ± {cell.paper[1]:.1f}" for cell in mine
             )
-            lines.append("| *paper* | " + " | ".join(papers) + " | |")
+            lines.append("| *paper* | " + " | ".join(papers) + (" | | |" if uneven else " | |"))
     return lines
 
 

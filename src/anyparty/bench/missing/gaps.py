@@ -3,6 +3,10 @@
 A configuration is a data set, a training mechanism and a test mechanism.  Its gap is the best mean of the paper's own
 methods less the best mean of all others, in points; it counts where both are there.  A paper whose means are printed
 with one decimal counts an equal one as ahead (FALSE-VFL: 160 of 168, one of them equal), and so do we.
+
+Ours stand beside the paper's in the same configurations and of the same methods: those that have run here and that the
+paper prints.  Ours are means over the seeds that all methods compared in a configuration have; one without such a seed
+is left out of both.
 """
 
 from __future__ import annotations
@@ -11,15 +15,29 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from anyparty.bench.missing import seeds
+
 if TYPE_CHECKING:
     from anyparty.bench.missing.cells import Cell
-    from anyparty.bench.missing.suite import Suite
+    from anyparty.bench.missing.suite import MethodEntry, Suite
 
 Configuration = tuple[str, str, str]
 """Data set, training mechanism, test mechanism."""
 
 Means = Mapping[tuple[str, str, str, str], float]
 """The mean of a method in a configuration: (data set, method, training mechanism, test mechanism)."""
+
+ALIKE = (
+    "Both lines are of the same methods in the same configurations, those that have run here. Ours are over the seeds "
+    "that all of these methods have there; a configuration without any is left out."
+)
+PRINTED = (
+    "Mean over configurations, and in how many they are ahead of the best of the paper's own methods as printed, which "
+    "were trained and tested on other draws:"
+)
+RUN = (
+    "The same beside the best of the paper's own methods as run here ({titles}), over the seeds that all of them have:"
+)
 
 
 def printed(suite: Suite) -> dict[tuple[str, str, str, str], float]:
@@ -50,23 +68,42 @@ def gaps(suite: Suite, means: Means) -> dict[Configuration, float]:
     return {at: ours[at] - others[at] for at in ours if at in others}
 
 
+def alike(found: Iterable[Cell], theirs: Means) -> tuple[Means, Means]:
+    """Return our means and the paper's, in the same configurations and of the same methods."""
+    found = list(found)
+    at = seeds_at(found)
+    ours = {_place(cell): cell.over(at[_at(cell)]) for cell in found if _at(cell) in at}
+    return ours, {place: theirs[place] for place in ours if place in theirs}
+
+
+def seeds_at(found: Iterable[Cell]) -> dict[Configuration, list[int]]:
+    """Return the seeds that all methods of a configuration have; a configuration without any is left out."""
+    groups: dict[Configuration, list[Cell]] = {}
+    for cell in found:
+        groups.setdefault(_at(cell), []).append(cell)
+    return {at: common for at, cells in groups.items() if (common := seeds.shared(cells))}
+
+
 def summary(suite: Suite, found: Sequence[Cell]) -> list[str]:
     """Return the lines of a page that say it: by data set, training and test mechanism, ours above the paper's.
 
-    The paper's are over the same configurations as ours.  A suite without own methods has no such lines.
+    A suite without own methods has no such lines.
     """
-    means = {(cell.dataset, cell.method, cell.missing, cell.test): cell.ours[0] for cell in found}
-    own, theirs = best(suite, means, own=True), printed(suite)
-    if not own:
-        return beyond(suite, means, theirs)
-    ours, papers = gaps(suite, means), {at: gap for at, gap in gaps(suite, theirs).items() if at in own}
-    lines = ["## The paper's own methods", "", "Mean over configurations of the best of them:", ""]
-    of_paper = {at: mean for at, mean in best(suite, theirs, own=True).items() if at in own}
-    lines += _rows(list(dict.fromkeys(at[0] for at in own)), lambda at: at[0], own, of_paper)
-    more = beyond(suite, means, theirs)
+    theirs = printed(suite)
+    cells = [cell for cell in found if not _entry(suite, cell).beyond and (not theirs or _place(cell) in theirs)]
+    own, more = [cell for cell in cells if _entry(suite, cell).own], beyond(suite, found, theirs)
+    ours, papers = (best(suite, means, own=True) for means in alike(own, theirs))
     if not ours:
-        return [*lines, "", *more]
-    lines += ["", "Gap to the strongest of the others, in points, and in how many configurations they are ahead:", ""]
+        return more
+    lines = ["## The paper's own methods", "", ALIKE, ""]
+    lines += [f"Mean over configurations of the best of them ({_titles(suite, own)}; {_counts(own, ours)}):", ""]
+    lines += [*_rows(list(dict.fromkeys(at[0] for at in ours)), lambda at: at[0], ours, papers), ""]
+    ours, papers = (gaps(suite, means) for means in alike(cells, theirs))
+    if not ours:
+        return [*lines, *more]
+    others = _titles(suite, [cell for cell in cells if not _entry(suite, cell).own and _at(cell) in ours])
+    heading = "Gap to the strongest of the others, in points, and in how many configurations they are ahead"
+    lines += [f"{heading} (others: {others}; {_counts(cells, ours)}):", ""]
     lines += ["| | configurations | mean gap | ahead |", "|---|---|---|---|"]
     lines += [_ahead("ours", ours), *([_ahead("*paper*", papers)] if papers else []), ""]
     for part in range(3):
@@ -75,28 +112,67 @@ def summary(suite: Suite, found: Sequence[Cell]) -> list[str]:
     return [*lines, *more]
 
 
-def beyond(suite: Suite, means: Means, theirs: Means) -> list[str]:
-    """Return the lines on methods that the paper does not have, beside the best of its own as it printed them.
+def beyond(suite: Suite, found: Sequence[Cell], theirs: Means) -> list[str]:
+    """Return the lines on methods that the paper does not have, beside the best of its own, as printed and as run here.
 
-    Its masks are not ours: where a mechanism is described in prose alone, both stand for it.
+    The printed ones had other draws, also where a mechanism is the same; what has run here is compared on the same.
     """
-    of_paper, found = best(suite, theirs, own=True), dict[tuple[str, str], dict[Configuration, float]]()
-    for (dataset, method, missing, test), mean in means.items():
-        if suite.datasets[dataset].methods[method].beyond and (dataset, missing, test) in of_paper:
-            found.setdefault((method, dataset), {})[dataset, missing, test] = mean
-    if not found:
+    mine: dict[tuple[str, str], list[Cell]] = {}
+    for cell in found:
+        if _entry(suite, cell).beyond:
+            mine.setdefault((cell.dataset, cell.method), []).append(cell)
+    own = [cell for cell in found if _entry(suite, cell).own]
+    of_paper, as_printed, as_run = best(suite, theirs, own=True), list[str](), list[str]()
+    for (dataset, method), cells in mine.items():
+        title = f"{suite.datasets[dataset].methods[method].title}, {dataset}"
+        as_printed += _beside(title, {_at(cell): cell.ours[0] for cell in cells}, of_paper, seeds_at(cells))
+        compared = [*cells, *(cell for cell in own if cell.dataset == dataset)]
+        means, _ = alike(compared, {})
+        its = {(dataset, *place[2:]): mean for place, mean in means.items() if place[1] == method}
+        as_run += _beside(title, its, best(suite, means, own=True), seeds_at(compared))
+    run, lines = RUN.format(titles=_titles(suite, own)), list[str]()
+    for said, other, rows in ((PRINTED, "*paper*", as_printed), (run, "paper's own, run here", as_run)):
+        if rows:
+            lines += [said, "", f"| | configurations | seeds | ours | {other} | ahead |", "|---|---|---|---|---|---|"]
+            lines += [*rows, ""]
+    return ["## Beyond the paper", "", *lines] if lines else []
+
+
+def _beside(
+    title: str, mine: Mapping[Configuration, float], other: Mapping[Configuration, float],
+    at: Mapping[Configuration, Iterable[int]],
+) -> list[str]:  # fmt: skip
+    """Return a row of means where both are there, if they are anywhere."""
+    both = [place for place in mine if place in other]
+    if not both:
         return []
-    said = "Mean over configurations, and in how many they are ahead of the best of the paper's own methods as printed:"
-    lines = ["## Beyond the paper", "", said, ""]
-    lines += ["| | configurations | ours | *paper* | ahead |", "|---|---|---|---|---|"]
-    for (method, dataset), at in found.items():
-        printed_best = {place: of_paper[place] for place in at}
-        ahead = sum(at[place] >= mean for place, mean in printed_best.items())
-        means_of = (statistics.fmean(each.values()) for each in (at, printed_best))
-        title = suite.datasets[dataset].methods[method].title
-        lines.append(f"| {title}, {dataset} | {len(at)} | {' | '.join(f'{each:.1f}' for each in means_of)} | "
-                     f"{ahead} of {len(at)} |")  # fmt: skip
-    return [*lines, ""]
+    ahead = sum(mine[place] >= other[place] for place in both)
+    means = [f"{statistics.fmean(each[place] for place in both):.1f}" for each in (mine, other)]
+    cells = [title, f"{len(both)}", seeds.words(at[place] for place in both), *means, f"{ahead} of {len(both)}"]
+    return [f"| {' | '.join(cells)} |"]
+
+
+def _entry(suite: Suite, cell: Cell) -> MethodEntry:
+    return suite.datasets[cell.dataset].methods[cell.method]
+
+
+def _place(cell: Cell) -> tuple[str, str, str, str]:
+    return cell.dataset, cell.method, cell.missing, cell.test
+
+
+def _at(cell: Cell) -> Configuration:
+    return cell.dataset, cell.missing, cell.test
+
+
+def _titles(suite: Suite, cells: Iterable[Cell]) -> str:
+    return "; ".join(dict.fromkeys(_entry(suite, cell).title for cell in cells))
+
+
+def _counts(compared: Iterable[Cell], at: Iterable[Configuration]) -> str:
+    """Return how many configurations there are, and how many seeds each has."""
+    of = seeds_at(compared)
+    each = [of[place] for place in at]
+    return f"configurations: {len(each)}, seeds of each: {seeds.words(each)}"
 
 
 def _ahead(title: str, of: Mapping[Configuration, float]) -> str:

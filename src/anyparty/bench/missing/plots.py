@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anyparty.bench.missing import seeds
 from anyparty.bench.missing.cells import Cell
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _panel(suite: Suite, axis: Any, dataset: str, missing: str, time: bool, foun
         if mine:
             x = [c.parties for c in mine] if by_parties else [c.test for c in mine]
             mean, spread = ([c.epoch for c in mine], None) if time else zip(*(c.ours for c in mine), strict=True)
-            axis.errorbar(x, mean, spread, label=of.title, marker="o", ms=3, capsize=2)
+            axis.errorbar(x, mean, spread, label=_label(of.title, method, found), marker="o", ms=3, capsize=2)
     axis.set_title(f"{dataset}, missing in training: {missing}", fontsize=9)
     axis.set_xlabel("parties" if by_parties else "missing at test")
     axis.set_ylabel("CPU seconds of an epoch" if time else entry.unit)
@@ -62,3 +63,9 @@ def _panel(suite: Suite, axis: Any, dataset: str, missing: str, time: bool, foun
         axis.set_yscale("log")
     axis.tick_params(axis="x", labelsize=7)
     axis.grid(alpha=0.3)
+
+
+def _label(title: str, method: str, found: Sequence[Cell]) -> str:
+    """Return a method's name; where methods differ in their seeds, with how many it has and which."""
+    mine = [cell for cell in found if cell.method == method]
+    return f"{title}; seeds: {seeds.words(cell.by_seed for cell in mine)}" if seeds.differ(found) else title

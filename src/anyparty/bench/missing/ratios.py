@@ -1,4 +1,7 @@
-"""Ratios of two training mechanisms, as in FALSE-VFL's table 18: how well a method bears more missing blocks."""
+"""Ratios of two training mechanisms, as in FALSE-VFL's table 18: how well a method bears more missing blocks.
+
+A ratio is over the seeds that both trainings have; methods of a column are compared over those that all of them have.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from anyparty.bench import suite as base
+from anyparty.bench.missing import seeds
 
 if TYPE_CHECKING:
     from anyparty.bench.missing.cells import Cell
@@ -13,30 +17,65 @@ if TYPE_CHECKING:
 
 LEGEND = (
     "Ours: the mean over the seeds of the metric trained under {more}, over that trained under {less}, in per cent; "
-    "below it the paper's. **Bold**: the highest of our column."
+    "below it the paper's. **Bold**: the highest of our column, compared over the seeds that all its rows have, other "
+    "draws left out. Where rows differ in their seeds, a column has how many and which."
 )
 
+Place = tuple[str, str, str]
+"""Data set, method, test mechanism."""
 
-def ratios(suite: Suite, found: Sequence[Cell]) -> dict[tuple[str, str, str], float]:
-    """Return the ratio in per cent by data set, method and test mechanism, where both trainings are there."""
+
+def pairs(suite: Suite, found: Sequence[Cell]) -> dict[Place, tuple[Cell, Cell]]:
+    """Return the cells trained with less and with more missing blocks, where they have a seed in common."""
     less, more = suite.train_missing[0], suite.train_missing[-1]
-    means = {(cell.dataset, cell.method, cell.test, cell.missing): cell.ours[0] for cell in found}
-    pairs = {at[:3]: (means.get((*at[:3], less)), means.get((*at[:3], more))) for at in means}
-    return {at: 100 * high / low for at, (low, high) in pairs.items() if low and high is not None}
+    at = {(cell.dataset, cell.method, cell.test, cell.missing): cell for cell in found}
+    both = {key[:3]: (at.get((*key[:3], less)), at.get((*key[:3], more))) for key in at}
+    return {place: (low, high) for place, (low, high) in both.items() if low and high and seeds.shared((low, high))}
+
+
+def ratios(suite: Suite, found: Sequence[Cell]) -> dict[Place, float]:
+    """Return each method's ratio in per cent, over the seeds of its own two trainings."""
+    each = {place: _ratio(*pair, seeds.shared(pair)) for place, pair in pairs(suite, found).items()}
+    return {place: ratio for place, ratio in each.items() if ratio is not None}
+
+
+def compared(suite: Suite, found: Sequence[Cell]) -> dict[Place, float]:
+    """Return the ratios over the seeds that all methods of a column have; a column without any is left out."""
+    of, ratio = pairs(suite, found), dict[Place, float]()
+    for (dataset, method, test), pair in of.items():
+        column = [cell for place, both in of.items() if (place[0], place[2]) == (dataset, test) for cell in both]
+        if (mean := _ratio(*pair, seeds.shared(column))) is not None:
+            ratio[dataset, method, test] = mean
+    return ratio
+
+
+def _ratio(less: Cell, more: Cell, over: Sequence[int]) -> float | None:
+    """Return the ratio of the means over some seeds; ``None`` without any, or of a mean to 0."""
+    return 100 * more.over(over) / less.over(over) if over and less.over(over) else None
 
 
 def markdown(suite: Suite, found: Sequence[Cell], about: Mapping[str, str]) -> str:
     """Return the tables, one a data set, and in how many columns one of the paper's own methods has the highest."""
-    ours = ratios(suite, found)
     lines = [f"# {suite.title}", "", f"{suite.paper}. Suite `{suite.name}`.", ""]
     for dataset, entry in suite.datasets.items():
-        here = {at[1:]: ratio for at, ratio in ours.items() if at[0] == dataset}
-        if here:
+        here = [cell for cell in found if cell.dataset == dataset]
+        if pairs(suite, here):
             lines += [f"## {dataset}: {entry.unit}, ratio in %", "", *_table(suite, dataset, here), ""]
     lines += [LEGEND.format(less=suite.train_missing[0], more=suite.train_missing[-1]), ""]
-    leads = f"{_leads(suite, ours)} columns; in the paper in {_leads(suite, printed(suite))}"
-    lines += [f"The highest of a column is one of the paper's own methods in {leads}.", ""]
+    lines += [f"The highest of a column is one of the paper's own methods {_summary(suite, found)}.", ""]
     return "\n".join([*lines, *base.footer(suite, about)]) + "\n"
+
+
+def _summary(suite: Suite, found: Sequence[Cell]) -> str:
+    """Return in how many columns: of ours, of the paper's with the same methods, and of all of the paper's."""
+    theirs = printed(suite)
+    ours = {place: ratio for place, ratio in compared(suite, found).items() if not theirs or place in theirs}
+    of_paper = f"in the paper in {_leads(suite, theirs)}"
+    if not _columns(suite, ours):
+        return of_paper
+    same = {place: theirs[place] for place in ours if place in theirs}
+    of_same = f"; in the paper, of the same methods, in {_leads(suite, same)}, of all {_leads(suite, theirs)}"
+    return f"in {_leads(suite, ours)} columns where they and others have run" + (of_same if same else "")
 
 
 def printed(suite: Suite) -> dict[tuple[str, str, str], float]:
@@ -49,32 +88,42 @@ def printed(suite: Suite) -> dict[tuple[str, str, str], float]:
     }
 
 
-def _leads(suite: Suite, of: Mapping[tuple[str, str, str], float]) -> str:
+def _columns(suite: Suite, of: Mapping[Place, float]) -> dict[tuple[str, str], dict[str, float]]:
+    """Return the columns where one of the paper's own methods and another are: ratios by method."""
     columns: dict[tuple[str, str], dict[str, float]] = {}
     for (dataset, method, test), ratio in of.items():
-        if suite.datasets[dataset].methods[method].beyond:
-            continue
-        columns.setdefault((dataset, test), {})[method] = ratio
+        if not suite.datasets[dataset].methods[method].beyond:
+            columns.setdefault((dataset, test), {})[method] = ratio
+    sides = {at: {suite.datasets[at[0]].methods[method].own for method in row} for at, row in columns.items()}
+    return {at: row for at, row in columns.items() if len(sides[at]) == 2}
+
+
+def _leads(suite: Suite, of: Mapping[Place, float]) -> str:
+    columns = _columns(suite, of)
     tops = [(dataset, max(row, key=lambda method: row[method])) for (dataset, _), row in columns.items()]
     leads = sum(suite.datasets[dataset].methods[method].own for dataset, method in tops)
     return f"{leads} of {len(tops)}"
 
 
-def _table(suite: Suite, dataset: str, here: Mapping[tuple[str, str], float]) -> list[str]:
-    lines = ["| missing at test | " + " | ".join(suite.test_missing) + " |", "|---|" + "---|" * len(suite.test_missing)]
-    best = {test: max(ratio for (_, t), ratio in here.items() if t == test) for _, test in here}
+def _table(suite: Suite, dataset: str, here: Sequence[Cell]) -> list[str]:
+    of, own, alike = pairs(suite, here), ratios(suite, here), compared(suite, here)
+    best = {test: max(ratio for (*_, t), ratio in alike.items() if t == test) for *_, test in alike}
+    uneven = seeds.differ(cell for pair in of.values() for cell in pair)
+    heads = ["missing at test", *suite.test_missing, *(["seeds"] if uneven else [])]
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---|" * (len(heads) - 1)]
     for method, entry in suite.datasets[dataset].methods.items():
-        mine = {test: here[method, test] for test in suite.test_missing if (method, test) in here}
-        if mine:
-            shown = [_shown(mine.get(test), best.get(test)) for test in suite.test_missing]
-            lines.append(f"| {entry.title} | " + " | ".join(shown) + " |")
+        places = [(dataset, method, test) for test in suite.test_missing]
+        if any(place in own for place in places):
+            row = [_shown(own.get(at), at in alike and alike[at] >= best[at[2]]) for at in places]
+            row += [seeds.words(seeds.shared(of[at]) for at in places if at in of)] if uneven else []
+            lines.append(f"| {entry.title} | " + " | ".join(row) + " |")
             if method in suite.published_ratios.get(dataset, {}):
-                row = suite.published_ratios[dataset][method]
-                lines.append("| *paper* | " + " | ".join(f"{ratio:.1f}" for ratio in row) + " |")
+                paper = [f"{ratio:.1f}" for ratio in suite.published_ratios[dataset][method]]
+                lines.append("| *paper* | " + " | ".join([*paper, *([""] if uneven else [])]) + " |")
     return lines
 
 
-def _shown(ratio: float | None, best: float | None) -> str:
+def _shown(ratio: float | None, best: bool) -> str:
     if ratio is None:
         return ""
-    return f"**{ratio:.1f}**" if ratio == best else f"{ratio:.1f}"
+    return f"**{ratio:.1f}**" if best else f"{ratio:.1f}"
