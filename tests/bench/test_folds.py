@@ -14,6 +14,7 @@ from anyparty.bench.folds.suite import Suite
 from anyparty.bench.suite import Asked
 from anyparty.errors import ConfigError
 from anyparty.methods import costs
+from anyparty.methods.vfedtrans import VFedTrans
 from anyparty.tables import datasets
 
 ENTRY = {
@@ -55,6 +56,24 @@ def done(tmp_path_factory):
 def page(done):
     made, _, records = done
     return made.page(records, {"command": "`none`"})
+
+
+@pytest.mark.parametrize("name", ["apc-fig5", "apc-fig8"])
+def test_what_a_suite_says_of_vfedtrans_are_its_settings(name):
+    """What is the method's own, and that optimizer, batches, stopping and classifier are the comparison's."""
+    suite, own = suites.load(name), VFedTrans()
+    (said,) = (line for line in suite.differs if "VFedTrans" in line)
+    theirs, ours = said.split("All else is this comparison's: ")
+    assert len(own.student_hidden) + 1 == 3  # and as many layers of the decoder
+    for words in ("six layers", own.activation, f"weight {own.distillation}", "columns and embeddings side by side"):
+        assert words in theirs
+    assert (own.distance, own.append, suite.methods["vfedtrans"].classifier) == ("mae", True, "logistic")
+    batches = {entry.batch_size for entry in suite.datasets.values()}
+    stopping = f"at most {suite.train['epochs']} epochs with early stopping"
+    for words in (f"Adam at {suite.optimizer.lr}", stopping, "logistic regression", *map(str, batches)):
+        assert words in ours.split("where its published program")[0]
+    assert "Adam at 0.01, batches of 100, 200 epochs and perceptrons of 100, 100 and 50" in ours
+    assert f"layers of {own.student_hidden[0]} and embeddings of {own.embedding} are ours" in ours
 
 
 def test_a_method_may_depart_from_the_suites_training_in_its_own_run_alone():

@@ -91,9 +91,9 @@ def test_vfedtrans_sends_what_is_said_of_it(rank):
 
 
 def test_a_large_exchange_is_smaller_than_the_formula():
-    """10,000 rows of Credit: 4.6 MB for the 802 that (10) counts."""
-    ours = costs.vfedtrans_sent(10000, 5, 18, 23, apart=True)
-    assert ours / MB == pytest.approx(4.6, abs=0.05)
+    """10,000 rows of Credit: 1.8 MB between two parties, 4.6 with named roles, for the 802 that (10) counts."""
+    assert costs.vfedtrans_sent(10000, 5, 18, 23, apart=False) / MB == pytest.approx(1.84, abs=0.005)
+    assert costs.vfedtrans_sent(10000, 5, 18, 23, apart=True) / MB == pytest.approx(4.6, abs=0.05)
     assert costs.vfedtrans(10000, 5, 18).bytes_sent / MB == pytest.approx(801.8, abs=0.1)
 
 
