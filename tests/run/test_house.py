@@ -71,7 +71,7 @@ def trained_again(sites: dict[str, Site], but: str) -> None:
     """Train for longer, and let one party have what it had before: as one that a copy of its folder was put back at."""
     folder, copy = sites[but].folder, sites[but].folder.with_name("copy")
     shutil.copytree(folder, copy)
-    run(sites, settings(epochs=4))
+    run(sites, settings(epochs=4, keep="last"))
     shutil.rmtree(folder)
     copy.rename(folder)
 

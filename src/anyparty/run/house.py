@@ -8,6 +8,7 @@ What a party keeps, in its folder:
     model.json, parties/ME/   its part of the model; the task at label holders alone
     checkpoints/              the last two
     record.json               what it sent, how it ended; at the active party history and test scores
+    .lock                     held while a run is at work: another one waits some seconds, then gives up
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from anyparty.errors import ConfigError
 from anyparty.methods.method import Method
 from anyparty.methods.table import method as method_by_name
 from anyparty.run import agree, costs, kept_alignment, parts
+from anyparty.run.alone import alone
 from anyparty.run.door import Door, door_of
 from anyparty.run.files import About, Member, save_member
 from anyparty.run.journal import Journal
@@ -127,6 +129,11 @@ async def train_at_home(site: Site, config: Config, net: Channel, *, resume: boo
     Raises:
         AnypartyError: see ``anyparty.errors``; what was kept stays, and ``resume`` goes on from it.
     """
+    async with alone(site.folder):
+        return await _train(site, config, net, resume=resume)
+
+
+async def _train(site: Site, config: Config, net: Channel, *, resume: bool) -> dict[str, Any]:
     home, door = Home.of(site, config), door_of(net)
     journal = Journal.begin(
         site.folder, party=site.party, active=site.active, parties=home.roster.names, settings=config.to_toml(),

@@ -20,6 +20,7 @@ from anyparty.errors import ConfigError, ModelError, PredictionError, nearest, s
 from anyparty.methods.method import Method, Seat
 from anyparty.predictions import Predictions
 from anyparty.run import parts
+from anyparty.run.alone import alone
 from anyparty.run.files import About, Member, check_mark, load_member, write_json
 from anyparty.run.house import Home, Site, declared
 from anyparty.run.kept_alignment import ALIGNMENT, aligned
@@ -77,6 +78,13 @@ async def predict_at_home(
             party's part of the model is of another run.
         PartyLost: a party left while rows were aligned; one that leaves later is missed and named.
     """
+    async with alone(site.folder):
+        return await _predict(site, config, net, asked, there)
+
+
+async def _predict(
+    site: Site, config: Config, net: Channel, asked: Sequence[str] | None, there: Sequence[str] | None
+) -> dict[str, Any]:
     part, ledger = Part.of(site, config), Ledger()
     roster, leads = part.about.roster, site.party == site.active
     table, keep = _table(site, config, part)

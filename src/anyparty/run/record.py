@@ -22,9 +22,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock
+
 import anyparty
 from anyparty.config import Config
 from anyparty.errors import ResumeError
+from anyparty.run.alone import take
 from anyparty.run.files import read_json, write_json
 from anyparty.run.model import Model
 from anyparty.run.watch import Watch, noted, now
@@ -46,14 +49,29 @@ class Record(Watch):
     folder: Path
     values: dict[str, Any]
     ledger: Ledger = field(default_factory=Ledger)
+    lock: FileLock | None = None
 
     @classmethod
     def begin(cls, folder: Path, federation: Federation, config: Config, *, resume: bool) -> Record:
-        """Open a run's folder.
+        """Open a run's folder, and keep other runs out of it until ``open`` has ended.
 
         Raises:
+            ConfigError: another run is at work in it.
             ResumeError: it holds a run already, or, to resume, another one or none.
         """
+        if resume and not folder.exists():
+            raise ResumeError(f"{folder} holds no run to resume; start without --resume")
+        lock = take(folder)
+        try:
+            record = cls._begin(folder, federation, config, resume=resume)
+        except BaseException:
+            lock.release()
+            raise
+        record.lock = lock
+        return record
+
+    @classmethod
+    def _begin(cls, folder: Path, federation: Federation, config: Config, *, resume: bool) -> Record:
         there = (folder / "record.json").exists()
         prints = {name: table.fingerprint for name, table in federation.tables.items()}
         if there and not resume and read_json(folder / "record.json").get("history"):  # one that failed at once may go
@@ -106,8 +124,12 @@ class Record(Watch):
             with noted(self.values):
                 yield
         finally:
-            self.values["ledger"] = self.ledger.rows()
-            write_json(self.folder / "record.json", self.values)
+            try:
+                self.values["ledger"] = self.ledger.rows()
+                write_json(self.folder / "record.json", self.values)
+            finally:
+                if self.lock is not None:
+                    self.lock.release()
 
 
 def versions() -> dict[str, str]:

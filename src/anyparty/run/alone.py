@@ -1,0 +1,63 @@
+"""One run at a time in a folder: two would write the same record, the same checkpoints, the same model.
+
+The lock is the system's own, on the file ``.lock`` in the folder: one that a killed process held is free at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from anyparty.errors import ConfigError, StorageError
+
+LOCK = ".lock"
+WAIT_S = 20.0  # a party's process may be started again while its former one ends
+LOOK_S = 0.2  # between two looks
+
+
+def take(folder: Path) -> FileLock:
+    """Take a run's folder for oneself, at once; ``release`` gives it back.
+
+    Raises:
+        ConfigError: another run is at work in it.
+        StorageError: it cannot be written to.
+    """
+    lock = FileLock(folder / LOCK, thread_local=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ConfigError(f"{folder}: another run is at work in this folder; wait for its end, stop it, or name "
+                          f"another folder") from None  # fmt: skip
+    except OSError as error:
+        raise StorageError(f"{folder / LOCK}: cannot be written ({error.strerror or error}); let the folder be "
+                           f"written to") from None  # fmt: skip
+    return lock
+
+
+@asynccontextmanager
+async def alone(folder: Path, wait_s: float | None = None) -> AsyncIterator[None]:
+    """Have a run's folder for oneself; wait up to ``wait_s`` seconds (``WAIT_S``) for the one that has it to end.
+
+    Raises:
+        ConfigError: another run is still at work in it.
+        StorageError: it cannot be written to.
+    """
+    end = time.monotonic() + (WAIT_S if wait_s is None else wait_s)
+    while True:
+        try:
+            lock = take(folder)
+            break
+        except ConfigError:
+            if time.monotonic() >= end:
+                raise
+        await asyncio.sleep(LOOK_S)
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,115 @@
+"""One run at a time in a folder: the other waits a little, then says so, and leaves what is there as it is."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+
+import pytest
+
+from anyparty.errors import ConfigError, StorageError
+from anyparty.run import alone
+from anyparty.run.house import train_at_home
+from anyparty.run.predict_home import predict_at_home
+from anyparty.run.watch import Watch
+from anyparty.wire import inproc
+from tests.run.test_house import run, settings, world
+from tests.run.test_train_tables import train
+
+BUSY = r"{}: another run is at work in this folder; wait for its end, stop it, or name another folder"
+
+
+class Idle:
+    """A party's end of a channel on which nothing was said, nor may be."""
+
+    me = "bank"
+
+    async def send(self, to, tag, tensors):
+        raise AssertionError
+
+    async def recv(self, frm, tag, expect):
+        raise AssertionError
+
+    async def close(self):
+        pass
+
+
+@pytest.mark.parametrize("work", [train_at_home, predict_at_home])
+def test_a_second_job_in_a_kit_gives_up_and_touches_nothing(tmp_path, monkeypatch, work):
+    sites = world(tmp_path)
+    run(sites, settings(epochs=2))
+    monkeypatch.setattr(alone, "WAIT_S", 0.5)
+    folder = sites["bank"].folder
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    lock = alone.take(folder)
+    with pytest.raises(ConfigError, match=BUSY.format(folder)):
+        asyncio.run(work(sites["bank"], settings(epochs=2), Idle()))
+    lock.release()
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_job_waits_for_the_one_before_and_lets_others_work(tmp_path):
+    sites = world(tmp_path)
+    lock, at_work = alone.take(sites["shop"].folder), []
+
+    async def ends(net):
+        """Let go of the shop's folder, by the same loop on which its part waits."""
+        await asyncio.sleep(0.5)
+        at_work.append((sites["shop"].folder / "record.json").exists())
+        lock.release()
+        return await train_at_home(sites["bank"], settings(epochs=1), net)
+
+    parts = {name: partial(train_at_home, site, settings(epochs=1)) for name, site in sites.items()}
+    inproc.play(parts | {"bank": ends})
+    assert at_work == [False]
+    assert json.loads((sites["shop"].folder / "record.json").read_text())["status"] == "done"
+
+
+def test_a_job_that_ended_badly_leaves_its_folder_free(tmp_path):
+    sites = world(tmp_path)
+    sites["shop"].table.write_text("nothing")
+    with pytest.raises(ValueError, match="shop"):
+        run(sites, settings(epochs=1))
+    for site in sites.values():
+        alone.take(site.folder).release()
+
+
+def test_a_killed_process_leaves_its_folder_free(tmp_path):
+    code = f"import time, pathlib; from anyparty.run import alone; a = alone.take(pathlib.Path({str(tmp_path)!r})); "
+    with subprocess.Popen([sys.executable, "-c", code + "print('in', flush=True); time.sleep(60)"],  # noqa: S603
+                          stdout=subprocess.PIPE, text=True) as process:  # fmt: skip
+        assert process.stdout.readline() == "in\n"
+        with pytest.raises(ConfigError, match=BUSY.format(tmp_path)):
+            alone.take(tmp_path)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    began = time.monotonic()
+    alone.take(tmp_path).release()
+    assert time.monotonic() - began < 5
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "runs").write_text("mine")
+    with pytest.raises(StorageError, match=r"runs/\.lock: cannot be written"):
+        alone.take(tmp_path / "runs")
+
+
+class Second(Watch):
+    """Begins another run in the same folder while the first is at work."""
+
+    def __init__(self, **how):
+        self.how = how
+
+    def on_epoch_end(self, record):
+        train(**self.how)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_two_runs_of_one_process_do_not_share_a_folder(tmp_path, resume):
+    folder = tmp_path / "run"
+    with pytest.raises(ConfigError, match=BUSY.format(folder)):
+        train(folder=folder, watch=Second(folder=folder, resume=resume))
+    train(folder=folder, resume=True)  # it is free again
