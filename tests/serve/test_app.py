@@ -72,6 +72,18 @@ def test_an_id_that_nobody_has_gets_no_number_and_a_reason(app):
     assert said["reason"] == "no party here has a row with this id"
 
 
+def test_an_id_that_is_no_unicode_is_unknown_and_the_others_are_answered(app):
+    asked = ["\ud800", "c050", "c050\udfff", "\ud800c050", " c050 "]
+    answer = ask(app, content=json.dumps({"ids": asked}), headers={"Content-Type": "application/json"})
+    assert answer.status_code == 200
+    said = json.loads(answer.content)["answers"]
+    assert [each["id"] for each in said] == asked
+    assert [each["reason"] for each in said] == [
+        reason and "no party here has a row with this id" for reason in (True, None, True, True, None)
+    ]
+    assert [each["prediction"] is None for each in said] == [True, False, True, True, False]
+
+
 def test_tables_may_be_others_than_the_runs(run, tmp_path):
     shop = pl.read_csv(run.parents[1] / "shop.csv").head(5)
     shop.with_columns(customer=pl.Series([f"n{i}" for i in range(5)])).write_csv(tmp_path / "new.csv")

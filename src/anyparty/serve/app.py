@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
@@ -11,7 +12,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic_core import to_json
+from pydantic_core import PydanticSerializationError, to_json
 from starlette.exceptions import HTTPException
 
 import anyparty
@@ -85,7 +86,7 @@ def _predictions(service: Service, limits: Limits, meter: Meter) -> APIRouter:
         said = await service.predict(wanted.ids, wanted.parties, budget_s=asked_ms / 1e3)
         for each in said:
             meter.ids.labels("none" if each.prediction is None else "number").inc()
-        return Response(to_json({"answers": [vars(each) for each in said]}), media_type="application/json")
+        return Response(_json({"answers": [vars(each) for each in said]}), media_type="application/json")
 
     @router.post("/predict", response_model=Answers, summary="Predict a few ids within a short time")
     async def predict(wanted: Wanted) -> Response:
@@ -98,6 +99,14 @@ def _predictions(service: Service, limits: Limits, meter: Meter) -> APIRouter:
         return await answer(wanted, "/predict/batch", limits.batch_budget_ms)
 
     return router
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    """Return JSON, also of ids that are no Unicode: half a letter goes back escaped, as it was asked."""
+    try:
+        return to_json(value)
+    except PydanticSerializationError:
+        return json.dumps(value).encode()
 
 
 def _state(served: Served, limits: Limits, meter: Meter) -> APIRouter:

@@ -112,8 +112,13 @@ class Directory:
     unknown: str
 
     def find(self, ids: Sequence[str]) -> list[int | None]:
-        """Return the place of each id, compared as tables compare ids: as text, trimmed; ``None`` if unknown."""
-        return [self.ids.get(name) if name else None for name in cells.as_text(pl.Series(ids, dtype=pl.String))]
+        """Return the place of each id, compared as tables compare ids: as text, trimmed; ``None`` if unknown.
+
+        Half a letter (a lone surrogate), which JSON can hold, is in no table.
+        """
+        text = [name.encode(errors="ignore").decode() for name in ids]
+        found = [self.ids.get(name) if name else None for name in cells.as_text(pl.Series(text, dtype=pl.String))]
+        return [place if text[n] == ids[n] else None for n, place in enumerate(found)]
 
     def present(self, places: Tensor, k: int | None) -> Tensor:
         """Return who has the rows at ``places`` [B]: [B, K] bool; ``k`` is the active party's place among the K."""
