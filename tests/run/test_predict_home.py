@@ -1,5 +1,6 @@
 """Parties that predict together, each at home: the answers of the whole model, from whoever is there."""
 
+import json
 import shutil
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,12 +11,13 @@ import pytest
 import torch
 
 from anyparty.config import Config
-from anyparty.errors import AlignmentError, ModelError, PredictionError
+from anyparty.errors import AlignmentError, ModelError, PartyLost, PredictionError
 from anyparty.run.model import Model
 from anyparty.run.predict_home import ANSWERS, predict_at_home
 from anyparty.wire import inproc
 from tests.run import test_house
 from tests.run.test_house import NAMES, run, settings, trained_again, world
+from tests.run.test_journal import Stumble
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,13 @@ def trained(tmp_path_factory):
     return home, sites
 
 
-def predict(sites, up=NAMES, **asked):
+def play(sites, wrap=lambda channel: channel, up=NAMES, **asked):
     there = {name: partial(predict_at_home, sites[name], settings(), **asked) for name in up}
-    told = inproc.play({name: (lambda net, part=part: part(net)) for name, part in there.items()})
+    return inproc.play({name: (lambda net, part=part: part(net)) for name, part in there.items()}, wrap)
+
+
+def predict(sites, up=NAMES, **asked):
+    told = play(sites, up=up, **asked)
     return told, pl.read_parquet(sites["bank"].folder / ANSWERS)
 
 
@@ -151,3 +157,15 @@ def test_what_cannot_be_asked_is_named(trained, tmp_path):
         predict(sites, up=("bank", "clinic"), there=["bank", "clinic"], asked=["shop"])
     with pytest.raises(ModelError, match=r"model.json: no such file"):
         predict(sites | {"shop": replace(sites["shop"], folder=tmp_path)})
+
+
+def test_a_prediction_that_fails_keeps_its_ledger_and_says_why(tmp_path):
+    sites = {name: Site(**vars(site)) for name, site in world(tmp_path).items()}
+    run(sites, settings(epochs=1))
+    with pytest.raises(PartyLost):
+        play(sites, lambda channel: Stumble(channel, ("shop", "embedding", 1)))
+    shop = json.loads((sites["shop"].folder / "predictions.json").read_text())
+    assert (shop["status"], shop["error"]) == ("failed", "PartyLost: party 'bank' is gone: the line was cut")
+    assert {"part", "alignment"} <= {row["tag"] for row in shop["ledger"]}
+    play(sites)
+    assert json.loads((sites["shop"].folder / "predictions.json").read_text())["status"] == "done"

@@ -3,6 +3,9 @@
 The rows are those of the parties' tables, or of other files that their own settings name (``new``); who has which is
 aligned privately, as for training.  The active party gets answers for the rows that its own table has: of rows that
 others know and it does not, it knows no id.
+
+Every party leaves ``predictions.json``, also of a part that failed: status, error, its table's fingerprint, how many
+rows, and the ledger of what it sent.
 """
 
 from __future__ import annotations
@@ -24,16 +27,18 @@ from anyparty.run.alone import alone
 from anyparty.run.files import About, Member, check_mark, load_member, write_json
 from anyparty.run.house import Home, Site, declared
 from anyparty.run.kept_alignment import ALIGNMENT, aligned
+from anyparty.run.meanwhile import meanwhile
 from anyparty.run.predict import predict_rows
 from anyparty.run.rows import own_rows
 from anyparty.run.storage import writing
+from anyparty.run.watch import noted
 from anyparty.seeds import Seeds
 from anyparty.tables.table import Table, read_table
 from anyparty.terms import Channel, Declared, Expect, Roster
 from anyparty.wire.guard import Guarded
 from anyparty.wire.ledger import Counted, Ledger
 
-ANSWERS = "predictions.parquet"
+ANSWERS, RECORD = "predictions.parquet", "predictions.json"
 MESSAGES = (
     Declared(tag="wanted", frm="active", to="passive",
              holds="the aligned rows to predict, who of the parties is asked, and to hosts who has which row",
@@ -78,17 +83,27 @@ async def predict_at_home(
             party's part of the model is of another run.
         PartyLost: a party left while rows were aligned; one that leaves later is missed and named.
     """
-    async with alone(site.folder):
-        return await _predict(site, config, net, asked, there)
+    ledger, values = Ledger(), {"status": "running", "error": ""}
+
+    def write() -> None:
+        if ledger.flows or values["status"] == "done":  # else nothing happened: what an earlier one left stays
+            write_json(site.folder / RECORD, {**values, "ledger": ledger.rows()})
+
+    async with alone(site.folder), meanwhile(write):
+        with noted(values):
+            told, table = await _predict(site, config, Counted(net, ledger), asked, there)
+            values |= {**told, "table": table.fingerprint}
+    return told
 
 
 async def _predict(
     site: Site, config: Config, net: Channel, asked: Sequence[str] | None, there: Sequence[str] | None
-) -> dict[str, Any]:
-    part, ledger = Part.of(site, config), Ledger()
+) -> tuple[dict[str, Any], Table]:
+    """Return what may be told of it, and the party's rows."""
+    part = Part.of(site, config)
     roster, leads = part.about.roster, site.party == site.active
     table, keep = _table(site, config, part)
-    wired = Guarded(Counted(net, ledger), roster, (*declared(part.method), *MESSAGES))
+    wired = Guarded(net, roster, (*declared(part.method), *MESSAGES))
     names = _asked(roster, asked, there) if leads else None
     await _same_run(wired, part, names, there)
     known, _ = await aligned(keep, wired, roster, table, salt=config.federation.salt, there=there)
@@ -105,8 +120,7 @@ async def _predict(
     if answered is not None:
         ids = table.ids.gather(torch.from_numpy(known.position)[wanted].numpy()).cast(str).to_list()
         told |= _keep_answers(site.folder / ANSWERS, replace(answered, ids=tuple(ids)))
-    write_json(site.folder / "predictions.json", {**told, "table": table.fingerprint, "ledger": ledger.rows()})
-    return told
+    return told, table
 
 
 def _table(site: Site, config: Config, part: Part) -> tuple[Table, Path]:

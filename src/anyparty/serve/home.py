@@ -17,12 +17,14 @@ from anyparty.config import Config
 from anyparty.errors import MessageError, ModelError, PartyLost
 from anyparty.methods.method import Batch
 from anyparty.run.house import Site
+from anyparty.run.meanwhile import meanwhile
 from anyparty.seeds import Seeds
 from anyparty.serve import ask as asking
 from anyparty.serve.ask import Ask
 from anyparty.serve.bridge import relay
 from anyparty.serve.kept import Kept, open_kept
 from anyparty.serve.lanes import RENEW_S, Lanes, lanes_to
+from anyparty.serve.tab import Tab
 from anyparty.terms import Channel
 from anyparty.wire.guard import Guarded
 from anyparty.wire.ledger import Counted, Ledger
@@ -48,7 +50,9 @@ async def serve_at_home(site: Site, config: Config, net: Channel, *, session: st
     if not alignment.fits(table):
         raise ModelError(f"party {site.party!r}: {table.source} is not the table that was aligned (a row was changed "
                          f"or taken out); put that one back, or train again")  # fmt: skip
-    return await Answering(kept, net, renew_s=renew_s(site)).run()
+    tab = Tab(site.folder, net.me)
+    async with meanwhile(tab.write):
+        return await Answering(kept, net, renew_s=renew_s(site), ledger=tab.ledger).run()
 
 
 def renew_s(site: Site) -> float:
@@ -60,9 +64,9 @@ def renew_s(site: Site) -> float:
 class Answering:
     """A passive party at work: it takes requests, and plays its method's part in each."""
 
-    def __init__(self, kept: Kept, net: Channel, *, renew_s: float = RENEW_S) -> None:
-        """Prepare; ``run`` begins."""
-        self.kept, self.ledger, self.renew_s = kept, Ledger(), renew_s
+    def __init__(self, kept: Kept, net: Channel, *, renew_s: float = RENEW_S, ledger: Ledger | None = None) -> None:
+        """Prepare; ``run`` begins.  What is sent is counted in ``ledger``."""
+        self.kept, self.ledger, self.renew_s = kept, Ledger() if ledger is None else ledger, renew_s
         messages = kept.method.can.messages
         counted = Counted(net, self.ledger)
         self.net = Guarded(counted, kept.roster, asking.MESSAGES)

@@ -14,22 +14,23 @@ import logging
 import secrets
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from anyparty.errors import AnypartyError, RunError
-from anyparty.run.files import write_json
 from anyparty.run.house import Site
+from anyparty.run.meanwhile import meanwhile
 from anyparty.serve.bridge import Bridge, Bridged
 from anyparty.serve.home import renew_s
 from anyparty.serve.link import Link
 from anyparty.serve.service import Service
+from anyparty.serve.tab import Tab
 from anyparty.wire.flare import federation
-from anyparty.wire.ledger import Ledger
 
-RECORD = "served.json"
 log = logging.getLogger(__name__)
 
 
@@ -66,7 +67,7 @@ class Jobs:
         site: the active party's own settings.
         config: the settings that go with a job, as TOML.
         service: what gets the links.
-        ledger: counts what is sent.
+        tab: counts what is sent.
         connected: the parties whose sites are connected now.
         trouble: why the federation cannot be reached; empty while it can.
 
@@ -76,7 +77,7 @@ class Jobs:
     site: Site
     config: str
     service: Service
-    ledger: Ledger = field(default_factory=Ledger)
+    tab: Tab = field(init=False)
     pauses: Pauses = field(default_factory=Pauses)
     connected: set[str] = field(default_factory=set)
     trouble: str = "the federation's server was not reached yet"
@@ -90,7 +91,22 @@ class Jobs:
     _stopping: bool = False
 
     def __post_init__(self) -> None:
+        self.tab = Tab(self.site.folder, self.site.party)
         self.bridge = Bridge(self.site.folder, self.site.party, self._joined)
+
+    @asynccontextmanager
+    async def work(self) -> AsyncIterator[None]:
+        """Reach the other parties while the body is at work; what is sent is counted in the party's folder.
+
+        Raises:
+            ConfigError: another service runs beside this kit.
+        """
+        await self.start()
+        async with meanwhile(self.tab.write):
+            try:
+                yield
+            finally:
+                await self.stop()
 
     async def start(self) -> None:
         """Begin.
@@ -117,7 +133,6 @@ class Jobs:
         for link in list(self.service.links):
             await self._end(link)
         await self.bridge.close()
-        write_json(self.site.folder / RECORD, {"party": self.site.party, "ledger": self.ledger.rows()})
 
     async def _leave_desk(self) -> None:
         if self._desk is not None and self._desk.returncode is None:
@@ -230,7 +245,7 @@ class Jobs:
     async def _joined(self, session: str, net: Bridged) -> None:
         """Use a job's seat until it ends."""
         self._submitted.pop(session, None)
-        link = Link(self.service.kept, net, self.ledger, self.service.heard, renew_s=renew_s(self.site))
+        link = Link(self.service.kept, net, self.tab.ledger, self.service.heard, renew_s=renew_s(self.site))
         for name in link.others:
             self.service.breaker.forget(name)
         net.returned = partial(self._returned, link)

@@ -55,6 +55,13 @@ class Ledger:
         tally.messages += 1
         tally.bytes_sent += size
 
+    def merge(self, other: Ledger) -> None:
+        """Add what stands in another."""
+        for flow, more in other.flows.items():
+            tally = self.flows.setdefault(flow, Tally())
+            tally.messages += more.messages
+            tally.bytes_sent += more.bytes_sent
+
     def rows(self) -> list[dict[str, str | int]]:
         """Return the ledger as plain rows, sorted, for records and reports."""
         return [

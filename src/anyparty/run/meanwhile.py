@@ -1,0 +1,46 @@
+"""What is written down while something is at work, so that little of it is lost however that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from anyparty.errors import StorageError
+
+EVERY_S = 30.0
+log = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def meanwhile(write: Callable[[], None]) -> AsyncIterator[None]:
+    """Call ``write`` every ``EVERY_S`` seconds while the body is at work, and at its end, well or not.
+
+    Raises:
+        StorageError: it could not be written at the end of a body that ended well; elsewhere that is logged.
+    """
+
+    async def again() -> None:
+        while True:
+            await asyncio.sleep(EVERY_S)
+            _try(write)
+
+    task = asyncio.create_task(again())
+    try:
+        yield
+    except BaseException:
+        _try(write)
+        raise
+    else:
+        write()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _try(write: Callable[[], None]) -> None:
+    try:
+        write()
+    except StorageError as error:
+        log.warning("%s", error)
