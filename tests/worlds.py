@@ -355,9 +355,12 @@ class ByHand:
     lanes: dict[tuple[str, str, str], deque[bytes]]
     gone: set[str]
 
-    async def send(self, to: str, tag: str, tensors: Mapping[str, Tensor]) -> None:
+    async def send(self, to: str, tag: str, tensors: Mapping[str, Tensor]) -> bool:
+        if to in self.gone:
+            return False
         header = message.Header(run="by hand", frm=self.me, to=to, tag=tag, number=0)
         self.lanes[self.me, to, tag].append(message.encode(header, tensors))
+        return True
 
     async def recv(self, frm: str, tag: str, expect: Any) -> dict[str, Tensor]:
         lane = (frm, self.me, tag)

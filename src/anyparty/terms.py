@@ -136,8 +136,11 @@ class Channel(Protocol):
     def me(self) -> str:
         """The party whose end of the channel this is."""
 
-    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
-        """Send named tensors to the party ``to``; returns when they are handed over, not when they are read."""
+    async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
+        """Send named tensors to the party ``to``; returns when they are handed over, not when they are read.
+
+        A carrier that knows its message to be dropped, because ``to`` is gone, returns ``False``; only the ledger asks.
+        """
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
         """Wait for the next message ``tag`` of the party ``frm``.

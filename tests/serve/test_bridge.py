@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
+import torch
 
 from anyparty.errors import ConfigError
 from anyparty.serve.bridge import OPEN, Bridge, Frames, relay, text
@@ -15,7 +16,7 @@ from anyparty.serve.kept import open_kept
 from anyparty.serve.link import Link
 from anyparty.serve.together import OUTSIDE
 from anyparty.wire import inproc
-from anyparty.wire.ledger import Ledger
+from anyparty.wire.ledger import Counted, Ledger
 from tests.serve.houses import LONG_S, Houses
 
 
@@ -142,6 +143,21 @@ def test_when_the_job_ends_everybody_is_gone(houses):
             await ended.wait()
             said = await service.predict(houses.ids("bank"), budget_s=LONG_S)
             assert {each.took_part for each in said} == {("bank",)}
+
+    play(work())
+
+
+def test_what_the_seat_does_not_take_is_not_counted(houses):
+    async def work():
+        service = houses.service()
+        async with bridged(houses, service) as (_, seat, *_, ended):
+            (link,) = service.links
+            seat.cancel()
+            await ended.wait()
+            ledger = Ledger()
+            await link.net.close()
+            await Counted(link.net, ledger).send("shop", "serve-ask", {"rows": torch.zeros(3)})
+            assert not ledger.flows
 
     play(work())
 

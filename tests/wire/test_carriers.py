@@ -8,6 +8,7 @@ import torch
 from anyparty.errors import Deadlock, PartyLost
 from anyparty.terms import Expect
 from anyparty.wire import inproc
+from anyparty.wire.ledger import Counted, Flow, Ledger, Tally
 from tests.worlds import by_hand
 
 CARRIERS = {
@@ -135,6 +136,22 @@ class TestLeaving:
             return "went on"
 
         assert play({"a": nothing, "b": b})["b"] == "went on"
+
+    def test_what_goes_to_one_that_left_is_not_counted(self, play):
+        ledger = Ledger()
+
+        async def b(net):
+            wired = Counted(net, ledger)
+            with pytest.raises(PartyLost):
+                await wired.recv("a", "tag", ANY)
+            await wired.send("a", "tag", x(1, 2))
+            await wired.send("c", "tag", x(3))
+
+        async def c(net):
+            await net.recv("b", "tag", ANY)
+
+        play({"a": nothing, "b": b, "c": c})
+        assert ledger.flows == {Flow("b", "c", "tag"): Tally(1, 4)}
 
     def test_an_error_is_raised_as_itself(self, play):
         async def a(net):

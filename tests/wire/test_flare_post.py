@@ -16,6 +16,7 @@ from anyparty.errors import MessageError, PartyLost
 from anyparty.wire.flare.channel import Posted
 from anyparty.wire.flare.note import PIECE_BYTES, Note
 from anyparty.wire.flare.post import Patience, Post
+from anyparty.wire.ledger import Counted, Flow, Ledger, Tally
 from anyparty.wire.message import Header, encode
 
 QUICK = Patience(join_s=0.6, silent_s=0.6, message_s=5, retry_s=0.05, receipt_s=0.02, flush_s=3)
@@ -89,6 +90,31 @@ def run(air, *parts, names=("a", "b"), patience=QUICK):
         assert not thread.is_alive()
     air.close()
     return results
+
+
+def test_what_goes_to_a_party_that_is_gone_is_not_counted():
+    """Nor what cannot be sent; what was handed over is, also where its sender was told to stop while it waited."""
+
+    class Nowhere:
+        def put(self, to, note, data):
+            pass
+
+    ledger, post = Ledger(), Post("a", ("a", "b", "c"), "run", Nowhere(), most_bytes=1 << 20)
+    net = Counted(Posted(post), ledger)
+
+    async def talk():
+        await net.send("b", "x", {"i": torch.zeros(10)})
+        post.lose("b", "it left")
+        await net.send("b", "x", {"i": torch.zeros(10)})
+        with pytest.raises(MessageError, match="the limit"):
+            await net.send("c", "x", {"i": torch.zeros(1 << 20)})
+        for _ in range(70):
+            post.send("c", "w", {"i": torch.zeros(250_000)})
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(net.send("c", "x", {"i": torch.zeros(5)}), 0.1)
+
+    asyncio.run(talk())
+    assert ledger.flows == {Flow("a", "b", "x"): Tally(1, 40), Flow("a", "c", "x"): Tally(1, 20)}
 
 
 async def talk_as_a(net, rounds=20):

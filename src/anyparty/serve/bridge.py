@@ -186,10 +186,13 @@ class Bridged:
     _lost: dict[str, str] = field(default_factory=dict)
     _ended: str = ""
 
-    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
-        """Hand over; what cannot be handed over is dropped, and its receiver will be silent."""
-        with contextlib.suppress(PartyLost):
+    async def send(self, to: str, tag: str, tensors: Tensors) -> bool:
+        """Hand over to the seat; what cannot be handed over is dropped, and its receiver will be silent."""
+        try:
             self.frames.put(self.me, to, tag, tensors)
+        except PartyLost:
+            return False
+        return True
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:  # noqa: ARG002
         """Wait for the next message of a lane."""

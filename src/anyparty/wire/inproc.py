@@ -60,12 +60,14 @@ class InProcess:
     me: str
     hub: Hub
 
-    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
-        """Copy into the receiver's queue; never waits."""
+    async def send(self, to: str, tag: str, tensors: Tensors) -> bool:
+        """Copy into the receiver's queue; never waits.  Return whether the receiver is there."""
+        if to in self.hub.gone:
+            return False
         lane = (self.me, to, tag)
-        if to not in self.hub.gone:
-            self.hub.queues[lane].append({name: tensor.detach().clone() for name, tensor in tensors.items()})
-            self.hub.wake(lane)
+        self.hub.queues[lane].append({name: tensor.detach().clone() for name, tensor in tensors.items()})
+        self.hub.wake(lane)
+        return True
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:  # noqa: ARG002
         """Take the next message of the lane, or wait for it."""

@@ -1,7 +1,8 @@
-"""Who sent what to whom: every message counted, whatever carries it."""
+"""Who sent what to whom: every message counted that its carrier took, whatever carries it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -109,9 +110,15 @@ class Counted:
         return self.channel.me
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> None:
-        """Count, then send."""
-        self.ledger.add(Flow(self.me, to, tag), size(tensors))
-        await self.channel.send(to, tag, tensors)
+        """Send, and count unless the carrier says that it was dropped: nobody is there any more."""
+        flow, long = Flow(self.me, to, tag), size(tensors)
+        try:
+            taken = await self.channel.send(to, tag, tensors)
+        except asyncio.CancelledError:  # it was handed over, and waits only for others to go
+            self.ledger.add(flow, long)
+            raise
+        if taken is not False:
+            self.ledger.add(flow, long)
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
         """Receive; the sender counts."""

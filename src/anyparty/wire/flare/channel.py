@@ -35,11 +35,12 @@ class Posted:
         """The party whose end of the channel this is."""
         return self.post.me
 
-    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
-        """Hand over; wait only where much is still on its way."""
-        self.post.send(to, tag, tensors)
+    async def send(self, to: str, tag: str, tensors: Tensors) -> bool:
+        """Hand over; wait only where much is still on its way.  Return whether anybody is there."""
+        taken = self.post.send(to, tag, tensors)
         while self.post.backlog(to) > MOST_ON_THE_WAY:
             await asyncio.sleep(0.005)
+        return taken
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:  # noqa: ARG002
         """Wait for the next message of the lane."""

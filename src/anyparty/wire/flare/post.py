@@ -69,8 +69,8 @@ class Post:
             self.peers[name].answer = True
         self._thread.start()
 
-    def send(self, to: str, tag: str, tensors: Tensors) -> None:
-        """Take a message to send; drop it where nobody is any more."""
+    def send(self, to: str, tag: str, tensors: Tensors) -> bool:
+        """Take a message to send; drop it, and return ``False``, where nobody is any more."""
         peer = self._peer(to)
         number = peer.sent[tag]
         header = Header(run=self.run, frm=self.me, to=to, tag=tag, number=number)
@@ -78,7 +78,7 @@ class Post:
         with self._lock:
             peer.sent[tag] += 1
             if peer.gone:
-                return
+                return False
             peer.out[tag, number] = Outgoing(data)
             small = len(data) <= PIECE_BYTES  # what takes long is left to the post's own thread
             parcels = list(peer.parcels(self.life, self.clock())) if small else []
@@ -86,6 +86,7 @@ class Post:
                 self._lock.notify_all()
         for parcel in parcels:
             self._put(*parcel)
+        return True
 
     def backlog(self, to: str) -> int:
         """Return the bytes on their way to a party."""
