@@ -1,6 +1,7 @@
 """docs/privacy.md is what the code declares, and what crosses is what the page says."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from anyparty.methods.table import METHODS
 from anyparty.report import privacy
 from anyparty.run.house import roster_of
 from anyparty.schedules.table import SCHEDULES
-from anyparty.terms import Roster
+from anyparty.terms import Roster, Task
 from anyparty.wire.guard import roles
 
 from . import homes
@@ -54,6 +55,20 @@ def found(crossed: list[dict], roster: Roster, said: set[Promise]) -> set[Promis
 def test_the_page_is_what_the_code_declares():
     page = PAGE.read_text(encoding="utf-8")
     assert privacy.filled(page) == page, "run: python -m anyparty.report.privacy docs/privacy.md"
+
+
+def test_all_that_other_label_holders_are_told_of_the_task_is_declared():
+    """Each of its fields has a word here, and these words are on the page."""
+    words = {
+        "kind": "regression",
+        "classes": "the classes",
+        "mean": "mean",
+        "scale": "scale of",
+        "weights": "weight of",
+    }
+    assert words.keys() == {each.name for each in fields(Task)}
+    (holds,) = [holds for tag, _, holds, _ in lines("run") if tag == "`setup`"]
+    assert [word for word in words.values() if word not in holds] == []
 
 
 def test_tables_are_made_anew(tmp_path):

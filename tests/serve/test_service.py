@@ -108,6 +108,35 @@ def test_hosts_that_are_not_the_active_party_answer_too(tmp_path):
     assert any("shop" in each.took_part for each in said)
 
 
+class Overhears:
+    """A channel that keeps what it is asked."""
+
+    def __init__(self, channel, asked):
+        self.channel, self.me, self.asked = channel, channel.me, asked
+        self.send, self.close = channel.send, channel.close
+
+    async def recv(self, frm, tag, expect):
+        got = await self.channel.recv(frm, tag, expect)
+        if tag == asking.ASK:
+            self.asked.append(got["rows"].clone())
+        return got
+
+
+def test_a_party_is_told_the_places_of_its_own_rows_alone(houses):
+    asked = {"shop": [], "clinic": []}
+    wrap = {name: lambda net, name=name: Overhears(net, asked[name]) for name in asked}
+    service = houses.service()
+    play(answered(houses, houses.ids("bank"), service=service, wrap=wrap))
+    places = service.directory.aligned[torch.tensor(service.directory.find(houses.ids("bank")))]
+    for name, told in asked.items():
+        kept, _, _ = open_kept(houses.sites[name])
+        has = kept.position[places] >= 0
+        assert 0 < int(has.sum()) < len(places)
+        (rows,) = [each for each in told if len(each)]  # the other is the end
+        assert torch.equal(rows, torch.where(has, places, asking.NOWHERE))
+        assert torch.equal(kept.own(rows), kept.own(places))
+
+
 def test_an_id_is_compared_as_tables_compare_it(houses):
     first, second, *_ = houses.ids("bank")
     said = play(answered(houses, [second, f" {first} ", "nobody", "", second]))

@@ -14,9 +14,12 @@ from anyparty.terms import Channel, Declared, Expect, Roster
 
 MESSAGES = (
     Declared(tag="setup", frm="active", to="passive",
-             holds="what each row is for (training, validation, test); to other label holders also the classes and who "
-                   "has which row",
-             learns="the use of its own rows, and how many others there are; label holders the pattern of presence"),
+             holds="what each row is for (training, validation, test); to other label holders also who has which row, "
+                   "the classes, in a regression mean and scale of the active party's training labels, and with "
+                   "train.balance the weight of each class",
+             learns="the use of its own rows, and how many others there are; label holders the pattern of presence, "
+                    "all classes that the active party knows, mean and spread of its labels in a regression, and with "
+                    "train.balance which share of its training rows each class has"),
     Declared(tag="hello", frm="passive", to="active",
              holds="a hash of each group of settings, and the epochs that the party has checkpoints of",
              learns="whether both run the same settings and version"),

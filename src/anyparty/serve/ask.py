@@ -21,16 +21,18 @@ from anyparty.terms import Channel, Declared, Expect, Roster
 
 HELLO, ASK, END = "serve-hello", "serve-ask", -1
 MOST_ROWS = 4096  # of one request: more are asked for one after the other
-NOWHERE = -1  # in place of a row's number: a row that only the active party knows
+NOWHERE = -1  # in place of a row's number: a row that the party which is asked does not have
 MESSAGES = (
     Declared(tag=HELLO, frm="passive", to="active",
              holds="hashes of the alignment, the model's settings, the version and the weights that the party serves "
                    "with",
              learns="whether it can serve with these"),
     Declared(tag=ASK, frm="active", to="passive",
-             holds="for one request: its number, the numbers of the rows that are asked for, the parties that may take "
-                   "part, the time there is; to other label holders also who has which of these rows",
-             learns="which of its own rows are asked for, and when; label holders also who else has them",
+             holds="for one request: its number, the places of those of its rows that the receiver has (-1 for each "
+                   "other row), the parties that may take part, the time there is; to other label holders also who has "
+                   "which of these rows",
+             learns="which of its own rows are asked for, when, and with how many that it does not have, though not "
+                    "which; label holders also which parties have each of them all",
              when="the prediction service runs"),
 )  # fmt: skip
 
@@ -41,7 +43,8 @@ class Ask:
 
     Attributes:
         number: of the request, rising.
-        rows: [B] int64, places among the N aligned rows; ``NOWHERE`` for a row that only the active party knows.
+        rows: [B] int64, places among the N aligned rows; ``NOWHERE`` for a row that is none of them, and, as it reaches
+            a party, for one that this party does not have.
         asked: the parties whose blocks may take part.
         within_s: the seconds that the active party waits.
         observed: [B, K] bool, who has which row; at hosts alone.
@@ -56,15 +59,24 @@ class Ask:
 
 
 async def send(net: Channel, to: str, roster: Roster, ask: Ask) -> None:
-    """Ask a party; those that hold labels may host heads, and are told who has the rows."""
+    """Ask a party for the rows that it has; those that hold labels may host heads, and are told who has the rows."""
     observed = torch.empty(0, dtype=torch.uint8)
     if to in roster.labelers and ask.observed is not None:
         observed = ask.observed.flatten().byte()
     await net.send(to, ASK, {
-        NUMBER: torch.tensor([ask.number]), "rows": ask.rows, "observed": observed,
+        NUMBER: torch.tensor([ask.number]), "rows": _own(ask, to, roster), "observed": observed,
         "asked": torch.tensor([name in ask.asked for name in roster.blocks]),
         "within_s": torch.tensor([ask.within_s], dtype=torch.float64),
     })  # fmt: skip
+
+
+def _own(ask: Ask, party: str, roster: Roster) -> Tensor:
+    """Return the places [B] of the rows that a party has a block of, ``NOWHERE`` for the others."""
+    if ask.observed is None:
+        return ask.rows
+    if party not in roster.blocks:
+        return torch.full_like(ask.rows, NOWHERE)
+    return torch.where(ask.observed[:, roster.blocks.index(party)], ask.rows, NOWHERE)
 
 
 async def end(net: Channel, to: str, roster: Roster) -> None:
