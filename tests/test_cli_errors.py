@@ -112,6 +112,28 @@ def test_a_run_that_has_not_finished(work: Path, call: Call) -> None:
     assert "has not finished" in refused(call("predict", "runs/credit-laser-seed1"))
 
 
+@pytest.mark.parametrize("command", ["align", "train"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("customer,größe,default\nc1,2,no\n".encode("latin-1"), "bank.csv is not UTF-8 text; save it as UTF-8"),
+        ("customer,age,default\nc1,2,no\n".encode("utf-16"), "bank.csv is not UTF-8 text; save it as UTF-8"),
+        (b"customer;age;default\nc1;2;no\n", "bank.csv seems to be separated by ';'; save it with commas"),
+        (b"", "bank.csv is empty"),
+    ],
+)
+def test_a_table_that_is_no_csv(work: Path, call: Call, command: str, content: bytes, said: str) -> None:
+    (work / "bank.csv").write_bytes(content)
+    assert said in refused(call(command, "credit.toml"))
+
+
+@pytest.mark.parametrize("command", ["align", "train"])
+@pytest.mark.parametrize("name", ["bank.csv.gz", "bank.parquet"])
+def test_a_table_that_is_damaged(work: Path, call: Call, command: str, name: str) -> None:
+    (work / name).write_bytes(b"customer,age,default\n")
+    assert f"{name} cannot be read as" in refused(call(command, "credit.toml", "--set", f"parties.bank.table={name}"))
+
+
 @pytest.mark.parametrize("command", ["predict", "evaluate"])
 def test_no_such_run(work: Path, call: Call, command: str) -> None:
     assert "not the folder of a run" in refused(call(command, "runs"))

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from anyparty.errors import TableError
+from anyparty.tables.sources import names
 from anyparty.tables.table import read_table
 
 ROWS = pl.DataFrame({"id": ["a", "b", "c"], "age": [31, None, 52], "town": ["Ulm", "Bonn", None]})
@@ -94,15 +95,56 @@ def test_malformed_file(tmp_path, name, content):
         read(write(tmp_path / name, content))
 
 
-@pytest.mark.parametrize("text", ["id,\xe9\n1,2\n", "id,age\n1,\xe9\n"])
-def test_not_utf8(tmp_path, text):
-    with pytest.raises(TableError, match=r"t\.csv (is not UTF-8 text; save|cannot be read as \.csv: invalid utf-8)"):
-        read(write(tmp_path / "t.csv", text.encode("latin-1")))
+LONG = "id,age\n" + "".join(f"{i},{i * 0.37:.3f}\n" for i in range(5000))  # more than the first block that is read
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.csv.gz", gzip.compress(b"id,age\n1,2\n", mtime=0)[:14]),
+        ("t.csv.gz", b"id,age\n1,2\n"),
+        ("t.csv.gz", gzip.compress(LONG.encode(), mtime=0)[:30] + b"\xff" * 40),  # zlib says so
+        ("t.parquet", b"id,age\n1,2\n"),
+    ],
+)
+def test_names_of_a_malformed_file(tmp_path, name, content):
+    with pytest.raises(TableError, match=rf"party 'clinic': .*{name} cannot be read as .*; export it again"):
+        names(write(tmp_path / name, content), "clinic")
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "id,\xe9\n1,2\n".encode("latin-1"),
+        (LONG + "x,\xe9\n").encode("latin-1"),
+        LONG.encode("utf-16"),
+        LONG.encode("utf-16-le"),
+    ],
+)
+def test_not_utf8(tmp_path, name, content):
+    path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
+    with pytest.raises(TableError, match=rf"party 'clinic': .*{name} is not UTF-8 text.*; save it as UTF-8"):
+        read(path)
+    if not content.startswith(LONG[:50].encode()):  # else it stands far below the names
+        with pytest.raises(TableError, match=rf"party 'clinic': .*{name} is not UTF-8 text.*; save it as UTF-8"):
+            names(path, "clinic")
+
+
+def test_a_reader_that_panics(tmp_path, monkeypatch):
+    def panic(*_args, **_settings):
+        raise pl.exceptions.PanicException("assertion failed: offset + length <= self.length")
+
+    monkeypatch.setattr(pl, "read_parquet", panic)
+    with pytest.raises(TableError, match=r"cannot be read as \.parquet: assertion failed.*; export it again"):
+        read(write(tmp_path / "t.parquet", b"PAR1"))
 
 
 def test_semicolons(tmp_path):
-    with pytest.raises(TableError, match=r"seems to be separated by ';'; save it with commas"):
-        read(write(tmp_path / "t.csv", "id;age\n1;2\n"))
+    path = write(tmp_path / "t.csv", "id;age\n1;2\n")
+    for reading in (read, lambda file: names(file, "clinic")):
+        with pytest.raises(TableError, match=r"seems to be separated by ';'; save it with commas"):
+            reading(path)
 
 
 def test_duplicate_column_names(tmp_path):

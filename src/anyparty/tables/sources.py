@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import gzip
 import numbers
+import zlib
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     Source: TypeAlias = str | Path | pl.DataFrame | pl.LazyFrame | pd.DataFrame
 
 _READABLE = (".csv", ".csv.gz", ".parquet")
+_OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # it panics on some damaged Parquet files
 
 
 def read(source: Source, party: str) -> tuple[str, pl.DataFrame]:
@@ -51,10 +55,10 @@ def names(source: Source, party: str) -> list[str]:
         return source.collect_schema().names()
     if isinstance(source, str | Path) and Path(source).is_file() and Path(source).stat().st_size:
         path = Path(source)
-        if path.name.lower().endswith(".parquet"):
-            return list(pl.read_parquet_schema(path))
-        if path.name.lower().endswith((".csv", ".csv.gz")):
-            return _header(path)
+        kind = _kind(path)
+        if kind is not None:
+            with _in_sentences(path, party, kind):
+                return list(pl.read_parquet_schema(path)) if kind == ".parquet" else _header(path, party)
     return read(source, party)[1].columns
 
 
@@ -67,7 +71,7 @@ def _collected(source: pl.LazyFrame, party: str) -> pl.DataFrame:
 
 
 def _from_file(path: Path, party: str) -> pl.DataFrame:
-    kind = next((end for end in _READABLE if path.name.lower().endswith(end)), None)
+    kind = _kind(path)
     if path.is_dir():
         raise TableError(f"party {party!r}: {path} is a folder; name one .csv, .csv.gz or .parquet file in it")
     if not path.exists():
@@ -76,32 +80,47 @@ def _from_file(path: Path, party: str) -> pl.DataFrame:
         raise TableError(f"party {party!r}: {path} is none of {', '.join(_READABLE)}; convert it to one of them")
     if path.stat().st_size == 0:
         raise TableError(f"party {party!r}: {path} is empty; a table with a line of column names was expected")
-    try:
+    with _in_sentences(path, party, kind):
         return pl.read_parquet(path) if kind == ".parquet" else _from_csv(path, party)
-    except UnicodeDecodeError as error:
-        raise TableError(f"party {party!r}: {path} is not UTF-8 text; save it as UTF-8") from error
-    except (pl.exceptions.PolarsError, OSError, EOFError, csv.Error) as error:
+
+
+def _kind(path: Path) -> str | None:
+    return next((end for end in _READABLE if path.name.lower().endswith(end)), None)
+
+
+@contextmanager
+def _in_sentences(path: Path, party: str, kind: str) -> Iterator[None]:
+    """Turn whatever a reader raises about a file into a sentence."""
+    try:
+        yield
+    except (OSError, EOFError, csv.Error, zlib.error, UnicodeDecodeError, *_OF_POLARS) as error:
         reason = str(error).strip().split("\n")[0]
+        if isinstance(error, UnicodeDecodeError) or "invalid utf-8" in reason:
+            raise TableError(f"party {party!r}: {path} is not UTF-8 text; save it as UTF-8") from error
         raise TableError(f"party {party!r}: {path} cannot be read as {kind}: {reason}; export it again") from error
 
 
 def _from_csv(path: Path, party: str) -> pl.DataFrame:
     """Read every cell as text: types are inferred over the whole column later, and a bad cell can be named."""
-    header = _header(path)
-    if not any(header):
-        raise TableError(f"party {party!r}: {path} is empty; a line of column names was expected first")
-    _check_unique(header, f"party {party!r}: {path}")
-    if len(header) == 1 and (marks := [mark for mark in ";\t|" if mark in header[0]]):
-        raise TableError(f"party {party!r}: {path} seems to be separated by {marks[0]!r}; save it with commas")
+    header = _header(path, party)
     frame = pl.read_csv(path, infer_schema=False)
     frame.columns = header
     blank_lines = frame.to_series(0).null_count() > 0
     return frame.filter(~pl.all_horizontal(pl.all().is_null())) if blank_lines else frame
 
 
-def _header(path: Path) -> list[str]:
+def _header(path: Path, party: str) -> list[str]:
+    """Return the names of the first line, checked: what is wrong with them is said before a column is looked for."""
     with _open(path) as file:
-        return [name.strip() for name in next(csv.reader(file), [])]
+        header = [name.strip() for name in next(csv.reader(file), [])]
+    if not any(header):
+        raise TableError(f"party {party!r}: {path} is empty; a line of column names was expected first")
+    if any("\0" in name for name in header):
+        raise TableError(f"party {party!r}: {path} is not UTF-8 text but looks like UTF-16; save it as UTF-8")
+    _check_unique(header, f"party {party!r}: {path}")
+    if len(header) == 1 and (marks := [mark for mark in ";\t|" if mark in header[0]]):
+        raise TableError(f"party {party!r}: {path} seems to be separated by {marks[0]!r}; save it with commas")
+    return header
 
 
 def _open(path: Path) -> TextIO:
