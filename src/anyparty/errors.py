@@ -23,6 +23,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LISTED = 40  # names in a sentence: a wide table has thousands
+
 
 class AnypartyError(Exception):
     """The root of the tree above."""
@@ -85,7 +87,7 @@ class Diverged(RunError):  # noqa: N818 - the field's word
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ``'; did you mean X?'`` for the nearest known name, or the list of all of them.
+    """Return ``'; did you mean X?'`` for the nearest known name, or the list of them, up to ``LISTED``.
 
     >>> nearest("lazer", ["laser", "local"])
     "; did you mean 'laser'?"
@@ -94,7 +96,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are: {', '.join(known)}"
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
+    return f"; known are: {', '.join(known[:LISTED])}{more}"
 
 
 def some(items: Iterable[object], most: int = 3) -> str:

@@ -1,5 +1,7 @@
 """From several tables to one federation: who leads, whose label it is, and what is refused."""
 
+import re
+
 import numpy as np
 import polars as pl
 import pytest
@@ -9,6 +11,7 @@ from anyparty import Federation
 from anyparty.blocks.splits import TEST, TRAIN
 from anyparty.config import Config
 from anyparty.errors import AlignmentError, ConfigError, TableError
+from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
 
 N = 120
@@ -50,6 +53,8 @@ def test_a_party_may_hold_labels_alone():
         ("shop bank", {"label": "y", "active": "bank"}, TableError, "'shop' also holds the label column 'y'"),
         ("shop bank", {"label": "y"}, ConfigError, "'bank', 'shop' have the label column 'y': say which leads"),
         ("shop", {"label": "z"}, TableError, "no party's table has the label column 'z'"),
+        ("shop", {"label": "yy"}, TableError, "label column 'yy'; check its name, federation.label; did you mean 'y'?"),
+        ("shop", {"label": "yy", "active": "shop"}, TableError, "'yy'; no party has it; did you mean 'y'?"),
         ("shop", {}, ConfigError, "no label: name the column to predict"),
         ("shop", {"label": "y", "active": "shpo"}, ConfigError, "not among the parties; did you mean 'shop'"),
     ],
@@ -58,6 +63,45 @@ def test_whose_label_it_is(labels, how, error, said):
     with pytest.raises(error) as caught:
         Federation.from_tables(tables(**dict.fromkeys(labels.split(), "y")), **how)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"drop": {"shp": ["c"]}}, "drop: there is no party 'shp'; did you mean 'shop'?"),
+        ({"types": {"bnk": {"a": "categorical"}}}, "types: there is no party 'bnk'; did you mean 'bank'?"),
+        ({"id": {"bank": "id", "shop": "id", "labor": "id"}}, "id: there is no party 'labor'; known are: bank, shop"),
+        ({"id": {"bank": "id"}}, "id has no column for party 'shop'; name one for every party"),
+    ],
+)
+def test_a_party_that_is_not_there_is_not_ignored(how, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        Federation.from_tables(tables(shop="y"), label="y", **how)
+
+
+def test_ids_may_be_named_by_party():
+    frames = tables(shop="y")
+    frames["bank"] = frames["bank"].rename({"id": "customer"})
+    federation = Federation.from_tables(frames, label="y", id={"bank": "customer", "shop": "id"})
+    assert federation.overlap.by_all == N
+
+
+def test_a_misspelt_label_of_a_wide_table_does_not_list_all_columns():
+    frames = tables(shop="y")
+    frames["bank"] = pl.DataFrame({"id": frames["bank"]["id"], **{f"x{i:03d}": [1.0] * N for i in range(500)}})
+    with pytest.raises(TableError, match=r"federation\.label; known are: c, d, id, x000, .* and 464 more$"):
+        Federation.from_tables(frames, label="qqqqqq")
+
+
+def test_tables_of_a_party_that_the_settings_do_not_have():
+    config = Config.of({"federation": {"label": "y"}, "parties": {"bank": {}}})
+    with pytest.raises(ConfigError, match=r"tables: there is no party 'shop'"):
+        Federation.from_config(config, tables(bank="y"))
+
+
+def test_an_encoder_of_a_party_that_is_not_there():
+    with pytest.raises(ConfigError, match=r"encoder: there is no party 'shp'; did you mean 'shop'\?"):
+        Federation.from_tables(tables(bank="y"), label="y").train(encoder={"shp": MLP()})
 
 
 def test_a_label_elsewhere_may_be_dropped_or_named():

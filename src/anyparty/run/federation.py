@@ -11,7 +11,7 @@ one team's own data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -73,7 +73,7 @@ class Federation:
 
         Args:
             tables: each party's table.
-            id: the column of ids, the same everywhere or by party.
+            id: the column of ids, the same everywhere or by party, then for every party.
             label: the column of labels, in the active party's table.
             active: the party that leads; without it, the one whose table has the label column.
             task: "auto", "classification" or "regression".
@@ -84,7 +84,12 @@ class Federation:
             TableError, AlignmentError, ConfigError: see ``anyparty.errors``.
 
         """
-        ids = {name: id if isinstance(id, str) else id.get(name) for name in tables}
+        ids = dict.fromkeys(tables, id) if isinstance(id, str) else id
+        for what, given in (("id", ids), ("types", types or {}), ("drop", drop or {})):
+            _check_parties(given, tables, what)
+        lacking = [name for name in tables if name not in ids]
+        if lacking:
+            raise ConfigError(f"id has no column for party {_list(set(lacking))}; name one for every party")
         parties = {
             name: {
                 "id": ids[name],
@@ -103,6 +108,7 @@ class Federation:
         Raises:
             TableError, AlignmentError, ConfigError: see ``anyparty.errors``.
         """
+        _check_parties(tables or {}, config.parties, "tables")
         found = {name: (tables or {}).get(name, party.table) for name, party in config.parties.items()}
         for name, source in found.items():
             if source is None:
@@ -219,8 +225,8 @@ class Federation:
             self,
             config,
             method=None if method is None or isinstance(method, str) else method,
-            encoders=_by_party(encoder, self.roster),
-            optimizers=_by_party(optimizer, self.roster),
+            encoders=_by_party(encoder, self.roster, "encoder"),
+            optimizers=_by_party(optimizer, self.roster, "optimizer"),
             folder=None if folder is None else Path(folder),
             resume=resume,
             watch=watch,
@@ -228,16 +234,21 @@ class Federation:
         )
 
 
-def _by_party(given: Any, roster: Roster) -> dict[str, Any]:
+def _by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
     """Return a value for each party that has one."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
         return dict.fromkeys(roster.names, given)
-    for name in given:
-        if name not in roster.names:
-            raise ConfigError(f"there is no party {name!r}{nearest(name, roster.names)}")
+    _check_parties(given, roster.names, what)
     return dict(given)
+
+
+def _check_parties(given: Iterable[str], known: Collection[str], what: str) -> None:
+    """Refuse the name of a party that is not there: it would be ignored."""
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"{what}: there is no party {name!r}{nearest(name, known)}")
 
 
 def _label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
@@ -250,11 +261,14 @@ def _label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
     own = {name: party.label for name, party in config.parties.items() if party.label}
     if federation.label is None and not own:
         raise ConfigError('no label: name the column to predict, federation.label = "column"')
-    have = {name for name, source in found.items() if federation.label in sources.names(source, name)}
-    have -= {name for name, party in config.parties.items() if federation.label in party.drop}
-    active = federation.active or _only(have | own.keys(), federation.label)
+    columns = {
+        name: set(sources.names(source, name)) - set(config.parties[name].drop) for name, source in found.items()
+    }
+    have = {name for name, held in columns.items() if federation.label in held}
+    active = federation.active or _only(have | own.keys(), federation.label, set().union(*columns.values()))
     if active not in have | own.keys():
-        where = f"party {_list(have)} has it" if have else "no party has it"
+        near = nearest(federation.label, columns[active]) if federation.label else ""
+        where = f"party {_list(have)} has it" if have else f"no party has it{near}"
         raise TableError(
             f"party {active!r} is to lead, but its table has no label column {federation.label!r}; {where}"
         )
@@ -268,11 +282,12 @@ def _label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
     return first | {name: column for name, column in own.items() if name != active}
 
 
-def _only(have: set[str], label: str | None) -> str:
+def _only(have: set[str], label: str | None, columns: Collection[str]) -> str:
     if len(have) == 1:
         return next(iter(have))
     if not have:
-        raise TableError(f"no party's table has the label column {label!r}; check its name, federation.label")
+        near = nearest(str(label), columns)
+        raise TableError(f"no party's table has the label column {label!r}; check its name, federation.label{near}")
     raise ConfigError(f"parties {_list(have)} have the label column {label!r}: say which leads, federation.active")
 
 
