@@ -52,6 +52,16 @@ def test_align_shows_who_has_what(work: Path, call: Call) -> None:
     assert not (work / "runs").exists()
 
 
+@pytest.mark.parametrize("command", ["align", "train"])
+def test_a_class_that_is_read_as_missing_is_noted(work: Path, call: Call, command: str) -> None:
+    bank = (work / "bank.csv").read_text(encoding="utf-8")
+    some = bank.count(",no\n") // 2
+    (work / "bank.csv").write_text(bank.replace(",no\n", ",None\n", some), encoding="utf-8")
+    shown = call(command, "credit.toml")
+    assert shown.exit_code == 0
+    assert f"{some} of 100 cells of label column 'default' are 'None' ({some})" in " ".join(shown.stdout.split())
+
+
 def test_train_shows_overlap_and_scores(work: Path, call: Call) -> None:
     shown = call("train", "credit.toml")
     assert shown.exit_code == 0

@@ -120,6 +120,13 @@ def test_one_class_is_refused():
         Federation.from_tables(frames, label="y").train(epochs=1)
 
 
+def test_one_class_beside_one_that_is_read_as_missing():
+    frames = tables()
+    frames["bank"] = frames["bank"].with_columns(y=pl.Series(["yes", "None"] * (N // 2)))
+    with pytest.raises(TableError, match=r"all labels for training are 'yes'; .* 60 of 120 cells .* are 'None' \(60\)"):
+        Federation.from_tables(frames, label="y").train(epochs=1)
+
+
 def test_no_overlap_is_refused():
     frames = tables(bank="y")
     frames["shop"] = frames["shop"].with_columns(id=pl.lit("other ") + pl.col("id"))

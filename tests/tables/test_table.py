@@ -99,6 +99,29 @@ class TestNames:
         refuses("there are no rows; at least one was expected", {"id": [], "age": []})
 
 
+class TestLabels:
+    def test_a_class_called_none_is_missing_and_noted(self):
+        table = read({"y": ["yes"] * 8 + ["None", " null ", "None", "", None]}, label="y")
+        assert table.label.null_count() == 5
+        (note,) = table.notes
+        said = "party 'clinic', data frame: 3 of 11 cells of label column 'y' are 'None' (2), 'null' (1), which stands"
+        assert note.startswith(said)
+        assert note.endswith("If it is meant as a class, give it another name in the table")
+
+    @pytest.mark.parametrize(("marked", "noted"), [(0, False), (5, False), (6, True)])
+    def test_up_to_one_in_twenty_is_not_noted(self, marked, noted):
+        cells_of = ["a"] * (100 - marked) + ["NA"] * marked + [""] * 50
+        assert bool(read({"y": cells_of}, label="y").notes) == noted
+
+    @pytest.mark.parametrize(("marked", "noted"), [(9, False), (10, True)])
+    def test_ten_of_many_are_noted(self, marked, noted):
+        assert bool(read({"y": ["1.5"] * 5000 + ["?"] * marked}, label="y").notes) == noted
+
+    def test_features_and_labels_that_are_no_text_are_not_noted(self):
+        table = read({"y": [1.0, float("nan")], "town": ["NA", "Ulm"]}, label="y")
+        assert table.notes == ()
+
+
 class TestColumns:
     def test_kinds(self):
         table = read(

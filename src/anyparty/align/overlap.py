@@ -55,13 +55,23 @@ class Overlap:
     notes: tuple[str, ...]
 
     @classmethod
-    def of(cls, alignment: Alignment, blocks: Sequence[str], labeled: NDArray[np.bool_] | None = None) -> Overlap:
-        """Count an alignment's rows; ``labeled`` [N] says whose label is known."""
-        return cls.count(alignment.observed(blocks), blocks, labeled)
+    def of(
+        cls,
+        alignment: Alignment,
+        blocks: Sequence[str],
+        labeled: NDArray[np.bool_] | None = None,
+        notes: Sequence[str] = (),
+    ) -> Overlap:
+        """Count an alignment's rows; ``labeled`` [N] says whose label is known, ``notes`` what else to show."""
+        return cls.count(alignment.observed(blocks), blocks, labeled, notes)
 
     @classmethod
     def count(
-        cls, observed: NDArray[np.bool_], blocks: Sequence[str], labeled: NDArray[np.bool_] | None = None
+        cls,
+        observed: NDArray[np.bool_],
+        blocks: Sequence[str],
+        labeled: NDArray[np.bool_] | None = None,
+        notes: Sequence[str] = (),
     ) -> Overlap:
         """Count the rows of ``observed`` [N, K]."""
         presence = observed.sum(axis=1)
@@ -79,7 +89,7 @@ class Overlap:
             patterns=tuple(_pattern(row, observed, blocks, labeled is not None) for row in shown.to_dicts()),
             more_patterns=patterns.height - shown.height,
             more_rows=len(observed) - int(shown["rows"].sum()),
-            notes=_notes(blocks, held, alone),
+            notes=(*notes, *_notes(blocks, held, alone)),
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -155,7 +155,8 @@ class Federation:
     @cached_property
     def overlap(self) -> Overlap:
         """How many rows each set of parties has."""
-        return Overlap.of(self.alignment, self.roster.blocks, self.labeled)
+        notes = [note for table in self.tables.values() for note in table.notes]
+        return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes)
 
     def split(self, settings: TrainSettings) -> NDArray[np.int8]:
         """Return each row's use [N]: training, validation or test; drawn by the seed before anything is fitted."""

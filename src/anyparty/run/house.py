@@ -172,7 +172,7 @@ def _overlap(home: Home, known: Known) -> dict[str, Any] | None:
     if known.observed is None:
         return None
     labeled = labeled_rows(home.table, known.position)
-    return Overlap.count(known.observed.numpy(), home.roster.blocks, labeled).to_json()
+    return Overlap.count(known.observed.numpy(), home.roster.blocks, labeled, home.table.notes).to_json()
 
 
 def _house(home: Home, known: Known, number: Tensor, door: Door, journal: Journal) -> House:

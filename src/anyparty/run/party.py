@@ -20,7 +20,7 @@ import anyparty
 from anyparty.blocks.blocks import Rows
 from anyparty.blocks.splits import TRAIN, VALIDATION, split
 from anyparty.config import Config
-from anyparty.errors import ConfigError
+from anyparty.errors import ConfigError, TableError
 from anyparty.methods.method import Method, Seat
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
@@ -185,7 +185,10 @@ def task_of(
     """
     assert table.label is not None
     rows = position[(position >= 0) & (use == TRAIN)]
-    return infer_task(table.label, party=table.party, kind=kind, train_rows=rows, without=without)  # type: ignore[arg-type]
+    try:
+        return infer_task(table.label, party=table.party, kind=kind, train_rows=rows, without=without)  # type: ignore[arg-type]
+    except TableError as error:
+        raise TableError("; ".join([str(error), *table.notes])) from None
 
 
 def balanced(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task) -> tuple[float, ...]:

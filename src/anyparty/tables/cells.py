@@ -28,6 +28,17 @@ def as_text(series: pl.Series) -> pl.Series:
     return text.set(missing, None) if missing.any() else text
 
 
+def markers(series: pl.Series) -> dict[str, int]:
+    """Return the texts that stand for a missing cell, trimmed, and how many cells hold each; empty cells are none.
+
+    >>> markers(pl.Series(["None", " NA", "None", "", None, "no"]))
+    {'None': 2, 'NA': 1}
+    """
+    text = series.cast(pl.String).str.strip_chars()
+    found = text.filter(text.is_in(MISSING) & (text != ""))
+    return dict(found.value_counts(sort=True).sort("count", text.name, descending=[True, False]).iter_rows())
+
+
 def as_level(series: pl.Series) -> pl.Series:
     """Return the cells as the names of categories or classes: text, with true and false in lower case.
 

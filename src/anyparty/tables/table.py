@@ -21,6 +21,8 @@ from anyparty.tables.kinds import Kind, feature
 if TYPE_CHECKING:
     from anyparty.tables.sources import Source
 
+MANY_MARKERS, MARKED_SHARE = 10, 0.05  # labels written as missing: as many, or above this share, may be a class
+
 
 @dataclass(frozen=True)
 class Table:
@@ -40,6 +42,7 @@ class Table:
     ids: pl.Series
     columns: pl.DataFrame
     label: pl.Series | None = None
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -75,8 +78,8 @@ def read_table(
 
     Ids of any type are compared as text after trimming: the number 7, the texts " 7" and "7", and the float 7.0 are
     one id (pandas turns whole ids into floats where a column has gaps).  Empty cells and NA, N/A, NaN, nan, null, None
-    and ? are missing (so no class can be called None).  A text column whose cells are all numbers, or all true and
-    false, is numeric.
+    and ? are missing, so no class can be called None; ``Table.notes`` says so where many labels are.  A text column
+    whose cells are all numbers, or all true and false, is numeric.
 
     Args:
         source: the file or data frame.
@@ -102,7 +105,9 @@ def read_table(
     else:
         kinds = dict(_expected(raw.columns, expect, where))
     columns = pl.DataFrame([feature(raw[name], kind, where) for name, kind in kinds.items()])
-    return Table(party, file, ids, columns, None if label is None else _label(raw[label], where))
+    if label is None:
+        return Table(party, file, ids, columns)
+    return Table(party, file, ids, columns, _label(raw[label], where), _marked(raw[label], where))
 
 
 def _check_named(
@@ -172,6 +177,21 @@ def _label(column: pl.Series, where: str) -> pl.Series:
     if column.dtype.is_float():
         return column.fill_nan(None)
     return cells.as_level(column) if cells.is_text(column) else column
+
+
+def _marked(column: pl.Series, where: str) -> tuple[str, ...]:
+    """Say that many labels are texts that stand for missing: one of them may be meant as a class."""
+    marked = cells.markers(column) if cells.is_text(column) else {}
+    count = sum(marked.values())
+    labels = count + len(column) - cells.as_text(column).null_count() if count else 0
+    if count < MANY_MARKERS and count <= MARKED_SHARE * labels:
+        return ()
+    written = ", ".join(f"{text!r} ({rows:,})" for text, rows in marked.items())
+    note = (
+        f"{where}: {count:,} of {labels:,} cells of label column {column.name!r} are {written}, which stands for missing"
+        f": these rows are unlabelled. If it is meant as a class, give it another name in the table"
+    )
+    return (note,)
 
 
 def _content(column: pl.Series) -> list[bytes]:
