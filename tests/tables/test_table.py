@@ -191,13 +191,45 @@ class TestColumns:
         )
         assert read({"day": cells_of}, drop=["day"]).columns.width == 0
 
-    def test_identifiers_and_free_text(self):
-        note = [f"note {i}" for i in range(1001)]
-        refuses(r"column 'note' is text with 1001 different values in 1001 rows, such as 'note 0'", {"note": note})
+    @pytest.mark.parametrize("rows", [51, 300, 1001])
+    def test_identifiers_and_free_text(self, rows):
+        note = [f"note {i}" for i in range(rows)]
+        refuses(
+            rf"column 'note' is text with {rows} different values in {rows} rows, such as 'note 0', 'note 1': it looks "
+            r"like an identifier or free text; leave it out with drop, or keep it with types: categorical",
+            {"note": note},
+        )
+        refuses(r"is text with \d+ different values", {"note": [*note, None, *note[:-1]]})
         assert read({"note": note}, drop=["note"]).kinds == {}
         assert read({"note": note}, types={"note": "categorical"}).kinds == {"note": "categorical"}
-        assert read({"note": note * 2, "id": range(2002)}).kinds == {"note": "categorical"}
-        assert read({"note": note[:1000]}).kinds == {"note": "categorical"}
+        assert read({"note": note * 2, "id": range(2 * rows)}).kinds == {"note": "categorical"}
+
+    def test_few_values_are_a_category_however_few_the_rows(self):
+        assert read({"town": [f"town {i}" for i in range(50)]}).kinds == {"town": "categorical"}
+        assert read({"answers": ["1,2", "2,3"] * 10, "band": ["<18", ">65"] * 10}).kinds == {
+            "answers": "categorical",
+            "band": "categorical",
+        }
+
+    @pytest.mark.parametrize(
+        ("cells_of", "said"),
+        [
+            ([f"0,{i:03d}" for i in range(30)], r"'0,000', '0,001': it looks like numbers with decimal commas; write"),
+            ([f"1.{i:03d},5" for i in range(30)], r"numbers with decimal commas; write them with a decimal point"),
+            ([f"{i},500" for i in range(1, 30)], r"no mark between thousands, leave it out with drop"),
+            ([f"{i}.5" for i in range(30)] + ["<0.1"] * 9, r"such as '<0.1', '<0.1': .* limits; write a number for"),
+            (
+                [f"2020-01-{i:02d}" for i in range(1, 31)] * 9,
+                r"it looks like dates; write a number instead, such as da",
+            ),
+            ([f"{i}.12.1999 10:00" for i in range(1, 31)], r"it looks like dates"),
+            ([f"12/{i}/99" for i in range(1, 31)], r"it looks like dates"),
+        ],
+    )
+    def test_text_that_is_no_category_though_its_values_recur(self, cells_of, said):
+        refuses(said, {"x": cells_of})
+        refuses(said, {"x": cells_of * 9})
+        assert read({"x": cells_of}, types={"x": "categorical"}).kinds == {"x": "categorical"}
 
 
 class TestExpect:

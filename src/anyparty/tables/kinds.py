@@ -13,7 +13,19 @@ from anyparty.tables import cells
 Kind: TypeAlias = Literal["numeric", "categorical"]
 
 NUMERIC_SHARE = 0.9  # a text column with this share of numbers is a numeric column with mistakes in it
-MANY_VALUES = 1000  # a text column with more values than this, and than half its rows, is no category
+MANY_LEVELS = 50  # a text column with more values than this, and than half its rows, is no category
+FEW_LEVELS = 20  # with up to as many it is one, whatever they look like
+LOOKS = {  # text that is no category though its values recur: what it is, and what to do
+    "numbers with decimal commas": (
+        r"^([<>]=?\s*)?[+-]?(\d+|\d{1,3}([.' ]\d{3})+),\d+$|^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$",
+        "write them with a decimal point and no mark between thousands",
+    ),
+    "numbers that are known as limits": (r"^[<>≤≥~]=?\s*[+-]?\d+([.,]\d+)?$", "write a number for each limit"),
+    "dates": (
+        r"^(\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.](\d{4}|\d{2}))([T ].*)?$",
+        "write a number instead, such as days before a day of your choice",
+    ),
+}
 LARGEST = float(np.finfo(np.float32).max)  # models compute in float32
 
 
@@ -22,7 +34,7 @@ def feature(column: pl.Series, kind: Kind | None, where: str) -> pl.Series:
 
     Raises:
         TableError: it is of another type, has a cell that is no number where numbers are expected, an infinite number,
-            or text that looks like an identifier.
+            or text that looks like an identifier, dates, or numbers that are not written as such.
     """
     where = f"{where}: column {column.name!r}"
     if not column.name:
@@ -48,13 +60,26 @@ def _inferred(column: pl.Series, where: str) -> pl.Series:
     known = len(text) - text.null_count()
     if bad.sum() <= (1 - NUMERIC_SHARE) * known:
         return _numeric(column, where, "Nearly all others are")
-    values = text.drop_nulls().n_unique()
-    if values > max(MANY_VALUES, known / 2):
+    values = text.n_unique() - (text.null_count() > 0)
+    looks = _looks(text) if values > FEW_LEVELS else None
+    if looks or values > max(MANY_LEVELS, known / 2):
+        what, instead, examples = looks or ("an identifier or free text", "", text.drop_nulls())
         raise TableError(
-            f"{where} is text with {values} different values in {known} rows, such as {some(text.drop_nulls().head(2))}"
-            f": it looks like an identifier or free text; leave it out with drop, or keep it with types: categorical"
+            f"{where} is text with {values} different values in {known} rows, such as {some(examples.head(2))}: it "
+            f"looks like {what}; {instead}leave it out with drop, or keep it with types: categorical"
         )
     return text
+
+
+def _looks(text: pl.Series) -> tuple[str, str, pl.Series] | None:
+    """Say what nearly all cells look like, what to do instead of a category, and which show it; ``None`` if nothing."""
+    known = text.drop_nulls()
+    plain = known.cast(pl.Float64, strict=False).is_not_null()
+    for what, (pattern, instead) in LOOKS.items():
+        found = known.str.contains(pattern)
+        if found.any() and (found | plain).sum() >= NUMERIC_SHARE * len(known):
+            return what, f"{instead}, ", known.filter(found)
+    return None
 
 
 def _numeric(column: pl.Series, where: str, why: str = "Numbers are expected there") -> pl.Series:

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from anyparty.errors import TableError, some
 from anyparty.tables import cells
-from anyparty.tables.kinds import MANY_VALUES, NUMERIC_SHARE
+from anyparty.tables.kinds import NUMERIC_SHARE
 from anyparty.terms import Task
 
 Rows: TypeAlias = NDArray[np.integer[Any]]
 AskedKind: TypeAlias = Literal["auto", "classification", "regression"]
 
+MANY_VALUES = 1000  # text with more different values than this, and than half the labels, is no class
 MANY_CLASSES = 20  # whole numbers with more different values than this are a quantity
 
 

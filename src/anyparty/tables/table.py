@@ -188,8 +188,8 @@ def _marked(column: pl.Series, where: str) -> tuple[str, ...]:
         return ()
     written = ", ".join(f"{text!r} ({rows:,})" for text, rows in marked.items())
     note = (
-        f"{where}: {count:,} of {labels:,} cells of label column {column.name!r} are {written}, which stands for missing"
-        f": these rows are unlabelled. If it is meant as a class, give it another name in the table"
+        f"{where}: {count:,} of {labels:,} cells of label column {column.name!r} are {written}, which stands "
+        f"for missing: these rows are unlabelled. If it is meant as a class, give it another name in the table"
     )
     return (note,)
 
