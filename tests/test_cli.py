@@ -49,7 +49,27 @@ def test_align_shows_who_has_what(work: Path, call: Call) -> None:
     shown = call("align", "credit.toml")
     assert shown.exit_code == 0
     assert "all 2" in shown.stdout
+    assert "category, 2 levels" in shown.stdout
+    assert "task: classification, classes no, yes\n" in shown.stdout
     assert not (work / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ([], 'task: classification, classes 0, 1, 2 and 5 more; federation.task = "regression" for numbers\n'),
+        (["--set", "federation.task=regression"], "task: regression, numbers from 0 to 7\n"),
+    ],
+)
+def test_whole_numbers_as_labels_may_be_asked_for_as_either(
+    work: Path, call: Call, settings: list[str], said: str
+) -> None:
+    bank = pl.read_csv("bank.csv")
+    bank.with_columns(pl.Series("default", [row % 8 for row in range(len(bank))])).write_csv("bank.csv")
+    for command in ("align", "train"):
+        shown = call(command, "credit.toml", *settings)
+        assert shown.exit_code == 0, shown.output
+        assert said in shown.stdout
 
 
 @pytest.mark.parametrize("command", ["align", "train"])
@@ -66,6 +86,7 @@ def test_train_shows_overlap_and_scores(work: Path, call: Call) -> None:
     shown = call("train", "credit.toml")
     assert shown.exit_code == 0
     assert "120 rows known" in shown.stdout
+    assert "task: classification, classes no, yes\n" in shown.stdout
     assert "auroc" in shown.stdout
     assert Model.load(work / "runs" / "credit-laser-seed1").roster.active == "bank"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from anyparty import METHODS, config
+from anyparty import METHODS, Federation, config
 from anyparty.config import Config
 from anyparty.report import choose, privacy, worth
 
@@ -134,6 +134,7 @@ def test_the_first_page_runs(started) -> None:
     assert len(answers) == 150
     assert answers["prediction"].null_count() == 0
     said = text(FIRST)
+    assert f"predicted: `{Federation.from_config(config.load(started / 'credit.toml')).predicted()}`" in said
     assert "answers for 150 customers" in said
     assert (started / "runs/credit-laser-seed0/report/index.html").exists()
 

@@ -1,11 +1,13 @@
 """From several tables to one federation: who leads, whose label it is, and what is refused."""
 
+import io
 import re
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
+from rich.console import Console
 
 from anyparty import Federation
 from anyparty.blocks.splits import TEST, TRAIN
@@ -118,6 +120,14 @@ def test_one_class_is_refused():
     frames["bank"] = frames["bank"].with_columns(y=pl.lit("same"))
     with pytest.raises(TableError, match="class"):
         Federation.from_tables(frames, label="y").train(epochs=1)
+
+
+def test_what_was_read_and_what_is_predicted_are_told():
+    federation = Federation.from_tables(tables(shop="y"), label="y")
+    assert federation.predicted() == "task: classification, classes 0, 1"
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(federation.reading)
+    assert [line.count("number") for line in console.export_text().splitlines() if "number" in line] == [1] * 4
 
 
 def test_one_class_beside_one_that_is_read_as_missing():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from anyparty.errors import TableError
-from anyparty.tables.labels import encode, infer_task
+from anyparty.tables.labels import described, encode, infer_task
 from anyparty.terms import Task
 
 
@@ -82,6 +82,33 @@ class TestInfer:
         refuses(
             "1200 different values in 1200 labelled rows, such as 'p0', 'p1', are too", *(f"p{i}" for i in range(1200))
         )
+
+
+class TestDescribed:
+    @pytest.mark.parametrize(
+        ("cells", "said"),
+        [
+            (("no", "yes", None), "classification, classes no, yes"),
+            ((0, 1, None), "classification, classes 0, 1"),
+            ((1, 2, 3), 'classification, classes 1, 2, 3; federation.task = "regression" for numbers'),
+            (("3", "1", "2", "?"), 'classification, classes 1, 2, 3; federation.task = "regression" for numbers'),
+            (range(20), 'classification, classes 0, 1, 2 and 17 more; federation.task = "regression" for numbers'),
+            (tuple("abcd"), "classification, classes a, b, c and 1 more"),
+            (range(21), 'regression, numbers from 0 to 20; federation.task = "classification" for classes'),
+            ((0.5, None, 2.25), "regression, numbers from 0.5 to 2.25"),
+            ((None, None), "none, for no row has a label"),
+        ],
+    )
+    def test_what_labels_are_read_as(self, cells, said):
+        assert described(task_of(*cells, without=True), series(*cells)) == f"task: {said}"
+
+    def test_what_was_asked_for_needs_no_hint(self):
+        for kind in ("classification", "regression"):
+            assert "federation.task" not in described(task_of(1, 2, 3, kind=kind), series(1, 2, 3), kind)
+
+    def test_categories(self):
+        label = pl.Series("y", ["1", "2", "x"], dtype=pl.Categorical)
+        assert described(infer_task(label, party="clinic"), label) == "task: classification, classes 1, 2, x"
 
 
 class TestEncode:

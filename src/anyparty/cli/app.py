@@ -77,6 +77,7 @@ def train(
     try:
         federation = Federation.from_config(resolved)
         console.print(federation.overlap.render())
+        console.print(federation.predicted(), markup=False, highlight=False, soft_wrap=True)
         model = federation.train(folder=folder, resume=resume, progress=not quiet)
     except KeyboardInterrupt:
         say(_how_to_go_on(config, changes or [], run, folder), "yellow")
@@ -138,14 +139,17 @@ def evaluate(run: Run, table: Tables = None, parties: Parties = None) -> None:
 @app.command()
 @sentences
 def align(config: Settings, changes: Changes = None) -> None:
-    """Show who has which rows, without training.
+    """Show who has which rows, how columns were read, and what is predicted, without training.
 
-    In Python: Federation.from_config(config.load("CONFIG.toml")).overlap.
+    In Python: the overlap, reading and predicted() of Federation.from_config(config.load("CONFIG.toml")).
     """
     from anyparty import config as settings
     from anyparty.run.federation import Federation
 
-    Console().print(Federation.from_config(settings.load(config, changes or [])).overlap.render())
+    federation = Federation.from_config(settings.load(config, changes or []))
+    console = Console()
+    console.print(federation.overlap.render(), federation.reading, sep="\n")
+    console.print(federation.predicted(), markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()

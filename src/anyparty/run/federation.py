@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from rich.table import Table as RichTable
 
 from anyparty.align import plain
 from anyparty.align.alignment import Alignment
 from anyparty.align.overlap import Overlap
-from anyparty.blocks.splits import split
+from anyparty.blocks.splits import TRAIN, split
 from anyparty.config import ClockSettings, Config, MethodSettings, TrainSettings
 from anyparty.errors import ConfigError, TableError, nearest
 from anyparty.methods.method import Method
@@ -35,7 +36,8 @@ from anyparty.run.party import labeled_rows, task_of
 from anyparty.run.simulate import train
 from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
-from anyparty.tables import sources
+from anyparty.tables import reading, sources
+from anyparty.tables.labels import described
 from anyparty.tables.table import Table, read_table
 from anyparty.terms import Party, Roster, Task
 
@@ -171,6 +173,22 @@ class Federation:
         """
         active = self.roster.active
         return task_of(self.tables[active], self.alignment.position[active], use, self.config.federation.task)
+
+    def predicted(self) -> str:
+        """Return in one line what is predicted: the classes, or the range of numbers, of all known labels.
+
+        Raises:
+            TableError: the labels cannot be used, such as a single class.
+        """
+        table, asked = self.tables[self.roster.active], self.config.federation.task
+        rows = np.arange(len(table))
+        task = task_of(table, rows, np.full(len(rows), TRAIN, np.int8), asked, without=True)
+        return described(task, self.label(self.roster.active), asked)
+
+    @property
+    def reading(self) -> RichTable:
+        """How each party's columns were read: kind, levels, share missing, and what may be a mistake; to be printed."""
+        return reading.render(list(self.tables.values()))
 
     # Training
 

@@ -19,6 +19,7 @@ Rows: TypeAlias = NDArray[np.integer[Any]]
 AskedKind: TypeAlias = Literal["auto", "classification", "regression"]
 
 MANY_VALUES = 1000  # text with more different values than this, and than half the labels, is no class
+SHOWN = 3  # classes in a line
 MANY_CLASSES = 20  # whole numbers with more different values than this are a quantity
 
 
@@ -88,6 +89,31 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(classes.to_numpy(writable=True)), torch.from_numpy(
         names.is_not_null().to_numpy(writable=True)
     )
+
+
+def described(task: Task, label: pl.Series, kind: AskedKind = "auto") -> str:
+    """Return in one line what is predicted, and how to ask for the other kind where labels [n] would do for both.
+
+    >>> y = pl.Series("y", [*range(1, 11), None])
+    >>> described(infer_task(y, party="bank"), y)
+    'task: classification, classes 1, 2, 3 and 7 more; federation.task = "regression" for numbers'
+    >>> y = pl.Series("y", [0.5, 1.5])
+    >>> described(infer_task(y, party="bank"), y)
+    'task: regression, numbers from 0.5 to 1.5'
+    """
+    numbers, bad = cells.as_numbers(label.cast(pl.String) if cells.is_category(label) else label)
+    known = numbers.drop_nulls()
+    if task.kind == "regression":
+        values = known.to_numpy()
+        whole = kind == "auto" and bool((known == known.floor()).all())
+        other = '; federation.task = "classification" for classes' if whole else ""
+        return f"task: regression, numbers from {values.min():g} to {values.max():g}{other}"
+    if not task.classes:
+        return "task: none, for no row has a label"
+    listed, more = ", ".join(task.classes[:SHOWN]), len(task.classes) - SHOWN
+    either = kind == "auto" and len(task.classes) > 2 and not bad.any() and label.dtype != pl.Boolean
+    other = '; federation.task = "regression" for numbers' if either else ""
+    return f"task: classification, classes {listed}{f' and {more:,} more' if more > 0 else ''}{other}"
 
 
 def unseen(label: pl.Series, task: Task) -> tuple[str, ...]:

@@ -1,0 +1,117 @@
+"""Reading: what became of each party's columns when its table was read, shown before anything is trained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from anyparty.tables.kinds import MANY_LEVELS, Kind
+from anyparty.tables.table import Table
+
+WIDE = 12  # a party with more columns shows only those with a remark
+TALL = 48  # so do all parties where the others have more columns together
+PARTIES = 16  # and no more parties are shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """How one feature column was read.
+
+    Attributes:
+        name: the column.
+        kind: "numeric" or "categorical".
+        levels: how many different values a category has; ``None`` for numbers.
+        missing: the share of cells that are missing.
+        remark: what may be a mistake; empty if nothing.
+    """
+
+    name: str
+    kind: Kind
+    levels: int | None
+    missing: float
+    remark: str
+
+
+def columns(table: Table) -> tuple[Column, ...]:
+    """Return how each feature column of a table was read.
+
+    >>> from anyparty.tables.table import read_table
+    >>> shop = read_table(pl.DataFrame({"id": [1, 2], "town": ["Ulm", "Ulm"], "sum": [1.5, None]}), party="s", id="id")
+    >>> [(column.name, column.levels, column.missing, column.remark) for column in columns(shop)]
+    [('town', 1, 0.0, 'constant'), ('sum', None, 0.5, 'constant')]
+    """
+    kinds = table.kinds
+    return tuple(_column(series, kinds[series.name]) for series in table.columns.iter_columns())
+
+
+def render(tables: Sequence[Table]) -> RichTable:
+    """Return the columns of all parties for the terminal: in full, or where they are many, those with a remark."""
+    shown = RichTable(title="how columns were read", title_justify="left")
+    for heading in ("party", "column", "read as"):
+        shown.add_column(heading)
+    shown.add_column("missing", justify="right")
+    shown.add_column("remark")
+    narrow = [table.columns.width for table in tables if table.columns.width <= WIDE]
+    for table in tables[:PARTIES]:
+        _add(shown, table.party, columns(table), wide=sum(narrow) > TALL or table.columns.width > WIDE)
+    if len(tables) > PARTIES:
+        shown.add_row(f"... {len(tables) - PARTIES:,} more parties")
+    return shown
+
+
+def _column(series: pl.Series, kind: Kind) -> Column:
+    missing = series.null_count() / max(1, len(series))
+    levels = series.drop_nulls().n_unique() if kind == "categorical" else None
+    return Column(
+        name=series.name, kind=kind, levels=levels, missing=missing, remark=_remark(series, levels, missing)
+    )  # fmt: skip
+
+
+def _remark(series: pl.Series, levels: int | None, missing: float) -> str:
+    if series.null_count() == len(series):
+        return "empty: leave it out with drop"
+    if levels == 1 or (levels is None and series.min() == series.max()):
+        return "constant"
+    if levels is not None and levels > MANY_LEVELS:
+        return "many levels: a column of zeros and ones for each"
+    return "mostly missing" if missing > 0.5 else ""
+
+
+def _add(shown: RichTable, party: str, read: Sequence[Column], *, wide: bool) -> None:
+    """Add a party's rows: its columns, or those with a remark, and the others as one."""
+    listed = [column for column in read if column.remark or not wide][:WIDE]
+    rest = [column for column in read if column not in listed]
+    rows = [(column.name, _kind(column), _share(column.missing), column.remark) for column in listed]
+    if rest or not rows:
+        name = f"{len(rest):,} others" if rows else f"{len(rest):,} columns"
+        share = sum(column.missing for column in rest) / max(1, len(rest))
+        more = sum(bool(column.remark) for column in rest)
+        rows.append((name, _kinds(rest), _share(share), f"{more:,} more with a remark" if more else ""))
+    for place, row in enumerate(rows):
+        shown.add_row(Text("" if place else party), *map(Text, row))
+    shown.add_section()
+
+
+def _kind(column: Column) -> str:
+    return "number" if column.levels is None else f"category, {_counted(column.levels, 'level')}"
+
+
+def _kinds(read: Sequence[Column]) -> str:
+    counts = Counter(column.kind for column in read)
+    said: list[tuple[Kind, str, str]] = [("numeric", "number", "numbers"), ("categorical", "category", "categories")]
+    return ", ".join(
+        f"{counts[kind]:,} {one if counts[kind] == 1 else many}" for kind, one, many in said if counts[kind]
+    )
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _share(missing: float) -> str:
+    return f"{missing:.1%}" if missing else ""

@@ -1,0 +1,87 @@
+"""How columns were read, as it is shown."""
+
+import io
+
+import polars as pl
+from rich.console import Console
+
+from anyparty.tables.reading import columns, render
+from anyparty.tables.table import read_table
+
+
+def table(party="clinic", **cells_of):
+    rows = len(next(iter(cells_of.values())))
+    return read_table(pl.DataFrame({"id": range(rows), **cells_of}), party=party, id="id")
+
+
+def shown(*tables):
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(render(tables))
+    return console.export_text()
+
+
+def test_every_kind_and_remark():
+    read = columns(
+        table(
+            age=[31, 52, None, 40],
+            town=["Ulm", "Bonn", "Ulm", None],
+            same=[1.5, 1.5, None, 1.5],
+            truth=[True, True, True, True],
+            nothing=[None, None, None, None],
+            rare=["a", None, None, None],
+            mostly=[1, 2, 3, 4],
+        )
+    )
+    assert [(c.name, c.kind, c.levels, c.missing, c.remark) for c in read] == [
+        ("age", "numeric", None, 0.25, ""),
+        ("town", "categorical", 2, 0.25, ""),
+        ("same", "numeric", None, 0.25, "constant"),
+        ("truth", "numeric", None, 0, "constant"),
+        ("nothing", "numeric", None, 1, "empty: leave it out with drop"),
+        ("rare", "categorical", 1, 0.75, "constant"),
+        ("mostly", "numeric", None, 0, ""),
+    ]
+
+
+def test_many_levels_and_mostly_missing():
+    (levels, gaps) = columns(table(town=[f"t{i % 60}" for i in range(200)], gaps=[1.0, 2.0] + [None] * 198))
+    assert (levels.levels, levels.remark) == (60, "many levels: a column of zeros and ones for each")
+    assert (gaps.missing, gaps.remark) == (0.99, "mostly missing")
+
+
+def test_a_narrow_table_is_shown_in_full():
+    text = shown(table(age=[31, None], town=["Ulm", "Ulm"]), table("[red]", sum=[1, 2]))
+    lines = [" ".join(line.replace("│", " ").split()) for line in text.splitlines()]
+    assert "clinic age number 50.0% constant" in lines
+    assert "town category, 1 level constant" in lines
+    assert "[red] sum number" in lines
+
+
+def test_a_wide_table_is_counted_but_for_remarks():
+    wide = {f"x{i}": [0.5, 1.5, None, 3.0] for i in range(300)} | {"same": [7] * 4, "town": ["a", "b", "b", "b"]}
+    text = shown(table(**wide), table("labels", y=[1, 2]))
+    lines = [" ".join(line.replace("│", " ").split()) for line in text.splitlines()]
+    assert "clinic same number constant" in lines
+    assert "301 others 300 numbers, 1 category 24.9%" in lines
+    assert "x7" not in text
+    assert "labels y number" in lines
+    assert len(lines) < 12
+
+
+def test_many_remarks_and_many_parties_stay_short():
+    constant = {f"x{i}": [1, 1] for i in range(100)}
+    lines = shown(*(table(f"p{k}", **constant) for k in range(64))).splitlines()
+    assert any("88 others" in line and "88 more with a remark" in line for line in lines)
+    assert any("48 more parties" in line for line in lines)
+    assert len(lines) < 16 * (12 + 2 + 1)  # at each party twelve columns, the others and a rule
+
+
+def test_many_narrow_tables_are_counted():
+    text = shown(*(table(f"p{k}", a=[1, 2], b=[1, 2], c=["x", "y"], d=[1, 2], e=[1, 2]) for k in range(10)))
+    assert text.count("5 columns") == 10
+    assert text.count("4 numbers, 1 category") == 10
+
+
+def test_a_party_of_labels_only():
+    labels = read_table(pl.DataFrame({"id": [1, 2], "y": [0, 1]}), party="boss", id="id", label="y")
+    assert "0 columns" in shown(labels)
