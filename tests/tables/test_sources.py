@@ -147,6 +147,51 @@ def test_semicolons(tmp_path):
             reading(path)
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("1,2,3\n4,5", 3),  # the file is cut
+        ("1,2,3\n4,5,6\n7", 4),
+        ("1,2,3\r\n4,5\r\n", 3),
+        ("1,2,3\n\n4\n7,8,9\n", 4),  # a row in the middle, below a blank line
+        ('1,2,"3,4"\n"5,6",7\n', 3),
+        ('1,"two\nlines",\n4,5\n', 4),  # a cell with a line break
+    ],
+)
+def test_a_row_that_is_cut_short(tmp_path, name, text, line):
+    content = b"id,age,town\n" + text.encode()
+    path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
+    said = rf"party 'clinic': .*{name}, line {line} has [12] of 3 cells, .*: it is cut short"
+    with pytest.raises(TableError, match=said):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1,2,\n3,,\n\n4,5,6\n\n",
+        "1,2,\r\n\r\n3,,\r\n",
+        '1,2,""\n3,"a,b",\n',
+        '1,"two\n\nlines",\n3,4,x\n',
+        '1,"a\x1fb",\n3,4,x\n',
+        "1,2,\n3,4,",
+    ],
+)
+def test_empty_cells_at_the_end_of_a_row_are_missing(tmp_path, text):
+    table = read(write(tmp_path / "t.csv", "id,age,town\n" + text))
+    assert table.ids.to_list()[:2] == ["1", "3"]
+    assert table.columns["town"][0] is None
+
+
+def test_a_file_without_gaps_in_its_last_column_is_parsed_once(tmp_path, monkeypatch):
+    parsed = []
+    plainly = pl.read_csv
+    monkeypatch.setattr(pl, "read_csv", lambda *args, **how: parsed.append(args) or plainly(*args, **how))
+    read(write(tmp_path / "t.csv", "id,age,town\n1,,x\n2,,y\n"))
+    assert len(parsed) == 1
+
+
 def test_duplicate_column_names(tmp_path):
     with pytest.raises(TableError, match=r"t\.csv: column names must differ, but 'age' stands there more than once"):
         read(write(tmp_path / "t.csv", "id,age, age\n1,2,3\n"))

@@ -105,8 +105,40 @@ def _from_csv(path: Path, party: str) -> pl.DataFrame:
     header = _header(path, party)
     frame = pl.read_csv(path, infer_schema=False)
     frame.columns = header
+    if _may_be_short(path, frame):
+        _check_cells(path, party, len(header))
     blank_lines = frame.to_series(0).null_count() > 0
     return frame.filter(~pl.all_horizontal(pl.all().is_null())) if blank_lines else frame
+
+
+def _may_be_short(path: Path, frame: pl.DataFrame) -> bool:
+    """Say whether a row may have fewer cells than there are columns: the parser fills such a row up with nulls.
+
+    Asked only where the last column has gaps.  A row with an empty last cell ends with a comma, a short one does not;
+    where cells hold line breaks, lines are no rows, and nothing is known.
+    """
+    gaps = frame.to_series(frame.width - 1).is_null()
+    if frame.width == 1 or not gaps.any():
+        return False
+    lines = pl.read_csv(
+        path, separator="\x1f", quote_char=None, has_header=False, infer_schema=False, truncate_ragged_lines=True
+    ).to_series(0)
+    if len(lines) != len(gaps) + 1:
+        return True
+    ends = lines[1:].filter(gaps)  # null where the line is blank
+    return bool((~ends.str.ends_with(",")).any())
+
+
+def _check_cells(path: Path, party: str, width: int) -> None:
+    """Refuse the first row with fewer cells than there are columns."""
+    with _open(path) as file:
+        rows = csv.reader(file)
+        for cells in rows:
+            if len(cells) < width and any(cell.strip() for cell in cells):
+                raise TableError(
+                    f"party {party!r}: {path}, line {rows.line_num} has {len(cells)} of {width} cells, {some(cells)}: it "
+                    f"is cut short, or a comma is lacking; export the file again, or mend the line"
+                )
 
 
 def _header(path: Path, party: str) -> list[str]:
