@@ -3,11 +3,14 @@ import json
 from collections import Counter
 
 import numpy as np
+import polars as pl
 import pytest
 from rich.console import Console
 
+from anyparty.align import plain
 from anyparty.align.alignment import Alignment
 from anyparty.align.overlap import SHOWN, Overlap, Pattern
+from anyparty.tables.table import read_table
 
 OBSERVED = np.array([[1, 1, 0], [1, 1, 1], [0, 1, 0], [1, 1, 0], [0, 0, 0]], dtype=bool)
 LABELED = np.array([True, False, True, False, True])
@@ -67,6 +70,21 @@ def test_a_party_that_shares_no_row_is_noted():
         "c shares no row with any other party: check how its ids are written",
     )
     assert Overlap.count(observed[:, :1], ["a"]).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("third", "guess"),
+    [
+        (["001", "004"], ": some would be equal but for leading zeros"),
+        (["c-1", "c-4"], ": some would be equal but for letters around the numbers"),
+        (["8", "9"], ""),
+    ],
+)
+def test_a_party_that_shares_no_row_is_told_why_where_ids_are_known(third, guess):
+    ids_of = {"a": ["1", "2"], "b": ["2", "1"], "c": third}
+    tables = [read_table(pl.DataFrame({"id": ids}), party=party, id="id") for party, ids in ids_of.items()]
+    (note,) = Overlap.of(plain.align(tables), ["a", "b", "c"]).notes
+    assert note == f"c shares no row with any other party: check how its ids are written{guess}"
 
 
 def test_json():

@@ -14,6 +14,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from anyparty.align.alignment import Alignment
+from anyparty.align.plain import hint
 
 SHOWN = 16
 
@@ -63,7 +64,7 @@ class Overlap:
         notes: Sequence[str] = (),
     ) -> Overlap:
         """Count an alignment's rows; ``labeled`` [N] says whose label is known, ``notes`` what else to show."""
-        return cls.count(alignment.observed(blocks), blocks, labeled, notes)
+        return cls.count(alignment.observed(blocks), blocks, labeled, notes, alignment.ids)
 
     @classmethod
     def count(
@@ -72,8 +73,9 @@ class Overlap:
         blocks: Sequence[str],
         labeled: NDArray[np.bool_] | None = None,
         notes: Sequence[str] = (),
+        ids: pl.Series | None = None,
     ) -> Overlap:
-        """Count the rows of ``observed`` [N, K]."""
+        """Count the rows of ``observed`` [N, K]; ``ids`` [N] let a note guess why a party shares no row."""
         presence = observed.sum(axis=1)
         alone = observed[presence == 1].sum(axis=0)
         held = observed.sum(axis=0)
@@ -89,7 +91,7 @@ class Overlap:
             patterns=tuple(_pattern(row, observed, blocks, labeled is not None) for row in shown.to_dicts()),
             more_patterns=patterns.height - shown.height,
             more_rows=len(observed) - int(shown["rows"].sum()),
-            notes=(*notes, *_notes(blocks, held, alone)),
+            notes=(*notes, *_notes(blocks, observed, ids)),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -175,8 +177,21 @@ def _pattern(row: dict[str, int], observed: NDArray[np.bool_], blocks: Sequence[
     return Pattern(parties=parties, rows=row["rows"], labelled=row["labelled"] if labels_known else None)
 
 
-def _notes(blocks: Sequence[str], held: NDArray[np.int64], alone: NDArray[np.int64]) -> tuple[str, ...]:
+def _notes(blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series | None) -> tuple[str, ...]:
     if len(blocks) == 1:
         return ()
-    strangers = [name for name, h, a in zip(blocks, held, alone, strict=True) if h == a]
-    return tuple(f"{name} shares no row with any other party: check how its ids are written" for name in strangers)
+    shared = observed.sum(axis=1) > 1
+    strangers = [k for k in range(len(blocks)) if not (observed[:, k] & shared).any()]
+    return tuple(
+        f"{blocks[k]} shares no row with any other party: check how its ids are written{_guess(observed, k, ids)}"
+        for k in strangers
+    )
+
+
+def _guess(observed: NDArray[np.bool_], k: int, ids: pl.Series | None) -> str:
+    """Return a guess at why party k's ids differ from all others'."""
+    if ids is None:
+        return ""
+    own = pl.Series(observed[:, k])
+    others = pl.Series(observed.sum(axis=1) > observed[:, k])
+    return hint([ids.filter(own), ids.filter(others)])

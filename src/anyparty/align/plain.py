@@ -66,12 +66,22 @@ def _no_overlap(tables: Sequence[Table]) -> str:
     looks = "; ".join(f"{table.party} ({table.source}): {some(table.ids.sort().head(2))}" for table in tables)
     return (
         f"no id is known to two parties, so there is nothing to learn together. Ids look like this: {looks}. "
-        f"Check that the id columns name the same things and are written the same way{_hint(tables)}"
+        f"Check that the id columns name the same things and are written the same way"
+        f"{hint([table.ids for table in tables])}"
     )
 
 
-def _hint(tables: Sequence[Table]) -> str:
-    """Return a guess at why ids differ, if a simple change of how they are written would make some of them equal."""
+def hint(ids_of: Sequence[pl.Series]) -> str:
+    """Return a guess at why ids differ, if a simple change of how they are written would make some of them equal.
+
+    >>> hint([pl.Series(["007", "x"]), pl.Series(["7", "y"])])
+    ': some would be equal but for leading zeros'
+    >>> hint([pl.Series(["1"]), pl.Series(["2"])])
+    ''
+
+    Args:
+        ids_of: each party's ids, of which no two have one.
+    """
     changes: dict[str, Callable[[pl.Series], pl.Series]] = {
         "upper and lower case": lambda ids: ids.str.to_lowercase(),
         "leading zeros": lambda ids: ids.str.strip_chars_start("0"),
@@ -79,7 +89,7 @@ def _hint(tables: Sequence[Table]) -> str:
         "letters around the numbers": lambda ids: ids.str.replace_all(r"\D", "").replace("", None).drop_nulls(),
     }
     for what, change in changes.items():
-        changed = [change(table.ids).unique() for table in tables]
+        changed = [change(ids).unique() for ids in ids_of]
         if pl.concat([ids.alias("id") for ids in changed]).is_duplicated().any():
             return f": some would be equal but for {what}"
     return ""

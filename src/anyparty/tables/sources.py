@@ -136,8 +136,8 @@ def _check_cells(path: Path, party: str, width: int) -> None:
         for cells in rows:
             if len(cells) < width and any(cell.strip() for cell in cells):
                 raise TableError(
-                    f"party {party!r}: {path}, line {rows.line_num} has {len(cells)} of {width} cells, {some(cells)}: it "
-                    f"is cut short, or a comma is lacking; export the file again, or mend the line"
+                    f"party {party!r}: {path}, line {rows.line_num} has {len(cells)} of {width} cells, {some(cells)}: "
+                    f"it is cut short, or a comma is lacking; export the file again, or mend the line"
                 )
 
 
