@@ -248,8 +248,17 @@ class TestExpect:
             expect={"age": "numeric"},
         )
 
-    def test_text_where_numbers_were(self):
-        refuses(r"column 'age' has cells that are not numbers: 'x'", {"age": ["x", "y"]}, expect={"age": "numeric"})
+    @pytest.mark.parametrize("cells_of", [["x", "y"], ["1", "x"], pl.Series(["x", "y"], dtype=pl.Categorical)])
+    def test_text_where_numbers_were(self, cells_of):
+        with pytest.raises(TableError) as caught:
+            read({"age": cells_of}, expect={"age": "numeric"})
+        said = str(caught.value)
+        assert "column 'age' has cells that are not numbers: 'x' in row" in said
+        assert "The model was trained on numbers there: mend them, or leave them empty" in said
+        assert "types" not in said
+
+    def test_a_number_where_categories_were(self):
+        assert read({"zip": [7, 8]}, expect={"zip": "categorical"}).columns["zip"].to_list() == ["7", "8"]
 
 
 BASE = {"id": ["a", "b"], "age": [1.5, None], "town": ["xy", "z"], "y": ["0", None]}

@@ -26,11 +26,15 @@ LOOKS = {  # text that is no category though its values recur: what it is, and w
         "write a number instead, such as days before a day of your choice",
     ),
 }
+OR_CATEGORY = ": mend them, leave them empty, or declare the column categorical with types"
+MODELS = "The model was trained on numbers there: mend them, or leave them empty (an empty cell is imputed)"
 LARGEST = float(np.finfo(np.float32).max)  # models compute in float32
 
 
-def feature(column: pl.Series, kind: Kind | None, where: str) -> pl.Series:
+def feature(column: pl.Series, kind: Kind | None, where: str, *, trained: bool = False) -> pl.Series:
     """Return a feature column as its kind says, or as it looks if ``None``: numbers, or String for categories.
+
+    ``trained`` says that the kind is a model's, which the user cannot change, and not the user's.
 
     Raises:
         TableError: it is of another type, has a cell that is no number where numbers are expected, an infinite number,
@@ -45,7 +49,9 @@ def feature(column: pl.Series, kind: Kind | None, where: str) -> pl.Series:
         )
     if kind is None:
         return _inferred(column, where)
-    return cells.as_level(column) if kind == "categorical" else _numeric(column, where)
+    if kind == "categorical":
+        return cells.as_level(column)
+    return _numeric(column, where, MODELS) if trained else _numeric(column, where)
 
 
 def _inferred(column: pl.Series, where: str) -> pl.Series:
@@ -59,7 +65,7 @@ def _inferred(column: pl.Series, where: str) -> pl.Series:
     text = cells.as_level(column)
     known = len(text) - text.null_count()
     if bad.sum() <= (1 - NUMERIC_SHARE) * known:
-        return _numeric(column, where, "Nearly all others are")
+        return _numeric(column, where, f"Nearly all others are{OR_CATEGORY}")
     values = text.n_unique() - (text.null_count() > 0)
     looks = _looks(text) if values > FEW_LEVELS else None
     if looks or values > max(MANY_LEVELS, known / 2):
@@ -82,7 +88,7 @@ def _looks(text: pl.Series) -> tuple[str, str, pl.Series] | None:
     return None
 
 
-def _numeric(column: pl.Series, where: str, why: str = "Numbers are expected there") -> pl.Series:
+def _numeric(column: pl.Series, where: str, why: str = f"Numbers are expected there{OR_CATEGORY}") -> pl.Series:
     """Return a column of numbers, null where missing; whole numbers and truth values stay as they are."""
     if column.dtype.is_integer() or column.dtype == pl.Boolean:
         return column
@@ -90,10 +96,7 @@ def _numeric(column: pl.Series, where: str, why: str = "Numbers are expected the
         return _finite(column.fill_nan(None), where)
     numbers, bad = cells.as_numbers(column.cast(pl.String) if cells.is_category(column) else column)
     if bad.any():
-        raise TableError(
-            f"{where} has cells that are not numbers: {cells.cited(column, bad)}. {why}: mend them, leave them empty"
-            f", or declare the column categorical with types"
-        )
+        raise TableError(f"{where} has cells that are not numbers: {cells.cited(column, bad)}. {why}")
     return _finite(numbers, where)
 
 

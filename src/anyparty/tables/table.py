@@ -104,7 +104,9 @@ def read_table(
         kinds: dict[str, Kind | None] = {c: (types or {}).get(c) for c in raw.columns if c not in {id, label, *drop}}
     else:
         kinds = dict(_expected(raw.columns, expect, where))
-    columns = pl.DataFrame([feature(raw[name], kind, where) for name, kind in kinds.items()])
+    columns = pl.DataFrame(
+        [feature(raw[name], kind, where, trained=expect is not None) for name, kind in kinds.items()]
+    )
     if label is None:
         return Table(party, file, ids, columns)
     return Table(party, file, ids, columns, _label(raw[label], where), _marked(raw[label], where))
