@@ -64,6 +64,14 @@ def test_every_block_is_marked_or_can_be_read(page: str) -> None:
             assert len(block.what) > 5, f"{page}: say why"
 
 
+@pytest.mark.parametrize("page", [*pages(), "../README.md"])
+def test_no_page_scores_rows_that_training_saw(page: str) -> None:
+    """What is scored are a run's own test rows: a page that names tables has to say which rows they are."""
+    for block in blocks(page):
+        assert not re.search(r"\.evaluate\((?!\)|parties=)", block.text), f"{page} scores tables:\n{block.text}"
+        assert not re.search(r"anyparty evaluate .*--table", block.text), f"{page} scores tables:\n{block.text}"
+
+
 def test_pages_that_are_run_elsewhere_are() -> None:
     for page, test in ELSEWHERE.items():
         assert page in (ROOT / test).read_text(encoding="utf-8")

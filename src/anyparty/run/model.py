@@ -106,7 +106,8 @@ class Model:
         """Score the labelled rows of ``tables``, or the run's own test rows.
 
         Args:
-            tables: by party, a file name or data frame; the active party's has the labels.
+            tables: by party, a file name or data frame; the active party's has the labels.  All labelled rows in them
+                are scored, also any that training saw: give others.
             parties: the parties whose blocks may take part; by default all that have a table here.
             unseen: what becomes of a row whose class training never saw: it is refused, for the label may be a slip;
                 or it counts as wrong, which ``Evaluation.unseen`` says.

@@ -94,8 +94,8 @@ def evaluate_run(
 
     Args:
         folder: of the run.
-        tables: by party, a file name or data frame; without them the run's own are read again, and the rows that its
-            seed held out are scored.
+        tables: by party, a file name or data frame, of rows that training did not see: all with a label are scored;
+            without them the run's own are read again, and the rows that its seed held out are scored.
         parties: whose blocks may take part; by default all that have a table.
 
     Raises:
