@@ -50,7 +50,10 @@ def test_align_shows_who_has_what(work: Path, call: Call) -> None:
     assert shown.exit_code == 0
     assert "all 2" in shown.stdout
     assert "category, 2 levels" in shown.stdout
-    assert "task: classification, classes no, yes\n" in shown.stdout
+    assert (
+        "task: classification, classes no, yes; positive is yes, unless federation.positive names the other\n"
+        in shown.stdout
+    )
     assert not (work / "runs").exists()
 
 
@@ -86,7 +89,10 @@ def test_train_shows_overlap_and_scores(work: Path, call: Call) -> None:
     shown = call("train", "credit.toml")
     assert shown.exit_code == 0
     assert "120 rows known" in shown.stdout
-    assert "task: classification, classes no, yes\n" in shown.stdout
+    assert (
+        "task: classification, classes no, yes; positive is yes, unless federation.positive names the other\n"
+        in shown.stdout
+    )
     assert "auroc" in shown.stdout
     assert Model.load(work / "runs" / "credit-laser-seed1").roster.active == "bank"
 

@@ -124,7 +124,7 @@ def test_one_class_is_refused():
 
 def test_what_was_read_and_what_is_predicted_are_told():
     federation = Federation.from_tables(tables(shop="y"), label="y")
-    assert federation.predicted() == "task: classification, classes 0, 1"
+    assert federation.predicted().startswith("task: classification, classes 0, 1; positive is 1")
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(federation.reading)
     assert [line.count("number") for line in console.export_text().splitlines() if "number" in line] == [1] * 4

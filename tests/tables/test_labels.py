@@ -12,6 +12,9 @@ def series(*cells):
     return pl.Series("sick", list(cells), strict=False)
 
 
+OTHER = "; positive is {}, unless federation.positive names the other"
+
+
 def task_of(*cells, **settings):
     return infer_task(series(*cells), party="clinic", **settings)
 
@@ -84,12 +87,24 @@ class TestInfer:
         )
 
 
+class TestPositive:
+    def test_it_is_the_second_class(self):
+        assert task_of("ja", "nein").classes == ("ja", "nein")
+        assert task_of("ja", "nein", positive="ja").classes == ("nein", "ja")
+        assert task_of(1, 0, positive="0").classes == ("1", "0")
+
+    def test_what_it_cannot_be(self):
+        refuses("should be one of two classes; here are 'ja', 'nein'; did you mean 'ja'", "ja", "nein", positive="jaa")
+        refuses("should be one of two classes; here are 'a', 'b', 'c'", "a", "b", "c", positive="a")
+        refuses("its labels are numbers, of which none is positive", 0.5, 1.5, positive="0.5")
+
+
 class TestDescribed:
     @pytest.mark.parametrize(
         ("cells", "said"),
         [
-            (("no", "yes", None), "classification, classes no, yes"),
-            ((0, 1, None), "classification, classes 0, 1"),
+            (("no", "yes", None), f"classification, classes no, yes{OTHER.format('yes')}"),
+            ((0, 1, None), f"classification, classes 0, 1{OTHER.format(1)}"),
             ((1, 2, 3), 'classification, classes 1, 2, 3; federation.task = "regression" for numbers'),
             (("3", "1", "2", "?"), 'classification, classes 1, 2, 3; federation.task = "regression" for numbers'),
             (range(20), 'classification, classes 0, 1, 2 and 17 more; federation.task = "regression" for numbers'),

@@ -74,14 +74,16 @@ class PartySettings(Settings):
 class FederationSettings(Settings):
     """What all parties share about the data.
 
-    ``label`` is a column of the active party's table; without ``active``, of the one table that has it.  ``salt`` is
-    this federation's own word in the hashes of private alignment; it is no secret.
+    ``label`` is a column of the active party's table; without ``active``, of the one table that has it.  ``positive``
+    is the one of two classes that F1 and the area under the ROC curve are about; the second when sorted, without.
+    ``salt`` is this federation's own word in the hashes of private alignment; it is no secret.
     """
 
     id: str = "id"
     label: str | None = None
     active: str | None = None
     task: Literal["auto", "classification", "regression"] = "auto"
+    positive: str | None = None
     salt: str = "anyparty"
 
 

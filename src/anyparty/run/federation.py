@@ -68,6 +68,7 @@ class Federation:
         label: str | None = None,
         active: str | None = None,
         task: str = "auto",
+        positive: str | None = None,
         types: Mapping[str, Mapping[str, str]] | None = None,
         drop: Mapping[str, Sequence[str]] | None = None,
     ) -> Federation:
@@ -79,6 +80,7 @@ class Federation:
             label: the column of labels, in the active party's table.
             active: the party that leads; without it, the one whose table has the label column.
             task: "auto", "classification" or "regression".
+            positive: of two classes the positive one; by default the second in their order.
             types: by party and column, "numeric" or "categorical" where the inferred kind is wrong.
             drop: by party, columns to leave out.
 
@@ -100,7 +102,8 @@ class Federation:
             }
             for name in tables
         }
-        config = Config.of({"federation": {"label": label, "active": active, "task": task}, "parties": parties})
+        asked = {"label": label, "active": active, "task": task, "positive": positive}
+        config = Config.of({"federation": asked, "parties": parties})
         return cls.from_config(config, tables)
 
     @classmethod
@@ -172,7 +175,7 @@ class Federation:
             TableError: no labels, or a single class.
         """
         active = self.roster.active
-        return task_of(self.tables[active], self.alignment.position[active], use, self.config.federation.task)
+        return task_of(self.tables[active], self.alignment.position[active], use, self.config.federation)
 
     def predicted(self) -> str:
         """Return in one line what is predicted: the classes, or the range of numbers, of all known labels.
@@ -180,10 +183,10 @@ class Federation:
         Raises:
             TableError: the labels cannot be used, such as a single class.
         """
-        table, asked = self.tables[self.roster.active], self.config.federation.task
+        table, asked = self.tables[self.roster.active], self.config.federation
         rows = np.arange(len(table))
         task = task_of(table, rows, np.full(len(rows), TRAIN, np.int8), asked, without=True)
-        return described(task, self.label(self.roster.active), asked)
+        return described(task, self.label(self.roster.active), asked.task)
 
     @property
     def reading(self) -> RichTable:

@@ -19,7 +19,7 @@ from torch import Tensor
 import anyparty
 from anyparty.blocks.blocks import Rows
 from anyparty.blocks.splits import TRAIN, VALIDATION, split
-from anyparty.config import Config
+from anyparty.config import Config, FederationSettings
 from anyparty.errors import ConfigError, TableError
 from anyparty.methods.method import Method, Seat
 from anyparty.nets.mlp import Factory
@@ -162,7 +162,7 @@ def _setup(house: House, config: Config, can: Capabilities) -> Setup:
     assert known.observed is not None
     usable = labeled_rows(house.table, known.position) & known.observed.any(dim=1).numpy()
     use = split(usable, config.train.validation, config.train.test, Seeds(config.train.seed))
-    task = task_of(house.table, known.position, use, config.federation.task, without=can.without_labels)
+    task = task_of(house.table, known.position, use, config.federation, without=can.without_labels)
     if config.train.balance and task.kind == "classification":
         task = replace(task, weights=balanced(house.table, known.position, use, task))
     return use, task, known.observed
@@ -176,9 +176,12 @@ def labeled_rows(table: Table, position: NDArray[np.int64]) -> NDArray[np.bool_]
 
 
 def task_of(
-    table: Table, position: NDArray[np.int64], use: NDArray[np.int8], kind: str, *, without: bool = False
-) -> Task:
+    table: Table, position: NDArray[np.int64], use: NDArray[np.int8], asked: FederationSettings, *,
+    without: bool = False,
+) -> Task:  # fmt: skip
     """Return what is predicted, from the labels of the active party's training rows; nothing ``without`` any.
+
+    ``asked`` says which kind of task, and which class is positive.
 
     Raises:
         TableError: no labels, or a single class.
@@ -186,7 +189,9 @@ def task_of(
     assert table.label is not None
     rows = position[(position >= 0) & (use == TRAIN)]
     try:
-        return infer_task(table.label, party=table.party, kind=kind, train_rows=rows, without=without)  # type: ignore[arg-type]
+        return infer_task(
+            table.label, party=table.party, kind=asked.task, train_rows=rows, without=without, positive=asked.positive
+        )
     except TableError as error:
         raise TableError("; ".join([str(error), *table.notes])) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anyparty.errors import TableError, some
+from anyparty.errors import TableError, nearest, some
 from anyparty.tables import cells
 from anyparty.tables.kinds import NUMERIC_SHARE
 from anyparty.terms import Task
@@ -24,8 +25,9 @@ MANY_CLASSES = 20  # whole numbers with more different values than this are a qu
 
 
 def infer_task(
-    label: pl.Series, *, party: str, kind: AskedKind = "auto", train_rows: Rows | None = None, without: bool = False
-) -> Task:
+    label: pl.Series, *, party: str, kind: AskedKind = "auto", train_rows: Rows | None = None, without: bool = False,
+    positive: str | None = None,
+) -> Task:  # fmt: skip
     """Return what the labels ask for.
 
     Under "auto", text, truth values and whole numbers with at most 20 different values are classes (whole floats too:
@@ -44,10 +46,12 @@ def infer_task(
         kind: what the user asked for.
         train_rows: which rows are for training; all if ``None``.
         without: whether a column without a single label will do: the task has no classes then.
+        positive: of two classes the one that F1 and the area under the ROC curve are about, which is therefore the
+            second; by default the one that is second when sorted.
 
     Raises:
         TableError: no labels, or one value only, among the training rows; a regression label that is not a number;
-            text with too many values to be classes.
+            text with too many values to be classes; ``positive`` is none of two classes.
     """
     where = f"party {party!r}, label column {label.name!r}"
     rows = np.arange(len(label)) if train_rows is None else train_rows
@@ -56,8 +60,13 @@ def infer_task(
     if cells.as_level(label[rows]).null_count() == len(rows):
         raise TableError(f"{where}: no row for training has a label; at least two with different labels are needed")
     if kind == "regression" or (kind == "auto" and not _are_classes(label, where)):
+        if positive is not None:
+            raise TableError(
+                f"{where}: its labels are numbers, of which none is positive; leave federation.positive out"
+            )
         return _regression(_numbers(label, where)[rows].drop_nulls(), where)
-    return _classification(cells.as_level(label), rows, where)
+    task = _classification(cells.as_level(label), rows, where)
+    return task if positive is None else _with_positive(task, positive, where)
 
 
 def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
@@ -113,6 +122,8 @@ def described(task: Task, label: pl.Series, kind: AskedKind = "auto") -> str:
     listed, more = ", ".join(task.classes[:SHOWN]), len(task.classes) - SHOWN
     either = kind == "auto" and len(task.classes) > 2 and not bad.any() and label.dtype != pl.Boolean
     other = '; federation.task = "regression" for numbers' if either else ""
+    if len(task.classes) == 2:
+        other = f"; positive is {task.classes[1]}, unless federation.positive names the other"
     return f"task: classification, classes {listed}{f' and {more:,} more' if more > 0 else ''}{other}"
 
 
@@ -152,6 +163,15 @@ def _classification(names: pl.Series, rows: Rows, where: str) -> Task:
     numbers, bad = cells.as_numbers(classes)
     by_number = pl.DataFrame([numbers.alias("number"), classes.alias("name")]).sort("number", "name")["name"]
     return Task(kind="classification", classes=tuple(classes.sort() if bad.any() else by_number))
+
+
+def _with_positive(task: Task, positive: str, where: str) -> Task:
+    """Put the positive class second."""
+    if len(task.classes) != 2 or positive not in task.classes:
+        raise TableError(f"{where}: federation.positive = {positive!r} should be one of two classes; here are "
+                         f"{some(task.classes, 20)}{nearest(positive, task.classes)}")  # fmt: skip
+    (other,) = set(task.classes) - {positive}
+    return replace(task, classes=(other, positive))
 
 
 def _regression(known: pl.Series, where: str) -> Task:
