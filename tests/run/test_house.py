@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,8 @@ from anyparty.errors import ConfigError, PartyLost, ResumeError
 from anyparty.run import parts
 from anyparty.run.files import mark
 from anyparty.run.house import train_at_home
+from anyparty.run.predict_home import predict_at_home
+from anyparty.serve.kept import open_kept
 from anyparty.wire import inproc
 
 NAMES = ("bank", "shop", "clinic")
@@ -170,6 +173,58 @@ def test_what_a_site_must_say(tmp_path, change, said):
     sites["shop"] = replace(sites["shop"], **change)
     with pytest.raises(ConfigError, match=said):
         run(sites, settings())
+
+
+@dataclass(frozen=True)
+class Lists(Site):
+    encoders: tuple[str, ...] = ()
+
+
+@pytest.fixture
+def job_with_code(tmp_path, monkeypatch):
+    """Settings that name code for the shop, and where it leaves a sign that it ran."""
+    sign = tmp_path / "it ran"
+    (tmp_path / "nets_of_ours.py").write_text(
+        f"from pathlib import Path\nfrom torch import nn\nPath({str(sign)!r}).touch()\n\n\n"
+        "def make(inputs, outputs):\n    return nn.Linear(inputs, outputs)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "nets_of_ours", raising=False)
+    values = settings(epochs=1).model_dump(exclude_none=True)
+    values["parties"]["shop"]["encoder"] = {"factory": "nets_of_ours:make"}
+    return Config.of(values), sign
+
+
+REFUSED = (
+    r"party 'shop': the job names an encoder of somebody's own making, 'nets_of_ours:make', and its own settings do "
+    r"not allow it; if this code may run here, write encoders = \[\"nets_of_ours:make\"\] into local/anyparty.toml"
+)
+
+
+@pytest.mark.parametrize("listed", [None, (), ("nets_of_ours:other",), ("bank.nets_of_ours:make",)])
+def test_code_that_a_party_does_not_list_is_not_even_imported(tmp_path, job_with_code, listed):
+    sites, (config, sign) = world(tmp_path), job_with_code
+    if listed is not None:
+        sites["shop"] = Lists(**vars(sites["shop"]), encoders=listed)
+    with pytest.raises(ConfigError, match=REFUSED):
+        run(sites, config)
+    assert not sign.exists()
+
+
+def test_code_that_a_party_lists_is_its_encoder_in_training_prediction_and_service(tmp_path, job_with_code):
+    sites, (config, sign) = world(tmp_path), job_with_code
+    sites["shop"] = Lists(**vars(sites["shop"]), encoders=("nets_of_ours:make",))
+    run(sites, config)
+    assert sign.exists()
+    kept, _, _ = open_kept(sites["shop"], config)
+    assert {type(each) for each in kept.state.modules["encoder"].modules()} == {torch.nn.Linear}
+    with pytest.raises(ConfigError, match=REFUSED):
+        open_kept(replace(sites["shop"], encoders=()), config)
+    parts = {name: partial(predict_at_home, site, config) for name, site in sites.items()}
+    assert inproc.play(parts)["bank"]["answered"] == 192
+    sites["shop"] = replace(sites["shop"], encoders=())
+    with pytest.raises(ConfigError, match=REFUSED):
+        inproc.play(parts | {"shop": partial(predict_at_home, sites["shop"], config)})
 
 
 def test_nothing_that_crosses_holds_a_feature_a_label_or_an_id(tmp_path):

@@ -17,7 +17,10 @@ import pytest
 import tomli_w
 import torch
 
+from anyparty.config import Config
 from anyparty.errors import ConfigError, MessageError, PartyLost, RunError, TableError
+from anyparty.nets.mlp import MLP
+from anyparty.run.house import encoder_at
 from anyparty.terms import Party, Roster
 from anyparty.wire.flare import federation
 from anyparty.wire.flare.ask import about
@@ -356,6 +359,18 @@ def test_a_site_file_that_is_wrong_is_named(tmp_path, text, said):
     with pytest.raises(ConfigError, match=said) as caught:
         Site.read(tmp_path)
     assert "anyparty.toml" in str(caught.value)
+
+
+def test_a_kit_lists_the_code_of_encoders_that_a_job_may_name(tmp_path):
+    (tmp_path / "local").mkdir()
+    own = 'party = "a"\nactive = "a"\nparties = ["a"]\n'
+    (tmp_path / "local" / "anyparty.toml").write_text(own)
+    config = Config.of({"encoder": {"factory": "anyparty.nets.mlp:MLP"}})
+    with pytest.raises(ConfigError, match=r'write encoders = \["anyparty.nets.mlp:MLP"\] into local/anyparty.toml'):
+        encoder_at(Site.read(tmp_path), config)
+    (tmp_path / "local" / "anyparty.toml").write_text(own + 'encoders = ["anyparty.nets.mlp:MLP"]\n')
+    assert encoder_at(Site.read(tmp_path), config) is MLP
+    assert encoder_at(Site.read(tmp_path), Config()) == MLP()
 
 
 def test_a_part_that_does_not_exist_is_named():

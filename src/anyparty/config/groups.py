@@ -160,8 +160,12 @@ class Config(Settings):
 
     def encoder_of(self, party: str) -> Factory:
         """Return what makes a party's encoder: its own, or everybody's."""
+        return self.encoder_settings(party).make()
+
+    def encoder_settings(self, party: str) -> Encoder:
+        """Return the settings of a party's encoder: its own, or everybody's."""
         own = self.parties.get(party)
-        return ((own and own.encoder) or self.encoder).make()
+        return (own and own.encoder) or self.encoder
 
     def optimizer_of(self, party: str) -> Optimizer:
         """Return a party's optimizer: its own, or everybody's."""

@@ -30,6 +30,7 @@ from anyparty.config import Config
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Method
 from anyparty.methods.table import method as method_by_name
+from anyparty.nets.mlp import Factory
 from anyparty.run import agree, costs, kept_alignment, parts
 from anyparty.run.alone import alone
 from anyparty.run.door import Door, door_of
@@ -80,16 +81,18 @@ class Home:
     roster: Roster
     table: Table
     method: Method
+    encoder: Factory
 
     @classmethod
     def of(cls, site: Site, config: Config) -> Home:
         """Read the party's table.
 
         Raises:
-            ConfigError: the settings name no table, no label, or other parties than the site.
+            ConfigError: the settings name no table, no label, other parties than the site, or an encoder's factory
+                that the party's own settings do not allow.
             TableError: the table cannot be used.
         """
-        roster = roster_of(site, config)
+        roster, encoder = roster_of(site, config), encoder_at(site, config)
         if site.table is None:
             raise ConfigError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
         own = config.parties.get(site.party)
@@ -99,7 +102,26 @@ class Home:
             drop=own.drop if own else (), types=own.types if own else {},
         )  # fmt: skip
         method = scheduled(method_by_name(config.method.name, **config.method.parameters), config)
-        return cls(site, config, roster, table, method)
+        return cls(site, config, roster, table, method, encoder)
+
+
+def encoder_at(site: Site, config: Config) -> Factory:
+    """Return what makes the encoder of a party at home.
+
+    A job's settings may name a function, ``factory``, and to import and call one is to run whatever code it names: so
+    only those are that the party's own settings list, as ``encoders``.
+
+    Raises:
+        ConfigError: the job names another one, or it cannot be imported.
+    """
+    made = config.encoder_settings(site.party)
+    if made.factory is not None and made.factory not in getattr(site, "encoders", ()):
+        raise ConfigError(
+            f"party {site.party!r}: the job names an encoder of somebody's own making, {made.factory!r}, and its own "
+            f'settings do not allow it; if this code may run here, write encoders = ["{made.factory}"] into '
+            f"local/anyparty.toml in its kit, above any [table]"
+        )
+    return made.make()
 
 
 def roster_of(site: Site, config: Config) -> Roster:
@@ -178,7 +200,7 @@ def _overlap(home: Home, known: Known) -> dict[str, Any] | None:
 def _house(home: Home, known: Known, number: Tensor, door: Door, journal: Journal) -> House:
     name, own = home.site.party, home.config.parties.get(home.site.party)
     return House(
-        name=name, table=home.table, known=known, encoder=home.config.encoder_of(name),
+        name=name, table=home.table, known=known, encoder=home.encoder,
         optimizer=home.config.optimizer_of(name), scale=own is None or own.scale,
         folder=home.site.folder / "checkpoints", watch=Watch(), door=door, welcome=partial(welcome, number),
         kept=journal.kept,

@@ -25,7 +25,7 @@ from anyparty.predictions import Predictions
 from anyparty.run import parts
 from anyparty.run.alone import alone
 from anyparty.run.files import About, Member, check_mark, load_member, write_json
-from anyparty.run.house import Home, Site, declared
+from anyparty.run.house import Home, Site, declared, encoder_at
 from anyparty.run.kept_alignment import ALIGNMENT, aligned
 from anyparty.run.meanwhile import meanwhile
 from anyparty.run.predict import predict_rows
@@ -57,15 +57,15 @@ class Part:
 
     @classmethod
     def of(cls, site: Site, config: Config | None = None) -> Part:
-        """Read it; ``config`` says what makes encoders of the user's own.
+        """Read it; ``config`` says what makes encoders of the user's own, where the party's own settings allow it.
 
         Raises:
+            ConfigError: they do not.
             ModelError: nothing was trained here, or its files are not whole.
         """
         about, me = About.load(site.folder / "model.json"), site.party
-        method, own = about.make(site.folder), config.parties.get(me) if config else None
-        encoder = (own and own.encoder) or (config and config.encoder)
-        made = encoder.make() if encoder and encoder.factory else None
+        method = about.make(site.folder)
+        made = encoder_at(site, config) if config and config.encoder_settings(me).factory else None
         seat = Seat(me=me, roster=about.roster, task=about.task)
         home = site.folder / "parties" / me
         return cls(about, load_member(home, seat, method, made), method, check_mark(about, home, me))

@@ -148,7 +148,7 @@ def _with_tables(folder: Path) -> Config:
 
 def _factories(config: Config) -> dict[str, Factory]:
     """Return the user's own encoders, by party."""
-    encoders = {name: party.encoder or config.encoder for name, party in config.parties.items()}
+    encoders = {name: config.encoder_settings(name) for name in config.parties}
     return {name: encoder.make() for name, encoder in encoders.items() if encoder.factory is not None}
 
 

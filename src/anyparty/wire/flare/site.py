@@ -33,6 +33,8 @@ class Site(Settings):
         folder: where it keeps checkpoints and records; relative to the kit.
         parts: what it is ready to do for a job, by the kind of work, as ``module:function``: the job's own words go to
             ``await function(site, config, net, **asked)``.  What is not here is refused.
+        encoders: the functions that make encoders, ``module:function``, which a job may name for this party: code that
+            is imported and called here.  Any other is refused.
         threads: how many threads PyTorch may use; all without.
         patience: how long it waits for others.
 
@@ -45,6 +47,7 @@ class Site(Settings):
     new: Path | None = None
     folder: Path = Path("runs")
     parts: dict[str, str] = PARTS
+    encoders: tuple[str, ...] = ()
     threads: int | None = None
     patience: Patience = Patience()
 
