@@ -201,7 +201,9 @@ def test_a_passive_party_is_killed_and_the_others_go_on(folder):
 @pytest.mark.net
 def test_a_passive_party_stops_and_its_words_stay_at_home(folder):
     status, ended = play(folder, shop_stops)
-    assert "party 'shop' is gone: it left: it stopped with TableError" in ended["bank"]["result"]
+    why = "party 'shop' is gone: it left: it stopped with TableError, and its own site.log, in its kit, says why"
+    assert why in ended["bank"]["result"]
+    assert b"'secret' is not a number" in (folder / "kits" / "shop" / "site.log").read_bytes()
     assert "secret" not in str(ended["bank"])
     assert "'secret' is not a number" in ended["shop"]["sentence"]
     assert status == "FINISHED:COMPLETED"

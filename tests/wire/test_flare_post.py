@@ -16,6 +16,7 @@ from anyparty.errors import MessageError, PartyLost
 from anyparty.wire.flare.channel import Posted
 from anyparty.wire.flare.note import PIECE_BYTES, Note
 from anyparty.wire.flare.post import Patience, Post
+from anyparty.wire.flare.seat import farewell
 from anyparty.wire.ledger import Counted, Flow, Ledger, Tally
 from anyparty.wire.message import Header, encode
 
@@ -90,6 +91,20 @@ def run(air, *parts, names=("a", "b"), patience=QUICK):
         assert not thread.is_alive()
     air.close()
     return results
+
+
+def test_who_is_left_with_an_error_is_told_where_its_words_are():
+    async def stops(net):
+        await asyncio.to_thread(net.post.close, farewell("TableError"))
+
+    async def waits(net):
+        await net.recv("b", "alignment", {})
+
+    assert str(run(Air(), waits, stops)["a"]) == (
+        "party 'b' is gone: it left: it stopped with TableError, and its own site.log, in its kit, says why "
+        "(message 'alignment' no. 0 did not come)"
+    )
+    assert farewell("") == "its part is done"
 
 
 def test_what_goes_to_a_party_that_is_gone_is_not_counted():

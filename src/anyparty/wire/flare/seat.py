@@ -159,12 +159,17 @@ class Seat:
         except Exception as error:
             said |= {"error": type(error).__name__, "sentence": str(error)}
             log.error("%s: %s", site.party, error, exc_info=not isinstance(error, AnypartyError))
-        post.close(f"it stopped with {said['error']}" if "error" in said else "its part is done")
+        post.close(farewell(said.get("error", "")))
         return post, said
 
 
 async def _run(site: Site, config: Config, post: Post, order: Order) -> Any:
     return await site.load_part(order.work)(site, config, Posted(post), **order.asked)
+
+
+def farewell(error: str) -> str:
+    """Return what a party tells the others when it leaves: the kind of error at most, whose words may hold data."""
+    return f"it stopped with {error}, and its own site.log, in its kit, says why" if error else "its part is done"
 
 
 def _plain(result: Any) -> Any:
