@@ -128,7 +128,7 @@ def test_state_is_told(app):
     assert ready.json() == {"status": "ready", "parties": {"shop": "connected"}, "federation": ""}
     assert about.json()["method"]["name"] == "laser"
     assert about.json()["classes"] == ["no", "yes"]
-    assert set(about.json()["fingerprints"]) == {"alignment", "model", "version of anyparty", "part of the model"}
+    assert set(about.json()["fingerprints"]) == {"model", "version of anyparty", "part of the model"}
     for line in (
         'anyparty_requests_total{path="/predict",status="200"} 1.0',
         'anyparty_ids_total{answer="number"} 1.0',

@@ -355,6 +355,15 @@ def test_a_flood_of_answers_changes_nothing(houses):
     assert all(same(numbers(each), without(houses)) for each in play(flooded()))
 
 
+def test_what_a_party_apart_shows_of_itself(houses):
+    shown = {name: open_kept(site)[0].fingerprints for name, site in houses.sites.items()}
+    assert {frozenset(each) for each in shown.values()} == {
+        frozenset({"alignment", "model", "version of anyparty", "part of the model"})
+    }
+    assert len({each["alignment"] for each in shown.values()}) == 1
+    assert len({each["part of the model"] for each in shown.values()}) == 3
+
+
 def test_a_party_with_another_alignment_or_model_is_refused(houses, tmp_path):
     other = Houses.trained(tmp_path / "other", embedding=4)
 

@@ -134,7 +134,7 @@ def _state(served: Served, limits: Limits, meter: Meter) -> APIRouter:
             version=anyparty.__version__, method=kept.about.method or {"name": "the user's own"},
             title=kept.method.can.title, active=kept.me, parties=list(roster.blocks), task=task.kind,
             classes=list(task.classes), limits=asdict(limits),
-            fingerprints={name: mark.numpy().tobytes().hex() for name, mark in kept.marks.items()},
+            fingerprints=kept.fingerprints,
         )  # fmt: skip
 
     @router.get("/metrics", responses=denied, response_class=PlainTextResponse, summary="Counters for Prometheus")

@@ -68,6 +68,12 @@ class Kept:
         """What the party serves with, as hashes: [32] uint8 each."""
         return self.expected(self.me) | {PART: parts.as_tensor(self.mark)}
 
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """What there is of ``marks``, in hexadecimal: a run of one process has no number of an alignment."""
+        there = {"alignment": bool(self.number), PART: bool(self.mark)}
+        return {name: mark.numpy().tobytes().hex() for name, mark in self.marks.items() if there.get(name, True)}
+
     def expected(self, party: str) -> dict[str, Tensor]:
         """Return what a party has to serve with, as far as is known here: its own part, at the active party."""
         shared = {**asdict(self.about), "task": None, "best_epoch": None, "parts": None}  # label holders alone know

@@ -71,7 +71,11 @@ class About(BaseModel):
     task: Literal["classification", "regression"]
     classes: list[str]
     fingerprints: Annotated[
-        dict[str, str], Field(description="Hashes of what must be alike at all parties: alignment, model, version.")
+        dict[str, str],
+        Field(
+            description="Hashes of what must be alike at all parties, where they are apart: model, version, alignment; "
+            "and of this party's own part of the model."
+        ),
     ]
     limits: dict[str, float]
 
