@@ -310,11 +310,12 @@ def states_of(trained: Mapping[str, Trained]) -> dict[str, State]:
 
 
 def weights(states: Mapping[str, State]) -> dict[str, Tensor]:
-    """All parties' parameters and buffers, by party, network and name."""
+    """All parties' parameters and buffers, by party, network and name, but for what hosts note of training."""
     return {
         f"{party}/{module}/{name}": tensor.detach().clone()
         for party, state in states.items()
         for module, network in state.modules.items()
+        if module != "taught"
         for name, tensor in network.state_dict().items()
     }
 
