@@ -10,6 +10,7 @@ import torch
 from anyparty.errors import StorageError
 from anyparty.run import checkpoint
 from anyparty.run.files import read_json, write_json
+from anyparty.run.storage import writing
 from tests.run.test_house import run, settings, world
 
 
@@ -33,6 +34,44 @@ def test_a_file_that_does_not_fit_leaves_the_one_before(tmp_path):
         write_json(path, {"epochs": list(range(1000))})
     assert read_json(path) == {"epochs": 1}
     assert [each.name for each in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_two_files_of_one_stem_are_written_at_once(tmp_path):
+    with writing(tmp_path / "model.json") as one, writing(tmp_path / "model.safetensors") as two:
+        one.write_text("{}")
+        two.write_text("weights")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "model.json": "{}", "model.safetensors": "weights",
+    }  # fmt: skip
+
+
+def test_two_writers_of_one_file_leave_one_of_theirs_whole(tmp_path):
+    path = tmp_path / "record.json"
+    with writing(path) as one:
+        one.write_text("one, long")
+        with writing(path) as two:
+            two.write_text("two")
+        assert path.read_text() == "two"
+    assert path.read_text() == "one, long"
+    assert [each.name for each in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_a_writer_that_is_stopped_leaves_nothing_beside(tmp_path):
+    def stopped():
+        with writing(tmp_path / "record.json") as beside:
+            beside.write_text("half of")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_process_left_half_written_is_taken_away(tmp_path):
+    for name in ("00-000001.safetensors.0a1b2c3d.part", "mine.part"):
+        (tmp_path / name).write_text("half of")
+    checkpoint.Checkpoints(tmp_path).begin("", resume=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.part", "run.txt"]
 
 
 def test_tensors_that_do_not_fit_leave_the_ones_before(tmp_path):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from anyparty.errors import Diverged, ModelError
 from anyparty.methods.method import State
-from anyparty.run.storage import writing
+from anyparty.run.storage import PART, writing
 
 KEEP = 2
 REMEMBERS = {
@@ -131,6 +131,9 @@ class Checkpoints:
 
         ``run`` names the run where a party may come back to it: what it kept under that name is kept.
         """
+        for left in self.folder.glob(f"*{PART}"):  # by a process that was killed as it wrote
+            if re.fullmatch(r"\d+-\d+\.safetensors\.[0-9a-f]+", left.stem):
+                left.unlink()
         named = self.folder / "run.txt"
         same = bool(run) and named.exists() and named.read_text(encoding="utf-8") == run
         if not resume and not same:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,24 +11,29 @@ from safetensors import SafetensorError
 
 from anyparty.errors import StorageError
 
+PART = ".part"  # ends the name of what is not whole yet
+
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
     """Give a place beside ``path`` to write to, and move it there at the end; what stood there stays until then.
 
+    The place is this writer's alone, whatever else is written beside it, or to ``path`` itself.
+
     Raises:
         StorageError: the disk is full, the folder cannot be written to.
     """
-    beside = path.with_suffix(".part")
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PART}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield beside
         beside.replace(path)
     except (OSError, SafetensorError) as error:
-        with suppress(OSError):
-            beside.unlink(missing_ok=True)
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise StorageError(
             f"{path}: cannot be written ({reason}); what was there before is whole. Make room, or let the folder be "
             f"written to, and go on with --resume"
         ) from None
+    finally:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
