@@ -27,6 +27,7 @@ from anyparty.nets.optimizer import Optimizer
 from anyparty.predictions import Predictions
 from anyparty.run import agree
 from anyparty.run.checkpoint import Checkpoints
+from anyparty.run.door import Closed, Door
 from anyparty.run.part import Part, Trained
 from anyparty.run.predict import predict_rows
 from anyparty.run.train import play as train_part
@@ -286,7 +287,7 @@ def train(
     method: Method, of: World, *,
     encoder: Any = SMALL, optimizer: Optimizer = SGD, training: Tensor | None = None, validation: Tensor | None = None,
     folder: Path | None = None, resume: bool = False, watch: Watch | None = None, at: Table | None = None,
-    agreed: Mapping[str, Mapping[str, str]] | None = None, **settings: Any,
+    agreed: Mapping[str, Mapping[str, str]] | None = None, door: Door | None = None, **settings: Any,
 ) -> dict[str, Trained]:  # fmt: skip
     """Train with all parties through ``run.train.play``."""
     chosen = TrainSettings(**{"epochs": 3, "batch_size": 8, "patience": None, "keep": "last"} | settings)
@@ -299,7 +300,7 @@ def train(
             training=(of.usable if training is None else training) if leads else None,
             validation=(torch.arange(0) if validation is None else validation) if leads else None,
             checkpoints=None if folder is None else Checkpoints(folder / name),
-            resume=resume, watch=(watch or Watch()) if leads else Watch(),
+            resume=resume, watch=(watch or Watch()) if leads else Watch(), door=(leads and door) or Closed(),
         )  # fmt: skip
         parts[name] = partial(train_part, part)
     return (at or Table()).play(of.roster, (*method.can.messages, *agree.MESSAGES), parts)

@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from anyparty.errors import PartyLost
+from anyparty.methods.table import method
 from anyparty.run import agree, verdict
 from anyparty.run.checkpoint import Progress
+from anyparty.run.door import Closed
 from anyparty.terms import Party, Roster
 from anyparty.wire import inproc
+from tests import worlds
 
 ROSTER = Roster((Party(name="a", labels=True), Party(name="b")), "a")
 PLAN = {name: torch.arange(3) for name in ("train", "patterns", "validation", "scored")}
@@ -87,3 +90,15 @@ def test_nobody_is_let_in_at_the_end():
     back, heard, door, *_ = let_in(shut=True)
     assert (back, heard) == ((), None)
     assert door.knocks == ["b"]
+
+
+def test_the_door_is_open_after_every_epoch_but_the_last_of_a_stage():
+    looked = []
+
+    class Watched(Closed):
+        def knocking(self):
+            looked.append(1)
+            return ()
+
+    worlds.train(method("laser", embedding=4), worlds.world(), epochs=4, door=Watched())
+    assert len(looked) == 3

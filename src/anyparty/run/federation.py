@@ -11,7 +11,7 @@ one team's own data.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,16 +27,17 @@ from anyparty.align.alignment import Alignment
 from anyparty.align.overlap import Overlap
 from anyparty.blocks.splits import TRAIN, split
 from anyparty.config import ClockSettings, Config, MethodSettings, TrainSettings
-from anyparty.errors import ConfigError, TableError, nearest
+from anyparty.errors import ConfigError, some
 from anyparty.methods.method import Method
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
+from anyparty.run.holders import check_parties, label_columns
 from anyparty.run.model import Model
 from anyparty.run.party import labeled_rows, task_of
 from anyparty.run.simulate import train
 from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
-from anyparty.tables import reading, sources
+from anyparty.tables import reading
 from anyparty.tables.labels import described
 from anyparty.tables.table import Table, read_table
 from anyparty.terms import Party, Roster, Task
@@ -90,10 +91,10 @@ class Federation:
         """
         ids = dict.fromkeys(tables, id) if isinstance(id, str) else id
         for what, given in (("id", ids), ("types", types or {}), ("drop", drop or {})):
-            _check_parties(given, tables, what)
+            check_parties(given, tables, what)
         lacking = [name for name in tables if name not in ids]
         if lacking:
-            raise ConfigError(f"id has no column for party {_list(set(lacking))}; name one for every party")
+            raise ConfigError(f"id has no column for party {some(sorted(lacking))}; name one for every party")
         parties = {
             name: {
                 "id": ids[name],
@@ -113,14 +114,14 @@ class Federation:
         Raises:
             TableError, AlignmentError, ConfigError: see ``anyparty.errors``.
         """
-        _check_parties(tables or {}, config.parties, "tables")
+        check_parties(tables or {}, config.parties, "tables")
         found = {name: (tables or {}).get(name, party.table) for name, party in config.parties.items()}
         for name, source in found.items():
             if source is None:
                 raise ConfigError(f'parties.{name}: no table; write table = "file.csv"')
         if not found:
             raise ConfigError("no parties: give each a group [parties.NAME] with its table")
-        holders = _label_columns(config, found)
+        holders = label_columns(config, found)
         read = {
             name: read_table(
                 found[name], party=name, id=party.id or config.federation.id,
@@ -262,56 +263,5 @@ def _by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
         return {}
     if not isinstance(given, Mapping):
         return dict.fromkeys(roster.names, given)
-    _check_parties(given, roster.names, what)
+    check_parties(given, roster.names, what)
     return dict(given)
-
-
-def _check_parties(given: Iterable[str], known: Collection[str], what: str) -> None:
-    """Refuse the name of a party that is not there: it would be ignored."""
-    for name in given:
-        if name not in known:
-            raise ConfigError(f"{what}: there is no party {name!r}{nearest(name, known)}")
-
-
-def _label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
-    """Return the label column of each party that holds labels, the active one first.
-
-    Raises:
-        ConfigError: no label named, or nobody, or more than one party has it and none is named as active.
-    """
-    federation = config.federation
-    own = {name: party.label for name, party in config.parties.items() if party.label}
-    if federation.label is None and not own:
-        raise ConfigError('no label: name the column to predict, federation.label = "column"')
-    columns = {
-        name: set(sources.names(source, name)) - set(config.parties[name].drop) for name, source in found.items()
-    }
-    have = {name for name, held in columns.items() if federation.label in held}
-    active = federation.active or _only(have | own.keys(), federation.label, set().union(*columns.values()))
-    if active not in have | own.keys():
-        near = nearest(federation.label, columns[active]) if federation.label else ""
-        where = f"party {_list(have)} has it" if have else f"no party has it{near}"
-        raise TableError(
-            f"party {active!r} is to lead, but its table has no label column {federation.label!r}; {where}"
-        )
-    stray = have - own.keys() - {active}
-    if stray:
-        raise TableError(
-            f"party {_list(stray)} also holds the label column {federation.label!r}, which would be used as a feature: "
-            f"write label = {federation.label!r} in [parties.{min(stray)}] if it holds labels, or drop it there"
-        )
-    first = {active: own.get(active) or str(federation.label)}
-    return first | {name: column for name, column in own.items() if name != active}
-
-
-def _only(have: set[str], label: str | None, columns: Collection[str]) -> str:
-    if len(have) == 1:
-        return next(iter(have))
-    if not have:
-        near = nearest(str(label), columns)
-        raise TableError(f"no party's table has the label column {label!r}; check its name, federation.label{near}")
-    raise ConfigError(f"parties {_list(have)} have the label column {label!r}: say which leads, federation.active")
-
-
-def _list(names: set[str]) -> str:
-    return ", ".join(repr(name) for name in sorted(names))

@@ -210,7 +210,7 @@ def _house(home: Home, known: Known, number: Tensor, door: Door, journal: Journa
 async def _keep(home: Home, outcome: Outcome, net: Channel) -> None:
     """Keep the party's part of the model; the active party also keeps which part each of the others has.
 
-    Nobody is waited for between the weights and what names them: a process that dies leaves a model that is whole.
+    Nobody is waited for between writing the weights and what names them, so that a process hardly dies there.
     """
     site, own = home.site, home.config.parties.get(home.site.party)
     label = None if home.table.label is None else home.table.label.name
