@@ -3,8 +3,10 @@
     python -m benchmarks.latent            trains FALSE-VFL-I on Isolet in full, 20 minutes on 2 quiet cores at most
     python -m benchmarks.latent --quick    a few epochs of it, and times them out; needs ANYPARTY_DATA too
 
-The second table takes two epochs of each stage of every method of ``false-tables``, and counts processor seconds: what
-one training, and the suite, would take of one core.
+The second table holds the gradient that leaves out negligible samples against the exact one (decision 10): a few epochs
+of stage 1 in turns, of which the last counts, for weights are even at first.  The third takes two epochs of each stage
+of every method of ``false-tables``, and counts processor seconds: what one training, and the suite, would take of one
+core.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from anyparty.run.federation import Federation
 from anyparty.run.watch import Watch
 from benchmarks.memory import peak_since_reset, reset_peak, resident
 from benchmarks.page import Page, quick_asked, target
+from benchmarks.timing import Spread
 
 MINUTES, GIB = 20.0, 2**30
 L, BATCH, PARTIES, COLUMNS, MOST_GIB = 50, 512, 8, 77, 2.0
@@ -62,6 +65,12 @@ def main(*, quick: bool) -> None:
         f"process; its peak holds everything, torch included."
     )
     torch.set_num_threads(1)
+    rounds, each = (1, 3) if quick else (5, 12)
+    page.table(
+        f"Stage 1 without negligible samples and with all (Isolet, MCAR 5; epoch {each} of it, {rounds} round(s))",
+        ("", "s / epoch", "with all", "times as long"),
+        [[name, *in_turns(runs["isolet", name, "MCAR 5"], rounds, each)] for name in ("false-vfl-1", "false-vfl-2")],
+    )
     rows, hours = [], 0.0
     for dataset, missing in (("isolet", "MCAR 5"), ("hapt", "MCAR 5")):
         for name, entry in whole.datasets[dataset].methods.items():
@@ -83,8 +92,9 @@ def main(*, quick: bool) -> None:
 
 @dataclass
 class Epochs(Watch):
-    """The fastest epoch of each stage, in seconds and processor seconds."""
+    """The fastest epoch of each stage, or its ``last``, in seconds and processor seconds."""
 
+    last: bool = False
     each: dict[str, dict[str, float]] = field(default_factory=dict)
     began: tuple[float, float] = (0.0, 0.0)
 
@@ -96,7 +106,7 @@ class Epochs(Watch):
         """An epoch is over, and the next begins."""
         now = time.perf_counter(), time.process_time()
         took = dict(zip(("seconds", "processor"), (n - b for n, b in zip(now, self.began, strict=True)), strict=True))
-        before = self.each.get(record["stage"], took)
+        before = took if self.last else self.each.get(record["stage"], took)
         self.each[record["stage"]] = {name: min(value, before[name]) for name, value in took.items()}
         self.began = now
 
@@ -107,14 +117,27 @@ class Epochs(Watch):
         return sum(found[what] * epochs[stage] for stage, found in self.each.items())
 
 
-def measured(run: Run, epochs: int | None) -> Epochs:
-    """Train a run, or so many ``epochs`` of each of its stages, with a watch on every epoch."""
+def measured(run: Run, epochs: int | None, *, last: bool = False) -> Epochs:
+    """Train a run, or so many ``epochs`` of each of its stages, with a watch on every epoch, or the ``last``."""
     if epochs is not None:
         parameters = {**run.settings["parameters"], "pretrain_epochs": epochs}
         run = replace(run, settings={**run.settings, "epochs": epochs, "parameters": parameters})
-    rows, watch = rows_of(run, None), Epochs()
+    rows, watch = rows_of(run, None), Epochs(last=last)
     train(run, rows, rows.draw_train(run.missing), watch)
     return watch
+
+
+def in_turns(run: Run, rounds: int, epochs: int) -> list[str]:
+    """Train the start of stage 1 without negligible samples and with all, in turns: s of the last epoch, a ratio."""
+    took: dict[float, list[float]] = {method(run.method).negligible: [], 0.0: []}
+    for turn in range(rounds):
+        for negligible in list(took)[:: 1 if turn % 2 else -1]:
+            parameters = {**run.settings["parameters"], "negligible": negligible}
+            watch = measured(replace(run, settings={**run.settings, "parameters": parameters}), epochs, last=True)
+            took[negligible].append(watch.each["pretrain"]["processor"])
+    fast, whole = took.values()
+    ratio = Spread.of([w / f for w, f in zip(whole, fast, strict=True)])
+    return [f"{Spread.of(fast).median:.2f}", f"{Spread.of(whole).median:.2f}", str(ratio)]
 
 
 def _own_process() -> str:

@@ -179,6 +179,8 @@ CASES = (
          joint=pseudo),
     Case(title="false-vfl-1", of="false-vfl-1", parameters=LATENT, world=SHARED, joint=false_vfl),
     Case(title="false-vfl-2", of="false-vfl-2", parameters=LATENT, world=SHARED, joint=false_vfl),
+    Case(title="false-vfl-2, much is negligible", of="false-vfl-2", parameters=LATENT | {"negligible": 0.2},
+         world=SHARED, joint=false_vfl),
     Case(title="false-vfl-1, encoders fixed", of="false-vfl-1", parameters=LATENT | {"train_encoders": False},
          world=SHARED, joint=false_vfl),
     Case(title="false-vfl-1 with a server", of="false-vfl-1", parameters=LATENT, world=SHARED | {"server": True},
@@ -195,7 +197,8 @@ ONCE_BAD = (
     {"activation": "step"}, {"student_hidden": (0,)}, {"classifier_settings": 3},
 )  # fmt: skip
 LATENT_BAD = (
-    {"samples": 0}, {"samples": 1.5}, {"predict_samples": 0}, {"top": 0}, {"hidden": (0,)}, {"decoder_hidden": (-1,)},
+    {"samples": 0}, {"samples": 1.5}, {"predict_samples": 0}, {"negligible": -0.1}, {"negligible": 1.0},
+    {"negligible": float("nan")}, {"top": 0}, {"hidden": (0,)}, {"decoder_hidden": (-1,)},
     {"floor": 0.0}, {"floor": float("nan")}, {"pretrain_epochs": 0}, {"pretrain_lr": -1.0}, {"pretrain_batch_size": 0},
     {"train_encoders": "never"},
 )  # fmt: skip

@@ -86,7 +86,7 @@ def check_no_message_holds_a_cell_a_label_or_an_id(case: Case, folder: Path) -> 
             assert not tensor.any() or (tensor != tensor.round()).any(), f"{what} holds whole numbers"
             equal = torch.isin(tensor, secret).float()
             assert not equal.numel() or equal.mean() < 0.005, f"{what} holds a cell or a label"  # 1 of 200: by chance
-            assert len(tensor) <= of.n
+            assert len(tensor) <= of.n * case.parameters.get("samples", 1), f"{what} has more rows than there are"
 
 
 def check_unobserved_cells_do_not_matter(case: Case, folder: Path) -> None:

@@ -96,14 +96,21 @@ class Joint:
             log_p = log_p + self.log_label(n, z)
         return log_p - q.log_prob(z).sum() - above.log_prob(h).sum()
 
-    def bound(self, b: int, *, labels: bool) -> Tensor:
-        """log (1/L) sum_l w_l of one row."""
-        weights = [self.log_weight(b, sample, labels=labels) for sample in range(self.method.samples)]
-        return torch.stack(weights).logsumexp(0) - math.log(len(weights))
+    def log_weights(self, stage: str) -> Tensor:
+        """[L, B]."""
+        rows, samples = range(len(self.batch.rows)), range(self.method.samples)
+        return torch.stack(
+            [torch.stack([self.log_weight(b, sample, labels=stage == TRAIN) for b in rows]) for sample in samples]
+        )
 
-    def loss(self, stage: str) -> Tensor:
-        bounds = [self.bound(b, labels=stage == TRAIN) for b in range(len(self.batch.rows))]
-        return -sum(bounds) / len(bounds)
+    def loss(self, log_w: Tensor) -> Tensor:
+        """Minus the mean of log (1/L) sum_l w_l."""
+        return -(log_w.logsumexp(0) - math.log(len(log_w))).mean()
+
+    def goal(self, log_w: Tensor) -> Tensor:
+        """What the gradient is taken of: the loss, but for samples whose weight is negligible."""
+        weight = log_w.detach().softmax(0)
+        return -(torch.where(weight < self.method.negligible, 0.0, weight) * log_w).sum(0).mean()
 
 
 def joint_gradients(
@@ -113,7 +120,7 @@ def joint_gradients(
     stage = str(batch.moment[0])
     learns = LEARNS[stage] if stage == PRETRAIN or method.train_encoders else ("discriminator",)
     joint = Joint(method, of, states, batch)
-    loss = joint.loss(stage)
+    log_w = joint.log_weights(stage)
     parameters = {
         f"{where}/{name}": p
         for where, module in joint.modules.items()
@@ -121,7 +128,7 @@ def joint_gradients(
         for name, p in module.named_parameters()
         if p.requires_grad
     }
-    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
-    return loss.item(), {
+    found = torch.autograd.grad(joint.goal(log_w), list(parameters.values()), allow_unused=True)
+    return joint.loss(log_w).item(), {
         name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(parameters.items(), found, strict=True)
     }

@@ -13,7 +13,7 @@ from torch.distributions import MultivariateNormal
 
 from anyparty.errors import AlignmentError, ConfigError
 from anyparty.methods.false_vfl import FalseVFL1, FalseVFL2
-from anyparty.methods.false_vfl_nets import FeatureSide, LabelSide, bound, feature_side, mixture
+from anyparty.methods.false_vfl_nets import FeatureSide, LabelSide, bound, feature_side, followed, mixture
 from anyparty.methods.false_vfl_uses import impute
 from anyparty.methods.method import Batch
 from anyparty.methods.table import method
@@ -84,7 +84,7 @@ class TestTheBound:
         sides, mask = self.parties(), torch.tensor(observed).expand(rows, 2)
         views = torch.stack([party.encode(x[:rows]) for party, x in zip(sides, self.x, strict=True)], dim=1)
         noise = torch.randn(L, rows, 3, generator=generator), torch.randn(L, rows, 2, generator=generator)
-        draws = side.draw(views, mask, noise)
+        draws = side.draw(side.posterior(views, mask), noise)
         held = torch.arange(rows)
         terms = [
             party.log_likelihood(x[:rows], held, draws.z, None)
@@ -128,6 +128,34 @@ class TestTheBound:
         views = torch.stack([p.encode(x[:rows]) for p, x in zip(self.parties(), self.x, strict=True)], dim=1)
         mean, variance = views.chunk(2, dim=2)
         return mean.mean(1) + (1 / variance).sum(1).rsqrt() * torch.randn(L, rows, 3, generator=generator)
+
+
+class TestSamplesFollowed:
+    """The gradient goes back through the samples that weigh something."""
+
+    log_w = 3 * normal(5, 40)
+
+    def test_those_with_too_little_of_a_rows_weight_are_left_out(self):
+        weight = self.log_w.softmax(0)
+        found = followed(self.log_w, 0.01)
+        assert torch.equal(found, torch.where(weight < 0.01, 0.0, weight))
+        assert 0 < (found == 0).float().mean() < 0.8
+
+    def test_all_of_them_are_the_derivative_of_the_bound(self):
+        log_w = self.log_w.clone().requires_grad_()
+        bound(log_w).sum().backward()
+        assert torch.allclose(followed(self.log_w, 0.0), log_w.grad)
+
+    def test_slopes_cross_for_these_alone(self):
+        of, made = world(N=12, echo=True), method("false-vfl-1", **SMALL | {"negligible": 0.3})
+        at = worlds.Table()
+        worlds.step(made, of, worlds.begin(made, of), torch.arange(12), at=at, stage="pretrain")
+        weights = {to: tensors["u"] for _, to, tag, tensors in at.notes if tag == "weight"}
+        slopes = {frm: tensors["z"] for frm, _, tag, tensors in at.notes if tag == "slope"}
+        assert weights.keys() == slopes.keys() == set(of.roster.blocks) - {of.roster.active}
+        for party, u in weights.items():
+            assert ((u != 0).sum(0) <= 3).all()  # of 4 samples, and no more than 3 have .3
+            assert slopes[party].shape == ((u != 0).sum(), made.embedding)
 
 
 @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])

@@ -16,6 +16,8 @@ Answer    p(y | x^O) = sum_l alpha_l p_psi(y | z_l), alpha_l = w_l / sum_j w_j  
 
 What the paper leaves open, and what stands here
 - It gives no L: 10 in training, 50 in prediction (supMIWAE: 50).
+- Samples that have less than ``negligible`` of their row's weight are left out of the gradient, most of them where
+  parties have many columns (decision 10); with 0 it is exact.
 - It fixes theta in stage 2 and does not say whether phi moves: ``train_encoders``, on as in supMIWAE.
 - The samples of a prediction use the same standard normal numbers for every row, drawn once by the run's seed: an
   answer depends on the row alone, neither on its batch nor on its place.  Training draws anew for every batch.
@@ -37,7 +39,8 @@ from torch import Tensor, nn
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError
 from anyparty.methods.exchange import Gathered, predictions
-from anyparty.methods.false_vfl_exchange import Turn, Weighed
+from anyparty.methods.false_vfl_exchange import Turn
+from anyparty.methods.false_vfl_lead import Weighed, weigh
 from anyparty.methods.false_vfl_messages import MESSAGES
 from anyparty.methods.false_vfl_nets import (
     feature_side,
@@ -72,6 +75,7 @@ class FalseVFL(ABC):
         embedding: D, width of z, the latent vector that every party's embedding speaks of.
         top: T, width of h, the latent vector above it.
         samples: L in training.
+        negligible: samples of less than this share of their row's weight are left out of the gradient.
         predict_samples: L in prediction.
         hidden: hidden widths of the global encoder and decoder.
         head_hidden: hidden widths of the discriminator.
@@ -90,6 +94,7 @@ class FalseVFL(ABC):
     embedding: int = 128
     top: int = 64
     samples: int = 10
+    negligible: float = 1e-3
     predict_samples: int = 50
     hidden: tuple[int, ...] = (128, 128)
     head_hidden: tuple[int, ...] = (128,)
@@ -112,6 +117,9 @@ class FalseVFL(ABC):
                 raise ConfigError(f"{self.title}: {name} must be at least 1, got {value}")
         for name in ("hidden", "head_hidden", "decoder_hidden"):
             _widths(self.title, name, getattr(self, name) or ())
+        if not 0 <= self.negligible < 1:
+            raise ConfigError(f"{self.title}: negligible is a share of a row's weight, from 0 to below 1, got "
+                              f"{self.negligible}")  # fmt: skip
         for name in ("floor", "pretrain_lr"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
@@ -204,7 +212,7 @@ class FalseVFL(ABC):
         turn = self.turn(net, state, rows, batch, asked, L=self.predict_samples)
         home = turn.encode(feature_side(state, self.floor)) if "encoder" in state.modules else None
         if state.seat.me == state.seat.roster.active:
-            return await turn.weigh(label_side(state, self.floor), home)
+            return await weigh(turn, label_side(state, self.floor), home)
         if home is not None:
             await turn.answer(home)
         return None
@@ -229,7 +237,7 @@ class FalseVFL(ABC):
             if weighed is not None:
                 parts.append(weighed.there)
                 with torch.no_grad():
-                    answers = label_side(state, self.floor).answers(weighed.draws.z)
+                    answers = label_side(state, self.floor).answers(weighed.z)
                     scores.append(mixture(weighed.log_w, answers))
         if not parts:
             return None

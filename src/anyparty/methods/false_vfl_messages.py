@@ -10,10 +10,23 @@ EMBEDDING = embedding(
 )
 LIKELIHOOD = Declared(
     tag="likelihood", frm="block", to="active",
-    holds="log p(x_k | z_l), [L, B_k], and in training its slope by z_l, [L, B_k, D]; under MNAR with the log-"
-          "probability that the party has the row or lacks it, [L, B]",
-    learns="how well each sample of z explains a block that the active party does not see, and where to move it: a "
-           "little more of the block than the embedding tells",
+    holds="log p(x_k | z_l), [L, B_k]; under MNAR with the log-probability that the party has the row or lacks it, "
+          "[L, B]",
+    learns="how well each sample of z explains a block that the active party does not see",
+)  # fmt: skip
+WEIGHT = Declared(
+    tag="weight", frm="active", to="block",
+    holds="the derivative of the loss by the log-likelihoods, [L, B_k] ([L, B] under MNAR), zero for samples that "
+          "weigh next to nothing",
+    learns="in pretraining which samples explain a row best for all parties together; afterwards, with its label: "
+           "something of labels of its own rows (under MNAR of all rows)",
+)  # fmt: skip
+SLOPE = Declared(
+    tag="slope", frm="block", to="active",
+    holds="the slope of the log-likelihoods by those N samples that weigh something, times that derivative, "
+          "[N, D]",
+    learns="where to move a sample so that it explains a block better that the active party does not see: a little "
+           "more of the block than the embedding tells",
 )  # fmt: skip
 SAMPLES = Declared(
     tag="samples", frm="active", to="block",
@@ -23,10 +36,9 @@ SAMPLES = Declared(
 )  # fmt: skip
 GRADIENT = Declared(
     tag="gradient", frm="active", to="block",
-    holds="the derivative of the loss by the embedding, [B_k, 2 D], and in pretraining by the log-likelihoods, "
-          "[L, B_k] ([L, B] under MNAR)",
-    learns="in pretraining how much each sample counts; afterwards gradients, from which labels of its own rows can be "
-           "inferred in part",
+    holds="the derivative of the loss by the embedding, [B_k, 2 D]",
+    learns="in pretraining how its view of a row differs from that of all; afterwards gradients, from which labels of "
+           "its own rows can be inferred in part",
 )  # fmt: skip
 IMPUTATION = Declared(
     tag="imputation", frm="active", to="block",
@@ -34,4 +46,4 @@ IMPUTATION = Declared(
     learns="what the other parties' blocks say of the party's own columns, which is what it asks for",
     when="a party's missing block is imputed (impute)",
 )  # fmt: skip
-MESSAGES = (EMBEDDING, SAMPLES, LIKELIHOOD, GRADIENT, IMPUTATION)
+MESSAGES = (EMBEDDING, SAMPLES, LIKELIHOOD, WEIGHT, SLOPE, GRADIENT, IMPUTATION)

@@ -120,10 +120,13 @@ class LabelSide:
     task: Task
     floor: float
 
-    def draw(self, views: Tensor, observed: Tensor, noise: tuple[Tensor, Tensor]) -> Draws:
-        """Draw (z_l, h_l) ~ q(z | x^O) q(h | z): views [B, K, 2 D], observed [B, K], noise [L, B, D] and [L, B, T]."""
+    def posterior(self, views: Tensor, observed: Tensor) -> Gaussian:
+        """Return q(z | x^O) of views [B, K, 2 D], observed [B, K]   (1)."""
         mean, variance = views.chunk(2, dim=2)
-        posterior = aggregate(mean, variance, observed)
+        return aggregate(mean, variance, observed)
+
+    def draw(self, posterior: Gaussian, noise: tuple[Tensor, Tensor]) -> Draws:
+        """Draw (z_l, h_l) ~ q(z | x^O) q(h | z) by noise [..., D] and [..., T]; a posterior [B, D] goes for all L."""
         z = posterior.at(noise[0])
         above = Gaussian.of(self.encoder(z), self.floor)
         top = above.at(noise[1])
@@ -147,24 +150,28 @@ class LabelSide:
             return out[..., :1] * self.task.scale + self.task.mean
         return out.softmax(dim=-1)
 
-    def loss(self, log_w: Tensor, z: Tensor, wanted: Tensor, labels: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Return minus the mean bound over the rows ``wanted`` [B] bool, zero without any.
+    def share(self, wanted: Tensor, labels: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Return how much each row's bound counts in the loss, [B], none for rows not ``wanted`` [B] bool.
 
-        With ``labels`` (y [B], known [B] bool) that of stage 2, over those of them whose label is known.
+        With ``labels`` (y [B], known [B] bool) as in stage 2, where rows count whose label is known, by their class.
         """
-        weight = torch.ones_like(log_w[0])
-        if labels is not None:
-            known = labels[1]
-            y, wanted = torch.where(known, labels[0], 0), wanted & known
-            log_w = log_w + self.log_label(z, y)
-            if self.task.weights:
-                weight = log_w.new_tensor(self.task.weights)[y]
-        return -torch.where(wanted, weight * bound(log_w), 0.0).sum() / wanted.sum().clamp(min=1)
+        if labels is None:
+            return wanted / wanted.sum().clamp(min=1)
+        y, known = labels
+        wanted = wanted & known
+        weight = torch.tensor(self.task.weights, device=y.device)[y] if self.task.weights else 1.0
+        return weight * wanted / wanted.sum().clamp(min=1)
 
 
 def bound(log_w: Tensor) -> Tensor:
     """Return log (1/L) sum_l w_l, the importance-weighted bound of Burda et al. 2016: [L, B] -> [B]."""
     return log_w.logsumexp(dim=0) - math.log(len(log_w))
+
+
+def followed(log_w: Tensor, negligible: float) -> Tensor:
+    """Return the derivative of ``bound`` by its log-weights, w_l / sum_j w_j, zero where ``negligible``: [L, B]."""
+    weight = log_w.softmax(dim=0)
+    return torch.where(weight < negligible, 0.0, weight)
 
 
 def mixture(log_w: Tensor, answers: Tensor) -> Tensor:

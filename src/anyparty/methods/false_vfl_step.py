@@ -12,18 +12,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from anyparty.blocks.blocks import Rows
 from anyparty.methods.false_vfl_exchange import Home, Turn
-from anyparty.methods.false_vfl_nets import LABEL_SIDE, feature_side, label_side, trained
+from anyparty.methods.false_vfl_lead import labels, learn, weigh
+from anyparty.methods.false_vfl_nets import LABEL_SIDE, bound, feature_side, followed, label_side, trained
 from anyparty.methods.method import Batch, State
-from anyparty.terms import Channel, Expect
+from anyparty.terms import Channel
 
 if TYPE_CHECKING:
     from anyparty.methods.false_vfl import FalseVFL
 
 PRETRAIN, TRAIN = "pretrain", "train"
+ENCODES, DECODES = ("encoder",), ("decoder", "indicator")
 
 
 async def step(
@@ -35,7 +36,6 @@ async def step(
         Diverged: something is no longer a number.
     """
     learns, loss = method.learns(stage), None
-    back: dict[str, Tensor] = {}
     turn = replace(
         method.turn(net, state, rows, batch, state.seat.roster.blocks, L=method.samples),
         follows="encoder" in learns, common=False,
@@ -44,42 +44,31 @@ async def step(
         module.train(name in learns)
     if stage in state.optimizers:
         state.optimizers[stage].zero_grad()
-    home = turn.encode(feature_side(state, method.floor)) if "encoder" in state.modules else None
+    home = None
+    if "encoder" in state.modules:
+        encoder, decoder = (trained(state, set(learns) & set(names)) for names in (ENCODES, DECODES))
+        home = turn.encode(feature_side(state, method.floor), encoder, decoder)
     if state.seat.me == state.seat.roster.active:
-        loss, back = await _lead(method, stage, turn, state, home)
+        loss = await _lead(method, stage, turn, state, home)
     elif home is not None:
         await turn.answer(home)
-        if turn.follows:
-            back = await net.recv(state.seat.roster.active, "gradient", _comes_back(stage, turn, home))
-    if home is not None and turn.follows:
-        home.backward(back, trained(state, set(learns) - set(LABEL_SIDE)))
     if stage in state.optimizers:
         state.optimizers[stage].step()
     return loss
 
 
-def _comes_back(stage: str, turn: Turn, home: Home) -> dict[str, Expect]:
-    expect = {"g": Expect(tuple(home.views.shape))}
-    return expect | {"log_p": Expect((turn.L, turn.answers_for(home)))} if stage == PRETRAIN else expect
-
-
-async def _lead(
-    method: FalseVFL, stage: str, turn: Turn, state: State, home: Home | None
-) -> tuple[float, dict[str, Tensor]]:
-    """Weigh samples, take the loss and its gradients, give the parties theirs; return it, and one's own."""
-    side, seat = label_side(state, method.floor), state.seat
-    weighed = await turn.weigh(side, home, learns=True)
-    labels = turn.labels() if stage == TRAIN else None
-    loss = side.loss(weighed.log_w, weighed.draws.z, weighed.there.observed.any(dim=1), labels)
+async def _lead(method: FalseVFL, stage: str, turn: Turn, state: State, home: Home | None) -> float:
+    """Weigh samples, take the loss, and carry it back through those samples that weigh something."""
+    side = label_side(state, method.floor)
+    weighed = await weigh(turn, side, home)
+    known, log_w = labels(turn) if stage == TRAIN else None, weighed.log_w
+    if known is not None:
+        with torch.no_grad():
+            log_w = log_w + side.log_label(weighed.z, known[0])
+    share = side.share(weighed.there.observed.any(dim=1), known)
+    loss = -(share * bound(log_w)).sum()
     turn.finite(loss, "the loss is")
+    u = -share * followed(log_w, method.negligible)
     mine = trained(state, set(method.learns(stage)) & set(LABEL_SIDE))
-    torch.autograd.backward(loss, inputs=[*([weighed.views, weighed.log_p] if turn.follows else []), *mine])
-    if not turn.follows:
-        return loss.item(), {}
-    assert weighed.views.grad is not None
-    turn.finite(weighed.views.grad, "the gradients are")
-    backs = weighed.backs(turn, likelihoods=stage == PRETRAIN)
-    for name, back in backs.items():
-        if name != seat.me:
-            await turn.net.send(name, "gradient", back)
-    return loss.item(), backs.get(seat.me, {})
+    await learn(turn, side, home, weighed, u, mine, known)
+    return loss.item()

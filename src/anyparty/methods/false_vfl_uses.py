@@ -49,7 +49,7 @@ async def impute(
         weighed = await method.weighed(net, state, rows, part, asked)
         if weighed is not None:
             known = weighed.there.observed.any(dim=1)
-            told = {"z": weighed.draws.z, "weight": torch.where(known, weighed.log_w.softmax(dim=0), 0.0)}
+            told = {"z": weighed.z, "weight": torch.where(known, weighed.log_w.softmax(dim=0), 0.0)}
             if owner == active:
                 parts.append(_fill(method, state, part, told, S))
             else:
