@@ -133,3 +133,9 @@ def test_the_real_clock(tmp_path, monkeypatch):
 
 def _part(site, config, net):
     return train_at_home(site, config, net)
+
+
+def test_a_misspelt_parameter_is_named_before_anybody_is_asked(tmp_path):
+    path = written(tmp_path)
+    with pytest.raises(ConfigError, match="no parameter 'hosts'"):
+        federate.train(tmp_path / "house", path, ["method.hosts=3"])

@@ -2,6 +2,9 @@
 
 from concurrent.futures import Future
 
+import numpy as np
+
+from anyparty.align.overlap import Overlap
 from anyparty.run.files import write_json
 from anyparty.run.follow import follow
 from anyparty.run.watch import Watch
@@ -11,8 +14,11 @@ class Heard(Watch):
     def __init__(self):
         self.said = []
 
+    def on_aligned(self, overlap, predicted):
+        self.said.append((overlap, predicted))
+
     def on_stage_begin(self, stage, epochs, rows, first_epoch):
-        self.said.append(("begin", stage, epochs, first_epoch))
+        self.said.append(("begin", stage, epochs, rows, first_epoch))
 
     def on_epoch_end(self, record):
         self.said.append(record["epoch"])
@@ -25,25 +31,43 @@ def epochs(stage, *numbers):
     return [{"stage": stage, "epoch": number, "loss": 0.5} for number in numbers]
 
 
+def stages(**lengths):
+    return {stage: {"epochs": length, "rows": 10, "first_epoch": 0} for stage, length in lengths.items()}
+
+
 def follows(path, job="now"):
     heard, ended = Heard(), Future()
     ended.set_result("FINISHED")
-    follow(path, job, 3, ended, heard)
+    follow(path, job, ended, heard)
     return heard.said
 
 
 def test_every_epoch_is_told_once(tmp_path):
     path = tmp_path / "record.json"
-    write_json(path, {"job": "now", "history": epochs("pretrain", 1, 2) + epochs("train", 1)})
+    history = epochs("pretrain", 1, 2) + epochs("train", 1)
+    write_json(path, {"job": "now", "stages": stages(pretrain=2, train=3), "history": history})
     assert follows(path) == [
-        ("begin", "pretrain", 3, 0), 1, 2, ("end", "pretrain"), ("begin", "train", 3, 0), 1, ("end", "train"),
+        ("begin", "pretrain", 2, 10, 0), 1, 2, ("end", "pretrain"), ("begin", "train", 3, 10, 0), 1, ("end", "train"),
     ]  # fmt: skip
+
+
+def test_a_stage_is_told_before_its_first_epoch_ends(tmp_path):
+    path = tmp_path / "record.json"
+    write_json(path, {"job": "now", "stages": stages(pretrain=2), "history": []})
+    assert follows(path) == [("begin", "pretrain", 2, 10, 0), ("end", "pretrain")]
+
+
+def test_who_has_which_rows_comes_first(tmp_path):
+    path, observed = tmp_path / "record.json", np.array([[True, True], [True, False]])
+    overlap = Overlap.count(observed, ["a", "b"], np.array([True, False]), ["look here"])
+    write_json(path, {"job": "now", "overlap": overlap.to_json(), "predicted": "task: none"})
+    assert follows(path) == [(overlap, "task: none")]
 
 
 def test_a_run_that_goes_on_begins_where_it_stands(tmp_path):
     path = tmp_path / "record.json"
-    write_json(path, {"job": "now", "history": epochs("train", 5, 6)})
-    assert follows(path)[0] == ("begin", "train", 3, 4)
+    write_json(path, {"job": "now", "stages": stages(train=7), "history": epochs("train", 5, 6)})
+    assert follows(path)[0] == ("begin", "train", 7, 10, 4)
 
 
 def test_another_runs_record_and_none_say_nothing(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,13 @@ class Overlap:
         """Return the report as values that JSON can hold."""
         patterns = [{"parties": list(p.parties), "rows": p.rows, "labelled": p.labelled} for p in self.patterns]
         return {**vars(self), "blocks": list(self.blocks), "patterns": patterns, "notes": list(self.notes)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Overlap:
+        """Return the report that :meth:`to_json` wrote."""
+        patterns = tuple(Pattern(**{**each, "parties": tuple(each["parties"])}) for each in values["patterns"])
+        tuples = {name: tuple(values[name]) for name in ("blocks", "notes")}
+        return cls(**{**values, **tuples, "patterns": patterns})
 
     def __rich__(self) -> RenderableType:
         """Let ``rich.print`` show the tables."""

@@ -66,13 +66,20 @@ def train(
 
     In Python: anyparty.run.federate.train("FOLDER", "CONFIG.toml").
     """
+    from anyparty.align.overlap import Overlap
     from anyparty.run import federate as federation
     from anyparty.run.progress import Bar
+    from anyparty.run.watch import All, Watch
+
+    class Shown(Watch):
+        def on_aligned(self, overlap: Overlap, predicted: str) -> None:
+            console.print(overlap.render())
+            console.print(predicted, markup=False, highlight=False, soft_wrap=True)
 
     console, bar = Console(), Bar()
     console.print("The parties find out who has which row, then train.")
     try:
-        ended = federation.train(folder, config, changes or [], resume=resume, watch=bar)
+        ended = federation.train(folder, config, changes or [], resume=resume, watch=All([Shown(), bar]))
     except KeyboardInterrupt:
         say("Stopped at all parties; go on with --resume.", "yellow")
         raise typer.Exit(STOPPED) from None

@@ -18,12 +18,13 @@ from typing import Any
 from anyparty import config as settings
 from anyparty.config import Config, TrackSettings
 from anyparty.errors import ConfigError, RunError, some
+from anyparty.methods.table import method as method_by_name
 from anyparty.run.follow import follow
 from anyparty.run.journal import FILE
 from anyparty.run.predict_home import ANSWERS
 from anyparty.run.trackers import trackers
 from anyparty.run.watch import All, Watch, told
-from anyparty.schedules.table import carried
+from anyparty.schedules.table import carried, scheduled
 from anyparty.terms import Party, Roster
 from anyparty.wire.flare import federation as flare
 
@@ -92,6 +93,7 @@ def train(
         RunError: the federation cannot be reached, or the active party's part ended with an error.
     """
     folder, resolved = Path(folder), settings.load(config, changes)
+    scheduled(method_by_name(resolved.method.name, **resolved.method.parameters), resolved)  # or say what is wrong now
     away = set(resolved.parties) - _there(folder)
     if away:
         raise RunError(f"{some(sorted(away))} is not connected; start it ('anyparty party start KIT'), then train")
@@ -153,7 +155,7 @@ def _job(
         waiting = pool.submit(flare.wait, folder, job, timeout_s)
         try:
             if lead is not None and watch is not None:
-                follow(lead / FILE, job, resolved.train.epochs, waiting, watch)
+                follow(lead / FILE, job, waiting, watch)
             status = waiting.result()
         except KeyboardInterrupt:
             flare.abort(folder, job)

@@ -25,7 +25,7 @@ from rich.table import Table as RichTable
 from anyparty.align import plain
 from anyparty.align.alignment import Alignment
 from anyparty.align.overlap import Overlap
-from anyparty.blocks.splits import TRAIN, split
+from anyparty.blocks.splits import split
 from anyparty.config import ClockSettings, Config, MethodSettings, TrainSettings
 from anyparty.errors import ConfigError, some
 from anyparty.methods.method import Method
@@ -33,12 +33,11 @@ from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.holders import check_parties, label_columns
 from anyparty.run.model import Model
-from anyparty.run.party import labeled_rows, task_of
+from anyparty.run.party import labeled_rows, predicted, task_of
 from anyparty.run.simulate import train
 from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
 from anyparty.tables import reading
-from anyparty.tables.labels import described
 from anyparty.tables.table import Table, read_table
 from anyparty.terms import Party, Roster, Task
 
@@ -184,10 +183,7 @@ class Federation:
         Raises:
             TableError: the labels cannot be used, such as a single class.
         """
-        table, asked = self.tables[self.roster.active], self.config.federation
-        rows = np.arange(len(table))
-        task = task_of(table, rows, np.full(len(rows), TRAIN, np.int8), asked, without=True)
-        return described(task, self.label(self.roster.active), asked.task)
+        return predicted(self.tables[self.roster.active], self.config.federation)
 
     @property
     def reading(self) -> RichTable:

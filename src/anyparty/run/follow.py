@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from anyparty.align.overlap import Overlap
 from anyparty.errors import ModelError
 from anyparty.run.files import read_json
 from anyparty.run.watch import Watch
@@ -13,37 +16,60 @@ from anyparty.run.watch import Watch
 EVERY_S = 1.0
 
 
-def follow(record: Path, job: str, epochs: int, ended: concurrent.futures.Future[Any], watch: Watch) -> None:
-    """Tell ``watch`` of every epoch in the record of the job, until it has ended.
+def follow(record: Path, job: str, ended: concurrent.futures.Future[Any], watch: Watch) -> None:
+    """Tell ``watch`` of the alignment and of every epoch in the record of the job, until it has ended.
 
     Args:
         record: the active party's ``record.json``, which it writes after every checkpoint.
         job: the carrier's name for the run.
-        epochs: of a stage, for who counts.
         ended: done when the job is.
         watch: who is told; hears of epochs late, and of no batches.
 
     """
-    told, stage = 0, ""
+    heard = _Heard(watch)
     while True:
         over = bool(concurrent.futures.wait([ended], timeout=EVERY_S).done)
-        for each in _history(record, job)[told:]:
-            if each["stage"] != stage:
-                if stage:
-                    watch.on_stage_end(stage, "all epochs done")
-                stage = str(each["stage"])
-                watch.on_stage_begin(stage, epochs, 0, int(each["epoch"]) - 1)
-            watch.on_epoch_end(each)
-            told += 1
+        heard.tell(_said(record, job))
         if over:
             break
-    if stage:
-        watch.on_stage_end(stage, "done")
+    if heard.stage:
+        watch.on_stage_end(heard.stage, "done")
 
 
-def _history(record: Path, job: str) -> list[dict[str, Any]]:
+@dataclass
+class _Heard:
+    """What a watch has been told so far."""
+
+    watch: Watch
+    aligned: bool = False
+    epochs: int = 0
+    stage: str = ""
+
+    def tell(self, said: Mapping[str, Any]) -> None:
+        """Tell what a record says beyond that."""
+        if "overlap" in said and not self.aligned:
+            self.watch.on_aligned(Overlap.from_json(said["overlap"]), said["predicted"])
+            self.aligned = True
+        stages = said.get("stages", {})
+        for each in said.get("history", [])[self.epochs :]:
+            self._begin(stages, each["stage"], each["epoch"] - 1)
+            self.watch.on_epoch_end(each)
+            self.epochs += 1
+        for latest in list(stages)[-1:]:
+            self._begin(stages, latest, stages[latest]["first_epoch"])
+
+    def _begin(self, stages: Mapping[str, Mapping[str, int]], stage: str, first_epoch: int) -> None:
+        if stage == self.stage:
+            return
+        if self.stage:
+            self.watch.on_stage_end(self.stage, "all epochs done")
+        self.stage = stage
+        self.watch.on_stage_begin(stage, stages[stage]["epochs"], stages[stage]["rows"], first_epoch)
+
+
+def _said(record: Path, job: str) -> dict[str, Any]:
     try:
         said = read_json(record)
     except ModelError:  # it has not begun, or is another machine's
-        return []
-    return list(said["history"]) if said.get("job") == job else []
+        return {}
+    return said if said.get("job") == job else {}

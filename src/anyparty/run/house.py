@@ -37,9 +37,8 @@ from anyparty.run.door import Door, door_of
 from anyparty.run.files import About, Member, save_member
 from anyparty.run.journal import Journal
 from anyparty.run.kept_alignment import ALIGNMENT, aligned, welcome
-from anyparty.run.party import House, Known, Outcome, agreed_on, labeled_rows, take_part
+from anyparty.run.party import House, Known, Outcome, agreed_on, labeled_rows, predicted, take_part
 from anyparty.run.predict import predict_rows
-from anyparty.run.watch import Watch
 from anyparty.schedules.table import scheduled
 from anyparty.seeds import Seeds
 from anyparty.tables.table import Table, read_table
@@ -168,7 +167,7 @@ async def _train(site: Site, config: Config, net: Channel, *, resume: bool) -> d
         )
         journal.aligned(
             number.numpy().tobytes(), agreed_on(config, home.method, home.roster, len(known.position)),
-            rows=len(known.position), overlap=_overlap(home, known),
+            rows=len(known.position), more=_known(home, known),
         )  # fmt: skip
         house = _house(home, known, number, door, journal)
         outcome = await take_part(
@@ -189,12 +188,13 @@ def declared(method: Method) -> tuple[Declared, ...]:
     return (*method.can.messages, *agree.MESSAGES, *parts.MESSAGES, *private.MESSAGES, *kept_alignment.MESSAGES)
 
 
-def _overlap(home: Home, known: Known) -> dict[str, Any] | None:
-    """Return who has which rows, at the active party."""
+def _known(home: Home, known: Known) -> dict[str, Any]:
+    """Return who has which rows, and in a line what is predicted, at the active party."""
     if known.observed is None:
-        return None
+        return {}
     labeled = labeled_rows(home.table, known.position)
-    return Overlap.count(known.observed.numpy(), home.roster.blocks, labeled, home.table.notes).to_json()
+    overlap = Overlap.count(known.observed.numpy(), home.roster.blocks, labeled, home.table.notes)
+    return {"overlap": overlap.to_json(), "predicted": predicted(home.table, home.config.federation)}
 
 
 def _house(home: Home, known: Known, number: Tensor, door: Door, journal: Journal) -> House:
@@ -202,7 +202,7 @@ def _house(home: Home, known: Known, number: Tensor, door: Door, journal: Journa
     return House(
         name=name, table=home.table, known=known, encoder=home.encoder,
         optimizer=home.config.optimizer_of(name), scale=own is None or own.scale,
-        folder=home.site.folder / "checkpoints", watch=Watch(), door=door, welcome=partial(welcome, number),
+        folder=home.site.folder / "checkpoints", watch=journal, door=door, welcome=partial(welcome, number),
         kept=journal.kept,
     )  # fmt: skip
 

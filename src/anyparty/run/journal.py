@@ -7,7 +7,9 @@ party comes back to a run, goes on in the same ledger.
     party, active, parties   whose record, and who took part          job        the run's name at its carrier
     status, error            running, done, stopped, failed; why       alignment  its number, the same at all parties
     settings                 those that all share, as text            agreed     a hash of each group of settings
-    table, rows              the table's fingerprint; N               overlap    who has which rows (active party)
+    table, rows              the table's fingerprint; N
+    overlap, predicted       who has which rows, and what is predicted, at the active party
+    stages                   by name: how many epochs, of how many rows, after how many (active party)
     history, best_epoch, evaluation   at the active party             ledger     what this party sent
     costs                    at the active party: what formulas say (``run.costs``)
     shape                    of its block and encoder, what these formulas ask
@@ -26,15 +28,15 @@ from anyparty.errors import ModelError
 from anyparty.run.checkpoint import Progress
 from anyparty.run.files import read_json, write_json
 from anyparty.run.record import FORMAT, same_settings, versions
-from anyparty.run.watch import noted, now
+from anyparty.run.watch import Watch, noted, now
 from anyparty.wire.ledger import Ledger
 
 FILE = "record.json"
 
 
 @dataclass
-class Journal:
-    """A party's record.json, and what goes into it."""
+class Journal(Watch):
+    """A party's record.json, and what goes into it; it watches the run for how long stages are."""
 
     path: Path
     values: dict[str, Any]
@@ -77,23 +79,29 @@ class Journal:
         values = {
             "format": FORMAT, "party": party, "active": active, "parties": list(parties), "job": job,
             "status": "running", "error": "", "began": old.get("began", now()), "versions": versions(),
-            "settings": settings, "table": table, "history": old.get("history", []), "ledger": old.get("ledger", []),
+            "settings": settings, "table": table, "ledger": old.get("ledger", []),
+            "stages": old.get("stages", {}), "history": old.get("history", []),
         }  # fmt: skip
         journal = cls(folder / FILE, values, Ledger.of(values["ledger"]))
         journal.write()
         return journal
 
-    def aligned(
-        self, number: bytes, agreed: Mapping[str, str], *, rows: int, overlap: Mapping[str, Any] | None
-    ) -> None:
-        """Note the alignment, the settings that all must share, and at the active party who has which rows."""
+    def aligned(self, number: bytes, agreed: Mapping[str, str], *, rows: int, more: Mapping[str, Any]) -> None:
+        """Note the alignment, the settings that all must share, and at the active party ``more``.
+
+        That is who has which rows, and in a line what is predicted.
+        """
         self.values |= {
             "alignment": number.hex(),
             "agreed": {group: hashlib.sha256(text.encode()).hexdigest() for group, text in agreed.items()},
             "rows": rows,
         }
-        if overlap is not None:
-            self.values["overlap"] = dict(overlap)
+        self.values |= more
+        self.write()
+
+    def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:
+        """Note how long a stage will be."""
+        self.values["stages"][stage] = {"epochs": epochs, "rows": rows, "first_epoch": first_epoch}
         self.write()
 
     def kept(self, progress: Progress) -> None:

@@ -33,7 +33,7 @@ from anyparty.run.rows import own_rows
 from anyparty.run.train import play
 from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
-from anyparty.tables.labels import encode, infer_task
+from anyparty.tables.labels import described, encode, infer_task
 from anyparty.tables.prepare import Prepare
 from anyparty.tables.table import Table
 from anyparty.terms import Capabilities, Channel, Roster, Task
@@ -173,6 +173,18 @@ def labeled_rows(table: Table, position: NDArray[np.int64]) -> NDArray[np.bool_]
     assert table.label is not None
     known = table.label.is_not_null().to_numpy()
     return np.where(position >= 0, known[position], False)
+
+
+def predicted(table: Table, asked: FederationSettings) -> str:
+    """Return in one line what is predicted: the classes, or the range of numbers, of all known labels of a table.
+
+    Raises:
+        TableError: the labels cannot be used, such as a single class.
+    """
+    rows = np.arange(len(table))
+    task = task_of(table, rows, np.full(len(rows), TRAIN, np.int8), asked, without=True)
+    assert table.label is not None
+    return described(task, table.label, asked.task)
 
 
 def task_of(

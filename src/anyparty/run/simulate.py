@@ -89,6 +89,7 @@ def train(
     with nullcontext() if record is None else record.open():
         watches.each.extend(trackers(config, folder, resume=resume))
         with told(watches, config.model_dump(mode="json", exclude_none=True)) as scores:
+            watches.on_aligned(federation.overlap, federation.predicted())
             try:
                 outcomes = inproc.play(parts, wrap)
             finally:

@@ -1,6 +1,7 @@
 """What a run tells whoever watches it: the same calls for progress bars, trackers and a user's own.
 
     on_run_begin                     the settings
+      on_aligned                     who has which rows, and what is predicted
       on_stage_begin                 once a stage: most methods have one, "train"
         on_batch_end                 after every batch
         on_party_lost, on_party_joined   before the epoch's end at which it was noticed
@@ -20,6 +21,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from anyparty.align.overlap import Overlap
+
 
 class Watch:
     """Does nothing; a watcher overrides what it wants to hear.  Called at the active party alone.
@@ -29,6 +32,9 @@ class Watch:
 
     def on_run_begin(self, settings: Mapping[str, Any]) -> None:
         """A run begins, or goes on; ``settings`` are resolved, in groups as in the TOML file."""
+
+    def on_aligned(self, overlap: Overlap, predicted: str) -> None:
+        """Who has which rows is known, and in a line what is ``predicted``."""
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:
         """A stage begins, or goes on after ``first_epoch`` epochs: ``rows`` an epoch."""
@@ -69,6 +75,11 @@ class All(Watch):
         """Tell each."""
         for watch in self.each:
             watch.on_run_begin(settings)
+
+    def on_aligned(self, overlap: Overlap, predicted: str) -> None:
+        """Tell each."""
+        for watch in self.each:
+            watch.on_aligned(overlap, predicted)
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:
         """Tell each."""
