@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -156,6 +157,46 @@ class TestSamplesFollowed:
         for party, u in weights.items():
             assert ((u != 0).sum(0) <= 3).all()  # of 4 samples, and no more than 3 have .3
             assert slopes[party].shape == ((u != 0).sum(), made.embedding)
+
+
+class Until:
+    """A channel of a party that dies as it is about to send ``last``."""
+
+    def __init__(self, net, last):
+        self.net, self.last = net, last
+
+    def __getattr__(self, name):
+        return getattr(self.net, name)
+
+    async def send(self, to, tag, tensors):
+        if tag == self.last:
+            raise ProcessLookupError(tag)
+        await self.net.send(to, tag, tensors)
+
+
+@pytest.mark.parametrize("last", ["likelihood", "slope"])
+@pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
+def test_a_party_that_dies_within_a_batch_is_missed(name, last):
+    of, made = world(N=12, echo=True), method(name, **SMALL)
+    states, batch = worlds.begin(made, of), worlds.batch_of(torch.arange(12), stage="pretrain")
+    before = worlds.weights(states)
+
+    def part(party):
+        async def played(net):
+            stage = worlds.stage_of(made, of.seat(party), "pretrain")
+            with suppress(ProcessLookupError):
+                return await stage.step(Until(net, last) if party == "b" else net, states[party], of.rows[party], batch)
+
+        return played
+
+    at = worlds.Table()
+    loss = at.play(of.roster, made.can.messages, {party: part(party) for party in of.roster.names})["a"]
+    after = worlds.weights(states)
+    assert math.isfinite(loss)
+    assert all(torch.isfinite(tensor).all() for tensor in after.values())
+    assert {to for _, to, tag, _ in at.notes if tag == "gradient"} == {"c"}
+    moved = {name.split("/")[0] for name, tensor in after.items() if not torch.equal(tensor, before[name])}
+    assert moved == {"a", "c"}
 
 
 @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
