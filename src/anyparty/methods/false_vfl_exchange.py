@@ -88,16 +88,18 @@ class Turn:
             return None
         assert self.rows.block is not None
         x, held = self.rows.block.take(self.batch.rows)
+        lacking, noise = len(self.batch.rows) - len(held), None
+        if self.mnar:
+            noise = self.noise(f"block of {self.seat.me}", lacking, x.shape[1])
         if not len(held):
-            nothing = x.new_zeros(0, 2 * self.D)
-            return Home(side, x, held, nothing, encoder, decoder) if self.mnar else None
+            return Home(side, x, held, x.new_zeros(0, 2 * self.D), noise, encoder, decoder) if self.mnar else None
         with torch.set_grad_enabled(self.follows), self._drawing("encoder draws"):
             views = side.encode(x)
         if views.shape != (len(held), 2 * self.D):
             raise ConfigError(f"party {self.seat.me!r}: its encoder should give {[len(held), 2 * self.D]}, mean and "
                               f"deviation side by side; it gives {list(views.shape)}")  # fmt: skip
         self.finite(views, f"party {self.seat.me!r}: its embeddings are")
-        return Home(side, x, held, views, encoder, decoder)
+        return Home(side, x, held, views, noise, encoder, decoder)
 
     def decode(self, home: Home, z: Tensor) -> Tensor:
         """Return how well samples of z explain the party's block, without a graph: log p of z [L, n, D] -> [L, n].
@@ -108,7 +110,7 @@ class Turn:
         if self.follows and self.batch.moment[-1] == 0:  # once an epoch
             self._look_at_floor(home.side, z[:1])
         with torch.no_grad(), self._drawing("decoder draws"):
-            log_p = home.side.log_likelihood(home.x, home.held, z, self._block_noise(home))
+            log_p = home.side.log_likelihood(home.x, home.held, z, home.noise)
         return self.finite(log_p, f"party {self.seat.me!r}: log-likelihoods of its block are")
 
     def follow(self, home: Home, z: Tensor, u: Tensor) -> Tensor:
@@ -128,7 +130,7 @@ class Turn:
             held[:] = False
             held[home.held] = True
         own, place = held[row], torch.where(held, held.cumsum(0), (~held).cumsum(0)) - 1  # among its rows, or the rest
-        noise = self._block_noise(home)
+        noise = home.noise
         if noise is not None:
             noise = noise[sample[~own], place[row[~own]]].unsqueeze(0)
         x, at = home.x[place[row[own]]], own.nonzero().squeeze(1)
@@ -137,10 +139,6 @@ class Turn:
         torch.autograd.backward(log_p, u[sample, row], inputs=[picked, *home.decoder])
         assert picked.grad is not None
         return self.finite(picked.grad, f"party {self.seat.me!r}: slopes of its log-likelihoods are")
-
-    def _block_noise(self, home: Home) -> Tensor | None:
-        lacking = len(self.batch.rows) - len(home.held)
-        return self.noise(f"block of {self.seat.me}", lacking, home.x.shape[1]) if self.mnar else None
 
     def answers_for(self, home: Home) -> int:
         """Return how many rows of the batch the party answers for: its own, or under MNAR all."""
@@ -195,6 +193,7 @@ class Home:
         x: [B_k, F], its block of the rows that it has.
         held: [B_k], which rows of the batch they are.
         views: [B_k, 2 D], mean and variance of z.
+        noise: under MNAR, what blocks of rows that it lacks are drawn with, [L, B - B_k, F].
         encoder: what the stage trains of it.
         decoder: what the stage trains of it, and of the missing indicator.
 
@@ -204,6 +203,7 @@ class Home:
     x: Tensor
     held: Tensor
     views: Tensor
+    noise: Tensor | None
     encoder: Sequence[nn.Parameter]
     decoder: Sequence[nn.Parameter]
 
