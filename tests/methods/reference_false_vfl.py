@@ -107,10 +107,10 @@ class Joint:
         """Minus the mean of log (1/L) sum_l w_l."""
         return -(log_w.logsumexp(0) - math.log(len(log_w))).mean()
 
-    def goal(self, log_w: Tensor) -> Tensor:
-        """What the gradient is taken of: the loss, but for samples whose weight is negligible."""
-        weight = log_w.detach().softmax(0)
-        return -(torch.where(weight < self.method.negligible, 0.0, weight) * log_w).sum(0).mean()
+    def goal(self, log_w: Tensor, stage: str) -> Tensor:
+        """What the gradient is taken of: the loss, but for samples whose weight is negligible in stage 1."""
+        weight, least = log_w.detach().softmax(0), self.method.negligible if stage == PRETRAIN else 0.0
+        return -(torch.where(weight < least, 0.0, weight) * log_w).sum(0).mean()
 
 
 def joint_gradients(
@@ -128,7 +128,7 @@ def joint_gradients(
         for name, p in module.named_parameters()
         if p.requires_grad
     }
-    found = torch.autograd.grad(joint.goal(log_w), list(parameters.values()), allow_unused=True)
+    found = torch.autograd.grad(joint.goal(log_w, stage), list(parameters.values()), allow_unused=True)
     return joint.loss(log_w).item(), {
         name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(parameters.items(), found, strict=True)
     }

@@ -158,6 +158,17 @@ class TestSamplesFollowed:
             assert ((u != 0).sum(0) <= 3).all()  # of 4 samples, and no more than 3 have .3
             assert slopes[party].shape == ((u != 0).sum(), made.embedding)
 
+    @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
+    def test_where_labels_count_parties_are_told_nothing_of_weights(self, name):
+        """With class weights a row's derivatives would add up to the weight of its class."""
+        of, made = world(N=12, echo=True), method(name, **SMALL)
+        weighed = replace(of, task=replace(of.task, weights=tuple(1.5 + k for k in range(of.task.outputs))))
+        at = worlds.Table()
+        worlds.step(made, weighed, worlds.begin(made, weighed), torch.arange(12), at=at, stage="train")
+        told = [tensors["u"].unique() for _, _, tag, tensors in at.notes if tag == "weight"]
+        assert len(told) == 2
+        assert all(len(numbers) == 1 for numbers in told)
+
 
 class Until:
     """A channel of a party that dies as it is about to send ``last``."""

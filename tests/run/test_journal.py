@@ -50,7 +50,9 @@ def test_a_finished_part_says_so(tmp_path):
     assert [epoch["epoch"] for epoch in bank["history"]] == [1, 2]
     assert bank["evaluation"]["overall"]["rows"] > 0
     assert sum(pattern["rows"] for pattern in bank["overlap"]["patterns"]) == bank["rows"]
-    assert not {"evaluation", "overlap"} & shop.keys()
+    assert bank["predicted"].startswith("task: classification")
+    assert bank["stages"]["train"]["epochs"] == len(bank["history"])
+    assert not {"evaluation", "overlap", "predicted"} & shop.keys()
     assert "table.csv" not in shop["settings"]
 
 

@@ -61,6 +61,17 @@ def test_a_watcher_hears_of_the_whole_run(work):
     assert (record["status"], record["error"]) == ("done", "")
 
 
+def test_a_watcher_hears_who_has_which_rows(work):
+    class Aligned(Watch):
+        def on_aligned(self, overlap, predicted):
+            heard.append((overlap, predicted))
+
+    heard: list[tuple] = []
+    train(work, "train.epochs=1", watch=Aligned())
+    federation = Federation.from_config(config.load(work / "credit.toml"))
+    assert heard == [(federation.overlap, federation.predicted())]
+
+
 @pytest.mark.parametrize(
     ("raised", "status", "error"),
     [(KeyboardInterrupt(), "stopped", ""), (ValueError("no rows left"), "failed", "ValueError: no rows left")],

@@ -16,8 +16,8 @@ Answer    p(y | x^O) = sum_l alpha_l p_psi(y | z_l), alpha_l = w_l / sum_j w_j  
 
 What the paper leaves open, and what stands here
 - It gives no L: 10 in training, 50 in prediction (supMIWAE: 50).
-- Samples that have less than ``negligible`` of their row's weight are left out of the gradient, most of them where
-  parties have many columns (decision 10); with 0 it is exact.
+- Samples that have less than ``negligible`` of their row's weight are left out of stage 1's gradient, most of them
+  where parties have many columns (decision 10); with 0 it is exact.
 - It fixes theta in stage 2 and does not say whether phi moves: ``train_encoders``, on as in supMIWAE.
 - The samples of a prediction use the same standard normal numbers for every row, drawn once by the run's seed: an
   answer depends on the row alone, neither on its batch nor on its place.  Training draws anew for every batch.
@@ -75,7 +75,7 @@ class FalseVFL(ABC):
         embedding: D, width of z, the latent vector that every party's embedding speaks of.
         top: T, width of h, the latent vector above it.
         samples: L in training.
-        negligible: samples of less than this share of their row's weight are left out of the gradient.
+        negligible: samples of less than this share of their row's weight are left out of stage 1's gradient.
         predict_samples: L in prediction.
         hidden: hidden widths of the global encoder and decoder.
         head_hidden: hidden widths of the discriminator.

@@ -4,7 +4,8 @@
     active -> party    samples      z_l
     party -> active    likelihood   log p(x^k | z_l)
     and where encoders learn
-    active -> party    weight       the derivative of the loss by those, u_l: zero for samples of negligible weight
+    active -> party    weight       the derivative of the loss by those, u_l: zero for samples of negligible weight;
+                                    where labels count (stage 2), one number for all, which tells nothing
     party -> active    slope        of u_l log p(x^k | z_l) by the z_l where u_l is not zero
     active -> party    gradient     of the loss by the embedding
 

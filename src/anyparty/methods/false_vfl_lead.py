@@ -69,13 +69,16 @@ async def learn(
 ) -> None:  # fmt: skip
     """Carry the derivative u [L, B] of the loss by the log-weights back to all networks that learn.
 
-    ``parameters`` are those of the active party's label side, ``labels`` [B] and which are known in stage 2.
+    ``parameters`` are those of the active party's label side, ``labels`` [B] and which are known in stage 2.  There u
+    tells of labels, with class weights exactly; decoders learn nothing, so parties are told one number for all samples
+    and their slopes are scaled here.
 
     Raises:
         Diverged: the gradients are no longer numbers.
     """
-    slope = await _slopes(turn, weighed, home, u) if turn.follows else None
-    sample, row = u.nonzero(as_tuple=True)
+    told = u if labels is None else torch.full_like(u, -1 / u.numel())
+    slope = await _slopes(turn, weighed, home, told) if turn.follows else None
+    sample, row = told.nonzero(as_tuple=True)
     seen = Gaussian(*(part.index_select(0, row) for part in (weighed.posterior.mean, weighed.posterior.std)))
     draws = side.draw(seen, (weighed.noise[0][sample, row], weighed.noise[1][sample, row]))
     log_w = draws.log_ratio
@@ -83,7 +86,8 @@ async def learn(
         log_w = log_w + side.log_label(draws.z.unsqueeze(0), labels[0][row])[0]
     goal = (u[sample, row] * log_w).sum()
     if slope is not None:
-        goal = goal + (draws.z * slope).sum()
+        scale = u[sample, row] / told[sample, row]
+        goal = goal + (scale.unsqueeze(1) * draws.z * slope).sum()
     torch.autograd.backward(goal, inputs=[*([weighed.views] if turn.follows else []), *parameters])
     if not turn.follows:
         return
@@ -121,7 +125,7 @@ async def _likelihoods(turn: Turn, there: Gathered, z: Tensor, home: Home | None
 
 
 async def _slopes(turn: Turn, weighed: Weighed, home: Home | None, u: Tensor) -> Tensor:
-    """Return the slope of the parties' part of the loss by the samples followed: [N, D]."""
+    """Return the slope of the parties' log-likelihoods times u [L, B] by the samples followed: [N, D]."""
     followed = u != 0
     number = followed.flatten().cumsum(0).view_as(u) - 1
     slope = u.new_zeros(int(followed.sum()), turn.D)

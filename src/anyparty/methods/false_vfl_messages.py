@@ -16,14 +16,13 @@ LIKELIHOOD = Declared(
 )  # fmt: skip
 WEIGHT = Declared(
     tag="weight", frm="active", to="block",
-    holds="the derivative of the loss by the log-likelihoods, [L, B_k] ([L, B] under MNAR), zero for samples that "
-          "weigh next to nothing",
-    learns="in pretraining which samples explain a row best for all parties together; afterwards, with its label: "
-           "something of labels of its own rows (under MNAR of all rows)",
+    holds="in pretraining the derivative of the loss by the log-likelihoods, [L, B_k] ([L, B] under MNAR), zero for "
+          "samples that weigh next to nothing; afterwards one and the same number for all samples",
+    learns="in pretraining which samples explain a row best for all parties together; afterwards nothing",
 )  # fmt: skip
 SLOPE = Declared(
     tag="slope", frm="block", to="active",
-    holds="the slope of the log-likelihoods by those N samples that weigh something, times that derivative, "
+    holds="the slope of the log-likelihoods by those N samples whose weight is not zero, times that weight, "
           "[N, D]",
     learns="where to move a sample so that it explains a block better that the active party does not see: a little "
            "more of the block than the embedding tells",

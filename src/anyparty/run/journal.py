@@ -9,7 +9,7 @@ party comes back to a run, goes on in the same ledger.
     settings                 those that all share, as text            agreed     a hash of each group of settings
     table, rows              the table's fingerprint; N
     overlap, predicted       who has which rows, and what is predicted, at the active party
-    stages                   by name: how many epochs, of how many rows, after how many (active party)
+    stages                   by name: how many epochs, of how many rows, after how many
     history, best_epoch, evaluation   at the active party             ledger     what this party sent
     costs                    at the active party: what formulas say (``run.costs``)
     shape                    of its block and encoder, what these formulas ask
