@@ -113,7 +113,9 @@ class Epochs(Watch):
     def whole(self, run: Run, what: str) -> float:
         """Return what all epochs of a run take."""
         of = run.settings
-        epochs = {"pretrain": of["parameters"].get("pretrain_epochs", of["epochs"]), "train": of["epochs"]}
+        named = {"pretrain": "pretrain_epochs", "pseudo": "unlabelled_epochs"}
+        epochs = {stage: of["parameters"].get(name, of["epochs"]) for stage, name in named.items()}
+        epochs["train"] = of["epochs"]
         return sum(found[what] * epochs[stage] for stage, found in self.each.items())
 
 
@@ -121,6 +123,8 @@ def measured(run: Run, epochs: int | None, *, last: bool = False) -> Epochs:
     """Train a run, or so many ``epochs`` of each of its stages, with a watch on every epoch, or the ``last``."""
     if epochs is not None:
         parameters = {**run.settings["parameters"], "pretrain_epochs": epochs}
+        if "unlabelled_epochs" in parameters:
+            parameters["unlabelled_epochs"] = epochs
         run = replace(run, settings={**run.settings, "epochs": epochs, "parameters": parameters})
     rows, watch = rows_of(run, None), Epochs(last=last)
     train(run, rows, rows.draw_train(run.missing), watch)
