@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +70,21 @@ def test_a_failed_run_is_named_and_does_not_stop_the_others(done, tmp_path):
     assert len(result.records) == 1
     (sentence,) = result.failed.values()
     assert "lr must be a positive number" in sentence
+
+
+def test_a_process_that_is_replaced_is_not_spoken_of(done, tmp_path, monkeypatch):
+    """Joblib ends a process that has grown, or idled long, and gives its job to a new one: nothing to act on."""
+    said = "A worker stopped while some jobs were given to the executor. This can be caused by a too short timeout."
+    attempt = runner.attempt
+
+    def replaced(run, folder, data_dir):
+        warnings.warn(said, stacklevel=2)
+        return attempt(run, folder, data_dir)
+
+    monkeypatch.setattr(runner, "attempt", replaced)
+    assert not runner.run_all(done[1][:1], tmp_path).failed
+    with pytest.raises(UserWarning, match="A worker stopped"):
+        warnings.warn(said, stacklevel=1)
 
 
 def test_two_suites_in_one_folder_are_refused(done, tmp_path):

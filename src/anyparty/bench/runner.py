@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import traceback
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,8 @@ from anyparty.bench.cluster import cluster
 from anyparty.bench.suite import Run
 from anyparty.errors import AnypartyError, ConfigError, ModelError
 from anyparty.run.files import read_json, write_json
+
+REPLACED = "A worker stopped while some jobs were given to the executor"  # joblib's; its job goes to another
 
 
 @dataclass
@@ -69,7 +72,8 @@ def _run_all(
     result = done(runs, folder)
     todo = [run for run in runs if run.key not in result.records]
     tasks = (joblib.delayed(attempt)(run, folder, data_dir) for run in todo)
-    with _bar(console) as bar, cluster(backend, jobs):
+    with _bar(console) as bar, cluster(backend, jobs), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", REPLACED, UserWarning)
         line = bar.add_task("runs", total=len(runs), completed=len(result.records), failed=0, jobs=min(jobs, len(todo)))
         parallel = joblib.Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch="2*n_jobs")
         for key, record, error in parallel(tasks):
