@@ -103,6 +103,7 @@ SEEDED = {"student_hidden": (7,), "masks": "seeded"}
 SHARED = {"echo": True}  # what columns do not share, a model of the columns does not look for
 SCARCE = {"scarce": True}
 LATENT = {"top": 3, "hidden": (8,), "head_hidden": (8,), "samples": 4, "predict_samples": 16}
+MISSING = LATENT | {"indicator_hidden": (8, 8)}
 CASES = (
     Case(title="local", of="local"),
     Case(title="standard", of="standard"),
@@ -178,8 +179,8 @@ CASES = (
     Case(title="plug, pseudo-labels", of="plug", parameters={"unlabelled": "pseudo", "sure": 0.3}, world=SCARCE,
          joint=pseudo),
     Case(title="false-vfl-1", of="false-vfl-1", parameters=LATENT, world=SHARED, joint=false_vfl),
-    Case(title="false-vfl-2", of="false-vfl-2", parameters=LATENT, world=SHARED, joint=false_vfl),
-    Case(title="false-vfl-2, much is negligible", of="false-vfl-2", parameters=LATENT | {"negligible": 0.2},
+    Case(title="false-vfl-2", of="false-vfl-2", parameters=MISSING, world=SHARED, joint=false_vfl),
+    Case(title="false-vfl-2, much is negligible", of="false-vfl-2", parameters=MISSING | {"negligible": 0.2},
          world=SHARED, joint=false_vfl),
     Case(title="false-vfl-1, encoders fixed", of="false-vfl-1", parameters=LATENT | {"train_encoders": False},
          world=SHARED, joint=false_vfl),
