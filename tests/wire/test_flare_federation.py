@@ -190,7 +190,9 @@ def test_a_passive_party_is_killed_and_the_others_go_on(folder):
     number, seconds, said = ended["bank"]["result"]["lost"]["shop"]
     assert number == 10
     assert seconds < SILENT_S + 1.5
-    assert "party 'shop' is gone: it gave no sign of life for 3 s" in said
+    # the dead process says nothing; its next one, begun after half a second, may be heard before the 3 s are over
+    silent, anew = "it gave no sign of life for 3 s", "its process was started anew in the middle of the run"
+    assert f"party 'shop' is gone: {silent}" in said or f"party 'shop' is gone: {anew}" in said
     assert ended["bank"]["result"]["there"] == ["clinic"]
     assert ended["clinic"]["error"] == ""
     again = ended["shop"]  # of its next process, which knocked and was let in by nobody; none if that had not begun
