@@ -58,7 +58,8 @@ class MNAR:
     """A party misses the rows where its own features are high: a_k, their mean in the row, decides.
 
     Missing with probability p where a_k > 0, else with 1 - p (FALSE-VFL, section 5.1: MNAR 7 is p = .7; the text's
-    condition is lost, > 0 is ours).  Depends on the block's own values only, but for rows that came out empty.
+    condition is lost, > 0 is ours; with p = .3 it is the low rows that are missed with .7).  Depends on the block's own
+    values only, but for rows that came out empty.
     """
 
     name: ClassVar[str] = "mnar"
