@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from anyparty.blocks.splits import TEST, TRAIN, VALIDATION
-from anyparty.config import TrainSettings
+from anyparty.config import Config, TrainSettings
 from anyparty.errors import ConfigError, Diverged, ResumeError
 from anyparty.methods.table import method
 from anyparty.nets.mlp import MLP
@@ -164,6 +164,17 @@ class TestWhatIsRefused:
     def test_methods(self, name, parameters, sentence):
         with pytest.raises(ConfigError, match=sentence):
             train(name=name, parameters=parameters)
+
+    def test_parameters_beside_a_made_method_are_refused(self):
+        """They would be ignored."""
+        with pytest.raises(ConfigError, match=r"parameters \('embedding'\) go with a method's name"):
+            federation().train(method("laser", embedding=4), parameters={"embedding": 8}, **SETTINGS)
+
+    def test_parameters_alone_stand_over_those_of_the_settings(self):
+        settings = {"federation": {"label": "bad"}, "parties": {"bank": {}, "shop": {}},
+                    "method": {"name": "plug", "embedding": 4, "dropout": 0.5}}  # fmt: skip
+        model = Federation.from_config(Config.of(settings), tables()).train(parameters={"embedding": 3}, **SETTINGS)
+        assert model.named == {"name": "plug", "embedding": 3, "dropout": 0.5}
 
 
 class Stop(Exception):  # noqa: N818

@@ -211,7 +211,7 @@ class Federation:
 
         Args:
             method: a name from ``anyparty methods``, or a method; by default the settings' own.
-            parameters: of the named method.
+            parameters: of the named method; where none is named, they stand over the settings' own.
             encoder: what makes the parties' networks, for all or by party.
             optimizer: what trains them, for all or by party.
             schedule: when parties step: a name ("flex", "sync-min" ...), or a name with parameters, as in the settings.
@@ -227,10 +227,14 @@ class Federation:
 
         """
         config = self.config
-        if isinstance(method, str):
+        if isinstance(method, str) or (method is None and parameters):
+            chosen = config.method.model_dump() if method is None else {"name": method}
             config = config.model_copy(
-                update={"method": MethodSettings.model_validate({"name": method, **(parameters or {})})}
+                update={"method": MethodSettings.model_validate(chosen | dict(parameters or {}))}
             )
+        elif parameters:
+            raise ConfigError(f"parameters ({some(sorted(parameters))}) go with a method's name; this method is made "
+                              "already: give them where it is made")  # fmt: skip
         if schedule is not None:
             named = {"name": schedule} if isinstance(schedule, str) else schedule
             config = config.model_copy(update={"schedule": Config.of({"schedule": named}, "train").schedule})
