@@ -18,6 +18,7 @@ from anyparty.bench import suites
 from .pages import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
+BASELINES = ("vanilla", "laser", "plug", "fedhssl")
 Rows = list[dict[str, str]]
 
 
@@ -90,10 +91,13 @@ class TestScarceLabels:
             return {(row["train_missing"], row["test_missing"]): float(row[column])
                     for row in rows(f"false-tables/{dataset}", method=method)}  # fmt: skip
 
+        compared = ("false-vfl-1", "false-vfl-2", *BASELINES)
+        seeds = {row["seeds"] for row in rows(f"false-tables/{dataset}") if row["method"] in compared}
+        assert len(seeds) == 1, "words compare means over the same draws: publish a seed once all methods have it"
         said = {}
         for column in ("mean", "paper_mean"):
             one, two = cells("false-vfl-1", column), cells("false-vfl-2", column)
-            others = [cells(method, column) for method in ("vanilla", "laser", "plug", "fedhssl")]
+            others = [cells(method, column) for method in BASELINES]
             gaps = [max(one[cell], two[cell]) - max(other[cell] for other in others) for cell in one]
             said[column] = (fmean(one.values()), fmean(two.values()), sum(gap > 0 for gap in gaps), fmean(gaps))
         (one, two, ahead, gap), (paper_one, paper_two, paper_ahead, paper_gap) = said.values()
