@@ -1,5 +1,6 @@
 """Ctrl-C in the middle of training: a sentence, exit code 130, and a run that goes on to the same weights."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from .conftest import Call
@@ -26,16 +28,23 @@ def epochs(run: Path) -> int:
         return 0
 
 
-def interrupt(words: list[str], when: Callable[[], bool]) -> tuple[int, str]:
-    """Start the command line, send Ctrl-C when it is time, and return its exit code and what it said on stderr."""
+def interrupt(
+    words: list[str], when: Callable[[], bool], how: signal.Signals = signal.SIGINT, *, ignoring: bool = False
+) -> tuple[int, str]:
+    """Start the command line, send Ctrl-C when it is time, and return its exit code and what it said on stderr.
+
+    With ``ignoring`` it is started as a shell's background job, which ignores Ctrl-C.
+    """
     command = [sys.executable, "-m", "anyparty", *words]
     quick = os.environ | {"OMP_NUM_THREADS": "1"}
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ignoring else signal.getsignal(signal.SIGINT)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=quick) as child:  # noqa: S603
+        signal.signal(signal.SIGINT, before)
         deadline = time.monotonic() + DEADLINE_S
         while not when() and child.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)
         assert child.poll() is None, "it ended before it could be stopped"
-        child.send_signal(signal.SIGINT)
+        child.send_signal(how)
         said = child.communicate(timeout=DEADLINE_S)[1]
     return child.returncode, said
 
@@ -63,6 +72,34 @@ def test_a_party_alone_can_be_stopped(work: Path) -> None:
     long = [word.replace("=80", "=100000") for word in LONG]
     code, said = interrupt(["train", "alone.toml", "-q", *long], lambda: epochs(work / "run") >= 1)
     assert (code, said.count("\n")) == (130, 1)
+
+
+@pytest.mark.parametrize("ignoring", [False, True])
+def test_a_request_to_end_is_heard_as_ctrl_c(work: Path, *, ignoring: bool) -> None:
+    """What batch systems and containers send; also to a background job, which hears no Ctrl-C."""
+    long = [word.replace("=80", "=100000") for word in LONG]
+    code, said = interrupt(["train", "credit.toml", "-q", *long], lambda: epochs(work / "run") >= 1, signal.SIGTERM,
+                           ignoring=ignoring)  # fmt: skip
+    assert (code, said.count("\n")) == (130, 1), said
+    assert json.loads((work / "run" / "record.json").read_text(encoding="utf-8"))["status"] == "stopped"
+
+
+def test_a_suite_that_is_stopped_leaves_nobody_at_work(tmp_path: Path) -> None:
+    """Its runs are in processes of their own."""
+    at_work: set[psutil.Process] = set()
+
+    def training() -> bool:
+        for each in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it has ended
+                if "loky" in " ".join(each.cmdline()) and each.cpu_times().user > 3:
+                    at_work.add(each)
+        return len(at_work) >= 2
+
+    words = ["bench", "apc-fig5", "--dataset", "breast-cancer", "--jobs", "2", "--folder", str(tmp_path)]
+    code, said = interrupt(words, training, signal.SIGTERM)
+    assert code == 130
+    assert "Stopped." in said
+    assert not psutil.wait_procs(at_work, timeout=20)[1]
 
 
 def test_stopped_before_training_keeps_nothing(work: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
