@@ -71,6 +71,14 @@ class TestBothSidesAreAlike:
         table = text[text.index("| | MCAR 0 | MAR 1 |") :].splitlines()
         assert table[2:4] == ["| ours | 10.0 | -2.0 |", "| *paper* | 6.0 | 8.0 |"]
 
+    def test_a_configuration_where_a_method_has_yet_to_run_is_left_out(self):
+        """Strong has run under MCAR 5 alone: beside Weak alone, under MCAR 2, Own-1 would be far ahead."""
+        records = scored("weak", "MCAR 5", (60, 50)) | scored("strong", "MCAR 5", (80, 60))
+        records |= scored("own-1", "MCAR 5", (70, 58)) | scored("own-1", "MCAR 2", (90, 90))
+        text = page(records | scored("weak", "MCAR 2", (10, 10)))
+        assert "| ours | 2 | -6.0 | 0 of 2 |" in text  # -10 and -2
+        assert "| *paper* | 2 | -25.5 | 0 of 2 |" in text  # -24 and -27
+
     def test_means_are_of_the_own_methods_that_have_run(self):
         text = page(scored("own-1", "MCAR 2", (70, 48)))
         assert "(Own-1; configurations: 2, seeds of each: 1 (0)):\n\n| | breast-cancer |" in text

@@ -77,11 +77,16 @@ def alike(found: Iterable[Cell], theirs: Means) -> tuple[Means, Means]:
 
 
 def seeds_at(found: Iterable[Cell]) -> dict[Configuration, list[int]]:
-    """Return the seeds that all methods of a configuration have; a configuration without any is left out."""
+    """Return the seeds that all methods of a data set have in a configuration; one without any is left out."""
     groups: dict[Configuration, list[Cell]] = {}
+    methods: dict[str, set[str]] = {}
     for cell in found:
         groups.setdefault(_at(cell), []).append(cell)
-    return {at: common for at, cells in groups.items() if (common := seeds.shared(cells))}
+        methods.setdefault(cell.dataset, set()).add(cell.method)
+    return {
+        at: common for at, cells in groups.items()
+        if {cell.method for cell in cells} == methods[at[0]] and (common := seeds.shared(cells))
+    }  # fmt: skip
 
 
 def summary(suite: Suite, found: Sequence[Cell]) -> list[str]:
