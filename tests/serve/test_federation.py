@@ -125,8 +125,8 @@ def served(place, *words, **env):
 def jobs_of(house, party):
     """The processes in which a party takes part in jobs."""
     kit = str(house / "kits" / party)
-    return [each for each in flare.processes(house)
-            if kit in (words := " ".join(each.cmdline())) and re.search("(worker|runner)_process", words)]  # fmt: skip
+    started = {each: " ".join(each.info["cmdline"]) for each in flare.processes(house)}
+    return [each for each, words in started.items() if kit in words and re.search("(worker|runner)_process", words)]
 
 
 def connected(*names):
@@ -205,10 +205,11 @@ def _begin_and_end(app):
 def _end_site(house, party):
     """End a passive party's site and its jobs, as when its machine goes down."""
     kit = str(house / "kits" / party)
-    found = [each for each in flare.processes(house) if kit in " ".join(each.cmdline())]
+    found = [each for each in flare.processes(house) if kit in " ".join(each.info["cmdline"])]
     assert found
     for process in found:
-        process.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):  # a job ends with its site
+            process.kill()
     psutil.wait_procs(found, timeout=10)
 
 

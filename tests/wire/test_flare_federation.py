@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import time
 import tomllib
 from pathlib import Path
@@ -330,6 +331,22 @@ def test_a_port_that_is_in_use_is_named(tmp_path):
         with pytest.raises(ConfigError, match=f"port {other.getsockname()[1]} cannot be used"):
             federation.start(tmp_path / "fed")
     assert federation.processes(tmp_path / "fed") == []
+
+
+def test_a_process_of_ours_that_ends_while_it_is_looked_at_is_no_error(tmp_path):
+    """Killed and not waited for, it is a zombie; what it was started with can still be read from what was found."""
+    pytest.importorskip("psutil", reason="the extra 'flare' is not installed")
+    kit = str(tmp_path / "fed" / "kits" / "shop")
+    sleeps = [sys.executable, "-c", "print(flush=True); import time; time.sleep(60)", "nvflare.private", kit]
+    with subprocess.Popen(sleeps, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own command
+        try:
+            assert process.stdout.readline()
+            (found,) = federation.processes(tmp_path / "fed")
+        finally:
+            process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert found.info["cmdline"] == sleeps
+        assert federation.processes(tmp_path / "fed") == []
 
 
 def test_a_server_that_is_not_there_is_named(tmp_path):

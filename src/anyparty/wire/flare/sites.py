@@ -115,15 +115,15 @@ def processes(folder: Path) -> list[Any]:
 
 
 def at_kit(place: Path) -> list[Any]:
-    """Return the processes of sites and jobs on this machine whose kit is this folder, or in it."""
+    """Return the processes of sites and jobs on this machine whose kit is this folder, or in it.
+
+    Each has the words it was started with in ``info["cmdline"]``, until the next look: it may have ended since.
+    """
     import psutil  # noqa: PLC0415 - comes with FLARE
 
     kit, found = str(place.resolve()), []
-    for process in psutil.process_iter():
-        try:
-            words = process.cmdline()
-        except psutil.Error:
-            continue
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or ()  # nothing of a process that has ended or is somebody else's
         if any("nvflare.private" in word for word in words) and any(
             f"{word}{os.sep}".startswith(f"{kit}{os.sep}") for word in words
         ):
