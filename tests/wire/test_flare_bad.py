@@ -20,7 +20,7 @@ import tomli_w
 import anyparty
 from anyparty.errors import ConfigError, RunError
 from anyparty.run.house import train_at_home
-from anyparty.wire.flare import federation, foreground
+from anyparty.wire.flare import federation, foreground, kits
 from anyparty.wire.flare.reach import Gate, await_server
 from tests.run.test_house import world
 
@@ -151,6 +151,49 @@ def test_a_second_site_with_a_copy_of_a_kit_is_turned_away(folder, terminals, tm
     assert "the kit of shop is in use twice" in terminals["bank"].said
     assert terminals["shop"].process.poll() is None
     assert federation.status(folder)["sites"] == ["shop"]
+
+
+EVIL = """
+from pathlib import Path
+from nvflare.apis.executor import Executor
+from nvflare.apis.shareable import make_reply
+
+
+class Evil(Executor):
+    def __init__(self):
+        super().__init__()
+        Path({ran!r}).touch()
+
+    def execute(self, task_name, shareable, fl_ctx, abort_signal):
+        return make_reply("OK")
+"""
+
+
+def test_no_job_brings_code_to_a_passive_party(folder, terminals, tmp_path):
+    """Not even the administrator's: FLARE's own rules would let it."""
+    said, ran = federation.about(folder), tmp_path / "ran"
+    job = folder / "kits" / "admin" / "jobs" / "evil"
+    federation._write_job(job, said, federation.public(SETTINGS), work="train", asked={}, least=1)
+    (job / "app" / "custom").mkdir()
+    (job / "app" / "custom" / "evil.py").write_text(EVIL.format(ran=str(ran)))
+    executors = [{"tasks": ["take_part"], "executor": {"path": "evil.Evil", "args": {}}}]
+    federation._json(job / "app" / "config" / "config_fed_client.json", {"format_version": 2, "executors": executors})
+    number = str(federation.desk(folder, "submit", path=str(job))["job"])
+    assert federation.wait(folder, number, 60) != "FINISHED:COMPLETED"
+    federation.abort(folder, number)
+    assert not ran.exists()
+
+
+def test_nobody_reads_a_passive_partys_files_from_afar(folder, terminals):
+    flare_api = pytest.importorskip("nvflare.fuel.flare_api.flare_api")
+    kit = folder / "kits" / "admin"
+    session = flare_api.new_secure_session(kits.ADMIN, str(kit), timeout=10.0)
+    try:
+        session.set_timeout(60.0)
+        said = {command: str(session.api.do_command(command)) for command in ("head shop site.log", "ls shop .")}
+    finally:
+        session.close()
+    assert all("not authorized" in answer for answer in said.values()), said
 
 
 def test_a_site_that_is_told_to_end_leaves_nothing_behind(folder, terminals):

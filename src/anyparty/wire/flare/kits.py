@@ -21,6 +21,12 @@ ADMIN = "admin@anyparty.local"
 OURS = "anyparty.wire.flare.seat."
 GREET = "anyparty.wire.flare.greet."
 LOOPBACK = {"127.0.0.1", "localhost"}
+MAY = {
+    "submit_job": "any", "manage_job": "any", "view": "any", "operate": "none", "clone_job": "none",
+    "download_job": "none", "shell_commands": "none", "byoc": "none",
+}  # fmt: skip
+"""What the administrator may do at a passive party: send jobs, end them, see who is there.  FLARE's own default also
+lets jobs bring code (byoc), and the administrator read a site's files from afar (shell commands)."""
 
 
 def project(roster: Roster, host: str, port: int, scheme: str) -> dict[str, Any]:
@@ -85,7 +91,8 @@ def provision(folder: Path, roster: Roster, host: str, port: int, scheme: str) -
 def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
     """Write what a site needs beside FLARE's files: at first its own settings, and where it is each time it starts.
 
-    Only our two classes may be named by a job; no log leaves the house; little is logged.
+    Only our two classes may be named by a job, which brings no code; nobody reads the site's files from afar; no log
+    leaves the house; little is logged.
 
     Raises:
         ConfigError: this is no kit.
@@ -105,6 +112,9 @@ def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
             each["path"] = "anyparty.wire.flare.launch.Launcher"
     resources["components"].append(_greeter(kit))
     (local / "resources.json").write_text(json.dumps(resources, indent=1), encoding="utf-8")
+    if not Gate.of(kit).serves:
+        rights = {"format_version": "1.0", "permissions": {"project_admin": MAY}}
+        (local / "authorization.json").write_text(json.dumps(rights, indent=1), encoding="utf-8")
     levels = (local / "log_config.json.default").read_text(encoding="utf-8").replace('"INFO"', '"WARNING"')
     (local / "log_config.json").write_text(levels, encoding="utf-8")
 

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from anyparty.storage import writing
+
 try:
     from nvflare.apis.event_type import EventType
     from nvflare.apis.fl_constant import FLContextKey, JobConstants
@@ -78,9 +80,9 @@ class Launcher(ClientProcessJobLauncher):  # type: ignore[misc]
             kept = json.loads(note.read_text(encoding="utf-8"))["pass"]
             words |= {name: tuple(kept[str(name)]) for name in pass_with}
         else:
-            note.touch(mode=0o600)
             kept = {str(name): list(words[name]) for name in pass_with}
-            note.write_text(json.dumps({"meta": job_meta, "pass": kept}), encoding="utf-8")
+            with writing(note) as beside:
+                beside.write_text(json.dumps({"meta": job_meta, "pass": kept}), encoding="utf-8")
 
         def begin() -> Any:
             return super(Launcher, self).launch_job(job_meta, fl_ctx).adapter
@@ -97,7 +99,11 @@ class Launcher(ClientProcessJobLauncher):  # type: ignore[misc]
         time.sleep(PAUSES_S[0])
         root = Path(engine.new_context().get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir())
         for note in sorted(root.glob(f"*/{UNFINISHED}")):
-            meta = json.loads(note.read_text(encoding="utf-8"))["meta"]
+            try:
+                meta = json.loads(note.read_text(encoding="utf-8"))["meta"]
+            except (OSError, ValueError, KeyError) as error:
+                log.warning("%s cannot be read (%s): what it tells of is not gone on with", note, error)
+                continue
             job = meta[JobConstants.JOB_ID]
             log.warning("the site takes part in job %s again", job)
             try:

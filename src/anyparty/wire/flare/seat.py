@@ -27,6 +27,7 @@ import torch
 
 from anyparty.config import Config
 from anyparty.errors import AnypartyError, RunError
+from anyparty.storage import writing
 from anyparty.wire.flare.channel import Posted
 from anyparty.wire.flare.peer import Patience
 from anyparty.wire.flare.post import Post
@@ -141,8 +142,8 @@ class Seat:
             log.warning("%s: %s; it tries to come back", site.party, said["sentence"])
         traffic = {name: asdict(each) for name, each in post.traffic().items()}
         outcome = Outcome(party=site.party, job=self.job, gone=post.gone(), traffic=traffic, **said)
-        site.folder.mkdir(parents=True, exist_ok=True)
-        (site.folder / f"{self.job}.json").write_text(json.dumps(asdict(outcome), indent=1), encoding="utf-8")
+        with writing(site.folder / f"{self.job}.json") as beside:
+            beside.write_text(json.dumps(asdict(outcome), indent=1), encoding="utf-8")
         return outcome
 
     def _once(self, order: Order, news: Callable[[], str], patience: Patience) -> tuple[Post, dict[str, Any]]:
