@@ -183,6 +183,28 @@ def test_predict_with_a_party_missing(run: Path, trained: Path, call: Call) -> N
     assert "The first 8 rows" in shown.stdout
 
 
+def test_predict_without_the_file_of_a_party_that_is_not_asked(run: Path, trained: Path, call: Call) -> None:
+    away = (trained / "bank.csv").rename(trained / "away.csv")
+    try:
+        shown = call("predict", run, "--parties", "shop")
+        all_of_them = call("predict", run)
+    finally:
+        away.rename(trained / "bank.csv")
+    assert shown.exit_code == 0
+    assert "90 rows, asked: shop" in shown.stdout
+    assert all_of_them.exit_code == 2
+    assert "bank.csv" in all_of_them.stderr
+
+
+def test_predict_does_not_write_over_a_table(run: Path, trained: Path, tmp_path: Path, call: Call) -> None:
+    new = tmp_path / "new.csv"
+    new.write_bytes((trained / "shop.csv").read_bytes())
+    for shown in (call("predict", run, "--table", f"shop={new}", "--out", new),
+                  call("predict", run, "--out", trained / "shop.csv")):  # fmt: skip
+        assert shown.exit_code == 2
+        assert "this is a party's table, which would be lost" in shown.stderr
+
+
 def test_predict_matches_columns_by_name(run: Path, trained: Path, tmp_path: Path, call: Call) -> None:
     shop = pl.read_csv(trained / "shop.csv")
     moved = shop.select("town", "visits", "customer").with_columns(pl.lit(7).alias("extra"))

@@ -193,6 +193,13 @@ def test_mlflow_has_the_run(work, mlflow, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_an_address_with_a_password_is_refused_and_not_repeated(work, call):
+    shown = call("train", "credit.toml", "--set", "track.mlflow=http://bob:hunter2@localhost:9")
+    assert shown.exit_code == 2
+    assert "MLFLOW_TRACKING_PASSWORD" in shown.stderr
+    assert "hunter2" not in shown.output + shown.stderr
+
+
 def test_an_mlflow_that_is_not_there_is_named(work, mlflow):
     with pytest.raises(ConfigError, match=r"track.mlflow: 'http://127.0.0.1:9' cannot be used .* server running"):
         train(work, "track.mlflow=http://127.0.0.1:9")

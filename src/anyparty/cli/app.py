@@ -107,12 +107,13 @@ def predict(
     In Python: anyparty.run.runs.predict_run("RUN", {"bank": "new.csv"}, ["bank"]).
     """
     from anyparty.cli import show
-    from anyparty.run.runs import predict_run, tables_from
+    from anyparty.run.runs import predict_run, settings_of, tables_from
 
     _look_for_modules_in(*run.absolute().parents[:2])
+    given = tables_from(table or [])
     if out is not None:
-        show.check_kind(out)
-    answered = predict_run(run, tables_from(table or []), _names(parties))
+        show.check_kind(out, [*given.values(), *(own.table for own in settings_of(run).parties.values())])
+    answered = predict_run(run, given, _names(parties))
     console = Console()
     console.print(show.summary(answered))
     if out is None:

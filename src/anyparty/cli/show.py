@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,14 @@ SHOWN = 16
 # Predictions
 
 
-def check_kind(out: Path) -> None:
-    """Refuse a file whose kind cannot be written, before any work is done.
+def check_kind(out: Path, tables: Iterable[Path | None] = ()) -> None:
+    """Refuse a file whose kind cannot be written, or that is one of the ``tables``, before any work is done.
 
     Raises:
-        ConfigError: neither .parquet nor .csv.
+        ConfigError: neither .parquet nor .csv, or a table that would be lost.
     """
+    if any(table is not None and table.resolve() == out.resolve() for table in tables):
+        raise ConfigError(f"--out {out}: this is a party's table, which would be lost; name another file")
     if out.suffix.lower() not in KINDS:
         raise ConfigError(f"--out {out}: name a file that ends in {' or '.join(KINDS)}")
 

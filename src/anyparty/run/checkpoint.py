@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from anyparty.errors import Diverged, ModelError
 from anyparty.methods.method import State
-from anyparty.run.storage import PART, writing
+from anyparty.storage import PART, writing
 
 KEEP = 2
 REMEMBERS = {

@@ -22,8 +22,8 @@ from anyparty.methods.table import method as method_by_name
 from anyparty.nets.mlp import Factory
 from anyparty.nets.table import describe, restore
 from anyparty.run import checkpoint
-from anyparty.run.storage import writing
 from anyparty.seeds import Seeds
+from anyparty.storage import writing
 from anyparty.tables.prepare import Prepare
 from anyparty.terms import Roster, Task
 

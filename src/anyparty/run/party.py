@@ -163,7 +163,9 @@ def _setup(house: House, config: Config, can: Capabilities) -> Setup:
     usable = labeled_rows(house.table, known.position) & known.observed.any(dim=1).numpy()
     use = split(usable, config.train.validation, config.train.test, Seeds(config.train.seed))
     task = task_of(house.table, known.position, use, config.federation, without=can.without_labels)
-    if config.train.balance and task.kind == "classification":
+    if config.train.balance and task.kind == "regression":
+        raise ConfigError("train.balance = true weighs classes, and numbers are predicted here: leave it out")
+    if config.train.balance:
         task = replace(task, weights=balanced(house.table, known.position, use, task))
     return use, task, known.observed
 

@@ -30,9 +30,9 @@ from anyparty.run.kept_alignment import ALIGNMENT, aligned
 from anyparty.run.meanwhile import meanwhile
 from anyparty.run.predict import predict_rows
 from anyparty.run.rows import own_rows
-from anyparty.run.storage import writing
 from anyparty.run.watch import noted
 from anyparty.seeds import Seeds
+from anyparty.storage import writing
 from anyparty.tables.table import Table, read_table
 from anyparty.terms import Channel, Declared, Expect, Roster
 from anyparty.wire.guard import Guarded

@@ -118,7 +118,9 @@ def predict_run(
     """
     model = model_for_run(folder)
     if not tables:
-        tables = {name: party.table for name, party in _with_tables(Path(folder)).parties.items()}
+        own = {name: party.table for name, party in _with_tables(Path(folder)).parties.items()}
+        asked = own if parties is None else parties  # the file of a party that is not may be away
+        tables = {name: path for name, path in own.items() if name in asked or Path(str(path)).exists()}
     return model.predict(tables, parties)
 
 

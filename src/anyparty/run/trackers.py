@@ -166,7 +166,7 @@ class MLflow(Tracker):
     """Writes a run's settings, curves and scores to MLflow.
 
     Args:
-        uri: MLflow's tracking URI.
+        uri: MLflow's tracking URI; "environment": what MLFLOW_TRACKING_URI says.
         experiment: the experiment's name; it is made if there is none.
         name: the run's.
         kept: the file in which the run's number is kept, so that a resumed run goes on in it.
@@ -186,7 +186,7 @@ class MLflow(Tracker):
             raise ConfigError(_absent("mlflow", "MLflow")) from None
         self.epochs, self.run = 0, ""
         try:
-            self.client = MlflowClient(tracking_uri=uri)
+            self.client = MlflowClient(tracking_uri=None if uri == "environment" else uri)
             found = self.client.get_experiment_by_name(experiment)
             number = found.experiment_id if found else self.client.create_experiment(experiment)
             if resume and kept is not None:

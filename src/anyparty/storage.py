@@ -18,7 +18,8 @@ PART = ".part"  # ends the name of what is not whole yet
 def writing(path: Path) -> Iterator[Path]:
     """Give a place beside ``path`` to write to, and move it there at the end; what stood there stays until then.
 
-    The place is this writer's alone, whatever else is written beside it, or to ``path`` itself.
+    The place is this writer's alone, whatever else is written beside it, or to ``path`` itself; and nobody but its user
+    may read what is written: records name a table's categories, and sentences of errors may name ids.
 
     Raises:
         StorageError: the disk is full, the folder cannot be written to.
@@ -26,7 +27,9 @@ def writing(path: Path) -> Iterator[Path]:
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PART}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        beside.touch(mode=0o600)
         yield beside
+        beside.chmod(0o600)
         beside.replace(path)
     except (OSError, SafetensorError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)

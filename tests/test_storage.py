@@ -10,7 +10,7 @@ import torch
 from anyparty.errors import StorageError
 from anyparty.run import checkpoint
 from anyparty.run.files import read_json, write_json
-from anyparty.run.storage import writing
+from anyparty.storage import writing
 from tests.run.test_house import run, settings, world
 
 
@@ -34,6 +34,11 @@ def test_a_file_that_does_not_fit_leaves_the_one_before(tmp_path):
         write_json(path, {"epochs": list(range(1000))})
     assert read_json(path) == {"epochs": 1}
     assert [each.name for each in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_only_its_user_reads_what_is_written(tmp_path):
+    write_json(tmp_path / "record.json", {})
+    assert (tmp_path / "record.json").stat().st_mode & 0o777 == 0o600
 
 
 def test_two_files_of_one_stem_are_written_at_once(tmp_path):
