@@ -17,7 +17,7 @@ import httpx
 from anyparty import Federation
 from anyparty.errors import ConfigError, ModelError, PredictionError
 from anyparty.run.runs import predict_run
-from anyparty.serve import application
+from anyparty.serve import application, serve
 from anyparty.serve.limits import Limits, Tokens, certificates, check_open_to
 from anyparty.serve.start import listening
 from anyparty.serve.words import Answers
@@ -165,6 +165,8 @@ def test_state_is_told(app):
         (b'{"ids": ["a"], "budget_ms": 0}', 422, "budget_ms: input should be greater than 0; got 0"),
         (b'{"ids": ["a"], "budget_ms": 1e9}', 422, "budget_ms is 1e+09, expected at most 10000"),
         (b'{"ids": ["a"], "budget_ms": NaN}', 422, "budget_ms: "),
+        (b'{"ids": ["a"], "budget_ms": true}', 422, "budget_ms should be a number of milliseconds; got True"),
+        (b'{"ids": ["a"], "budget_ms": "50"}', 422, "budget_ms should be a number of milliseconds; got '50'"),
         (b'{"ids": ["\xff"]}', 400, "the request is not JSON"),
     ],
 )  # fmt: skip
@@ -280,6 +282,9 @@ def test_without_a_token_nobody_is_let_in_but_to_the_pulse(run):
 def test_tokens_come_from_a_file_and_the_environment(tmp_path, monkeypatch):
     file = tmp_path / "tokens"
     file.write_text(f"# for the tests\n{TOKENS[0]}\n\n")
+    with pytest.warns(UserWarning, match=r"others on this machine can read these tokens: chmod 600"):
+        Tokens.read(file)
+    file.chmod(0o600)
     monkeypatch.setenv("ANYPARTY_SERVE_TOKEN", TOKENS[1])
     tokens = Tokens.read(file)
     assert all(tokens.let_in(f"Bearer {token}") for token in TOKENS)
@@ -316,6 +321,11 @@ def test_strangers_are_not_served_without_a_token_or_a_certificate(tmp_path):
 def test_a_web_page_may_not_ask_under_a_name_of_its_own(run):
     answer = ask(application(run), json={"ids": ["c050"]}, headers={"host": "evil.example"})
     assert answer.status_code == 400
+    assert answer.json() == {
+        "error": "this service goes by 127.0.0.1 and localhost and [::1], not by the host 'evil.example'"
+    }
+    for host in ("localhost:8080", "[::1]:8080", "127.0.0.1"):
+        assert ask(application(run), json={"ids": ["c050"]}, headers={"host": host}).status_code == 200
 
 
 def test_limits_make_sense():
@@ -336,6 +346,21 @@ def test_the_command_refuses_with_a_sentence(call, run, tmp_path, monkeypatch):
     shown = call("serve", tmp_path)
     assert shown.exit_code == 2
     assert "neither a run" in shown.stderr
+
+
+def test_a_second_service_says_so_before_it_is_announced(run, monkeypatch):
+    app, said = application(run), []
+
+    async def check():
+        raise ConfigError("a prediction service runs beside it already")
+
+    app.state.check = check
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr("anyparty.serve.start.application", lambda *_, **__: app)
+    monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
+    with pytest.raises(ConfigError, match="runs beside it already"):
+        serve(run, port=0, say=said.append)
+    assert said == []
 
 
 def test_an_answer_is_not_held_back():

@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from anyparty.errors import ConfigError
-from anyparty.serve.bridge import OPEN, Bridge, Frames, relay, text
+from anyparty.run.files import write_json
+from anyparty.serve.bridge import OPEN, PLACE, WHERE, Bridge, relay
+from anyparty.serve.frames import Frames, text
 from anyparty.serve.home import Answering
 from anyparty.serve.kept import open_kept
 from anyparty.serve.link import Link
@@ -198,3 +200,23 @@ def test_a_seat_without_a_service_says_so(houses, tmp_path):
     (folder / "serve.json").write_text('{"socket": "nowhere"}')
     with pytest.raises(ConfigError, match="no prediction service listens beside"):
         play(relay(folder, inproc.Hub(("bank",)).channel("bank"), "one"))
+
+
+def test_where_a_killed_service_listened_is_taken_away_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    left, other = tmp_path / f"{PLACE}left", tmp_path / "other"
+    kits = [tmp_path / "kit1", tmp_path / "kit2"]
+    for place, kit in zip((left, other), kits, strict=True):
+        place.mkdir()
+        kit.mkdir()
+        write_json(kit / WHERE, {"socket": str(place / "serve.sock")})
+
+    async def opened(kit):
+        bridge = Bridge(kit, "bank", None)
+        await bridge.open()
+        await bridge.close()
+
+    for kit in kits:
+        play(opened(kit))
+    assert not left.exists()
+    assert other.exists()

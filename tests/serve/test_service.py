@@ -217,15 +217,21 @@ def test_a_party_that_is_late_is_left_out_and_its_answer_disturbs_nobody(houses)
     assert dropped == {"shop": 1}
 
 
+def behind_doors(houses, *, fair_s):
+    """A service that asks absent parties at once, the doors of those that ``door`` wraps, by name, and ``door``."""
+    service, doors = houses.service(), {}
+    service.breaker, service.fair_s = Breaker(after=3, every_s=0.0), fair_s
+
+    def door(net):
+        doors[net.me] = Door(net)
+        return doors[net.me]
+
+    return service, doors, door
+
+
 def test_a_party_that_hangs_is_not_waited_for_for_ever(houses):
     async def hanging():
-        service, doors = houses.service(), {}
-        service.breaker = Breaker(after=3, every_s=0.0)
-
-        def door(net):
-            doors[net.me] = Door(net)
-            return doors[net.me]
-
+        service, doors, door = behind_doors(houses, fair_s=SHORT_S / 2)
         async with serving(houses, service, {"shop": door}):
             for _ in range(3):
                 await service.predict(ids, budget_s=SHORT_S)
@@ -240,6 +246,31 @@ def test_a_party_that_hangs_is_not_waited_for_for_ever(houses):
     assert {each.silent["shop"][:29] for each in fourth if each.silent} == {"it missed its last 3 requests"}
     assert same(numbers(fourth), without(houses, "shop"))
     assert same(numbers(fifth), without(houses))
+
+
+def test_what_a_client_does_not_wait_for_is_not_held_against_a_party(houses):
+    """Otherwise one client with next to no time takes a party away from all others."""
+
+    async def hurried():
+        service, doors, door = behind_doors(houses, fair_s=4 * SHORT_S)
+        async with serving(houses, service, {"shop": door}):
+            for _ in range(5):
+                await service.predict(ids, budget_s=SHORT_S)
+            misses = service.breaker.misses["shop"]
+            doors["shop"].opened.set()
+            first = await service.predict(ids, budget_s=LONG_S)
+            for _ in range(3):
+                service.breaker.missed("shop")
+            asked = await service.predict(ids, budget_s=1e-6)  # as short as it is, it asks in the background, with time
+            while not service.breaker.waits("shop"):
+                await asyncio.sleep(0.001)
+            return misses, first, asked
+
+    ids = houses.ids("bank")
+    misses, first, asked = play(hurried())
+    assert misses == 0
+    assert same(numbers(first), without(houses))
+    assert {each.silent["shop"][:29] for each in asked if "shop" in each.silent} == {"it missed its last 3 requests"}
 
 
 def test_a_party_that_dies_is_named(houses):

@@ -7,7 +7,8 @@ kept         what a party kept of training, made ready to predict; which ids the
 ask, lanes   what parties say to each other: numbered requests with deadlines; link: all parties, as a job reaches them
 home         a party's part in a job of work "serve"
 together     a run of one team's own data, all parties in one process
-apart, jobs  a federation: keeps a job running with all that are connected (desk), reached over a local socket (bridge)
+apart, jobs  a federation: keeps a job running with all that are connected (desk)
+bridge       the local socket over which a federation's jobs are reached; frames: what goes over it
 """
 
 from __future__ import annotations

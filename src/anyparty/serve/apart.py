@@ -81,7 +81,7 @@ def open_house(
     if place.folder is None:
         return Served(service=service, around=_alone, trouble=lambda: NO_FEDERATION), remark or NO_FEDERATION
     jobs = Jobs(place.folder, site, _settings(site, config), service, pauses=pauses or Pauses())
-    return Served(service=service, around=jobs.work, trouble=lambda: jobs.trouble), remark
+    return Served(service=service, around=jobs.work, trouble=lambda: jobs.trouble, check=jobs.bridge.check), remark
 
 
 @asynccontextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -41,16 +41,18 @@ class Served:
         service: what answers.
         around: entered before the first request, left after the last: what reaches the other parties.
         trouble: says why the federation cannot be reached; empty while it can.
+        check: raises what is in the way of a start, before anything is announced.
 
     """
 
     service: Service
     around: Around
     trouble: Callable[[], str] = str
+    check: Callable[[], Coroutine[Any, Any, None]] | None = None
 
 
-def build(served: Served, *, limits: Limits, tokens: Tokens) -> FastAPI:
-    """Return the application; without ``tokens`` everybody who reaches it is let in."""
+def build(served: Served, *, limits: Limits, tokens: Tokens, hosts: Sequence[str] = ()) -> FastAPI:
+    """Return the application; without ``tokens`` everybody who reaches it is let in, by one of the names ``hosts``."""
     service = served.service
     roster, me = service.kept.roster, service.kept.me
     meter = Meter([name for name in roster.names if name != me], service.there)
@@ -65,10 +67,10 @@ def build(served: Served, *, limits: Limits, tokens: Tokens) -> FastAPI:
         title=f"anyparty: {me}", description=ABOUT, version=anyparty.__version__, lifespan=lifespan,
         docs_url=None, redoc_url=None,  # their pages load programs from elsewhere
     )  # fmt: skip
-    app.state.service = service
+    app.state.service, app.state.check = service, served.check
     app.include_router(_predictions(service, limits, meter))
     app.include_router(_state(served, limits, meter))
-    app.add_middleware(Gate, limits=limits, tokens=tokens, meter=meter)
+    app.add_middleware(Gate, limits=limits, tokens=tokens, meter=meter, hosts=hosts)
     _refusals(app)
     return app
 

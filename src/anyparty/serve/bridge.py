@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import json
 import shutil
-import struct
 import tempfile
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -20,78 +19,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from anyparty.errors import ConfigError, MessageError, PartyLost
+from anyparty.errors import ConfigError, MessageError, ModelError, PartyLost
 from anyparty.run.door import door_of
-from anyparty.run.files import About, write_json
+from anyparty.run.files import About, read_json, write_json
 from anyparty.serve.ask import MESSAGES
+from anyparty.serve.frames import Frames, text, words
 from anyparty.serve.lanes import Lane, lanes_to
 from anyparty.terms import Channel, Expect, Tensors
-from anyparty.wire.message import MOST_BYTES, MOST_HEADER_BYTES, Header, decode, encode
 
-WHERE = "serve.json"
+WHERE, PLACE = "serve.json", "anyparty-"
 LOST, BACK, END, OPEN = "serve-lost", "serve-back", "serve-end", "serve-open"
-MOST_UNSENT = 64 << 20  # bytes that the socket has not taken, before messages are dropped
 MOST_UNREAD = 1024  # messages of a lane
 OPEN_S = 10.0
 DOOR_S = 0.5  # between two looks at who asks to be let in again
-
-
-@dataclass
-class Frames:
-    """Messages over a stream: eight bytes of length, then the message."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    session: str
-    sent: int = 0
-
-    def put(self, frm: str, to: str, tag: str, tensors: Tensors) -> None:
-        """Write one; never waits.
-
-        Raises:
-            PartyLost: the other end does not read.
-        """
-        if self.writer.transport.get_write_buffer_size() > MOST_UNSENT or self.writer.is_closing():
-            raise PartyLost(to, "the way to it is stopped up, or closed")
-        data = encode(Header(run=self.session, frm=frm, to=to, tag=tag, number=self.sent), tensors)
-        self.sent += 1
-        self.writer.write(struct.pack("<Q", len(data)) + data)
-
-    async def get(self) -> tuple[Header, dict[str, Tensor]] | None:
-        """Read one; ``None`` where the other end has closed.
-
-        Raises:
-            MessageError: what came is no message of this session.
-        """
-        try:
-            (long,) = struct.unpack("<Q", await self.reader.readexactly(8))
-            if long > MOST_BYTES + MOST_HEADER_BYTES:
-                raise MessageError(f"the other end of the bridge announces {long} bytes, the limit is {MOST_BYTES}")
-            message = decode(await self.reader.readexactly(long), "the other end of the bridge")
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return None
-        if self.session and message.header.run != self.session:
-            raise MessageError(f"the other end of the bridge speaks of session {message.header.run!r}")
-        return message.header, message.tensors
-
-    async def close(self) -> None:
-        """Close the stream, what was written going first."""
-        self.writer.close()
-        with contextlib.suppress(OSError, TimeoutError):
-            await asyncio.wait_for(self.writer.wait_closed(), 1.0)
-
-
-def text(words: str) -> dict[str, Tensor]:
-    """Return words as tensors."""
-    return {"text": torch.frombuffer(bytearray(words.encode() or b" "), dtype=torch.uint8)}
-
-
-def words(tensors: Tensors) -> str:
-    """Return the words that ``text`` made tensors of."""
-    return tensors["text"].numpy().tobytes().decode(errors="replace") if "text" in tensors else ""
 
 
 # ---- at the seat
@@ -155,6 +97,14 @@ async def _listens(folder: Path) -> bool:
     except ConfigError:
         return False
     return True
+
+
+def _sweep(folder: Path) -> None:
+    """Take away where a service listened that was killed."""
+    with contextlib.suppress(ModelError, KeyError, TypeError):
+        left = Path(read_json(folder / WHERE)["socket"]).parent
+        if left.name.startswith(PLACE) and left.parent == Path(tempfile.gettempdir()):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 async def _up(net: Channel, frames: Frames, frm: str, tag: str) -> None:
@@ -251,15 +201,24 @@ class Bridge:
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[Any]] = set()
 
-    async def open(self) -> None:
-        """Listen, and write where.
+    async def check(self) -> None:
+        """Refuse to be the second.
 
         Raises:
             ConfigError: another service listens for this kit.
         """
         if await _listens(self.folder):
             raise ConfigError(f"a prediction service runs beside {self.folder} already; stop it first")
-        self._place = Path(tempfile.mkdtemp(prefix="anyparty-"))  # mode 0700; a kit's own path may be too long
+
+    async def open(self) -> None:
+        """Listen, and write where.
+
+        Raises:
+            ConfigError: another service listens for this kit.
+        """
+        await self.check()
+        _sweep(self.folder)
+        self._place = Path(tempfile.mkdtemp(prefix=PLACE))  # mode 0700; a kit's own path may be too long
         self._server = await asyncio.start_unix_server(self._connected, self._place / "serve.sock")
         (self._place / "serve.sock").chmod(0o600)
         write_json(self.folder / WHERE, {"socket": str(self._place / "serve.sock")})

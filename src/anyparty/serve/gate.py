@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from starlette.datastructures import Headers
@@ -29,9 +31,12 @@ class Refused(Exception):  # noqa: N818 - not a failure: an answer
 class Gate:
     """An ASGI application around the service's own."""
 
-    def __init__(self, app: ASGIApp, *, limits: Limits, tokens: Tokens, meter: Meter) -> None:
-        """Stand before ``app``."""
+    def __init__(
+        self, app: ASGIApp, *, limits: Limits, tokens: Tokens, meter: Meter, hosts: Sequence[str] = ()
+    ) -> None:
+        """Stand before ``app``, which goes by the names ``hosts``: without any, by every name."""
         self.app, self.limits, self.tokens, self.meter, self.inside = app, limits, tokens, meter, 0
+        self.hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request in, or answer it with a sentence."""
@@ -58,6 +63,9 @@ class Gate:
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, path = Headers(scope=scope), scope["path"]
+        name = re.sub(r":\d+$", "", headers.get("host", ""))
+        if self.hosts and name not in self.hosts:
+            raise Refused(400, f"this service goes by {' and '.join(self.hosts)}, not by the host {name[:80]!r}")
         if self.tokens and path not in OPEN and not self.tokens.let_in(headers.get("authorization", "")):
             raise Refused(401, "show a token: the header 'Authorization: Bearer TOKEN'", www_authenticate="Bearer")
         body = await self._body(path, headers, receive)

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import ipaddress
 import os
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from anyparty.errors import ConfigError
 
 TOKEN_VARIABLE = "ANYPARTY_SERVE_TOKEN"  # noqa: S105 - the name of a variable
 LEAST_LETTERS = 16
+FAIR = 0.75  # of the service's own budget: what a client grants may be next to nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +29,8 @@ class Limits:
         ids, batch_ids: the most ids of one request, of one batch.
         id_bytes: what an id may take in a request's body, on average.
         at_once: requests that are worked on at once; more are told to come again.
-        body_s: how long a client may take to send its request.
+        body_s: how long a client may take to send its request: so long for the headers, and for the body.
+        connections: how many clients may be connected at once.
 
     """
 
@@ -39,6 +42,7 @@ class Limits:
     id_bytes: int = 256
     at_once: int = 64
     body_s: float = 10.0
+    connections: int = 500
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -48,9 +52,14 @@ class Limits:
             raise ConfigError(f"a budget of {max(self.budget_ms, self.batch_budget_ms):g} ms is above the most that a "
                               f"request may ask for, {self.most_budget_ms:g} ms")  # fmt: skip
 
+    @property
+    def fair_s(self) -> float:
+        """How long a party must have had, in seconds, if no answer is to be held against it."""
+        return FAIR * self.budget_ms / 1e3
+
     def most_ids(self, path: str) -> int:
         """Return the most ids of a request to ``path``."""
-        return self.batch_ids if path == "/predict/batch" else self.ids
+        return self.batch_ids if path.rstrip("/") == "/predict/batch" else self.ids
 
     def most_bytes(self, path: str) -> int:
         """Return the most bytes of the body of a request to ``path``."""
@@ -90,6 +99,8 @@ class Tokens:
                 lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(f"{file}: the file of tokens cannot be read ({error})") from None
+            if file.stat().st_mode & 0o077:
+                warnings.warn(f"{file}: others on this machine can read these tokens: chmod 600 {file}", stacklevel=2)
             found = [line for line in lines if line and not line.startswith("#")]
             if not found:
                 raise ConfigError(f"{file}: there is no token in it; write one a line")

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from anyparty.serve.ask import MOST_ROWS, NOWHERE, Ask
 from anyparty.serve.breaker import Breaker
 from anyparty.serve.kept import Directory, Kept
 from anyparty.serve.lanes import Lanes, Request
+from anyparty.serve.limits import Limits
 from anyparty.serve.link import ABSENT, Link
 from anyparty.terms import Channel, Expect, Tensors
 from anyparty.wire.guard import Guarded
@@ -80,6 +81,7 @@ class Service:
         directory: which ids it knows.
         links: the ways to the other parties, the newest last.
         breaker: whom to wait for.
+        fair_s: see ``Limits``.
         told: hears of every request.
 
     """
@@ -88,6 +90,7 @@ class Service:
     directory: Directory
     links: list[Link] = field(default_factory=list)
     breaker: Breaker = field(default_factory=Breaker)
+    fair_s: float = Limits().fair_s
     told: Callable[[Told], None] = lambda told: None  # noqa: ARG005
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
@@ -199,20 +202,22 @@ class Service:
                   within_s=max(0.0, budget.deadline - now))  # fmt: skip
         waited = [name for name in there if self.breaker.waits(name)]
         background = [name for name in there if name not in waited and self.breaker.probes(name, now)]
+        fair = budget.deadline - now >= self.fair_s
         for name in background:
-            self.breaker.probe(name, number, now, budget.deadline)
+            self.breaker.probe(name, number, now, max(budget.deadline, now + self.fair_s))
         absent |= {name: self.breaker.why(name) for name in there if name not in waited}
         request = link.lanes.open(number, budget.deadline, budget.seconds, absent)
         with contextlib.suppress(PartyLost):
-            await link.ask(ask, [*waited, *background])
-        return _Asked(request, link.lanes, whom, waited)
+            await link.ask(ask, waited)
+            await link.ask(replace(ask, within_s=max(ask.within_s, self.fair_s)), background)
+        return _Asked(request, link.lanes, whom, waited, fair)
 
     def _tell(self, request: _Asked, said: Sequence[Answer]) -> None:
         channel = request.channel
         answered = [name for name in request.waited if name in channel.came and name not in channel.silent]
         for name in answered:
             self.breaker.answered(name)
-        for name in channel.late.intersection(request.waited):
+        for name in channel.late.intersection(request.waited) if request.fair else ():
             self.breaker.missed(name)
         self.told(
             Told(
@@ -225,12 +230,13 @@ class Service:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A request on its way: whom it concerns, and for whom it waits."""
+    """A request on its way: whom it concerns, for whom it waits, and whether it gives them a fair time."""
 
     channel: Request
     lanes: Lanes
     whom: Sequence[str]
     waited: Sequence[str]
+    fair: bool = True
 
     def end(self) -> None:
         """Let what still comes be late."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -14,17 +15,17 @@ from typing import Any
 import torch
 import uvicorn
 from fastapi import FastAPI
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from anyparty.config import Config
 from anyparty.errors import ConfigError
 from anyparty.serve.apart import Place, open_house
 from anyparty.serve.app import Served, build
+from anyparty.serve.connection import patient
 from anyparty.serve.jobs import Pauses
 from anyparty.serve.limits import Certificates, Limits, Tokens, check_open_to
 from anyparty.serve.together import answering, open_run
 
-HERE = ["127.0.0.1", "localhost", "[::1]", "::1"]
+HERE = ("127.0.0.1", "localhost", "[::1]")
 log = logging.getLogger(__name__)
 
 
@@ -70,10 +71,10 @@ def application(
         served, remark = open_house(path, _own(path, tables), config, pauses)
     if remark:
         say(remark)
-    app = build(served, limits=limits or Limits(), tokens=let_in)
-    if not let_in and not anywhere:
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=HERE)  # no web page may ask under a name of its own
-    return app
+    limits = limits or Limits()
+    served.service.fair_s = limits.fair_s
+    # without a token no web page may ask under a name of its own
+    return build(served, limits=limits, tokens=let_in, hosts=() if let_in or anywhere else HERE)
 
 
 def _own(path: Path, tables: Mapping[str, Any] | None) -> Any:
@@ -127,7 +128,9 @@ def serve(
         place, limits=limits, tokens=let_in, tables=tables, config=config, say=say,
         anywhere=tls is not None and tls.client_ca is not None,
     )  # fmt: skip
-    server = uvicorn.Server(_settings(app, tls))
+    server = uvicorn.Server(_settings(app, tls, limits or Limits()))
+    if app.state.check is not None:
+        asyncio.run(app.state.check())
     with listening(host, port) as door:
         at = door.getsockname()
         say(f"Serving on {'https' if tls else 'http'}://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]} "
@@ -135,14 +138,14 @@ def serve(
         server.run(sockets=[door])
 
 
-def _settings(app: FastAPI, tls: Certificates | None) -> uvicorn.Config:
+def _settings(app: FastAPI, tls: Certificates | None, limits: Limits) -> uvicorn.Config:
     files: dict[str, Any] = {}
     if tls is not None:
         files = {"ssl_certfile": tls.cert, "ssl_keyfile": tls.key}
         if tls.client_ca is not None:
             files |= {"ssl_ca_certs": str(tls.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
     settings = uvicorn.Config(
-        app, lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
+        app, http=patient(limits), lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
         timeout_graceful_shutdown=5, **files,
     )  # fmt: skip
     try:

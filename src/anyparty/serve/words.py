@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
 
 
 class Wanted(BaseModel):
@@ -20,7 +20,8 @@ class Wanted(BaseModel):
         Field(description="The parties whose blocks may take part. Without it: all."),
     ] = None
     budget_ms: Annotated[
-        float | None, Field(gt=0, allow_inf_nan=False, description="How long to wait for other parties, milliseconds.")
+        StrictFloat | StrictInt | None,
+        Field(gt=0, allow_inf_nan=False, description="How long to wait for other parties, milliseconds."),
     ] = None
 
 
@@ -108,6 +109,8 @@ SENTENCES: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
 def sentence(error: RequestValidationError) -> str:
     """Say what is wrong with a request, and what was expected."""
     first = error.errors()[0]
+    if first["loc"][1:2] == ("budget_ms",) and first["type"].endswith("_type"):
+        return f"budget_ms should be a number of milliseconds; got {first['input']!r}"[:300]
     place = ".".join(str(part) for part in first["loc"] if part != "body")
     if not place:
         return f"the request should be a JSON object like {EXAMPLE}, sent as application/json"
