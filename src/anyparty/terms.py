@@ -18,7 +18,9 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from anyparty.errors import MessageError
+from anyparty.errors import ConfigError, MessageError
+
+MOST_LETTERS = 100
 
 Tensors = Mapping[str, Tensor]
 
@@ -46,11 +48,23 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Party:
-    """An organisation that takes part: it holds columns, or labels, or both."""
+    """An organisation that takes part: it holds columns, or labels, or both.
+
+    Its name is a word of lists and a folder's, too.
+
+    Raises:
+        ConfigError: a name that cannot be both.
+    """
 
     name: str
     columns: bool = True
     labels: bool = False
+
+    def __post_init__(self) -> None:
+        odd = any(sign in "/\\,=" or not sign.isprintable() for sign in self.name)
+        if odd or self.name != self.name.strip(" .") or not 0 < len(self.name.encode()) <= MOST_LETTERS:
+            raise ConfigError(f"party {self.name!r}: a party's name is text of 1 to {MOST_LETTERS} bytes without "
+                              f"/, \\, a comma or =, and without a blank or dot at its ends")  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -87,6 +87,32 @@ def test_a_party_that_shares_no_row_is_told_why_where_ids_are_known(third, guess
     assert note == f"c shares no row with any other party: check how its ids are written{guess}"
 
 
+@pytest.mark.parametrize(
+    ("written", "note"),
+    [
+        (lambda n: f"{n:05}", "but for leading zeros"),
+        (lambda n: f"{n}\u200b" if n % 2 else f"{n}", "but for how letters are coded"),
+    ],
+)
+def test_ids_that_match_in_part_are_noted_too(written, note):
+    ids_of = {"a": [str(n) for n in range(1, 101)], "b": [written(n) for n in range(1, 101)], "c": ["7", "8", "x"]}
+    ids_of["b"][:2] = ["1", "2"]
+    tables = [read_table(pl.DataFrame({"id": ids}), party=party, id="id") for party, ids in ids_of.items()]
+    notes = [each for each in Overlap.of(plain.align(tables), ["a", "b", "c"]).notes if not each.startswith("c ")]
+    assert len(notes) == 2
+    assert all(note in each and "check how its ids are written" in each for each in notes)
+
+
+@pytest.mark.parametrize(("alike", "noted"), [(5, 0), (30, 2)])
+def test_a_few_ids_that_are_nearly_anothers_may_be_so_by_chance(alike, noted):
+    """Of 105 or 130 ids that each of two parties has alone, 5 or 30 differ by a leading zero."""
+    both, near = [f"{n}" for n in range(1, 50)], [f"{n}" for n in range(100, 100 + alike)]
+    ids_of = {"a": [*both, *near, *(f"a{n}" for n in range(100))],
+              "b": [*both, *(f"0{each}" for each in near), *(f"b{n}" for n in range(100))]}  # fmt: skip
+    tables = [read_table(pl.DataFrame({"id": ids}), party=party, id="id") for party, ids in ids_of.items()]
+    assert len(Overlap.of(plain.align(tables), ["a", "b"]).notes) == noted
+
+
 def test_json():
     overlap = Overlap.count(OBSERVED, ["a", "b", "c"], LABELED)
     saved = json.loads(json.dumps(overlap.to_json()))

@@ -187,3 +187,26 @@ def test_a_device_that_is_not_there():
         pytest.skip("this machine has a GPU")
     with pytest.raises(ConfigError, match="'cuda' cannot be used here"):
         Federation.from_tables(tables(bank="y"), label="y").train(device="cuda", epochs=1)
+
+
+@pytest.mark.parametrize("name", ["", "..", "/x", "a/b", "a, b", "a=b", " a", "a\nb"])
+def test_a_partys_name_is_a_word_of_lists_and_of_paths(name):
+    rows = pl.DataFrame({"id": ["1", "2", "3"], "x": [1, 2, 3], "y": [0, 1, 0]})
+    with pytest.raises(ConfigError, match="a party's name is text of 1 to 100 bytes"):
+        Federation.from_tables({"bank": rows, name: rows.select("id", z="x")}, id="id", label="y")
+
+
+def test_networks_and_optimizers_of_another_kind():
+    rows = pl.DataFrame({"id": [str(n) for n in range(40)], "x": range(40), "y": [0, 1] * 20})
+    federation = Federation.from_tables({"bank": rows, "shop": rows.select("id", z="x")}, id="id", label="y")
+    with pytest.raises(ConfigError, match=r"party 'bank': encoder should be a function of \(inputs, outputs\)"):
+        federation.train(epochs=1, encoder=5)
+    with pytest.raises(ConfigError, match=r"party 'shop': optimizer should be an Optimizer, such as"):
+        federation.train(epochs=1, optimizer={"shop": "adam"})
+
+
+def test_balance_is_for_classes():
+    rows = pl.DataFrame({"id": [str(n) for n in range(40)], "x": range(40), "y": [n / 3 for n in range(40)]})
+    federation = Federation.from_tables({"bank": rows, "shop": rows.select("id", z="x")}, id="id", label="y")
+    with pytest.raises(ConfigError, match="balance = true weighs classes, and numbers are predicted here"):
+        federation.train(epochs=1, balance=True)

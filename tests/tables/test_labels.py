@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import polars as pl
 import pytest
@@ -76,15 +78,34 @@ class TestInfer:
 
     def test_a_cell_that_is_no_number_in_regression(self):
         refuses("a number was expected for regression, not 'x' in row 2; mend it", "1.5", "x", kind="regression")
-        refuses("a number was expected for regression, not 'inf' in row 2", 1.5, float("inf"), kind="regression")
+        for far in (float("inf"), -1e200):
+            said = f"a number of at most 3.4e.38 was expected for regression, not '{re.escape(repr(far))}' in row 2"
+            refuses(said, 1.5, far, kind="regression")
+
+    def test_numbers_too_near_to_each_other(self):
+        refuses("labels from 1e-300 to 2e-300 are too small, or too near", 1e-300, 2e-300)
 
     def test_a_cell_that_is_no_number_among_many_numbers(self):
         refuses("nearly all cells are numbers, but not 'x' in row 31; mend", *map(str, range(30)), "x")
 
     def test_identifiers_are_no_classes(self):
-        refuses(
-            "1200 different values in 1200 labelled rows, such as 'p0', 'p1', are too", *(f"p{i}" for i in range(1200))
-        )
+        many = [f"p{i}" for i in range(1200)]
+        refuses("1200 different values in 1200 labelled rows, such as 'p0', 'p1', look like identifiers", *many)
+        said = "1200 different values in 1200 labelled rows, such as 'p0', 'p1', are too many"
+        refuses(said, *many, kind="classification")
+
+    @pytest.mark.parametrize(
+        ("cells", "looks"),
+        [
+            ([f"-0,{i:02}" for i in range(40)] * 10, "numbers with decimal commas; write them with a decimal point"),
+            ([f"2026-01-{i:02}" for i in range(1, 29)] * 9, "dates; write a number instead"),
+            ([f"<0.{i}" for i in range(10, 40)] * 9, "numbers that are known as limits"),
+            ([f"{i}.5%" for i in range(100)], "identifiers or free text; name another label column"),
+        ],
+    )
+    def test_what_looks_like_something_else_is_no_class_unless_it_is_said_to_be(self, cells, looks):
+        refuses(f"look like {looks}", *cells)
+        assert len(task_of(*cells, kind="classification").classes) == len(set(cells))
 
 
 class TestPositive:

@@ -173,3 +173,12 @@ class TestJson:
     def test_truncated(self):
         with pytest.raises(ModelError, match="numeric: Field required"):
             Prepare.from_json({"format": "anyparty.prepare.1", "party": "a"})
+
+
+def test_categories_that_training_never_saw_are_named_where_there_are_no_others():
+    prepare = Prepare.fit(table_of(MIXED), rows(0, 1, 2, 3))
+    said = r"training saw none of the categories of column 'town', such as 'BONN', 'ULM', but 'Bonn', 'Ulm'"
+    with pytest.warns(UserWarning, match=said):
+        prepare.apply(table_of(MIXED | {"town": ["ULM", None, "ULM", "BONN"]}))
+    prepare.apply(table_of(MIXED | {"town": ["ULM", None, "Ulm", "BONN"]}))  # some are as they were
+    prepare.apply(table_of(MIXED | {"town": [None] * 4}))

@@ -147,6 +147,18 @@ def test_semicolons(tmp_path):
             reading(path)
 
 
+def test_semicolons_below_a_name_with_a_comma(tmp_path):
+    with pytest.raises(TableError, match=r"seems to be separated by ';'; save it with commas"):
+        read(write(tmp_path / "t.csv", 'id;"age, years"\n1;2\n'))
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+def test_a_blank_first_line(tmp_path, name):
+    content = b"\nid,age\n1,2\n"
+    with pytest.raises(TableError, match=rf"{name} begins with a blank line; a line of column names was expected"):
+        read(write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content))
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
 @pytest.mark.parametrize(
     ("text", "line"),
@@ -204,6 +216,21 @@ def test_lazy_frame_that_fails(tmp_path):
         read(pl.scan_parquet(tmp_path / "nowhere.parquet"))
     with pytest.raises(TableError, match="the lazy frame cannot be collected"):
         read(ROWS.lazy().select("nothing"))
+
+
+def test_the_names_of_a_lazy_frame_that_fails():
+    with pytest.raises(TableError, match="the lazy frame cannot be collected"):
+        names(ROWS.lazy().select("nothing"), "clinic")
+
+
+def test_pandas_numbers_that_are_categories_stay_so():
+    codes = pd.Categorical([10115 + i % 5 for i in range(40)])
+    assert read(pd.DataFrame({"id": range(40), "code": codes})).kinds == {"code": "categorical"}
+
+
+def test_pandas_numbers_that_nobody_computes_with():
+    with pytest.raises(TableError, match=r"column 'z' has cells that are neither numbers nor text"):
+        read(pd.DataFrame({"id": [1, 2], "z": [1j, 2j]}))
 
 
 def test_not_a_table():

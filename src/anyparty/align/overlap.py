@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,9 +14,10 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from anyparty.align.alignment import Alignment
-from anyparty.align.plain import hint
+from anyparty.align.plain import hint, nearly
 
 SHOWN = 16
+PARTLY = 0.1  # of the rows that a party alone has: so many that seem to be others' too are worth a note
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,10 +190,25 @@ def _notes(blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series | 
         return ()
     shared = observed.sum(axis=1) > 1
     strangers = [k for k in range(len(blocks)) if not (observed[:, k] & shared).any()]
-    return tuple(
+    alone = [
         f"{blocks[k]} shares no row with any other party: check how its ids are written{_guess(observed, k, ids)}"
         for k in strangers
-    )
+    ]
+    return (*alone, *([] if ids is None else _partly(blocks, observed, ids, strangers)))
+
+
+def _partly(
+    blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series, strangers: Sequence[int]
+) -> Iterator[str]:
+    """Yield what many ids that one party alone has would be shared by, were they written otherwise."""
+    single = observed.sum(axis=1) == 1
+    for k in range(len(blocks)):
+        own, others = observed[:, k] & single, ~observed[:, k]
+        if k in strangers or not own.any():
+            continue
+        count, what = nearly(ids.filter(pl.Series(own)), ids.filter(pl.Series(others)))
+        if count > PARTLY * own.sum():
+            yield f"{blocks[k]} would share {count:,} rows more but for {what}: check how its ids are written"
 
 
 def _guess(observed: NDArray[np.bool_], k: int, ids: pl.Series | None) -> str:

@@ -13,6 +13,17 @@ from anyparty.align.alignment import Alignment
 from anyparty.errors import AlignmentError, some
 from anyparty.tables.table import Table
 
+CHANGES: dict[str, Callable[[pl.Series], pl.Series]] = {
+    "upper and lower case": lambda ids: ids.str.to_lowercase(),
+    "leading zeros": lambda ids: ids.str.strip_chars_start("0"),
+    "how letters are coded (Unicode), or signs that cannot be seen": lambda ids: ids.str.normalize(
+        "NFKC"
+    ).str.replace_all(r"\p{Cf}", ""),
+    "blanks, dashes and other marks": lambda ids: ids.str.replace_all(r"[\W_]", ""),
+    "letters around the numbers": lambda ids: ids.str.replace_all(r"\D", "").replace("", None).drop_nulls(),
+}
+"""How ids that mean the same are often written differently."""
+
 
 def align(tables: Sequence[Table], *, apart: bool = False) -> Alignment:
     """Return the union of the tables' ids, sorted as text, and where each row stands at every party.
@@ -82,14 +93,22 @@ def hint(ids_of: Sequence[pl.Series]) -> str:
     Args:
         ids_of: each party's ids, of which no two have one.
     """
-    changes: dict[str, Callable[[pl.Series], pl.Series]] = {
-        "upper and lower case": lambda ids: ids.str.to_lowercase(),
-        "leading zeros": lambda ids: ids.str.strip_chars_start("0"),
-        "blanks, dashes and other marks": lambda ids: ids.str.replace_all(r"[\W_]", ""),
-        "letters around the numbers": lambda ids: ids.str.replace_all(r"\D", "").replace("", None).drop_nulls(),
-    }
-    for what, change in changes.items():
+    for what, change in CHANGES.items():
         changed = [change(ids).unique() for ids in ids_of]
         if pl.concat([ids.alias("id") for ids in changed]).is_duplicated().any():
             return f": some would be equal but for {what}"
     return ""
+
+
+def nearly(own: pl.Series, others: pl.Series) -> tuple[int, str]:
+    """Return how many of a party's ids would be another's by a simple change of how they are written, and by which.
+
+    Args:
+        own: ids that this party alone has.
+        others: ids that it does not have.
+    """
+    best = 0, ""
+    for what, change in list(CHANGES.items())[:-1]:  # numbers among letters are alike by chance
+        found = change(own).unique().is_in(change(others).unique().implode()).sum()
+        best = max(best, (int(found), what), key=lambda each: each[0])
+    return best

@@ -1,7 +1,7 @@
 """The alignment that a party keeps at home: agreed on anew only where a table has changed.
 
 Each alignment has a random number, the same at all parties; a party whose table is not the one that was aligned has
-none, and then all make a new one.
+none, and then all make a new one; so it is where other parties take part, or others of them hold columns.
 """
 
 from __future__ import annotations
@@ -41,12 +41,14 @@ class Kept:
         known: what it knows of it.
         number: [16] uint8, names the alignment.
         table: the fingerprint of the table that was aligned.
+        parties: whose rows were aligned, and which of them held columns.
 
     """
 
     known: Known
     number: Tensor
     table: str
+    parties: dict[str, list[str]]
 
     @classmethod
     def read(cls, path: Path) -> Kept:
@@ -61,7 +63,7 @@ class Kept:
         except KeyError as error:
             raise ModelError(f"{path}: this is no alignment of anyparty's: it has no {error}") from None
         known = Known(position=position, observed=tensors.get("observed"), key=tensors.get("key"))
-        return cls(known=known, number=number, table=str(about.get("table")))
+        return cls(known=known, number=number, table=str(about.get("table")), parties=dict(about.get("parties", {})))
 
     def write(self, path: Path) -> None:
         """Write the file."""
@@ -69,7 +71,7 @@ class Kept:
         tensors = {"position": torch.from_numpy(known.position), "number": self.number}
         if known.observed is not None and known.key is not None:
             tensors |= {"observed": known.observed.contiguous(), "key": known.key}
-        checkpoint.write(path, tensors, {"table": self.table})
+        checkpoint.write(path, tensors, {"table": self.table, "parties": self.parties})
 
     def fits(self, table: Table) -> bool:
         """Say whether a table is the one that was aligned, or that one with rows added below."""
@@ -100,7 +102,7 @@ async def aligned(
         AlignmentError: a new alignment is needed, and not all parties are there.
         ResumeError: a run is to go on, and a party's table has changed or its alignment is not there.
     """
-    kept = _of(path, table)
+    kept = _of(path, table, _parties(roster))
     number = torch.zeros(ID_BYTES, dtype=torch.uint8) if kept is None else kept.number
     again = await _agree_on_alignment(net, roster, number, resume=resume, there=there)
     if again is None:
@@ -113,17 +115,21 @@ async def aligned(
         observed=torch.from_numpy(fresh.observed(roster.blocks)) if leads else None,
         key=None if fresh.key is None else torch.from_numpy(fresh.key),
     )
-    Kept(known=known, number=again, table=table.fingerprint).write(path)
+    Kept(known=known, number=again, table=table.fingerprint, parties=_parties(roster)).write(path)
     return known, again
 
 
-def _of(path: Path, table: Table) -> Kept | None:
-    """Return the alignment that is kept, if it is there and of this very table."""
+def _parties(roster: Roster) -> dict[str, list[str]]:
+    return {"names": list(roster.names), "blocks": list(roster.blocks)}
+
+
+def _of(path: Path, table: Table, parties: dict[str, list[str]]) -> Kept | None:
+    """Return the alignment that is kept, if it is there, of this very table and of these parties."""
     try:
         kept = Kept.read(path)
     except ModelError:
         return None
-    return kept if kept.table == table.fingerprint else None
+    return kept if kept.table == table.fingerprint and kept.parties == parties else None
 
 
 async def _agree_on_alignment(

@@ -67,7 +67,7 @@ def _inferred(column: pl.Series, where: str) -> pl.Series:
     if bad.sum() <= (1 - NUMERIC_SHARE) * known:
         return _numeric(column, where, f"Nearly all others are{OR_CATEGORY}")
     values = text.n_unique() - (text.null_count() > 0)
-    looks = _looks(text) if values > FEW_LEVELS else None
+    looks = looks_of(text) if values > FEW_LEVELS else None
     if looks or values > max(MANY_LEVELS, known / 2):
         what, instead, examples = looks or ("an identifier or free text", "", text.drop_nulls())
         raise TableError(
@@ -77,7 +77,7 @@ def _inferred(column: pl.Series, where: str) -> pl.Series:
     return text
 
 
-def _looks(text: pl.Series) -> tuple[str, str, pl.Series] | None:
+def looks_of(text: pl.Series) -> tuple[str, str, pl.Series] | None:
     """Say what nearly all cells look like, what to do instead of a category, and which show it; ``None`` if nothing."""
     known = text.drop_nulls()
     plain = known.cast(pl.Float64, strict=False).is_not_null()

@@ -13,14 +13,15 @@ from torch import Tensor
 
 from anyparty.errors import TableError, nearest, some
 from anyparty.tables import cells
-from anyparty.tables.kinds import NUMERIC_SHARE
+from anyparty.tables.kinds import FEW_LEVELS, LARGEST, MANY_LEVELS, NUMERIC_SHARE, looks_of
 from anyparty.terms import Task
 
 Rows: TypeAlias = NDArray[np.integer[Any]]
 AskedKind: TypeAlias = Literal["auto", "classification", "regression"]
 
-MANY_VALUES = 1000  # text with more different values than this, and than half the labels, is no class
+MANY_VALUES = 1000  # as many different values, and more than half the labels, are no classes though they be asked for
 SHOWN = 3  # classes in a line
+TINY = 1 / LARGEST  # the least deviation of labels
 MANY_CLASSES = 20  # whole numbers with more different values than this are a quantity
 
 
@@ -65,6 +66,8 @@ def infer_task(
                 f"{where}: its labels are numbers, of which none is positive; leave federation.positive out"
             )
         return _regression(_numbers(label, where)[rows].drop_nulls(), where)
+    if kind == "auto":
+        _check_looks(label, where)
     task = _classification(cells.as_level(label), rows, where)
     return task if positive is None else _with_positive(task, positive, where)
 
@@ -150,6 +153,23 @@ def _are_classes(label: pl.Series, where: str) -> bool:
     return bool(bad.any()) or (bool((known == known.floor()).all()) and known.n_unique() <= MANY_CLASSES)
 
 
+def _check_looks(label: pl.Series, where: str) -> None:
+    """Refuse text that nobody said is classes, and that looks like something else."""
+    if not cells.is_text(label) or cells.is_category(label):
+        return
+    names = cells.as_level(label).drop_nulls()
+    values = names.n_unique()
+    looks = looks_of(names) if values > FEW_LEVELS else None
+    if looks is None and values > max(MANY_LEVELS, len(names) / 2):
+        looks = "identifiers or free text", "", names
+    if looks:
+        what, instead, examples = looks
+        raise TableError(
+            f"{where}: {values} different values in {len(names)} labelled rows, such as {some(examples.head(2))}, look "
+            f'like {what}; {instead}name another label column, or say federation.task = "classification"'
+        )
+
+
 def _classification(names: pl.Series, rows: Rows, where: str) -> Task:
     seen = names[rows].drop_nulls().unique()
     if len(seen) < 2:
@@ -179,6 +199,9 @@ def _regression(known: pl.Series, where: str) -> Task:
     mean, scale = float(values.mean()), float(values.std())
     if values.min() == values.max():
         raise TableError(f"{where}: all labels for training are {mean:g}; at least two values are needed")
+    if not TINY < scale < LARGEST:
+        raise TableError(f"{where}: labels from {values.min():g} to {values.max():g} are too small, or too near to "
+                         f"each other, to compute with; write them in another unit")  # fmt: skip
     return Task(kind="regression", mean=mean, scale=scale)
 
 
@@ -186,10 +209,12 @@ def _numbers(label: pl.Series, where: str) -> pl.Series:
     """Return the labels as Float64, null where unlabelled."""
     text = label.cast(pl.String) if cells.is_category(label) else label
     numbers, bad = cells.as_numbers(text)
-    bad |= numbers.is_infinite().fill_null(value=False)
+    large = (numbers.abs() > LARGEST).fill_null(value=False)
+    bad |= large
     if bad.any():
+        most = f" of at most {LARGEST:.1e}" if bad.sum() == large.sum() else ""
         raise TableError(
-            f"{where}: a number was expected for regression, not {cells.cited(label, bad)}; mend it, leave the cell "
-            f"empty, or ask for classification"
+            f"{where}: a number{most} was expected for regression, not {cells.cited(label, bad)}; mend it, leave the "
+            f"cell empty, or ask for classification"
         )
     return numbers

@@ -8,6 +8,7 @@ for categorical ones (a missing cell is a level of its own, a value that trainin
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -90,6 +91,7 @@ class Prepare(BaseModel):
             TableError: a column is missing, or holds text where numbers were.
         """
         frame = self._matched(table)
+        self._look_at_levels(frame, table)
         out = np.empty((len(table), self.width), dtype=np.float32)
         step = max(1, CHUNK // max(1, self.width))
         for start in range(0, len(table), step):
@@ -122,6 +124,18 @@ class Prepare(BaseModel):
                 f"{nearest(missing[0], there)}; add the column, empty where it is not known"
             )
         return pl.DataFrame([_as_kind(table, name, kind) for name, kind in self.kinds.items()])
+
+    def _look_at_levels(self, frame: pl.DataFrame, table: Table) -> None:
+        """Say so where training saw none of a column's categories: each is all zeros to the model."""
+        for name, levels in zip(self.categorical.columns, self.categorical.levels, strict=True):
+            known = frame[name].drop_nulls()
+            seen = [level for level in levels if level is not None]
+            if seen and len(known) and not known.is_in(seen).any():
+                warnings.warn(
+                    f"{_where(table)}: training saw none of the categories of column {name!r}, such as "
+                    f"{some(known.unique().sort().head(2))}, but {some(seen[:2])}: the model knows nothing of them; "
+                    f"are they written another way?", stacklevel=3
+                )  # fmt: skip
 
     def _fill(self, out: NDArray[np.float32], frame: pl.DataFrame, table: Table) -> None:
         """Write the outputs of some rows [b, width]."""

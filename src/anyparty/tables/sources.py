@@ -32,7 +32,8 @@ def read(source: Source, party: str) -> tuple[str, pl.DataFrame]:
         TableError: the file is absent, unreadable, empty, malformed or of an unknown kind, or a column name repeats.
     """
     if isinstance(source, pl.LazyFrame):
-        source = _collected(source, party)
+        with _in_words(party):
+            source = source.collect()
     if isinstance(source, pl.DataFrame):
         return "data frame", source
     if type(source).__module__.split(".")[0] == "pandas":
@@ -52,7 +53,8 @@ def names(source: Source, party: str) -> list[str]:
         TableError: as ``read``.
     """
     if isinstance(source, pl.LazyFrame):
-        return source.collect_schema().names()
+        with _in_words(party):
+            return source.collect_schema().names()
     if isinstance(source, str | Path) and Path(source).is_file() and Path(source).stat().st_size:
         path = Path(source)
         kind = _kind(path)
@@ -62,9 +64,11 @@ def names(source: Source, party: str) -> list[str]:
     return read(source, party)[1].columns
 
 
-def _collected(source: pl.LazyFrame, party: str) -> pl.DataFrame:
+@contextmanager
+def _in_words(party: str) -> Iterator[None]:
+    """Turn what polars raises about a lazy frame into a sentence."""
     try:
-        return source.collect()
+        yield
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = str(error).strip().split("\n")[0]
         raise TableError(f"party {party!r}: the lazy frame cannot be collected: {reason}; mend its query") from error
@@ -135,10 +139,19 @@ def _check_cells(path: Path, party: str, width: int) -> None:
         rows = csv.reader(file)
         for cells in rows:
             if len(cells) < width and any(cell.strip() for cell in cells):
+                if (mark := _other_mark(path)) is not None:
+                    raise TableError(f"party {party!r}: {path} seems to be separated by {mark!r}; save it with commas")
                 raise TableError(
                     f"party {party!r}: {path}, line {rows.line_num} has {len(cells)} of {width} cells, {some(cells)}: "
                     f"it is cut short, or a comma is lacking; export the file again, or mend the line"
                 )
+
+
+def _other_mark(path: Path) -> str | None:
+    """Return what separates the first two lines into as many cells, if commas do not."""
+    with _open(path) as file:
+        lines = [file.readline(), file.readline()]
+    return next((mark for mark in ";\t|" if 0 < lines[0].count(mark) == lines[1].count(mark)), None)
 
 
 def _header(path: Path, party: str) -> list[str]:
@@ -146,7 +159,10 @@ def _header(path: Path, party: str) -> list[str]:
     with _open(path) as file:
         header = [name.strip() for name in next(csv.reader(file), [])]
     if not any(header):
-        raise TableError(f"party {party!r}: {path} is empty; a line of column names was expected first")
+        with _open(path) as file:
+            below = file.read().strip(" \r\n,")
+        what = "begins with a blank line" if below else "is empty"
+        raise TableError(f"party {party!r}: {path} {what}; a line of column names was expected first")
     if any("\0" in name for name in header):
         raise TableError(f"party {party!r}: {path} is not UTF-8 text but looks like UTF-16; save it as UTF-8")
     _check_unique(header, f"party {party!r}: {path}")
@@ -179,9 +195,11 @@ def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
         known = column[column.notna()]
         if all(isinstance(cell, str | numbers.Number) for cell in known) and len({type(cell) for cell in known}) > 1:
             column = column.map(str, na_action="ignore")
+    if str(column.dtype) == "category":  # polars forgets that of numbers
+        column = column.cat.rename_categories([str(each) for each in column.cat.categories])
     try:
         return pl.Series(name, pl.from_pandas(column))
-    except (ValueError, TypeError, pl.exceptions.PolarsError) as error:
+    except (ValueError, TypeError, NotImplementedError, pl.exceptions.PolarsError) as error:
         reason = str(error).split("\n")[0]
         raise TableError(
             f"{where}: column {name!r} has cells that are neither numbers nor text ({reason}); drop or convert it"
