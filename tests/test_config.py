@@ -1,5 +1,6 @@
 """Settings: what exists is taken, what does not is named with its nearest."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,21 @@ def test_a_users_own_network_by_name(path):
     for text in ("anyparty.nets.mlp:MLQ", "no.such.module:f", "nothing"):
         with pytest.raises(ConfigError, match="cannot import factory"):
             config.load(path, [f"encoder.factory={text}"]).encoder_of("bank")
+
+
+def test_no_patience_survives_its_file():
+    """What is left out of a file is the default again."""
+    forever = config.Config.of({"train": {"patience": None}})
+    assert forever.train.patience is None
+    assert config.Config.of(tomllib.loads(forever.to_toml())).train.patience is None
+    assert config.Config.of({"train": {"patience": "none"}}).train == forever.train
+
+
+def test_a_class_may_be_named_as_a_number():
+    assert config.Config.of({"federation": {"positive": 1}}).federation.positive == "1"
+
+
+@pytest.mark.parametrize("idle", [{"shape": (1, 4, 4)}, {"steps": 3}, {"memory": 7}, {"widths": (8,)}])
+def test_settings_of_a_network_that_is_not_chosen(idle):
+    with pytest.raises(ConfigError, match=r"would do nothing with kind = 'mlp'; say kind = '(resnet|lstm)'"):
+        config.Config.of({"encoder": idle})

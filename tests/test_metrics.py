@@ -107,6 +107,18 @@ def test_auroc_counts_ties_half():
     assert score(predicted([[0.5, 0.5], [0.5, 0.5], [0.1, 0.9], [0.9, 0.1]]), y)["auroc"] == 3.5 / 4
 
 
+@pytest.mark.parametrize("C", [2, 3])
+def test_auroc_tells_rows_apart_whose_probability_rounds_to_one(C: int):
+    """Single precision rounds it to 1 from a logit of 17: a network that grows sure ranks its rows as before."""
+    logits = 30 * torch.randn(500, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = (logits + 30 * torch.randn(500, C, generator=torch.Generator().manual_seed(1))).argmax(1)
+    scores = logits.float().softmax(1)
+    assert (scores == 1).double().mean() > 0.15
+    odds = [logits[:, c] - torch.cat([logits[:, :c], logits[:, c + 1 :]], 1).logsumexp(1) for c in range(C)]
+    exact = [reference.roc_auc_score(y == c, odds[c]) for c in range(C)]
+    assert score(predicted(scores, TWO if C == 2 else THREE), y)["auroc"] == pytest.approx(np.mean(exact), abs=1e-6)
+
+
 @pytest.mark.parametrize("C", [2, 3, 5])
 @pytest.mark.parametrize("seed", range(3))
 def test_classification_equals_scikit_learn(C: int, seed: int):

@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 
+from anyparty.errors import ConfigError
 from anyparty.methods.combinatorial import subsets
 from anyparty.methods.ensemble import draw_winner
 from anyparty.methods.fusion import Given
@@ -240,3 +241,14 @@ class TestNumbersByHand:
 def test_rules_that_need_everybody_say_so():
     assert Standard().can.needs == "all"
     assert Plug().can.needs == "any"
+
+
+@pytest.mark.parametrize(
+    ("idle", "switch"),
+    [({"pretrain_epochs": 3}, "pretrain = 'simsiam'"), ({"corrupt": 0.1, "pretrain": "none"}, "pretrain = 'simsiam'"),
+     ({"sure": 0.5}, "unlabelled = 'pseudo'"), ({"unlabelled_weight": 2.0}, "unlabelled = 'pseudo'")],
+)  # fmt: skip
+def test_parameters_that_would_do_nothing_are_refused(idle, switch):
+    with pytest.raises(ConfigError, match=f"would do nothing without {switch}"):
+        method("laser", **idle)
+    method("laser", pretrain="none", unlabelled="ignore")

@@ -15,13 +15,13 @@ FAMILY = ["local", "ensemble", "combinatorial", "plug", "laser"]
 N = 60
 
 
-def strange(labelled=40):
+def strange(labelled=40, **more):
     """a has the first rows, with labels; b some of these, and later ones; c the later ones alone, without a label."""
     there = torch.zeros(N, 3, dtype=torch.bool)
     there[:labelled, 0] = True
     there[10:50, 1] = True
     there[labelled:, 2] = True
-    return world(observed=there, classes=2, labeled=torch.arange(N) < labelled)
+    return world(observed=there, classes=2, labeled=torch.arange(N) < labelled, **more)
 
 
 @pytest.mark.parametrize("name", FAMILY)
@@ -35,6 +35,32 @@ def test_a_party_that_no_labelled_row_has_takes_no_part(name):
     assert not said.took_part[:, 2].any()
     assert torch.equal(said.scores[known], without.scores[known])
     assert said.reasons == dict.fromkeys(range(50, N), UNREACHED)
+
+
+@pytest.mark.parametrize("name", ["local", "ensemble", "laser"])
+def test_nor_where_label_holders_host_their_own_heads(name):
+    """Rows that the unreached party alone has get no number, whoever hosts what; the others none that rests on it."""
+    of, alone = strange(labelers=(0, 1)), ["a", "b"]
+    made = method(name, embedding=4, hosting="labelers")
+    states = worlds.states_of(worlds.train(made, of, epochs=2))
+    said, without = worlds.predict(made, of, states), worlds.predict(made, of, states, asked=alone)
+    assert torch.equal(said.answered, of.observed[:, :2].any(1))
+    assert torch.equal(said.scores[said.answered], without.scores[said.answered])
+    assert set(said.reasons.values()) == {UNREACHED}
+
+
+@pytest.mark.parametrize("name", ["local", "ensemble", "laser"])
+def test_nor_does_a_label_holders_head_that_none_of_its_own_labels_has_trained(name):
+    """b has labels, but of rows that it does not hold: its own head stays as it was drawn."""
+    there = torch.zeros(N, 2, dtype=torch.bool)
+    there[:40, 0] = there[30:, 1] = True
+    of = world(K=2, observed=there, classes=2, labeled=torch.arange(N) < 40, labelers=(0, 1))
+    of.rows["b"].labeled[30:] = False
+    made = method(name, embedding=4, hosting="labelers")
+    states = worlds.states_of(worlds.train(made, of, epochs=2))
+    assert [states[who].modules["taught"].parties.tolist() for who in "ab"] == [[True, True], [False, False]]
+    said = worlds.predict(made, of, states)
+    assert torch.equal(said.answered, there[:, 0])
 
 
 def test_a_set_that_no_labelled_row_has_gives_no_number():
@@ -57,6 +83,20 @@ def test_pseudo_labels_reach_a_party_that_no_labelled_row_has():
     assert isinstance(made, PseudoLabelled)
     states = worlds.states_of(worlds.train(made, of, epochs=2, training=torch.ones(N, dtype=torch.bool)))
     assert worlds.predict(made, of, states).answered.all()
+
+
+@pytest.mark.parametrize("name", ["laser", "local", "ensemble", "plug"])
+def test_a_party_that_nothing_has_reached_gives_no_pseudo_label(name):
+    """c is sure of its rows, by its first weights: nobody may learn from that."""
+    there = torch.zeros(N, 2, dtype=torch.bool)
+    there[:40, 0] = there[40:, 1] = True
+    of = world(K=2, observed=there, classes=2, labeled=torch.arange(N) < 40, server=True)
+    made = method(name, embedding=4, unlabelled="pseudo", sure=0.0)
+    trained = worlds.train(made, of, epochs=2, training=torch.ones(N, dtype=torch.bool))
+    said = worlds.predict(made, of, worlds.states_of(trained))
+    assert torch.equal(said.answered, of.labeled)
+    history = next(part.history for part in trained.values() if part.history)
+    assert [record["pseudo_labels"] for record in history if record["stage"] == "pseudo"] == [0.0, 0.0]
 
 
 def test_what_is_reached_is_saved_with_the_heads():

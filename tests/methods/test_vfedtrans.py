@@ -70,6 +70,15 @@ class TestLossless:
     def test_without_common_rows_there_are_none(self):
         assert decompose(torch.zeros(0, 3), torch.zeros(0, 2), APART).shape == (0, 0)
 
+    def test_columns_that_add_nothing_add_no_vector(self):
+        """Vectors of singular values of 0 would be the masks' own: another seed, another vector."""
+        x_t, x_d = blocks()
+        poor = torch.cat([x_d, x_t[:, :1], torch.zeros(len(x_d), 1)], dim=1)
+        one, two = (decompose(x_t, poor, APART, seed=seed) for seed in (1, 2))
+        assert one.shape[1] == x_t.shape[1] + x_d.shape[1]
+        assert torch.allclose(one, two, atol=1e-6)
+        assert decompose(0 * x_t, 0 * x_d, ALONE).shape == (len(x_t), 0)
+
 
 class TestMasks:
     @pytest.mark.parametrize("m", [1, 7, 256, 257, 600])

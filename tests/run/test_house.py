@@ -18,6 +18,7 @@ from anyparty.errors import ConfigError, PartyLost, ResumeError
 from anyparty.run import parts
 from anyparty.run.files import mark
 from anyparty.run.house import train_at_home
+from anyparty.run.kept_alignment import Kept
 from anyparty.run.predict_home import predict_at_home
 from anyparty.serve.kept import open_kept
 from anyparty.wire import inproc
@@ -129,6 +130,17 @@ def test_a_changed_table_is_aligned_anew(tmp_path):
     frame.head(150).write_csv(sites["shop"].table)
     run(sites, settings())
     assert all((site.folder / "alignment.safetensors").read_bytes() != kept[name] for name, site in sites.items())
+
+
+def test_other_parties_with_columns_are_aligned_anew(tmp_path):
+    """Who has which row is kept by place among the parties with columns: of other parties it would be another's."""
+    sites = world(tmp_path)
+    run(sites, settings())
+    lent = settings().model_dump(mode="json")
+    lent["parties"]["bank"]["columns"] = False
+    assert run(sites, Config.of(lent))["bank"]["evaluation"]["overall"]["rows"] > 0
+    kept = Kept.read(sites["bank"].folder / "alignment.safetensors")
+    assert kept.known.observed.shape[1] == len(kept.parties["blocks"]) == 2
 
 
 def test_resume_goes_on_to_the_same_weights(tmp_path):

@@ -78,6 +78,16 @@ def train(errors, *, of=OF, made=None, **settings):
     return made, worlds.train(made, of, **chosen | settings)
 
 
+class Reasons(Watch):
+    """Keeps what is said at the end of stages."""
+
+    def __init__(self):
+        self.said = []
+
+    def on_stage_end(self, stage, reason):
+        self.said.append(reason)
+
+
 def clocks(trained):
     return {name: int(party.state.modules["clock"].weight) for name, party in trained.items()}
 
@@ -127,9 +137,17 @@ class TestSelection:
     def test_an_epoch_without_a_number_is_never_the_best(self):
         nan = float("nan")
         assert clocks(train([nan, 3, nan, 2, nan])[1]) == {"a": 3, "b": 3}
-        _, trained = train([nan] * 4, patience=2)
-        assert clocks(trained) == {"a": 2, "b": 2}
+
+    def test_nor_does_it_end_the_stage(self):
+        """Validation rows may have no number in any epoch: the last weights stay, and a sentence says so."""
+        nan, watch = float("nan"), Reasons()
+        _, trained = train([nan] * 4, patience=2, watch=watch)
+        assert clocks(trained) == {"a": 3, "b": 3}
         assert trained["a"].best_epoch == -1
+        without = "no epoch had a rmse on the validation rows, so that none was chosen: the last one's weights are kept"
+        assert watch.said == [f"all epochs done; {without}"]
+        train([nan, 3, nan, 2, nan], watch=watch)
+        assert watch.said[1:] == ["all epochs done"]
 
     def test_by_a_metric_of_which_more_is_better(self):
         """auroc falls where answers turn the wrong way round; here by class shares given in advance."""

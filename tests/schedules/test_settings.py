@@ -11,10 +11,12 @@ from anyparty import config as settings
 from anyparty.config import Config
 from anyparty.errors import ConfigError, ResumeError
 from anyparty.methods.table import method
+from anyparty.nets.optimizer import Optimizer
 from anyparty.schedules.flex import AdaptiveFlex, Flex
 from anyparty.schedules.schedule import Local
 from anyparty.schedules.table import SCHEDULES, carried, clock, schedule, scheduled
 from anyparty.schedules.vafl import VAFL
+from anyparty.seeds import Seeds
 from tests import worlds
 from tests.schedules.over import under
 from tests.worlds import world
@@ -96,6 +98,12 @@ class TestOverAMethod:
             with pytest.raises(ConfigError, match=said):
                 worlds.begin(made, world(labelers=(0, 2)) if "hosting" in said else of)
         worlds.begin(under("p-bcd", clock=clock(iteration=3.0, timeout=2.0)), of)  # has no time-out
+
+    def test_adaptive_rates_and_falling_ones_are_two_ways_to_say_one_thing(self):
+        falling, of = Optimizer(name="sgd", lr=0.1, schedule="cosine"), world()
+        with pytest.raises(ConfigError, match=r"Adaptive Flex-VFL sets the learning rate .* take 'flex'"):
+            under("adaptive-flex").begin(of.seat("a", optimizer=falling), Seeds(0))
+        under("flex").begin(of.seat("a", optimizer=falling), Seeds(0))
 
     def test_every_party_must_have_the_same(self):
         """The method's text, which the parties agree on, names schedule and clock."""

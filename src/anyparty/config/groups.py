@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from anyparty.config.base import Settings
 from anyparty.config.networks import Encoder
@@ -16,13 +17,19 @@ from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.terms import Task
 
+NONE = "none"
+
+
+def _none(value: Any) -> Any:
+    return None if value == NONE else value
+
 
 class TrainSettings(Settings):
     """How a run trains, the same at every party.
 
     ``validation`` and ``test`` are shares of the labelled rows, drawn before anything is fitted.  ``patience`` is in
-    epochs without a better ``metric`` on validation rows; ``keep`` says which weights remain: ``"average"``
-    is each party's own mean over the last quarter of the epochs.  ``balance`` lets every
+    epochs without a better ``metric`` on validation rows, "none" for ever; ``keep`` says which weights remain:
+    ``"average"`` is each party's own mean over the last quarter of the epochs.  ``balance`` lets every
     class count as much as any other, however rare (a weight on the loss, so that nobody learns labels from batches).
     ``score_training`` training rows, and no more than there are validation rows, are scored with these after every
     epoch, so that curves show both.
@@ -36,7 +43,7 @@ class TrainSettings(Settings):
     test: Annotated[float, Field(ge=0, lt=1)] = 0.2
     score_training: Annotated[int, Field(ge=0)] = 1024
     metric: str | None = None
-    patience: Annotated[int, Field(ge=1)] | None = 20
+    patience: Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_none)] = 20
     keep: Literal["best", "last", "average"] = "best"
     checkpoint_every: Annotated[int, Field(ge=1)] = 5
     balance: bool = False
@@ -71,6 +78,10 @@ class PartySettings(Settings):
     optimizer: Optimizer | None = None
 
 
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 class FederationSettings(Settings):
     """What all parties share about the data.
 
@@ -83,7 +94,7 @@ class FederationSettings(Settings):
     label: str | None = None
     active: str | None = None
     task: Literal["auto", "classification", "regression"] = "auto"
-    positive: str | None = None
+    positive: Annotated[str | None, BeforeValidator(_as_text)] = None
     salt: str = "anyparty"
 
 
@@ -130,11 +141,19 @@ class RunSettings(Settings):
 
 
 class TrackSettings(Settings):
-    """Trackers: see ``anyparty.run.trackers``."""
+    """Trackers: see ``anyparty.run.trackers``.  Settings are kept and shown: none of them may be a secret."""
 
     tensorboard: bool = False
     mlflow: str | None = None
     experiment: str = "anyparty"
+
+    @model_validator(mode="after")
+    def _no_secret(self) -> TrackSettings:
+        if self.mlflow and urlsplit(self.mlflow).password is not None:
+            raise ValueError("mlflow should be an address without a password: set MLFLOW_TRACKING_USERNAME and "
+                             "MLFLOW_TRACKING_PASSWORD, or the whole address as MLFLOW_TRACKING_URI and "
+                             "mlflow = 'environment'")  # fmt: skip
+        return self
 
 
 class Config(Settings):
@@ -174,4 +193,6 @@ class Config(Settings):
 
     def to_toml(self) -> str:
         """Return the settings, defaults included, as TOML."""
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+        values = self.model_dump(mode="json", exclude_none=True)
+        values["train"].setdefault("patience", NONE)  # what is left out of a file is the default again
+        return tomli_w.dumps(values)

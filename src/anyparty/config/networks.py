@@ -8,10 +8,13 @@ from typing import Literal
 from pydantic import model_validator
 
 from anyparty.config.base import Settings
-from anyparty.errors import ConfigError
+from anyparty.errors import ConfigError, some
 from anyparty.nets.lstm import LSTM
 from anyparty.nets.mlp import MLP, Factory
 from anyparty.nets.resnet import ResNet
+
+NOT_MLP = {"shape": "resnet", "widths": "resnet", "depths": "resnet", "steps": "lstm", "memory": "lstm"}
+"""Settings that multilayer perceptrons do not have, and whose they are."""
 
 
 class Encoder(Settings):
@@ -58,6 +61,9 @@ class Encoder(Settings):
 
     @model_validator(mode="after")
     def _ranges(self) -> Encoder:
+        idle = [name for name in NOT_MLP if getattr(self, name) != type(self).model_fields[name].default]
+        if idle and self.kind == "mlp" and self.factory is None:  # kind forgotten; the other way round --set names kind
+            raise ValueError(f"{some(idle)} would do nothing with kind = 'mlp'; say kind = {NOT_MLP[idle[0]]!r}")
         if self.factory is None:
             self.make()
         return self

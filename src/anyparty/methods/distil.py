@@ -68,7 +68,7 @@ class Distil:
         """Return the mean over rows x [B, I] of (5); rows ``held`` [B_t] have targets [B_t, M'], M' <= M."""
         z, back = net(x)
         whole = self._of(back - x, "mse").sum()
-        if targets is not None and held is not None and len(held):
+        if targets is not None and held is not None and len(held) and targets.shape[1]:
             off = z[held][:, : targets.shape[1]] - targets
             whole = whole + self.weight * self._of(off, self.distance).sum()
         return whole / len(x)

@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from anyparty.errors import ConfigError
 from anyparty.methods.fusion import Answer, Fusion, Given
-from anyparty.methods.local import Local
+from anyparty.methods.local import NOBODY, Local
 from anyparty.methods.method import Batch
 from anyparty.terms import Capabilities, Roster
 
@@ -90,8 +90,9 @@ class Ensemble:
         count = voters.sum(dim=1, keepdim=True).clamp(min=1)
         return Answer(
             scores=torch.where(voters.unsqueeze(2), given.answers, 0.0).sum(dim=1) / count,
-            answered=given.observed.any(dim=1),
+            answered=given.valid.any(dim=1),
             took_part=given.observed,
+            reason=NOBODY,
         )
 
 

@@ -145,17 +145,29 @@ async def gather(net: Channel, seat: Seat, rows: Rows, batch: Batch, wanted: Wan
     return there
 
 
-async def outputs_of(net: Channel, host: str, shape: tuple[int, ...], there: Gathered, roster: Roster) -> Tensor:
-    """Return what another host's heads answer [B, M, C]; one that is gone is silent, and its heads have no answer."""
+async def outputs_of(
+    net: Channel, host: str, shape: tuple[int, ...], there: Gathered, roster: Roster
+) -> tuple[Tensor, Tensor]:
+    """Return what another host's heads answer [B, M, C], and whether they have an answer [B, M] bool.
+
+    A host that is gone is silent, and its heads have none; so it is with one that training never reached, which answers
+    for no rows.
+
+    Raises:
+        MessageError: answers for another number of rows.
+    """
+    nothing = torch.zeros(shape, device=there.observed.device)
     try:
-        got = await net.recv(host, "outputs", {"outputs": Expect(shape)})
+        got = (await net.recv(host, "outputs", {"outputs": Expect((-1, *shape[1:]))}))["outputs"]
     except PartyLost:
         if host not in there.silent:
             there.silent.append(host)
         if host in roster.blocks and host not in there.parts:
             there.observed[:, roster.blocks.index(host)] = False
-        return torch.zeros(shape, device=there.observed.device)
-    return got["outputs"].to(there.observed.device)
+        return nothing, nothing[..., 0] > 0
+    if len(got) not in {0, shape[0]}:
+        raise MessageError(f"message 'outputs' from {host!r} to {net.me!r}: expected {shape[0]} rows, got {len(got)}")
+    return (got.to(nothing.device), nothing[..., 0] == 0) if len(got) else (nothing, nothing[..., 0] > 0)
 
 
 def predictions(answer: Answer, seat: Seat, asked: Sequence[str], there: Gathered, predictor: str) -> Predictions:

@@ -13,6 +13,8 @@ Protocol  key generator -> t, d   a seed of P, Q_i, a seed of R
           server                  their sum is P X Q = (P U) S (Q' V)': sends P U to t
           t                       U = P' (P U)
 Lossless: P and Q are orthogonal and R goes out in the sum, so U is that of the plain decomposition, to rounding.
+Vectors of singular values that are 0 to rounding (columns that repeat others, or say nothing) are nobody's but the
+masks' own, and left out: r is at most the rank.
 All of it in double precision; columns' signs are set so that each one's largest entry is positive.  Masks come from
 torch's generator, which is none that cryptographers made: they hide from the curious, not from a determined attacker.
 """
@@ -30,6 +32,7 @@ from anyparty.terms import Channel, Declared, Expect
 
 BLOCK = 256  # b
 NOISE = 100.0  # the deviation of R, where standardised columns have 1
+NOTHING = 1e-6  # of the greatest singular value: what single precision leaves of 0 is less
 
 MESSAGES = (
     Declared(tag="width", frm="any", to="any", holds="how many columns a party's prepared block has",
@@ -109,11 +112,13 @@ def masked(x: Tensor, key: Mapping[str, Tensor], sign: int) -> Tensor:
 
 
 def left_vectors(x: Tensor, r: int) -> Tensor:
-    """Return the first r left singular vectors [m, r] of a matrix."""
+    """Return the first r left singular vectors of a matrix, or as many as its rank: [m, <= r]."""
     if not len(x):
         return x.new_zeros(0, 0)
-    u: Tensor = torch.linalg.svd(x, full_matrices=False).U
-    return u[:, :r]
+    u, s, _ = torch.linalg.svd(x, full_matrices=False)
+    rank = int((s > NOTHING * s[:1]).sum())
+    kept: Tensor = u[:, : min(r, rank)]
+    return kept
 
 
 def unmasked(u: Tensor, key: Mapping[str, Tensor]) -> Tensor:
@@ -126,7 +131,7 @@ def unmasked(u: Tensor, key: Mapping[str, Tensor]) -> Tensor:
 
 
 async def decompose(net: Channel, roles: Roles, x: Tensor | None, rank: int, seed: int) -> Tensor | None:
-    """Play one party's part; the task party gets U [m, r] float64, r = min(rank, m, n).
+    """Play one party's part; the task party gets U [m, r] float64, r <= min(rank, m, n).
 
     Args:
         net: the party's channel.
@@ -149,8 +154,7 @@ async def decompose(net: Channel, roles: Roles, x: Tensor | None, rank: int, see
     assert x is not None
     assert key is not None
     if u is None:
-        shape = (len(x), min(rank, len(x), key["q"].shape[1]))
-        u = (await net.recv(roles.server, "factor", {"u": Expect(shape)}))["u"]
+        u = (await net.recv(roles.server, "factor", {"u": Expect((len(x), -1))}))["u"]
     return unmasked(u, key)
 
 

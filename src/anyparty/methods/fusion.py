@@ -37,7 +37,8 @@ GRADIENT = Declared(
 )  # fmt: skip
 OUTPUTS = Declared(
     tag="outputs", frm="host", to="active",
-    holds="what another label holder's heads answer for the rows asked for, [B, M, C]",
+    holds="what another label holder's heads answer for the rows asked for, [B, M, C]; of no rows, if training never "
+          "reached them",
     learns="the active party sees the other label holders' predictions",
     when="several parties hold labels and each hosts its own head (hosting = \"labelers\")",
 )  # fmt: skip
@@ -166,7 +167,7 @@ def mean_over(h: Tensor, observed: Tensor) -> Tensor:
 def own_rows(fusion: Fusion, outputs: Tensor, observed: Tensor, y: Tensor) -> Tensor:
     """Return the sum over heads of the mean loss over the rows that the head's own party has, a scalar.
 
-    Every head is trained as if it were alone.  outputs [B, M, C], observed [B, K], y [B].
+    No head's loss depends on another's rows.  outputs [B, M, C], observed [B, K], y [B].
     """
     each = losses(fusion.task, outputs, y.unsqueeze(1).expand(outputs.shape[:2]))  # [B, M]
     mine = observed[:, fusion.owners]

@@ -12,8 +12,9 @@ Loss      L_n = sum_{m in O_n} sum_{S in P_m(O_n)} 1/|S| * loss(g_m(mean_{k in S
 Answer    of head m for row n: g_m(mean_{k in O_n} f_k), m in O_n                               (Algorithm 2)
 
 Where we differ, knowingly
-- Patterns are per row and may mix in a batch; ``batches="by-pattern"`` in the training settings is Algorithm 1 to the
-  letter.  The estimate stays unbiased either way, and a test that enumerates all subsets says so.
+- Patterns are per row and may mix in a batch; with ``batches="by-pattern"`` in the training settings they do not, as in
+  Algorithm 1.  Its line 5 draws one S_mi of each size for a whole batch; here every row has its own.  The estimate
+  stays unbiased either way, and a test that enumerates all subsets says so.
 - The tasks S_m1, S_m2, ... of one head and row are the prefixes of one random order that begins with m.  Each S_mi is
   uniform over the subsets of size i that contain m, as (8) asks; they are not independent of each other.
 - ``normalize`` divides a row's loss by the sum of its weights, 2^|O_n| - 1 with a head for every party, so that one

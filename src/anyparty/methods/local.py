@@ -21,6 +21,8 @@ from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, all_blocks,
 from anyparty.methods.method import Batch
 from anyparty.terms import Capabilities, Roster
 
+NOBODY = "no party that has this row answered from a predictor of its own that training has reached"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
@@ -68,15 +70,17 @@ class Local:
 
     def answer(self, given: Given) -> Answer:
         """Return the active party's own answer, or else the first party's that has the row."""
-        preferred = given.observed.int()
+        by_party = given.by_party()
+        there = ~by_party.isnan().any(dim=2)
+        preferred = there.int()
         if given.k >= 0:
             preferred[:, given.k] *= 2
         chosen = preferred.argmax(dim=1)  # [B], the first of the greatest
-        by_party = given.by_party()
         alone = torch.nn.functional.one_hot(chosen, given.observed.shape[1]).bool()
         return Answer(
             scores=by_party[torch.arange(len(chosen), device=chosen.device), chosen],
-            answered=given.observed.any(dim=1),
+            answered=there.any(dim=1),
             took_part=alone & given.observed,
             by_party=by_party,
+            reason=NOBODY,
         )

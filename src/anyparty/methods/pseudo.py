@@ -7,8 +7,8 @@ them.  That a presence pattern can be the distortion is ours: no paper that this
 
 Letters   B_y labelled rows of a batch, B_u the others, C classes.
 Symbols   L_n(y)   the rule's own loss of row n with label y
-          p_n      the rule's answer for row n from everybody who has it, by the networks as they are; no gradient
-                   passes it                                                               [C]
+          p_n      the rule's answer for row n from everybody who has it, as prediction gives it: without parties
+                   that training has not reached yet; by the networks as they are, no gradient passes it    [C]
 Loss      1/|B_y| sum_{n in B_y} L_n(y_n) + lambda/|B_u| sum_{n in B_u} 1[max_c p_nc >= tau] L_n(argmax_c p_nc)
 
 The same messages cross as in the stage before, of more rows.  All predictors must stand at the active party: elsewhere
@@ -147,6 +147,9 @@ class PseudoLabelled(Split):
     def _guessed(self, fusion: Fusion, seat: Seat, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return the likeliest class of every row [B], and whether its probability is at least tau [B]."""
         assert seat.task is not None
+        if fusion.taught is not None and fusion.taught.missed:  # as in prediction, an answer never rests on them
+            h, observed = h.clone(), observed.clone()
+            h[:, fusion.taught.missed], observed[:, fusion.taught.missed] = 0.0, False
         with torch.no_grad():
             outputs, valid = self.rule.outputs(fusion, h, observed)
             given = Given(

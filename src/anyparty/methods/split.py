@@ -4,6 +4,10 @@ Local, Standard VFL, Ensemble, Combinatorial, PlugVFL and LASER-VFL are one fami
 exchange (embedding up, gradient down: one round trip a batch) and the optimisers, which are here; a ``Rule`` says who
 is fused with whom and what the loss is, and that is each paper's own file.
 
+A host's heads stand in one tensor and take one step together.  A head that no row of a batch trains has the derivative
+0, so that momentum and weight decay move it all the same, where a head in an optimizer of its own would stay; that
+matters where batches often lack a party, as with ``batches="by-pattern"``.
+
 Who hosts which heads is data.  By default all heads stand at the active party, in one batched computation; with
 ``hosting="labelers"`` each party that holds labels hosts its own head, and embeddings go to every host.
 """

@@ -41,7 +41,7 @@ async def predict(
     there = await method.gather(net, seat, rows, batch, mine, asked)
     fusion = method.heads_of(state)
     held = there.observed.any(dim=1)
-    if fusion.taught is not None and len(hosts) == 1:
+    if fusion.taught is not None:
         there.leave_out([seat.roster.blocks[k] for k in fusion.taught.missed], seat.roster)
     with torch.no_grad():
         width = method.width(seat.roster)
@@ -49,7 +49,8 @@ async def predict(
         h = there.scatter(seat.roster) if there.parts else nobody
         outputs, valid = method.rule.outputs(fusion, h, there.observed)
     if seat.me != seat.roster.active:
-        await net.send(seat.roster.active, "outputs", {"outputs": outputs})
+        reached = fusion.taught is None or bool(fusion.taught.parties[fusion.owners].any())
+        await net.send(seat.roster.active, "outputs", {"outputs": outputs if reached else outputs[:0]})
         return None
     return await _answer(method, net, state, rows, batch, asked, there, (outputs, valid), held)
 
@@ -70,8 +71,9 @@ async def _answer(
         if host != seat.me:
             owners.append(torch.tensor(ks, device=seat.device))
             shape = (len(batch.rows), len(ks), seat.task.outputs)
-            outputs.append(await exchange.outputs_of(net, host, shape, there, seat.roster))
-            valid.append(there.observed[:, owners[-1]] & (host not in there.silent))
+            theirs, stands = await exchange.outputs_of(net, host, shape, there, seat.roster)
+            outputs.append(theirs)
+            valid.append(stands & there.observed[:, owners[-1]])
     answer = method.rule.answer(
         Given(
             task=seat.task, answers=answers(seat.task, torch.cat(outputs, 1)), valid=torch.cat(valid, 1),

@@ -8,7 +8,7 @@ from typing import Any, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from anyparty.errors import ConfigError, nearest
+from anyparty.errors import ConfigError, nearest, some
 from anyparty.methods.apc import Apc
 from anyparty.methods.combinatorial import Combinatorial
 from anyparty.methods.ensemble import Ensemble
@@ -73,6 +73,10 @@ def method(name: str, **parameters: Any) -> Method:
     made = METHODS[name](**own)
     if name not in SPLIT:
         return cast("Method", made)
+    for given, switch, on in ((shared[1], "pretrain", "'simsiam'"), (shared[2], "unlabelled", "'pseudo'")):
+        if given and given.get(switch, "none") in {"none", "ignore"} and given.keys() - {switch}:
+            raise ConfigError(f"method {name!r}: {some(sorted(given.keys() - {switch}))} would do nothing without "
+                              f"{switch} = {on}")  # fmt: skip
     first, then = SelfSupervised(**shared[1]), Pseudo(**shared[2])
     split = Split(rule=cast("Rule", made), **shared[0])
     if then.unlabelled == "pseudo":

@@ -5,7 +5,8 @@ Letters   n rows, m those of them that have a label and an answer, C classes.
     f1          2 tp / (2 tp + fp + fn), for two classes; the positive class is the second of ``task.classes``
     macro_f1    mean of the one-against-rest F1 over the classes that occur among labels or answers
     auroc       chance that a row of the class scores above a row of the others, ties half (Mann, Whitney); for more
-                than two classes the mean over the classes that some but not all labels are
+                than two classes the mean over the classes that some but not all labels are.  Rows of a probability that
+                rounds to 1 are told apart by the other classes' probabilities
     log_loss    mean of -log p(label), p no smaller than float32's epsilon, in nats
     rmse, mae   root of the mean squared, and mean absolute, error in the label's own units
     loss        what training minimises: the log-loss, or the squared error of the standardised label
@@ -95,9 +96,18 @@ def _f1(rows: Answers) -> float:
 
 def _auroc(rows: Answers) -> float:
     classes = [1] if rows.task.outputs == 2 else range(rows.task.outputs)
-    areas = [_area(rows.scores[:, c], rows.y == c) for c in classes]
+    areas = [_area(_rank(rows.scores.double(), c), rows.y == c) for c in classes]
     defined = [area for area in areas if not math.isnan(area)]
     return sum(defined) / len(defined) if defined else math.nan
+
+
+def _rank(p: Tensor, c: int) -> Tensor:
+    """Return a number [m] that rises with a class's probability, p [m, C]: its logarithm, or that of 1 / (1 - p).
+
+    The others' sum stands for 1 - p: rounded to single precision, p itself is 1 from a logit of 17, for any two rows.
+    """
+    own, others = p[:, c], torch.cat([p[:, :c], p[:, c + 1 :]], dim=1).sum(dim=1)
+    return torch.where(own < 0.5, own.log(), -others.log())
 
 
 def _area(scores: Tensor, positive: Tensor) -> float:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from anyparty.errors import ConfigError, nearest
+from anyparty.nets.norm import bear_single_rows
 from anyparty.nets.stacked import ACTIVATIONS, StackedMLP
 
 Factory = Callable[[int, int], nn.Module]
@@ -69,6 +70,8 @@ class Copies(nn.Module):
 def build(encoder: Factory, inputs: int, outputs: int, copies: int = 1, *, party: str = "") -> nn.Module:
     """Return a party's encoder [B, inputs] -> [B, H], or [B, M, H] for M copies.
 
+    Its batch normalisation bears batches of a single row: see ``nets.norm``.
+
     Raises:
         ConfigError: the user's factory makes something else than a module, or is itself one.
     """
@@ -83,7 +86,7 @@ def build(encoder: Factory, inputs: int, outputs: int, copies: int = 1, *, party
             raise ConfigError(f"party {party!r}: {error}" if party else str(error)) from None
         if not isinstance(module, nn.Module):
             raise ConfigError(f"party {party!r}: its encoder must make a torch.nn.Module, got {type(module).__name__}")
-        return module
+        return bear_single_rows(module)
 
     if copies > 1:
         return Copies(encoder if isinstance(encoder, MLP) else checked, copies, inputs, outputs)

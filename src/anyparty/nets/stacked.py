@@ -13,6 +13,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from anyparty.nets.norm import bear_single_rows
+
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "elu": nn.ELU, "selu": nn.SELU, "sigmoid": nn.Sigmoid,
 }  # fmt: skip
@@ -77,7 +79,7 @@ class ModuleHeads(nn.Module):
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         super().__init__()
-        self.each = nn.ModuleList(modules)
+        self.each = nn.ModuleList(bear_single_rows(module) for module in modules)
 
     def forward(self, u: Tensor) -> Tensor:
         """Apply module m to u[:, m]."""

@@ -11,7 +11,7 @@ one team's own data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -261,7 +261,15 @@ def _by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
     """Return a value for each party that has one."""
     if given is None:
         return {}
-    if not isinstance(given, Mapping):
-        return dict.fromkeys(roster.names, given)
-    check_parties(given, roster.names, what)
-    return dict(given)
+    if isinstance(given, Mapping):
+        check_parties(given, roster.names, what)
+    each = dict(given) if isinstance(given, Mapping) else dict.fromkeys(roster.names, given)
+    fits: dict[str, tuple[Any, str]] = {
+        "encoder": (Callable, "a function of (inputs, outputs) that makes one, such as MLP(hidden=(64,))"),
+        "optimizer": (Optimizer, 'an Optimizer, such as Optimizer(name="sgd", lr=0.1)'),
+    }
+    kind, wanted = fits[what]
+    for name, one in each.items():
+        if not isinstance(one, kind):
+            raise ConfigError(f"party {name!r}: {what} should be {wanted}, got {one!r}")
+    return each

@@ -42,8 +42,8 @@ def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
     if stray:
         raise TableError(
             f"party {some(sorted(stray))} also holds the label column {federation.label!r}, which would be used as a "
-            f"feature: write label = {federation.label!r} in [parties.{min(stray)}] if it holds labels, or drop it "
-            f"there"
+            f"feature: write label = {federation.label!r} in [parties.{min(stray)}] if it holds labels (they teach "
+            f'where it hosts a head: method.hosting = "labelers"), or drop it there'
         )
     first = {active: own.get(active) or str(federation.label)}
     return first | {name: column for name, column in own.items() if name != active}

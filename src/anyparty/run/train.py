@@ -26,7 +26,7 @@ from anyparty.run.agree import Verdict
 from anyparty.run.checkpoint import Progress, load_module, tensors_of
 from anyparty.run.part import Part, Trained
 from anyparty.run.predict import predict_rows
-from anyparty.run.verdict import alone, verdict
+from anyparty.run.verdict import alone, unjudged, verdict
 from anyparty.terms import Channel
 
 Kept = dict[str, dict[str, Tensor]]
@@ -121,8 +121,8 @@ async def _repeat(
         for name, kept in best.items():
             load_module(state.modules[name], kept, f"the {part.settings.keep} of the epochs")
     reason = "no better for a while" if stop else "all epochs done"
-    remark = stage.remark(part.rows) if part.leads and stage.remark else ""
-    part.watch.on_stage_end(stage.name, f"{reason}; {remark}" if remark else reason)
+    remarks = [stage.remark(part.rows) if stage.remark else "", unjudged(part, stage, progress)] if part.leads else []
+    part.watch.on_stage_end(stage.name, "; ".join([reason, *filter(None, remarks)]))
 
 
 def averaged(mean: Kept, state: State, before: int) -> Kept:

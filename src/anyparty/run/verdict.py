@@ -74,11 +74,27 @@ def _judge(part: Part, progress: Progress, record: dict[str, Any]) -> Verdict:
     return _better(part, progress, record, float(record["validation"][metric]), greater=greater)
 
 
+def unjudged(part: Part, stage: Stage, progress: Progress) -> str:
+    """Say so where no epoch of a stage had a number to be judged by, at the active party; else nothing."""
+    judged = [each["validation"] for each in progress.history if each["stage"] == stage.name and "validation" in each]
+    if not judged or part.settings.keep != "best":
+        return ""
+    name = "loss"
+    if stage.loss is None:
+        assert part.seat.task is not None
+        name, _ = part.settings.metric_for(part.seat.task)
+    if any(not math.isnan(float(scores[name])) for scores in judged):
+        return ""
+    return f"no epoch had a {name} on the validation rows, so that none was chosen: the last one's weights are kept"
+
+
 def _better(part: Part, progress: Progress, record: dict[str, Any], value: float, *, greater: bool) -> Verdict:
     better = not math.isnan(value) and (
         progress.best is None or (value > progress.best if greater else value < progress.best)
     )
     if better:
         progress.best, progress.best_epoch, progress.best_stage = value, progress.epoch, record["stage"]
+    if math.isnan(value):
+        return Verdict()
     waited = progress.epoch - (max(progress.best_epoch, 0) if progress.best_stage == record["stage"] else 0)
     return Verdict(keep=better, stop=part.settings.patience is not None and waited >= part.settings.patience)

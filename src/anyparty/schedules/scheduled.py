@@ -53,6 +53,11 @@ class Scheduled:
             ConfigError: clock, schedule or labels do not fit the parties.
         """
         self._check(seat.roster)
+        if self.schedule.adapts and seat.optimizer.schedule != "constant":
+            raise ConfigError(
+                f"schedule: {self.schedule.title} sets the learning rate of every round itself, at party {seat.me!r} "
+                f"too: leave out optimizer.schedule = {seat.optimizer.schedule!r}, or take 'flex'"
+            )
         if isinstance(self.clock, Clock):
             warn(seat, self.schedule, self.clock, self.local, parties_of(self.split, seat.roster))
         return self.split.begin(seat, seeds)
