@@ -101,10 +101,11 @@ class Launcher(ClientProcessJobLauncher):  # type: ignore[misc]
         for note in sorted(root.glob(f"*/{UNFINISHED}")):
             try:
                 meta = json.loads(note.read_text(encoding="utf-8"))["meta"]
-            except (OSError, ValueError, KeyError) as error:
-                log.warning("%s cannot be read (%s): what it tells of is not gone on with", note, error)
+                job = meta[JobConstants.JOB_ID]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                log.warning("%s cannot be read (%s: %s): what it tells of is not gone on with",
+                            note, type(error).__name__, error)  # fmt: skip
                 continue
-            job = meta[JobConstants.JOB_ID]
             log.warning("the site takes part in job %s again", job)
             try:
                 engine.start_app(job, meta)

@@ -1,0 +1,55 @@
+"""A site that was down goes on with what it had not finished, whatever became of its notes."""
+
+import json
+import logging
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+
+from nvflare.apis.fl_constant import FLContextKey, JobConstants
+from nvflare.apis.fl_context import FLContext
+
+from anyparty.wire.flare import launch
+
+
+class Engine:
+    """A site's engine, which starts jobs; those that have ended it refuses."""
+
+    def __init__(self, root, ended=()):
+        self.root, self.ended, self.started = root, ended, []
+
+    def new_context(self):
+        context = FLContext()
+        context.set_prop(FLContextKey.WORKSPACE_OBJECT, SimpleNamespace(get_root_dir=lambda: str(self.root)))
+        return context
+
+    def start_app(self, job, meta):
+        if job in self.ended:
+            raise RuntimeError("it has ended")
+        self.started.append((job, meta))
+
+
+def meta_of(job):
+    return {JobConstants.JOB_ID: job, "name": "train"}
+
+
+def test_jobs_are_gone_on_with_also_beside_notes_that_cannot_be_read(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(launch, "PAUSES_S", (0.0,))
+    texts = {
+        "a": "{", "b": "[]", "c": "{}", "d": '{"meta": 3}', "e": '{"meta": {}}', "f": b"\xff",
+        "g": json.dumps({"meta": meta_of("g")}), "h": json.dumps({"meta": meta_of("h")}),
+    }  # fmt: skip
+    notes = {name: tmp_path / name / launch.UNFINISHED for name in texts}
+    for name, text in texts.items():
+        notes[name].parent.mkdir()
+        notes[name].write_bytes(text if isinstance(text, bytes) else text.encode())
+    engine = Engine(tmp_path, ended=["g"])
+    with caplog.at_level(logging.WARNING, logger=launch.__name__):
+        launch.Launcher()._go_on(engine)
+    assert engine.started == [("h", meta_of("h"))]
+    assert sorted(name for name, note in notes.items() if not note.exists()) == ["g"]  # over, and said so
+    for name in "abcdef":
+        assert f"{notes[name]} cannot be read" in caplog.text
+    assert "job g: it has ended" in caplog.text
