@@ -328,6 +328,13 @@ def test_a_web_page_may_not_ask_under_a_name_of_its_own(run):
         assert ask(application(run), json={"ids": ["c050"]}, headers={"host": host}).status_code == 200
 
 
+def test_what_is_a_fair_time_for_a_party_goes_by_the_services_own_budget(run):
+    """Not by what a client grants: see ``test_service``."""
+    for budget_ms, fair_s in [(400, 0.3), (2_000, 1.5)]:
+        served = application(run, limits=Limits(budget_ms=budget_ms))
+        assert served.state.service.fair_s == pytest.approx(fair_s)
+
+
 def test_limits_make_sense():
     with pytest.raises(ConfigError, match="limit ids must be above 0, got 0"):
         Limits(ids=0)
