@@ -107,6 +107,22 @@ class TestWarning:
             worlds.begin(under("adaptive-flex", clock=CLOCK, smoothness=2.0, **({"A": A} if A else {})), whole())
         assert len(said) == warned
 
+    def test_of_adaptive_flex_with_a_trace_goes_by_the_round_before(self):
+        """b's machine: 10 iterations at the rate of 5, twice what (14) has for 10; the others' are on it."""
+        clock = Clock(iteration=1.0, timeout=10, use={"b": (0.5, 0.0)})
+        made = under("adaptive-flex", clock=clock, smoothness=2.0, A=1 / 32)
+        with pytest.warns(UserWarning, match="breaks the bound") as said:
+            worlds.begin(made, whole())
+        (text,) = (str(each.message) for each in said)
+        assert text.startswith("party 'b': a learning rate of 0.00625 breaks the bound (14) of Flex-VFL: with 10 local")
+
+    def test_a_round_without_part_is_none(self):
+        """c sits the first round out, and makes ten iterations in the second, as a and b in every one."""
+        clock = Clock(iteration=1.0, timeout=10, use={"c": (0.99, 0.0)})
+        with pytest.warns(UserWarning, match="with 10 local iterations") as said:
+            worlds.begin(under("adaptive-flex", clock=clock, smoothness=0.1, A=1.0), whole())
+        assert [str(each.message)[7:8] for each in said] == ["a", "b", "c"]
+
     @pytest.mark.parametrize("settings", [{"smoothness": 0.06}, {}])
     def test_there_is_none_below_the_bound_or_without_an_estimate(self, settings):
         with warnings.catch_warnings():

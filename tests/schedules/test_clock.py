@@ -98,6 +98,17 @@ class TestTraces:
         with pytest.raises(ConfigError, match="column of CPU use"):
             trace_of(tmp_path / "cpu.csv")
 
+    @pytest.mark.parametrize("text", ["a,b\n0.1,0.5\n0.2,\n", "a,b\n0.1,0.5\n0.2\n"])
+    def test_with_an_empty_cell(self, tmp_path, text):
+        (tmp_path / "cpu.csv").write_text(text)
+        with pytest.raises(ConfigError, match=r"cpu\.csv has empty cells in column 'b': write a share for every round"):
+            trace_of(tmp_path / "cpu.csv")
+
+    def test_what_fits_is_known_over_the_whole_of_it(self):
+        clock = Clock(iteration={"b": 4.0}, timeout=10, use={"a": (0.95, 0.0), "b": (0.7,)})
+        assert [clock.ever(name) for name in "abc"] == [True, False, True]
+        assert [clock.least(name) for name in "abc"] == pytest.approx([1.0, 4 / 0.3, 1.0])
+
     def test_machines_are_drawn_by_the_seed(self):
         cpu = np.stack([np.full(5, 10.0 * m) for m in range(4)]).astype(np.float32)
         cpu[:, 0] += 5

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 
-from anyparty.errors import Diverged
+from anyparty.errors import Diverged, PartyLost
 from anyparty.methods.table import method
 from anyparty.schedules.real import RealClock
 from tests import worlds
 from tests.methods.cases import OwnEncoder
 from tests.schedules.over import ADAM, run, slowed, under, whole
 from tests.schedules.test_real import Wound
-from tests.worlds import Table, world
+from tests.worlds import Table, World, world
 
 
 def steadily(**pauses: float) -> Table:
@@ -84,10 +84,9 @@ def test_a_party_without_a_row_is_not_waited_for():
     assert history[-1]["rounds"] == 12
 
 
-def test_a_party_that_leaves_is_missed():
-    of, made = whole(), vafl()
-    states = worlds.begin(made, of)
-    losses = []
+def play_without_c(of: World, made: Any, states: Any) -> tuple[list[Any], Table]:
+    """Play six meetings, of which c knows nothing; return the losses, and who sent what."""
+    losses: list[Any] = []
 
     async def stays(name: str, net: Any) -> None:
         stage = worlds.stage_of(made, of.seat(name))
@@ -103,8 +102,20 @@ def test_a_party_that_leaves_is_missed():
     parts = {"a": lambda net: stays("a", net), "b": lambda net: stays("b", net), "c": leaves}
     at = Table()
     at.play(of.roster, made.can.messages, parts)
+    return losses, at
+
+
+def test_a_party_that_leaves_is_missed():
+    of, made = whole(), vafl()
+    losses, at = play_without_c(of, made, worlds.begin(made, of))
     assert meetings(at)["b"] >= 2
     assert len([loss for loss in losses if loss is not None]) >= 4
+
+
+def test_a_method_that_needs_everybody_stops_where_a_party_left():
+    of, made = whole(), vafl("standard")
+    with pytest.raises(PartyLost, match="party 'c' is gone: Standard VFL cannot train without it"):
+        play_without_c(of, made, worlds.begin(made, of))
 
 
 def test_a_run_that_diverges_leaves_nobody_waiting():

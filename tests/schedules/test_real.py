@@ -15,7 +15,7 @@ from anyparty.schedules.synchronous import SyncMax, SyncMin
 from anyparty.schedules.table import clock, scheduled
 from tests import worlds
 from tests.methods.cases import OwnEncoder
-from tests.schedules.over import ADAM, run, under, whole
+from tests.schedules.over import ADAM, run, slowed, under, whole
 from tests.worlds import Table
 
 
@@ -128,6 +128,20 @@ class TestSync:
         worlds.step(made, of, states, of.places(), at=at)
         assert [int(states[name].modules["encoder"].calls) for name in "abc"] == [expected] * 3
         assert sorted(int(note[3]["fits"]) for note in at.notes if note[2] == "fits") == [2, 5]
+
+    def test_waiting_for_others_is_no_part_of_an_iteration(self):
+        """b's embeddings are a hundred seconds on their way, a's derivatives wait for them: nobody is slow for that."""
+        clock, of = Wound(step=0.0), whole()
+        made = under("sync-min", clock=(ticks := RealClock(timeout=40.0, now=clock)))
+        states = worlds.begin(made, of)
+
+        def on_its_way(_: int) -> float:
+            clock.at += 100.0
+            return 0.0
+
+        worlds.step(made, of, states, of.places(), at=slowed(b=on_its_way))
+        assert clock.at == 100.0
+        assert min(common.fits(state, ticks) for state in states.values()) > 40
 
     def test_an_iteration_that_does_not_fit_is_made_once(self):
         state = worlds.begin(under("sync-min"), whole())["b"]

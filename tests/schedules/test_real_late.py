@@ -92,6 +92,37 @@ class TestTraining:
         assert gradients.count(0) == history[0]["missed_rounds"]
         assert gradients[-16:] == [15] * 16
 
+    @pytest.mark.parametrize("name", ["flex", "adaptive-flex"])
+    @pytest.mark.parametrize("how", [{}, {"labels": "shared"}, {"parameters": {"hosting": "labelers"}}])
+    def test_who_is_late_in_the_last_round_of_an_epoch_takes_part_in_validation(self, name, how):
+        """What it sent for training and what it sends for validation go by the same name."""
+        of = whole(N=24, **EVERYBODY)
+        made = hurried(name, **({"parameters": {"hosting": "active"}} | how))
+        to = 2 if "hosting" in str(how) else 1  # it sends its embeddings to so many hosts
+        weights, history, _ = run(made, of, batch_size=3, epochs=3, training=torch.arange(24) < 12,
+                                   validation=torch.arange(12, 24), at=late("c", range(3 * to, 4 * to)))  # fmt: skip
+        assert [epoch["missed_rounds"] for epoch in history] == [1, 1, 1]  # afterwards it is in time
+        assert all("validation" in epoch for epoch in history)
+        assert all(torch.isfinite(each).all() for each in weights.values())
+
+    def test_who_is_late_and_leaves_is_not_waited_for(self):
+        """The host has gone on without it; in finishing it learns that nothing will come."""
+        of, made = whole(**EVERYBODY), hurried(parameters={"hosting": "active"})
+        states = worlds.begin(made, of)
+        stages = {name: worlds.stage_of(made, of.seat(name)) for name in "abc"}
+        batch = worlds.batch_of(of.places(), 1)
+
+        async def stays(name: str, net: Channel) -> None:
+            await stages[name].step(net, states[name], of.rows[name], batch)
+            await stages[name].finish(net, states[name], of.rows[name])
+
+        async def leaves(net: Channel) -> None:
+            await asyncio.sleep(LATE)
+
+        Table().play(of.roster, made.can.messages,
+                     {"a": lambda net: stays("a", net), "b": lambda net: stays("b", net), "c": leaves})  # fmt: skip
+        assert states["a"].kept["missed"] == 1
+
 
 class TestDated:
     def play(self, sent: list[int], **changes: Any) -> Any:

@@ -1,5 +1,6 @@
 """Rounds of P-BCD, Sync and Flex-VFL over split methods: equal to what they should be, and to a slow version."""
 
+from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -105,6 +106,38 @@ class TestSeveralIterations:
         for name, tensor in expected.items():
             assert torch.allclose(found[name], tensor, atol=1e-6), name
 
+    def test_with_heads_at_several_parties_equals_a_slow_version(self):
+        """LASER-VFL, heads at a and c: each takes its own loss anew, and the other's derivative as it was."""
+        of = whole(labelers=(0, 2))
+        parameters = {"hosting": "labelers", "tasks": "all"}
+        made, tau = under("flex", clock=UNLIKE, parameters=parameters), {"a": 10, "b": 5, "c": 2}
+        states, batch = worlds.begin(made, of, encoder=LINEAR), worlds.batch_of(of.places())
+        encoders = {name: deepcopy(states[name].modules["encoder"]) for name in tau}
+        heads = {name: deepcopy(states[name].modules["heads"]) for name in "ac"}
+        start = {name: encoder(of.x[name]).detach().requires_grad_() for name, encoder in encoders.items()}
+
+        def loss(host, h):
+            fusion = made.split.fusion(states[host].seat, heads[host], host)
+            return made.split.rule.loss(fusion, torch.stack([h[name] for name in "abc"], 1), of.observed, of.y, batch)
+
+        received = {host: torch.autograd.grad(loss(host, start), list(start.values())) for host in heads}
+        start = {name: h.detach() for name, h in start.items()}
+        for k, name in enumerate(tau):
+            for _ in range(tau[name]):
+                h = encoders[name](of.x[name])
+                theirs = sum((h * received[host][k]).sum() for host in heads if host != name)
+                if name in heads:
+                    _descend(torch.nn.ModuleList([encoders[name], heads[name]]), loss(name, start | {name: h}) + theirs)
+                else:
+                    _descend(encoders[name], theirs)
+        worlds.step(made, of, states, of.places())
+        for name, network in encoders.items():
+            for one, other in zip(network.parameters(), states[name].modules["encoder"].parameters(), strict=True):
+                assert torch.allclose(one, other, atol=1e-6), name
+        for name, network in heads.items():
+            for one, other in zip(network.parameters(), states[name].modules["heads"].parameters(), strict=True):
+                assert torch.allclose(one, other, atol=1e-6), name
+
     def test_a_server_moves_by_itself(self):
         """Its head makes ten iterations on embeddings that stay as they were."""
         of = whole(server=True)
@@ -195,6 +228,23 @@ class TestWhoIsMissing:
         worlds.step(made, of, gone, of.places(), leaves={"c"})
         assert worlds.same_bits(worlds.weights(late), worlds.weights(gone))
 
+    @pytest.mark.parametrize("labels", ["active", "shared"])
+    def test_rows_that_it_alone_has_are_nobodys(self, labels):
+        """In every local iteration: the others learn from the rows that they have, as if there were no others."""
+        weights: list[dict[str, torch.Tensor]] = []
+        there = world(**EVERYBODY).observed
+        without = there.clone()
+        without[:, 2] = False
+        for observed in (there, without):
+            a_world = world(observed=observed, **EVERYBODY)
+            made = under("flex", "plug", clock=self.LATE, labels=labels, parameters={"dropout": 0.0})
+            states = worlds.begin(made, a_world)
+            worlds.step(made, a_world, states, observed.any(1).nonzero().squeeze(1))
+            weights.append(worlds.weights(states))
+        assert weights[0].keys() == weights[1].keys()
+        for name, tensor in weights[0].items():
+            assert torch.allclose(tensor, weights[1][name], atol=1e-6), name
+
     def test_a_method_that_needs_all_lets_the_round_pass(self):
         of = whole(N=16)
         clock = Clock(timeout=10, latency=1, use={"c": (0.0, 0.95)})  # late in every other round
@@ -207,7 +257,7 @@ class TestWhoIsMissing:
 
     def test_a_server_waits_for_nobody_where_all_are_late(self):
         of, at = world(server=True), Table()
-        made = under("flex", clock=Clock(iteration={"a": 11.0, "b": 11.0, "c": 11.0}, timeout=10))
+        made = under("flex", clock=Clock(timeout=10, use=dict.fromkeys("abc", (0.95, 0.0))))  # in the first round
         assert worlds.step(made, of, worlds.begin(made, of), of.places(), at=at) is None
         assert not at.notes
 
@@ -318,9 +368,15 @@ class TestEverySchedule:
         assert all(later["time"] > sooner["time"] for sooner, later in pairwise(history))
 
     def test_a_trace_that_is_shorter_than_the_run_begins_anew_and_says_so(self, case):
-        """12 rounds, and 2 samples of c: it begins anew after 2, 4, 6, 8 and 10."""
-        _, history, _ = run(under(**CASES[case], clock=TRACE), world(N=20, **EVERYBODY), epochs=4)
-        assert [epoch.get("trace_began_anew", 0) for epoch in history] == [1, 2, 4, 5]
+        """12 rounds, and 2 samples of c: it begins anew after 2, 4, 6, 8 and 10; with VAFL, after c's own meetings."""
+        _, history, at = run(under(**CASES[case], clock=TRACE), world(N=20, **EVERYBODY), epochs=4)
+        anew = [epoch.get("trace_began_anew", 0) for epoch in history]
+        if case != "vafl":
+            assert anew == [1, 2, 4, 5]
+            return
+        met = Counter(note[1] for note in at.notes if note[2] == "gradient")  # 3 samples of b
+        assert anew[-1] == max((met["b"] - 1) // 3, (met["c"] - 1) // 2)
+        assert anew[0] == 0
 
     def test_only_declared_messages_cross(self, case):
         of, at = world(**EVERYBODY), Table()

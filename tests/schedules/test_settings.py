@@ -94,10 +94,38 @@ class TestOverAMethod:
             (under("flex", clock=clock(iteration=3.0, timeout=2.0)), "shorter than the fastest iteration, 3"),
             (under("sync-min", clock=clock(iteration=3.0, timeout=2.0)), "shorter than the fastest iteration"),
             (under("flex", labels="shared", parameters={"hosting": "labelers"}), "hosting = 'active'"),
+            (
+                under("flex", "standard", clock=clock(iteration={"b": 11.0, "c": 12.5})),
+                r"no iteration of 'b', 'c' fits into a time-out of 10\.0, and Standard VFL needs .* to 12\.5",
+            ),
         ):
             with pytest.raises(ConfigError, match=said):
                 worlds.begin(made, world(labelers=(0, 2)) if "hosting" in said else of)
         worlds.begin(under("p-bcd", clock=clock(iteration=3.0, timeout=2.0)), of)  # has no time-out
+        worlds.begin(under("flex", clock=clock(iteration={"b": 11.0, "c": 12.5})), of)  # a has something to learn from
+        worlds.begin(under("flex", "standard", clock=clock(iteration={"a": 11.0})), of)  # a host makes one at least
+        worlds.begin(under("sync-max", "standard", clock=clock(iteration={"b": 11.0})), of)  # nobody is left out
+
+    def test_a_server_learns_nothing_by_itself(self):
+        slow = clock(iteration={"a": 11.0, "b": 12.0, "c": 13.0})
+        with pytest.raises(ConfigError, match=r"a time-out of 10\.0 is shorter than the fastest iteration, 11: nobody"):
+            worlds.begin(under("flex", clock=slow), world(server=True))
+
+    def test_machines_that_are_busy_at_first_are_none_that_never_learn(self):
+        busy = clock(use=dict.fromkeys("abc", (0.95, 0.0, 0.0)))
+        for of in ("laser", "standard"):
+            worlds.begin(under("flex", of, clock=busy), world())
+
+    @pytest.mark.parametrize(
+        ("name", "ticks", "said"),
+        [
+            ("vafl", clock(), "shown of Flex-VFL, not of VAFL"),
+            ("flex", clock(real=True), "unknown beforehand"),
+        ],
+    )
+    def test_an_estimate_that_nobody_asks_for_is_refused(self, name, ticks, said):
+        with pytest.raises(ConfigError, match=f"smoothness = 2 would do nothing, for .*{said}"):
+            under(name, clock=ticks, smoothness=2.0)
 
     def test_adaptive_rates_and_falling_ones_are_two_ways_to_say_one_thing(self):
         falling, of = Optimizer(name="sgd", lr=0.1, schedule="cosine"), world()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from anyparty.errors import ConfigError
+from anyparty.errors import ConfigError, PartyLost
 from anyparty.methods.table import method
 from anyparty.schedules.clock import Clock
 from tests import worlds
@@ -89,6 +89,18 @@ def test_a_party_that_leaves_is_missed():
     assert worlds.step(made, of, states, of.places(), leaves={"b", "c"}, number=1) > 0  # a alone
     after = worlds.weights(states)
     assert worlds.same_bits(*({k: v for k, v in w.items() if k[0] == "c"} for w in (before, after)))
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_method_that_needs_everybody_stops_where_a_party_left(number):
+    """As under P-BCD; b is met first, and c in the meeting after it."""
+    clock = Clock(iteration={"a": 9.0, "b": 1.0, "c": 1.5}, latency=1)
+    of, made = whole(), under("vafl", "standard", clock)
+    states = worlds.begin(made, of)
+    for each in range(number):
+        worlds.step(made, of, states, of.places(), number=each)
+    with pytest.raises(PartyLost, match="party 'c' is gone: Standard VFL cannot train without it"):
+        worlds.step(made, of, states, of.places(), number=number, leaves={"c"})
 
 
 def test_with_a_server_and_gaps_the_loss_falls():

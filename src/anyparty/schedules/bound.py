@@ -33,25 +33,31 @@ def wbar_of(seat: Seat, local: Local, tau: int, rate: float) -> float:
 
 
 def warn(seat: Seat, schedule: Schedule, clock: Clock, local: Local, parties: Sequence[str]) -> None:
-    """Warn where a party's rate breaks (14) in any round, by ``local.smoothness``; Adaptive Flex-VFL's in its first.
+    """Warn where a party's rate breaks (14) in any round that it takes part in, by ``local.smoothness``.
 
-    Its rate is A_k / (tau_k wbar_k) in every round, so that it breaks the bound in all or in none.
+    Adaptive Flex-VFL's rate A_k / (tau_k wbar_k) is of the round before: where a party makes more iterations than then,
+    it may break the bound though A_k <= 1 / (16 L); (20) has a factor alpha for that.
     """
     if local.smoothness is None or seat.me not in parties:
         return
-    adaptive = schedule if isinstance(schedule, AdaptiveFlex) else None
-    rounds = 1 if adaptive else max((len(trace) for trace in clock.use.values()), default=1)
-    tau = max(1, *(schedule.iterations(clock, parties, number)[seat.me] for number in range(rounds)))
-    rate = seat.optimizer.lr
-    wbar = wbar_of(seat, local, tau, rate)
-    amount = None if adaptive is None else adaptive.amount(seat.me)
-    if amount is not None:
-        rate = amount / (tau * wbar)
-    most = bound(local.smoothness, tau, wbar)
+    rounds = max((len(trace) for trace in clock.use.values()), default=1)
+    made = [schedule.iterations(clock, parties, number)[seat.me] for number in range(rounds)]
+    made = [tau for tau in made if tau] or [1]
+    pairs = [(seat.optimizer.lr, max(made))]
+    if isinstance(schedule, AdaptiveFlex):
+        wbar = {tau: wbar_of(seat, local, tau, seat.optimizer.lr) for tau in made}
+        amount = schedule.amount(seat.me)
+        if amount is None:
+            amount = seat.optimizer.lr * made[0] * wbar[made[0]]
+        before = zip([made[0], *made], [*made, made[0]], strict=True)
+        pairs = [(amount / (last * wbar[last]), tau) for last, tau in before]
+    rate, tau = max(pairs, key=lambda each: each[0] * each[1] * wbar_of(seat, local, each[1], each[0]))
+    wbar_k = wbar_of(seat, local, tau, rate)
+    most = bound(local.smoothness, tau, wbar_k)
     if rate > most * (1 + 1e-9):
         warnings.warn(
             f"party {seat.me!r}: a learning rate of {rate:.4g} breaks the bound (14) of Flex-VFL: with {tau} local "
-            f"iterations, weights up to {wbar:.4g} and an estimated smoothness of {local.smoothness:g} convergence is "
-            f"shown up to {most:.4g}; lower the rate, or shorten the time-out",
+            f"iterations, weights up to {wbar_k:.4g} and an estimated smoothness of {local.smoothness:g} convergence "
+            f"is shown up to {most:.4g}; lower the rate, or shorten the time-out",
             stacklevel=2,
         )

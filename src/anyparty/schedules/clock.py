@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from anyparty.errors import ConfigError, nearest
+from anyparty.errors import ConfigError, nearest, some
 from anyparty.seeds import Seeds
 from anyparty.tables import datasets
 
@@ -78,10 +78,18 @@ class Clock:
         """The times of a party's iterations, and how many fit, for every sample of its trace; known once asked for."""
         return Samples(self)
 
-    def began_anew(self, rounds: int) -> int:
-        """Return how often the shortest trace has begun anew after so many rounds; a single sample never does."""
-        shortest = min((len(trace) for trace in self.use.values() if len(trace) > 1), default=rounds + 1)
-        return max(rounds - 1, 0) // shortest
+    def ever(self, party: str) -> bool:
+        """Return whether an iteration of a party fits into the time-out in any round."""
+        return any(self._known[party][1])
+
+    def least(self, party: str) -> float:
+        """Return the time of a party's fastest iteration in any round."""
+        return min(self._known[party][0])
+
+    def began_anew(self, rounds: int | Mapping[str, int]) -> int:
+        """Return how often a trace has begun anew after so many rounds, of all or by party; a single sample never."""
+        made = {party: rounds if isinstance(rounds, int) else rounds.get(party, 0) for party in self.use}
+        return max((max(made[k] - 1, 0) // len(trace) for k, trace in self.use.items() if len(trace) > 1), default=0)
 
 
 class Samples(dict[str, tuple[tuple[float, ...], tuple[int, ...]]]):
@@ -116,14 +124,18 @@ def trace_of(path: Path | str) -> dict[str, tuple[float, ...]]:
     """Read CPU use by round from a CSV file with a column of shares in [0, 1) for each party.
 
     Raises:
-        ConfigError: no such file, or a column that is not numbers.
+        ConfigError: no such file, a column that is not numbers, or an empty cell.
     """
     try:
-        frame = pl.read_csv(path)
-        return {name: tuple(frame[name].cast(pl.Float64).to_list()) for name in frame.columns}
+        frame = pl.read_csv(path).cast(pl.Float64)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise ConfigError(f"clock.trace: {path} cannot be read ({str(error).splitlines()[0]}); write a CSV file with "
                           f"a column of CPU use, [0, 1), for each party") from None  # fmt: skip
+    empty = [name for name in frame.columns if frame[name].null_count()]
+    if empty:
+        raise ConfigError(f"clock.trace: {path} has empty cells in column {some(empty)}: write a share for every "
+                          f"round, or take the column out for a machine that is idle")  # fmt: skip
+    return {name: tuple(frame[name].to_list()) for name in frame.columns}
 
 
 def machines(

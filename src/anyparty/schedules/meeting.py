@@ -7,13 +7,14 @@ Phi of no rows), and the party, when it comes, sits the round out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 
 import torch
 from torch import Tensor
 
 from anyparty.blocks.blocks import Rows
+from anyparty.errors import PartyLost
 from anyparty.methods import exchange
 from anyparty.methods.exchange import Gathered, Part
 from anyparty.methods.method import Batch, Seat, State
@@ -25,7 +26,7 @@ from anyparty.schedules.flex import AdaptiveFlex
 from anyparty.schedules.real import RealClock
 from anyparty.schedules.schedule import PACE, Local, Schedule, Timed
 from anyparty.schedules.stale import Stale
-from anyparty.terms import Channel
+from anyparty.terms import Channel, Expect
 
 Derive = Callable[[Part | None], Tensor | None]
 
@@ -71,6 +72,7 @@ class Meeting:
     local: Local
     seat: Seat
     copy: snapshot.Copy
+    owed: dict[str, tuple[str | int, ...]] = field(default_factory=dict)  # by party, the last round it was too late for
 
     @property
     def hurries(self) -> bool:
@@ -174,7 +176,22 @@ class Meeting:
             assert isinstance(self.clock, RealClock)
             net = Dated(net.net, net.moment, within=self.clock.waits)
         there = await self.split.gather(net, self.seat, rows, batch, mine, asked)
-        return there, tuple(net.late) if isinstance(net, Dated) else ()
+        if not isinstance(net, Dated):
+            return there, ()
+        for name in there.parts:
+            self.owed.pop(name, None)
+        self.owed.update(dict.fromkeys(net.late, net.moment))
+        return there, tuple(net.late)
+
+    async def settle(self, net: Channel) -> None:
+        """Take, at a host, what parties have sent too late: in validation the same lane carries something else."""
+        expect = {"h": Expect((-1, *self.split.width(self.seat.roster)))}
+        for name, moment in self.owed.items():
+            try:
+                await Dated(net, moment).recv(name, "embedding", expect)
+            except PartyLost:
+                continue
+        self.owed.clear()
 
     async def _answer(
         self, net: Channel, state: State, there: Gathered, gradients: Mapping[str, Tensor], late: Sequence[str]

@@ -62,7 +62,7 @@ class Ready(Host):
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: the active party left.
+            PartyLost: the active party left, or one that the method cannot do without.
         """
         if self.seat.me != self.seat.roster.active:
             await self._visit(net, state, rows, batch)

@@ -118,6 +118,13 @@ class Round:
             loss = got.loss
         return loss
 
+    async def finish(self, net: Channel, state: State, rows: Rows) -> None:  # noqa: ARG002
+        """Wait for those that were too late for the last rounds of an epoch, before all meet in validation."""
+        began = self._now()
+        await self.meeting.settle(net)
+        if isinstance(self.clock, RealClock) and self.seat.me == self.seat.roster.active:
+            move_on(state, self._now() - began)
+
     def _others(self, rows: Rows, batch: Batch, tau: Mapping[str, int]) -> list[str]:
         """Return the other parties that take part in a round, at the active party."""
         roster = self.seat.roster

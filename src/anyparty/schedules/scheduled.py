@@ -18,7 +18,7 @@ from anyparty.schedules.ready import Ready
 from anyparty.schedules.real import RealClock
 from anyparty.schedules.rounds import MISSED, ROUND, TIME, Round, parties_of
 from anyparty.schedules.schedule import FITS, PACE, RATE, SNAPSHOT, TURNS, Local, Schedule, Timed
-from anyparty.schedules.vafl import VAFL, Meetings
+from anyparty.schedules.vafl import MEETINGS, VAFL, Meetings
 from anyparty.seeds import Seeds
 from anyparty.terms import Capabilities, Channel, Roster
 
@@ -36,6 +36,14 @@ class Scheduled:
         if self.schedule.at_once and self.local.labels == "shared":
             raise ConfigError(f"schedule: with {self.schedule.title} derivatives come from the active party: "
                               f"labels = 'active'")  # fmt: skip
+        if self.local.smoothness is not None and (isinstance(self.clock, RealClock) or isinstance(self.schedule, VAFL)):
+            why = (
+                "the bound (14) is shown of Flex-VFL, not of VAFL"
+                if isinstance(self.schedule, VAFL)
+                else "the bound (14) asks how many iterations a round has, unknown beforehand by the real clock"
+            )
+            raise ConfigError(f"schedule: smoothness = {self.local.smoothness:g} would do nothing, for {why}: leave it "
+                              f"out")  # fmt: skip
 
     @property
     def can(self) -> Capabilities:
@@ -69,10 +77,19 @@ class Scheduled:
             check_names("schedule 'adaptive-flex': A", self.schedule.A, parties)
         one_place = len(self.split.hosts(roster)) == 1
         ticks = self.clock
-        if self.schedule.timed and isinstance(ticks, Clock) and not any(ticks.fits(party, 0) for party in parties):
-            fastest = min(ticks.takes(party, 0) for party in parties)
-            raise ConfigError(f"clock: a time-out of {ticks.timeout} is shorter than the fastest iteration, "
-                              f"{fastest:.4g}: nobody would ever learn; set clock.timeout to that or more")  # fmt: skip
+        if self.schedule.timed and isinstance(ticks, Clock):
+            never = [name for name in roster.blocks if not ticks.ever(name)]
+            if len(never) == roster.K:
+                fastest = min(ticks.least(name) for name in never)
+                raise ConfigError(
+                    f"clock: a time-out of {ticks.timeout} is shorter than the fastest iteration, "
+                    f"{fastest:.4g}: nobody would ever learn; set clock.timeout to that or more"
+                )
+            never = [name for name in never if name not in self.split.hosts(roster)]
+            if never and self.schedule.fills and self.split.can.needs == "all":
+                raise ConfigError(f"clock: no iteration of {some(never)} fits into a time-out of {ticks.timeout}, and "
+                                  f"{self.split.can.title} needs everybody: nobody would ever learn; set clock.timeout "
+                                  f"to {max(ticks.least(name) for name in never):.4g} or more")  # fmt: skip
         if (self.local.labels == "shared" or self.schedule.at_once) and not one_place:
             raise ConfigError(f"schedule: {self.schedule.title} with labels = {self.local.labels!r} has all heads at "
                               f"the active party: hosting = 'active'")  # fmt: skip
@@ -92,7 +109,7 @@ class Scheduled:
             play = Meetings(split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=seat)
         else:
             play = Round(split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=seat)
-        finish = play.finish if isinstance(play, Ready) else None
+        finish = None if isinstance(play, Meetings) else play.finish
         return tuple(replace(stage, step=play.step, finish=finish, record=self._record) for stage in stages)
 
     def _record(self, state: State) -> dict[str, float]:
@@ -107,7 +124,9 @@ class Scheduled:
         if isinstance(self.clock, RealClock):
             missed = {"missed_rounds": int(state.kept[MISSED].item())} if MISSED in state.kept else {}
             return {"time_s": float(state.kept[TIME].item()), "rounds": rounds, **missed}
-        anew = self.clock.began_anew(rounds)
+        met = state.kept[MEETINGS].tolist() if MEETINGS in state.kept else None  # of VAFL: a party's trace is its own
+        blocks = state.seat.roster.blocks
+        anew = self.clock.began_anew(rounds if met is None else dict(zip(blocks, met, strict=True)))
         said = {"time": float(state.kept[TIME].item()), "rounds": rounds}
         return said | ({"trace_began_anew": anew} if anew else {})
 

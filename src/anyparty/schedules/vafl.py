@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from anyparty.blocks.blocks import Rows
+from anyparty.errors import PartyLost
 from anyparty.methods import exchange
 from anyparty.methods.exchange import Gathered
 from anyparty.methods.method import Batch, Seat, State
@@ -62,8 +63,14 @@ class Host:
     seat: Seat
 
     def seen(self, state: State, rows: Rows, batch: Batch, fresh: Gathered, asked: Sequence[str]) -> Gathered:
-        """Return the embeddings of those that were ``asked``, and those last seen of all the others."""
-        roster = self.seat.roster
+        """Return the embeddings of those that were ``asked``, and those last seen of all the others.
+
+        Raises:
+            PartyLost: one of those that were asked left, and the method cannot do without it.
+        """
+        roster, can = self.seat.roster, self.split.can
+        if fresh.silent and can.needs == "all":
+            raise PartyLost(fresh.silent[0], f"{can.title} cannot train without it")
         assert rows.observed is not None
         if STALE not in state.kept:
             shape = (rows.n, roster.K)
@@ -116,6 +123,7 @@ class Meetings(Host):
 
         Raises:
             Diverged: the loss is not a number.
+            PartyLost: a party left that the method cannot do without.
         """
         me, active = self.seat.me, self.seat.roster.active
         whose = self.advance(state, batch.number)

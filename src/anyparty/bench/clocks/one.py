@@ -16,7 +16,7 @@ from anyparty.errors import Diverged
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.record import versions
 from anyparty.run.watch import Watch
-from anyparty.schedules.clock import google_trace
+from anyparty.schedules.clock import Clock, google_trace
 from anyparty.schedules.flex import greatest
 from anyparty.schedules.table import schedule as schedule_by_name
 from anyparty.seeds import Seeds
@@ -112,6 +112,6 @@ def amounts(rate: float, clock: Mapping[str, Any], momentum: Mapping[str, float]
     So does Flex-VFL with a fixed rate keep (14) in every round: eta = A_k / (tau wbar) of the greatest tau there can be
     (section VII-F).
     """
-    own = clock.get("iteration", {})
-    tau = {name: int(clock["timeout"] / own.get(name, 1.0)) for name in momentum}
+    idle = Clock(iteration=clock.get("iteration", 1.0), timeout=clock["timeout"])
+    tau = {name: idle.fits(name, 0) for name in momentum}
     return {name: rate * tau[name] * greatest(tau[name], momentum=momentum[name], pull=0.0) for name in momentum}

@@ -197,7 +197,7 @@ class Run(base.Run):
 
     Attributes:
         case: key of the case's entry.
-        rate: the learning rate, of all parties; of Adaptive Flex-VFL, what its rate would be in the slowest round.
+        rate: the learning rate, of all parties; of Adaptive Flex-VFL, what its rate would be in an idle round.
         latency: of the clock.
 
     """
