@@ -41,11 +41,14 @@ def interrupt(
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=quick) as child:  # noqa: S603
         signal.signal(signal.SIGINT, before)
         deadline = time.monotonic() + DEADLINE_S
-        while not when() and child.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.005)
-        assert child.poll() is None, "it ended before it could be stopped"
-        child.send_signal(how)
-        said = child.communicate(timeout=DEADLINE_S)[1]
+        try:
+            while not when() and child.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.005)
+            assert child.poll() is None, "it ended before it could be stopped"
+            child.send_signal(how)
+            said = child.communicate(timeout=DEADLINE_S)[1]
+        finally:
+            child.kill()  # if it does not hear: nobody waits for it without end
     return child.returncode, said
 
 
@@ -99,6 +102,7 @@ def test_a_suite_that_is_stopped_leaves_nobody_at_work(tmp_path: Path) -> None:
     code, said = interrupt(words, training, signal.SIGTERM)
     assert code == 130
     assert "Stopped." in said
+    assert len(at_work) >= 2
     assert not psutil.wait_procs(at_work, timeout=20)[1]
 
 

@@ -84,7 +84,7 @@ def test_the_weights_equal_those_of_one_process_bit_for_bit(tmp_path, monkeypatc
     path, house, hears = written(tmp_path), tmp_path / "house", Hears()
     federate.init(path, house, port=free_port())
     try:
-        flare.start(house)
+        flare.start(house, 240.0)
         ended = federate.train(house, path, watch=hears)
         clocks = list(looks.clocks((house / "kits" / "bank").resolve()))
     finally:
@@ -119,7 +119,7 @@ def test_the_real_clock(tmp_path, monkeypatch):
     plain = path.read_text()
     federate.init(path, house, port=free_port())
     try:
-        flare.start(house)
+        flare.start(house, 240.0)
         for schedule, least in (("flex", 0.05), ("sync-min", 0.0), ("vafl", 0.0)):
             path.write_text(plain + f'\n[schedule]\nname = "{schedule}"\n[clock]\nreal = true\ntimeout = 0.1\n')
             ended = federate.train(house, path)

@@ -20,6 +20,33 @@ from tests.worlds import Table
 LATE = 0.3  # seconds: a good deal more than a host waits
 
 
+class Unhurried(asyncio.SelectorEventLoop):
+    """A loop whose clock stands while anybody is at work, and moves on to the next moment when all wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now, really = 0.0, self._selector.select
+
+        def select(timeout: float | None = None) -> Any:
+            found = really(timeout if timeout is None else 0)
+            self.now += 0 if found else timeout or 0
+            return found
+
+        self._selector.select = select
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def _time_stands_while_anybody_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_unhurried(work: Any) -> Any:
+        with asyncio.Runner(loop_factory=Unhurried) as runner:
+            return runner.run(work)
+
+    monkeypatch.setattr(inproc, "_run", run_unhurried)
+
+
 def late(party: str, batches: range) -> Table:
     """A table at which a party's embeddings of some batches are long on their way."""
     return slowed(**{party: lambda n: LATE if n in batches else 0.0})

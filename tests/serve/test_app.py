@@ -88,7 +88,7 @@ def test_tables_may_be_others_than_the_runs(run, tmp_path):
     shop = pl.read_csv(run.parents[1] / "shop.csv").head(5)
     shop.with_columns(customer=pl.Series([f"n{i}" for i in range(5)])).write_csv(tmp_path / "new.csv")
     app = application(run, tables={"shop": tmp_path / "new.csv"})
-    said = ask(app, json={"ids": ["n0", "c050"]}).json()["answers"]
+    said = ask(app, json={"ids": ["n0", "c050"], "budget_ms": 10_000}).json()["answers"]
     assert said[0]["took_part"] == ["shop"]
     assert said[1]["reason"] == "no party here has a row with this id"
     with pytest.raises(PredictionError, match="no party 'shap'; did you mean 'shop'"):
@@ -120,7 +120,7 @@ def test_a_number_is_predicted_without_probabilities(tmp_path):
 
 def test_state_is_told(app):
     async def work(client):
-        await client.post("/predict", json={"ids": ["c050", "nobody"]})
+        await client.post("/predict", json={"ids": ["c050", "nobody"], "budget_ms": 10_000})
         return [await client.get(f"/{path}") for path in ("health", "ready", "about", "metrics", "openapi.json")]
 
     health, ready, about, metrics, described = talk(app, work)

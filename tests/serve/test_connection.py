@@ -23,7 +23,9 @@ async def app(scope, receive, send):
 
 @contextlib.asynccontextmanager
 async def served(**limits):
-    settings = uvicorn.Config(app, http=patient(Limits(body_s=PATIENCE_S, **limits)), lifespan="off", log_level="error")
+    settings = uvicorn.Config(
+        app, http=patient(Limits(**{"body_s": PATIENCE_S} | limits)), lifespan="off", log_level="error"
+    )
     server = uvicorn.Server(settings)
     with listening("127.0.0.1", 0) as door:
         task = asyncio.create_task(server.serve([door]))
@@ -80,12 +82,13 @@ def test_a_connection_that_asks_stays():
 
 def test_no_more_than_so_many_at_once():
     async def crowd():
-        async with served(connections=3) as (_, port):
+        async with served(connections=3, body_s=30.0) as (_, port):
             ways = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             await ended(reader)
-            ways[0][1].write(WHOLE)
-            assert (await ways[0][0].readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
+            for asks, told in ways:
+                told.write(WHOLE)
+                assert (await asks.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
             for each in [*(way[1] for way in ways), writer]:
                 each.close()
 

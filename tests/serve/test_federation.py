@@ -98,12 +98,12 @@ class Served:
         children = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(signal.SIGINT)
         try:
-            _, said = self.process.communicate(timeout=60)
+            _, said = self.process.communicate(timeout=200)
         finally:
             self.process.kill()
         assert self.process.returncode == 130, said
         assert "Traceback" not in said, said
-        _, left = psutil.wait_procs(children, timeout=10)
+        _, left = psutil.wait_procs(children, timeout=30)
         assert left == []
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -162,14 +162,14 @@ def test_parties_answer_die_come_back_and_are_all_gone(house, tmp_path):
 
         # a passive party's process is killed
         for process in jobs_of(house, "shop"):
-            process.kill()
-        said = service.predict(ids, budget_ms=2_000)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        said = service.predict(ids, budget_ms=10_000)
         assert {name for each in said for name in each["silent"]} == {"shop"}
         assert same(said, "bank", "clinic")
         # and is there again
-        service.until(lambda said: said["shop"] != "connected", 30)
-        service.until(connected("shop", "clinic"))
-        assert same(service.predict(ids, budget_ms=10_000))
+        everybody = connected("shop", "clinic")
+        service.until(lambda said: everybody(said) and same(service.predict(ids, budget_ms=10_000)))
 
         # a whole site goes, and comes back
         _end_site(house, "clinic")

@@ -67,7 +67,10 @@ def test_clients_with_a_certificate_are_let_in(run, tmp_path):
             assert ask(tmp_path, port, "client")
         finally:
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 130
+            try:
+                assert process.wait(120) == 130
+            finally:
+                process.kill()
 
 
 def ask(folder, port, name):

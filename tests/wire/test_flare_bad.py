@@ -113,7 +113,7 @@ def test_parties_that_differ_are_refused_at_the_start_and_told_in_what(folder, t
         own = tomllib.loads(path.read_text()) | {"parts": {"train": f"{Path(__file__).stem}:{part.__name__}"}}
         path.write_text(tomli_w.dumps(own))
     job = federation.submit(folder, SETTINGS, asked={"resume": False})
-    assert federation.wait(folder, job, 150) == "FINISHED:EXECUTION_EXCEPTION"
+    assert federation.wait(folder, job, 300) == "FINISHED:EXECUTION_EXCEPTION"
     wait_for(lambda: all(federation.outcome(folder, name, job) for name in NAMES), 60)
     ended = {name: federation.outcome(folder, name, job) for name in NAMES}
     assert ended["bank"]["error"] == "ConfigError"
@@ -179,7 +179,7 @@ def test_no_job_brings_code_to_a_passive_party(folder, terminals, tmp_path):
     executors = [{"tasks": ["take_part"], "executor": {"path": "evil.Evil", "args": {}}}]
     federation._json(job / "app" / "config" / "config_fed_client.json", {"format_version": 2, "executors": executors})
     number = str(federation.desk(folder, "submit", path=str(job))["job"])
-    assert federation.wait(folder, number, 60) != "FINISHED:COMPLETED"
+    assert federation.wait(folder, number, 300) != "FINISHED:COMPLETED"
     federation.abort(folder, number)
     assert not ran.exists()
 

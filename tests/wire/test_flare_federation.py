@@ -142,7 +142,7 @@ def folder(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
         try:
-            federation.start(folder)
+            federation.start(folder, 240.0)
             yield folder
         finally:
             federation.stop(folder)
@@ -152,7 +152,7 @@ def folder(tmp_path_factory):
         probe.bind(("127.0.0.1", port))
 
 
-def play(folder, part, config="", timeout_s=90, **more):
+def play(folder, part, config="", timeout_s=300, **more):
     """Run a job with every party playing ``part``; return its status and how each party's part ended."""
     for name in NAMES:
         path = folder / "kits" / name / "local" / "anyparty.toml"
@@ -165,7 +165,7 @@ def play(folder, part, config="", timeout_s=90, **more):
     return status, {name: federation.outcome(folder, name, job) for name in NAMES}
 
 
-def wait_for(happens, timeout_s=30.0):
+def wait_for(happens, timeout_s=150.0):
     end = time.monotonic() + timeout_s
     while not happens():
         assert time.monotonic() < end
@@ -190,7 +190,7 @@ def test_a_passive_party_is_killed_and_the_others_go_on(folder):
     status, ended = play(folder, shop_dies)
     number, seconds, said = ended["bank"]["result"]["lost"]["shop"]
     assert number == 10
-    assert seconds < SILENT_S + 1.5
+    assert seconds < SILENT_S + 4
     # the dead process says nothing; its next one, begun after half a second, may be heard before the 3 s are over
     silent, anew = "it gave no sign of life for 3 s", "its process was started anew in the middle of the run"
     assert f"party 'shop' is gone: {silent}" in said or f"party 'shop' is gone: {anew}" in said
@@ -248,7 +248,7 @@ def test_a_job_is_aborted(folder):
     job = federation.submit(folder, "")
     wait_for(lambda: all((folder / "kits" / name / "runs" / "waits").exists() for name in NAMES))
     federation.abort(folder, job)
-    assert federation.wait(folder, job, 30) == "FINISHED:ABORTED"
+    assert federation.wait(folder, job, 150) == "FINISHED:ABORTED"
     assert federation.status(folder)["sites"] == ["clinic", "shop"]
 
 
@@ -281,7 +281,7 @@ def test_a_party_of_another_authority_is_not_let_in(folder, tmp_path):
             assert federation.status(folder)["sites"] == ["clinic", "shop"]
         finally:
             federation.stop(forged)
-            mallory.wait(10)
+            mallory.kill()
 
 
 # ---- without processes

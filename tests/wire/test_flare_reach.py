@@ -243,13 +243,13 @@ def test_a_host_that_does_not_answer_is_given_up_in_time(home, monkeypatch, call
     monkeypatch.setattr(reach, "PAUSES_S", (0.2, 0.4))
     kit, port, began = home / "ours" / "kits" / "shop", free_port(), time.monotonic()
     point_at(kit, "127.0.0.1", port)
-    shown = call("party", "start", kit, "--wait", 1)
-    assert 1 <= time.monotonic() - began < 20
+    shown = call("party", "start", kit, "--wait", 3)
+    assert 3 <= time.monotonic() - began < 60
     assert shown.exit_code == 2
     *waits, last = shown.stderr.splitlines()
-    assert 3 <= len(waits) <= 5
+    assert 3 <= len(waits) <= 9
     assert all(f"waiting for 127.0.0.1:{port} (connection refused)" in wait for wait in waits)
-    assert f"127.0.0.1:{port} cannot be reached (connection refused, tried for 1 s)" in last
+    assert f"127.0.0.1:{port} cannot be reached (connection refused, tried for 3 s)" in last
     assert "Is the active party's site running there (anyparty party start KIT)?" in last
     assert f"Does its firewall let port {port} in?" in last
     assert "Traceback" not in shown.output + shown.stderr
@@ -275,7 +275,8 @@ def test_an_administrator_is_told_at_once_that_nobody_is_there(home, call, words
     [(hangs, "no answer for 0.2 s: a firewall, or nobody has that address"), (hangs_up, "it hangs up while")],
 )
 def test_what_answers_without_a_greeting_is_waited_for(home, monkeypatch, answer, said):
-    monkeypatch.setattr(reach, "TRY_S", 0.2)
+    if answer is hangs:
+        monkeypatch.setattr(reach, "TRY_S", 0.2)
     with listening(answer) as port:
         gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.1", port)
         assert knock(gate).startswith((said, "connection reset"))

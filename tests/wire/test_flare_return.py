@@ -107,11 +107,11 @@ def test_a_new_process_is_let_in_with_empty_lanes():
 
     a = Process(air, "a", host)
     b = Process(air, "b", first)
-    wait_for(lambda: b.post.backlog("a") == 0 and b.post.peers["a"].heard is not None)
-    time.sleep(0.1)
+    wait_for(lambda: b.post.peers["a"].sent["x"] == 5 and b.post.backlog("a") == 0)
     b.kill()
     b.post.lose("a", "killed")
     b.end()
+    air.queue.join()  # its goodbye is lost too
     air.cut.clear()
     again = Process(air, "b", second)
     got, lost, fresh = a.end()

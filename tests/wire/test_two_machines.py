@@ -219,14 +219,14 @@ def test_a_machine_that_is_not_on_the_line_is_given_up_in_time(machines):
     bank, shop = machines.values()
     follow(machines, until("5. Start")[0])
     assert bank.home.joinpath("house/kits/admin").exists()
-    done = shop.shell(f"{START} shop --wait 2", timeout=30)
+    done = shop.shell(f"{START} shop --wait 2", timeout=120)
     assert done.returncode == 2
     assert "10.20.0.1:8002 cannot be reached (connection refused, tried for 2 s)" in done.stderr
     bank.do("ip link set line down")
     began = time.monotonic()
-    done = shop.shell(f"{START} shop --wait 1", timeout=60)
+    done = shop.shell(f"{START} shop --wait 1", timeout=120)
     assert done.returncode == 2
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     assert re.search(
         r"10.20.0.1:8002 cannot be reached \((no answer for 5 s: a firewall|no route to host)", done.stderr
     )

@@ -135,7 +135,7 @@ def in_one_process(house: Path, config: Path, folder: Path) -> dict[str, bool]:
 @contextmanager
 def _started(house: Path) -> Iterator[None]:
     try:
-        flare.start(house)
+        flare.start(house, 240.0)  # machines that show a demo may be busy
         yield
     finally:
         flare.stop(house)

@@ -44,7 +44,7 @@ def environment() -> dict[str, str]:
     }  # fmt: skip
 
 
-def start(folder: Path, timeout_s: float = 60.0) -> None:
+def start(folder: Path, timeout_s: float = 120.0) -> None:
     """Start every party's site on this machine and wait until all are connected.
 
     Raises:
