@@ -16,8 +16,6 @@ from anyparty.cli import app
 torch.set_num_threads(1)  # tensors here are tiny: threads would wait for each other
 # machines are noisy: no example has to be quick
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    "unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)  # machines are noisy
 settings.load_profile("unhurried")
 
 SETTINGS = """
