@@ -10,9 +10,10 @@ from statistics import fmean
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from anyparty.bench import runner, suites
-from anyparty.bench.missing import gaps, ratios
+from anyparty.bench.missing import gaps, plots, ratios
 from anyparty.bench.missing.cells import cells_of
 from anyparty.bench.missing.one import execute
 from anyparty.bench.missing.rows import Rows
@@ -167,6 +168,20 @@ def test_plots_have_a_panel_for_each_training_mechanism(done, tmp_path):
     tiny().page(done.records, {}).plot(tmp_path / "plot")
     assert (tmp_path / "plot.png").stat().st_size > 5000
     assert (tmp_path / "plot.svg").read_text().count("missing in training: ") == 2
+
+
+def test_a_method_has_one_colour_in_every_panel(done):
+    """Also in one where others have yet to run: the legend is of all panels."""
+    colours = {}
+    for kept in (set(tiny().datasets["breast-cancer"].methods), {"false-vfl-1"}):
+        cells = cells_of(tiny(), {key: r for key, r in done.records.items() if r["run"]["method"] in kept})
+        axis = Figure().subplots()
+        plots._panel(tiny(), axis, "breast-cancer", "MCAR 2", False, cells)
+        handles, labels = axis.get_legend_handles_labels()
+        colours[len(kept)] = {label: handle[0].get_color() for handle, label in zip(handles, labels, strict=True)}
+    many, alone = colours.values()
+    assert len(set(many.values())) == len(many) > len(alone) == 1
+    assert alone.items() <= many.items()
 
 
 def test_ratios_by_hand(done):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,36 @@ def test_other_test_rows_are_marked_and_not_compared(runs):
     section = compare.side_by_side(found, scores)
     assert list(section.text) == ["Not compared in accuracy: laser and standard have other test rows."]
     assert len(section.grids) == 1
+
+
+def test_the_rows_are_compared_and_not_the_settings(runs, tmp_path):
+    """Without a column, without validation rows or with more of them the test rows are the same."""
+    settings = trained.write(tmp_path, trained.FIVE[:2])
+    changes = {"all": [], "ablated": ['parties.shop.drop=["noise"]'], "more": ["train.validation=0.3"]}
+    made = [trained.train(settings, name, "train.seed=1", *words) for name, words in changes.items()]
+    found, scores = compared(made)
+    differences, unlike = compare.differences(found, scores, "accuracy")
+    assert len(differences) == 3
+    assert unlike == []
+
+
+def test_f1_of_another_class_is_not_compared(runs, tmp_path):
+    settings = trained.write(tmp_path, trained.FIVE[:2])
+    made = [trained.train(settings, name, f"federation.positive={name}") for name in ("yes", "no")]
+    found = find(made)
+    found_f1, unlike = compare.differences(found, [Scores.of(run, "f1") for run in found], "f1")
+    assert found_f1 == []
+    assert len(unlike) == 1
+    assert unlike[0].endswith("count another class as positive")
+    assert len(compare.differences(found, [Scores.of(run) for run in found], "accuracy")[0]) == 1
+
+
+def test_two_runs_of_one_variant_and_seed_are_named(runs, tmp_path):
+    again = shutil.copytree(runs["laser-1"], tmp_path / "again")
+    found, scores = compared([runs["laser-1"], again, runs["local-1"]])
+    differences, unlike = compare.differences(found, scores, "accuracy")
+    assert len(differences) == 1
+    assert unlike == ["again has the settings and the seed of laser-1"]
 
 
 def test_variants_of_a_method_are_named_by_what_differs(runs):

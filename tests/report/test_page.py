@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import subprocess
+import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 
 import polars as pl
 import pytest
+import tomli_w
 from matplotlib.image import imread
 
 from anyparty.errors import ConfigError
 from anyparty.report import ledgers, page, worth
 from anyparty.report.records import find
+from anyparty.run.federation import Federation
 from anyparty.run.runs import evaluate_run
 
 from . import homes, trained
@@ -225,7 +229,7 @@ def test_a_metric_that_is_undefined_leaves_a_dash(tmp_path):
     section = model_sections.by_set(found, scores)
     assert [row[1] for row in section.grids[1].rows] == ["–"] * 3
     assert "–" in section.text[0]
-    assert model_sections.brings(scores).drawn
+    assert model_sections.brings(scores).lacks == "AUROC is not defined on these test rows."
 
 
 def test_names_are_shown_whole_and_never_read_as_html(pages):
@@ -304,6 +308,53 @@ def test_several_runs_on_one_page(runs, tmp_path):
     assert [cells[2] for cells in table.values()] == ["done", "stopped"]
     assert len(shown.ids) == len(set(shown.ids))
     assert (tmp_path / "figures" / "run-2-training.svg").exists()
+
+
+def test_names_that_are_alike_in_links_are_told_apart(runs, tmp_path):
+    folders = [shutil.copytree(runs["two"], tmp_path / name) for name in ("lr0.1", "lr0-1", "lr0-1-2", "all")]
+    shown = read(folders, tmp_path / "page", model=False)
+    assert len(shown.ids) == len(set(shown.ids))
+    drawn = {path.name for path in (tmp_path / "page" / "figures").glob("*-training.svg")}
+    assert {"lr0-1-training.svg", "lr0-1-2-training.svg", "lr0-1-2-2-training.svg", "all-2-training.svg"} <= drawn
+
+
+@pytest.mark.parametrize("what", ["no-settings", "not-utf-8", "cut-model"])
+def test_a_page_stands_where_files_are_damaged(runs, tmp_path, what):
+    run = shutil.copytree(runs["five"], tmp_path / "run")
+    if what == "no-settings":
+        (run / "config.toml").unlink()
+        kept = json.loads((run / "record.json").read_text())
+        (run / "record.json").write_text(json.dumps({k: v for k, v in kept.items() if k != "tables"}))
+    elif what == "not-utf-8":
+        (run / "config.toml").write_bytes(b"# \xff\n")
+    else:
+        (run / "model.json").write_text("{")
+        settings = tomllib.loads((run / "config.toml").read_text())
+        del settings["federation"]["active"]
+        (run / "config.toml").write_text(tomli_w.dumps(settings))
+    shown = read(run, tmp_path / "page")
+    assert shown.table("from", "to", "message")
+    assert shown.table("party", "received")
+
+
+def test_a_run_of_data_frames_names_no_command(tmp_path):
+    """Its settings name no tables: a command would not run.  From files it does."""
+    trained.write(tmp_path, trained.FIVE[:2])
+    files = {name: tmp_path / f"party{k}.csv" for k, name in enumerate(trained.FIVE[:2])}
+    frames = {name: pl.read_csv(path) for name, path in files.items()}
+    for name, tables in (("frames", frames), ("with space", files)):
+        of = Federation.from_tables(tables, id="id", label="y")
+        of.train("laser", folder=tmp_path / name, epochs=1)
+    framed, filed = find([tmp_path / "frames", tmp_path / "with space"])
+    assert framed.command == ""
+    assert shlex.split(filed.command)[:3] == ["anyparty", "train", str(tmp_path / "with space" / "config.toml")]
+    assert evaluate_run(tmp_path / "with space").overall["rows"] > 0
+
+
+def test_a_tag_that_goes_both_ways_is_explained_both_ways():
+    (there, back) = ledgers.declared("fedhssl")["representation"]
+    assert (there.frm, there.to) == (back.to, back.frm)
+    assert all(len(said) == 1 for tag, said in ledgers.declared("laser").items() if tag in {"embedding", "gradient"})
 
 
 def test_the_command(runs, call, tmp_path):

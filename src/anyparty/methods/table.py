@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from typing import Any, cast, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -82,6 +82,37 @@ def method(name: str, **parameters: Any) -> Method:
     if then.unlabelled == "pseudo":
         split = PseudoLabelled(rule=split.rule, **shared[0], pseudo=then)
     return split if first.pretrain == "none" else Pretrained(first=first, method=split)
+
+
+def settings_of(made: Method) -> dict[str, Any] | None:
+    """Return the name and the parameters with which ``method`` makes the same; ``None`` for one of a user's own.
+
+    >>> settings_of(method("laser", tasks="all", embedding=32))
+    {'name': 'laser', 'tasks': 'all', 'embedding': 32}
+    """
+    layers: list[Any] = [made]
+    if isinstance(made, Pretrained):
+        layers = [made.first, made.method]
+    if isinstance(split := layers[-1], Split):
+        layers = [split.rule, split, *([split.pseudo] if isinstance(split, PseudoLabelled) else []), *layers[:-1]]
+    name = next((name for name, kind in METHODS.items() if type(layers[0]) is kind), None)
+    if name is None:
+        return None
+    values = {
+        each.name: getattr(layer, each.name)
+        for layer in layers
+        for each in fields(layer)
+        if each.repr and each.name != "rule" and getattr(layer, each.name) != _default(each)
+    }
+    try:
+        same = not any(map(callable, values.values())) and method(name, **values) == made
+    except ConfigError:
+        return None
+    return {"name": name, **values} if same else None
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def _of_type(hint: Any, value: Any, what: str) -> Any:

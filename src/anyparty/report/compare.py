@@ -7,6 +7,7 @@ only where the test rows are the same: the same tables, cut by the same shares w
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,8 @@ from anyparty.report.model_sections import Scores
 from anyparty.report.records import Run
 from anyparty.report.section import Grid, Section, named, number, spread
 
+OF_ONE_CLASS = {"f1", "auroc"}  # of two classes
 NOT_THE_VARIANT = {("train", "seed"), ("run", "folder"), ("train", "device")}
-SPLIT = ("validation", "test", "seed")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,8 @@ def side_by_side(runs: Sequence[Run], scores: Sequence[Scores]) -> Section:
     rows = [
         [
             run.name, run.method or "–", str(run.seed), run.status, str(len(run.history)), str(run.best_epoch or "–"),
-            *(_score(each, metric) for metric in metrics), shown(total(run.ledger).bytes_sent),
+            *(_score(each, metric) for metric in metrics),
+            shown(total(run.ledger).bytes_sent) if run.ledger.flows else "–",
         ]
         for run, each in zip(runs, scores, strict=True)
     ]  # fmt: skip
@@ -85,23 +87,29 @@ def _score(scores: Scores, metric: str) -> str:
 
 def differences(runs: Sequence[Run], scores: Sequence[Scores], metric: str) -> tuple[list[Difference], list[str]]:
     """Return the differences of all pairs of variants, and which runs could not be compared, and why."""
+    tested = {run.name: rows_tested(each) for run, each in zip(runs, scores, strict=True) if each.worth}
     values = {
         run.name: float(each.worth(frozenset(each.worth.of.parties))[0])
         for run, each in zip(runs, scores, strict=True)
         if each.worth and each.worth.metric == metric
     }
+    values = {name: value for name, value in values.items() if not math.isnan(value)}
     variants: dict[str, dict[int, Run]] = {}
-    labels = _labels(runs)
+    labels, found, unlike = _labels(runs), [], []
     for run in runs:
         if run.name in values:
-            variants.setdefault(labels[run.name], {})[run.seed] = run
-    found, unlike = [], []
+            first = variants.setdefault(labels[run.name], {}).setdefault(run.seed, run)
+            if first is not run:
+                unlike.append(f"{run.name} has the settings and the seed of {first.name}")
     for one, other in combinations(variants, 2):
         common = sorted(variants[one].keys() & variants[other].keys())
         pairs = [(variants[one][seed], variants[other][seed]) for seed in common]
-        same = [(a, b) for a, b in pairs if rows_tested(a) == rows_tested(b)]
+        same = [(a, b) for a, b in pairs if tested[a.name] == tested[b.name]]
         if len(same) < len(pairs):
             unlike.append(f"{one} and {other} have other test rows")
+        if metric in OF_ONE_CLASS and len({json.dumps(_positive(run)) for pair in same for run in pair}) > 1:
+            unlike.append(f"{one} and {other} count another class as positive")
+            continue
         if same:
             each = tuple(values[a.name] - values[b.name] for a, b in same)
             better = sum(value > 0 if METRICS[metric].greater else value < 0 for value in each)
@@ -109,11 +117,21 @@ def differences(runs: Sequence[Run], scores: Sequence[Scores], metric: str) -> t
     return found, unlike
 
 
-def rows_tested(run: Run) -> str:
-    """Return what decides which rows a run is tested on, as text."""
-    train = run.settings.get("train", {})
-    return json.dumps([dict(run.tables), {key: train.get(key) for key in SPLIT}, run.settings.get("federation")],
-                      sort_keys=True)  # fmt: skip
+def _positive(run: Run) -> Any:
+    return run.settings.get("federation", {}).get("positive")
+
+
+def rows_tested(scores: Scores) -> list[tuple[str, str]]:
+    """Return the test rows, by id, each with its label as text."""
+    assert scores.worth is not None
+    of = scores.worth.of
+    assert of.model.held_out is not None
+    ids, classes = of.model.held_out[1].ids, of.model.task.classes
+    assert ids is not None
+    labels = [
+        classes[int(y)] if classes else f"{float(y) * of.model.task.scale + of.model.task.mean:.5g}" for y in of.y
+    ]
+    return list(zip(ids.gather(of.wanted.tolist()).to_list(), labels, strict=True))
 
 
 def _labels(runs: Sequence[Run]) -> dict[str, str]:

@@ -154,7 +154,7 @@ def flows(ledger: Ledger, parties: Sequence[str], active: str) -> Figure:
         figure = Figure(figsize=(size, 0.8 + (size - 1.4) * 0.92))
         axis = figure.subplots()
         texts = [[shown(value).replace(" bytes", " B") if value else "" for value in row] for row in sizes]
-        cells(axis, np.sqrt(sizes / max(sizes.max(), 1.0)), texts if K <= 8 else None)
+        cells(axis, np.sqrt(sizes / sizes.max(initial=1.0)), texts if K <= 8 else None)
         for k in range(K):
             axis.plot([k - 0.12, k + 0.12], [k, k], color=FAINT, linewidth=1.2)
         names = [f"{cut} ★" if name == active else cut for name, cut in zip(parties, distinct(parties), strict=True)]

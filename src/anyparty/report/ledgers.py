@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -64,14 +64,21 @@ def by_tag(ledger: Ledger) -> dict[str, Tally]:
     return dict(sorted(tags.items(), key=lambda each: -each[1].bytes_sent))
 
 
-def declared(method: str) -> dict[str, Declared]:
-    """Return all that a run of a method may send, by tag; without the method's own where it is none of ours."""
+def declared(method: str) -> dict[str, list[Declared]]:
+    """Return all that a run of a method may send, by tag; without the method's own where it is none of ours.
+
+    What goes by one tag may be declared more than once, as where it goes both ways.
+    """
     try:
         around = [line.message for name, lines in privacy.sections().items() if name != "methods" for line in lines]
     except ImportError:  # private alignment is an extra
         around = list(agree.MESSAGES)
     own = privacy.of_methods([method]) if method in METHODS else ()
-    return {message.tag: message for message in (*around, *(line.message for line in own))}
+    known: dict[str, list[Declared]] = {}
+    for message in (*around, *(line.message for line in own)):
+        if message not in known.setdefault(message.tag, []):
+            known[message.tag].append(message)
+    return known
 
 
 def shown(size: float) -> str:
@@ -105,6 +112,6 @@ def render(run: Run) -> RenderableType:
     return Group(flows, pairs, *(Text(f"Not told: {what}.") for what in run.lacks))
 
 
-def undeclared(ledger: Ledger, known: Mapping[str, Declared]) -> list[str]:
+def undeclared(ledger: Ledger, known: Mapping[str, Sequence[Declared]]) -> list[str]:
     """Return the messages that crossed and that nothing here declares: of a method of the user's own."""
     return sorted({flow.tag for flow in ledger.flows} - known.keys())

@@ -6,6 +6,7 @@ in their place.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -112,6 +113,8 @@ def brings(scores: Scores) -> Section:
     if worth is None:
         return section(lacks=f"Not computed: {scores.why}.")
     found = worth.shapley()
+    if math.isnan(found.gain):
+        return section(lacks=f"{named(worth.metric)} is not defined on these test rows.")
     how = "over all sets of parties" if not found.orders else f"from {found.orders} random orders of the parties"
     about = "the orders drawn" if found.orders else "the test rows"
     text = (

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain, count
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -54,7 +55,7 @@ def write(paths: Iterable[Path | str], out: Path | str, *, metric: str | None = 
     """
     runs, out = _named_apart(find(paths)), Path(out)
     scores = [Scores.of(run, metric) if model else Scores(why="the report was asked for without it") for run in runs]
-    articles = [article(run, each) for run, each in zip(runs, scores, strict=True)]
+    articles = [article(*each) for each in zip(runs, scores, slugs(runs), strict=True)]
     together = compare.side_by_side(runs, scores) if len(runs) > 1 else None
     (out / "figures").mkdir(parents=True, exist_ok=True)
     pictures = {}
@@ -78,9 +79,17 @@ def _named_apart(runs: Sequence[Run]) -> list[Run]:
     ]
 
 
-def article(run: Run, scores: Scores) -> Article:
+def slugs(runs: Sequence[Run]) -> list[str]:
+    """Return what stands for each run in links and names of files: no two are the same, and none is "all"."""
+    taken = ["all"]
+    for run in runs:
+        slug = re.sub(r"\W+", "-", run.name).strip("-").lower() or "run"
+        taken.append(next(each for each in chain([slug], (f"{slug}-{k}" for k in count(2))) if each not in taken))
+    return taken[1:]
+
+
+def article(run: Run, scores: Scores, slug: str) -> Article:
     """Return one run's part of the page."""
-    slug = re.sub(r"\W+", "-", run.name).strip("-").lower() or "run"
     return Article(
         run=run, slug=slug, status=STATUS.get(run.status, run.status), facts=facts(run, scores),
         sections=[

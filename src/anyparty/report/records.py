@@ -6,6 +6,8 @@ together, after a look at whether they are of one run: job, alignment and every 
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -133,27 +135,31 @@ def _of_folder(folder: Path, values: Mapping[str, Any]) -> Run:
     _of_this_version(folder / FILE, values)
     lacks = _lacking(values, ("ledger", "overlap", "versions", "tables"))
     path = folder / "config.toml"
-    settings = _toml(path.read_text(encoding="utf-8")) if path.exists() else {}
+    settings = _toml(path.read_bytes()) if path.exists() else {}
     if not settings:
         lacks.append(f"its settings: {path} is not there, or cannot be read")
     tables = dict(values.get("tables", {}))
-    parties = tuple(settings.get("parties", {})) or tuple(tables)
+    ledger = Ledger.of(values.get("ledger", []))
+    parties = tuple(settings.get("parties", {})) or tuple(tables) or tuple(sorted({f.sender for f in ledger.flows}))
+    on_disk = all("table" in party for party in settings.get("parties", {}).values())  # else it was given data frames
+    command = f"anyparty train {shlex.quote(str(path))} --run NEW-FOLDER" if settings and on_disk else ""
     return Run(
         name=folder.name or str(folder), folder=folder, parties=parties,
         active=_leader(folder, settings), status=str(values.get("status", "done")),
         error=str(values.get("error", "")), settings=settings,
         history=values.get("history", []), best_epoch=int(values.get("best_epoch", 0)), rows=values.get("rows"),
-        overlap=values.get("overlap"), evaluation=values.get("evaluation"), ledger=Ledger.of(values.get("ledger", [])),
+        overlap=values.get("overlap"), evaluation=values.get("evaluation"), ledger=ledger,
         published=_published(values, {}), tables=tables,
         versions={"": values.get("versions", {})}, began=str(values.get("began", "")),
-        ended=str(values.get("ended", "")), command=f"anyparty train {path} --run NEW-FOLDER", lacks=tuple(lacks),
+        ended=str(values.get("ended", "")), command=command, lacks=tuple(lacks),
     )  # fmt: skip
 
 
 def _leader(folder: Path, settings: Mapping[str, Any]) -> str:
     active = settings.get("federation", {}).get("active")
     if active is None and (folder / "model.json").exists():
-        active = read_json(folder / "model.json").get("roster", {}).get("active")
+        with contextlib.suppress(ModelError):  # the scores say so
+            active = read_json(folder / "model.json").get("roster", {}).get("active")
     return str(active or "")
 
 
@@ -247,10 +253,10 @@ def _of_this_version(path: Path, values: Mapping[str, Any]) -> None:
         )
 
 
-def _toml(text: str) -> dict[str, Any]:
+def _toml(text: str | bytes) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError:
+        return tomllib.loads(text if isinstance(text, str) else text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
         return {}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +13,7 @@ from anyparty.report import costs, figures, ledgers
 from anyparty.report.ledgers import shown, total
 from anyparty.report.records import Run
 from anyparty.report.section import Drawn, Grid, Section, named, number
+from anyparty.terms import Declared
 
 
 def overlap(run: Run) -> Section:
@@ -85,11 +86,16 @@ def crossed(run: Run) -> Section:
     )
 
 
-def _explained(run: Run, known: Mapping[str, Any]) -> Grid:
+def _explained(run: Run, known: Mapping[str, Sequence[Declared]]) -> Grid:
     rows = []
     for tag, tally in ledgers.by_tag(run.ledger).items():
-        said = known.get(tag)
-        way, holds, learns = (f"{said.frm} → {said.to}", said.holds, said.learns) if said else ("", "not declared", "")
+        said = known.get(tag, ())
+        way, holds, learns = (
+            "; ".join(dict.fromkeys(each)) for each in (
+                [f"{one.frm} → {one.to}" for one in said], [one.holds for one in said] or ["not declared"],
+                [one.learns for one in said],
+            )
+        )  # fmt: skip
         rows.append([tag, way, f"{tally.messages:,}", shown(tally.bytes_sent), holds, learns])
     heads = ["message", "from → to", "messages", "bytes", "what it holds", "what can be learnt from it"]
     return Grid(heads=heads, rows=rows, words=frozenset({0, 1, 4, 5}), caption="What crossed, and what it tells.")

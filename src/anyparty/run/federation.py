@@ -100,6 +100,7 @@ class Federation:
                 "types": dict((types or {}).get(name, {})),
                 "drop": tuple((drop or {}).get(name, ())),
             }
+            | ({"table": Path(tables[name]).absolute()} if isinstance(tables[name], str | Path) else {})
             for name in tables
         }
         asked = {"label": label, "active": active, "task": task, "positive": positive}
@@ -121,6 +122,12 @@ class Federation:
         if not found:
             raise ConfigError("no parties: give each a group [parties.NAME] with its table")
         holders = label_columns(config, found)
+        given = {
+            name: Path(table).absolute() for name, table in (tables or {}).items() if isinstance(table, str | Path)
+        }
+        kept = {name: party.model_copy(update={"table": given.get(name, party.table)})
+                for name, party in config.parties.items()}  # fmt: skip
+        config = config.model_copy(update={"parties": kept})
         read = {
             name: read_table(
                 found[name], party=name, id=party.id or config.federation.id,

@@ -149,9 +149,13 @@ def _with_tables(folder: Path) -> Config:
 
 
 def _factories(config: Config) -> dict[str, Factory]:
-    """Return the user's own encoders, by party."""
+    """Return the user's own encoders, by party, but for those that no module holds: a lambda, or a script's own."""
     encoders = {name: config.encoder_settings(name) for name in config.parties}
-    return {name: encoder.make() for name, encoder in encoders.items() if encoder.factory is not None}
+    return {
+        name: encoder.make()
+        for name, encoder in encoders.items()
+        if encoder.factory is not None and "<" not in encoder.factory and not encoder.factory.startswith("__main__:")
+    }
 
 
 def tables_from(pairs: Sequence[str]) -> dict[str, Path]:

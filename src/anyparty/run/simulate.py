@@ -16,9 +16,11 @@ from anyparty.config import Config
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Method
 from anyparty.methods.table import method as method_by_name
+from anyparty.methods.table import settings_of
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run import agree, costs
+from anyparty.run.as_trained import as_trained
 from anyparty.run.files import Member
 from anyparty.run.model import Model
 from anyparty.run.party import House, Known, Outcome, take_part
@@ -57,7 +59,8 @@ def train(
     plain = method or method_by_name(config.method.name, **config.method.parameters)
     made = scheduled(plain, config)
     observed, key = torch.from_numpy(federation.observed), row_keys(federation.alignment)
-    record = None if folder is None else Record.begin(folder, federation, config, resume=resume)
+    kept = as_trained(config, method, encoders or {}, optimizers or {})
+    record = None if folder is None else Record.begin(folder, federation, kept, resume=resume)
     ledger = Ledger() if record is None else record.ledger
     bar = Bar() if progress else None
     watches = All([each for each in (record, bar, watch) if each is not None])
@@ -88,14 +91,16 @@ def train(
 
     with nullcontext() if record is None else record.open():
         watches.each.extend(trackers(config, folder, resume=resume))
-        with told(watches, config.model_dump(mode="json", exclude_none=True)) as scores:
+        with told(watches, kept.model_dump(mode="json", exclude_none=True)) as scores:
             watches.on_aligned(federation.overlap, federation.predicted())
             try:
                 outcomes = inproc.play(parts, wrap)
             finally:
                 if bar is not None:
                     bar.close()
-            model = _model(federation, config, plain, outcomes, ledger, named=method is None)
+            model = _model(
+                federation, kept, plain, outcomes, ledger, named=method is None or settings_of(method) is not None
+            )
             model.costs = costs.of(made, outcomes, config.train.batch_size, ledger)
             if record is not None:
                 model.save(record.folder)

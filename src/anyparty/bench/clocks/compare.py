@@ -184,8 +184,8 @@ def _shown(cell: Cell | None) -> str:
     if not cell.times:
         shown = f"– (0 of {cell.seeds})"
     else:
-        spread = statistics.stdev(cell.times) if len(cell.times) > 1 else 0.0
-        shown = f"{statistics.fmean(cell.times):,.0f} ± {spread:,.0f}"
+        shown = f"{statistics.fmean(cell.times):,.0f}"
+        shown += f" ± {statistics.stdev(cell.times):,.0f}" if len(cell.times) > 1 else ""
         shown += f" ({len(cell.times)} of {cell.seeds})" if len(cell.times) < cell.seeds else ""
     ratios = [] if cell.ratio is None else [f"{cell.ratio:.2f}"]
     if cell.paper is not None:

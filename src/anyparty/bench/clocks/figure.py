@@ -43,7 +43,8 @@ def plot(suite: Suite, records: Records, targets: Mapping[tuple[str, int], float
             axis.set_xlabel("time units", fontsize=8)
             axis.grid(alpha=0.3)
         across[0].set_ylabel("accuracy on held-out rows, %", fontsize=8)
-    axes[0][0].legend(fontsize=7, loc="lower right")
+    known = {label: line for axis in figure.axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    axes[0][0].legend(list(known.values()), list(known), fontsize=7, loc="lower right")
     figure.tight_layout()
     figure.savefig(path.with_suffix(".png"), dpi=110)
     figure.savefig(path.with_suffix(".svg"))
@@ -65,6 +66,7 @@ def _curve(
     x = np.mean([times(suite, record, latency) for record in runs], axis=0)
     y = 100 * np.array([scores(record) for record in runs])
     mean, spread = y.mean(axis=0), y.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(len(x))
-    (line,) = axis.plot(x, mean, label=suite.algorithms[name].title, linewidth=1.2, marker="o", markersize=2)
-    axis.fill_between(x, mean - spread, mean + spread, color=line.get_color(), alpha=0.15, linewidth=0)
+    color = f"C{list(suite.algorithms).index(name)}"  # the same in every panel, whoever is missing there
+    axis.plot(x, mean, label=suite.algorithms[name].title, linewidth=1.2, marker="o", markersize=2, color=color)
+    axis.fill_between(x, mean - spread, mean + spread, color=color, alpha=0.15, linewidth=0)
     return float(x[-1])

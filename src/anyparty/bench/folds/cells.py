@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,8 +47,8 @@ class Cell:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Return mean and standard deviation (n - 1); one value has none."""
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+    """Return mean and standard deviation (n - 1); that of one value is NaN."""
+    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan
 
 
 def cells(suite: Suite, records: Mapping[str, Mapping[str, Any]]) -> list[Cell]:
@@ -82,24 +83,25 @@ def _cell(suite: Suite, key: tuple[str, str, int, int], found: Sequence[Mapping[
     )  # fmt: skip
 
 
-def over_widths(found: Sequence[Cell], dataset: str, method: str, aligned: int) -> Spread | None:
+def over_widths(suite: Suite, found: Sequence[Cell], dataset: str, method: str, aligned: int) -> Spread | None:
     """Return a method's mean over the numbers of columns, and the spread over them, as figures 5 and 8 show it.
 
-    ``None`` where there is no such cell.  A method that learns from nobody has the same for every number of rows.
+    ``None`` where one of them has yet to run: fewer columns are harder, and a mean of some would flatter or belie.  A
+    method that learns from nobody has the same for every number of rows.
     """
-    means = [each.score[0] for each in found if (each.dataset, each.method) == (dataset, method)
-             and each.aligned in {0, aligned}]  # fmt: skip
-    return spread(means) if means else None
+    means = {each.width: each.score[0] for each in found if (each.dataset, each.method) == (dataset, method)
+             and each.aligned in {0, aligned}}  # fmt: skip
+    return spread(list(means.values())) if means.keys() >= set(suite.datasets[dataset].widths) else None
 
 
 def claimed(suite: Suite, found: Sequence[Cell], claim: Claim) -> float | None:
     """Return our number beside one that the paper's text gives; ``None`` where runs are lacking."""
     aligned = suite.datasets[claim.dataset].aligned
     if claim.kind == "loss":
-        first, last = (over_widths(found, claim.dataset, claim.method, rows) for rows in claim.aligned)
+        first, last = (over_widths(suite, found, claim.dataset, claim.method, rows) for rows in claim.aligned)
         return None if first is None or last is None else first[0] - last[0]
     if claim.kind == "gain":
-        pairs = [[over_widths(found, claim.dataset, each, rows) for each in (claim.method, claim.over)]
+        pairs = [[over_widths(suite, found, claim.dataset, each, rows) for each in (claim.method, claim.over)]
                  for rows in aligned]  # fmt: skip
         return max((mine[0] - theirs[0] for mine, theirs in pairs if mine and theirs), default=None)
     return max((theirs / mine for rows in aligned for mine, theirs in _formulas(found, claim, rows)), default=None)

@@ -38,7 +38,7 @@ def _scores(axis: Any, suite: Suite, here: Sequence[Cell], dataset: str) -> None
     entry = suite.datasets[dataset]
     for place, (method, of) in enumerate(suite.methods.items()):
         at = [(x, value) for x, rows in enumerate(entry.aligned)
-              if (value := over_widths(here, dataset, method, rows)) is not None]  # fmt: skip
+              if (value := over_widths(suite, here, dataset, method, rows)) is not None]  # fmt: skip
         aside = 0.7 * ((place + 0.5) / len(suite.methods) - 0.5)
         axis.errorbar([x + aside for x, _ in at], [mean for _, (mean, _) in at], [off for _, (_, off) in at], fmt="o",
                       ms=4, capsize=2, color=f"C{place}", label=of.title)  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from io import StringIO
@@ -48,7 +49,7 @@ def _scores(suite: Suite, here: Sequence[Cell], dataset: str) -> Iterator[str]:
     heads = [f"{aligned:,} aligned" for aligned in entry.aligned]
     if len(entry.widths) > 1:
         yield from [ACROSS, ""]
-        rows = [[over_widths(here, dataset, method, aligned) for aligned in entry.aligned] for method in suite.methods]
+        rows = [[over_widths(suite, here, dataset, method, each) for each in entry.aligned] for method in suite.methods]
         yield from table(heads, [(of.title, row) for of, row in zip(suite.methods.values(), rows, strict=True)])
         yield ""
     yield from [FOLDED.format(folds=suite.folds) if not entry.test else f"{entry.test} rows held out; mean ± standard "
@@ -82,7 +83,7 @@ def table(heads: Sequence[str], rows: Sequence[tuple[str, Sequence[Spread | None
     for title, values in rows:
         shown = []
         for value, most in zip(values, best, strict=True):
-            number = "" if value is None else f"{value[0]:.1f} ± {value[1]:.1f}"
+            number = "" if value is None else f"{value[0]:.1f}" + ("" if math.isnan(value[1]) else f" ± {value[1]:.1f}")
             is_best = value is not None and title != "*paper*" and round(value[0], 1) == most
             shown.append(f"**{number}**" if is_best else number)
         if any(values):
@@ -134,7 +135,7 @@ def as_csv(suite: Suite, found: Sequence[Cell]) -> str:
         formula = f"{spread(cell.formula)[0]:.0f}" if cell.formula else ""
         writer.writerow([
             cell.dataset, cell.method, cell.width, cell.aligned or "any", suite.datasets[cell.dataset].metric,
-            *(f"{value:.3f}" for value in cell.score), len(cell.scores), f"{spread(cell.rounds)[0]:.1f}",
-            f"{spread(cell.sent)[0]:.0f}", formula, *paper, f"{cell.cpu_seconds:.1f}",
+            *("" if math.isnan(value) else f"{value:.3f}" for value in cell.score), len(cell.scores),
+            f"{spread(cell.rounds)[0]:.1f}", f"{spread(cell.sent)[0]:.0f}", formula, *paper, f"{cell.cpu_seconds:.1f}",
         ])  # fmt: skip
     return text.getvalue()

@@ -37,7 +37,8 @@ def plot(suite: Suite, found: Sequence[Cell], path: Path) -> None:
         _panel(suite, axis, *panel, found)
     for axis in axes.flat[len(panels) :]:
         axis.remove()
-    axes[0][0].legend(fontsize=7)
+    known = {label: line for axis in figure.axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    axes[0][0].legend(list(known.values()), list(known), fontsize=7)
     figure.tight_layout()
     figure.savefig(path.with_suffix(".png"), dpi=130)
     figure.savefig(path.with_suffix(".svg"))
@@ -47,12 +48,13 @@ def plot(suite: Suite, found: Sequence[Cell], path: Path) -> None:
 def _panel(suite: Suite, axis: Any, dataset: str, missing: str, time: bool, found: Sequence[Cell]) -> None:
     entry = suite.datasets[dataset]
     by_parties = len(suite.parties_of(dataset)) > 1
-    for method, of in entry.methods.items():
+    for place, (method, of) in enumerate(entry.methods.items()):
         mine = [c for c in found if (c.dataset, c.missing, c.method) == (dataset, missing, method)]
         if mine:
             x = [c.parties for c in mine] if by_parties else [c.test for c in mine]
             mean, spread = ([c.epoch for c in mine], None) if time else zip(*(c.ours for c in mine), strict=True)
-            axis.errorbar(x, mean, spread, label=_label(of.title, method, found), marker="o", ms=3, capsize=2)
+            axis.errorbar(x, mean, spread, label=_label(of.title, method, found), marker="o", ms=3, capsize=2,
+                          color=f"C{place}")  # fmt: skip
     axis.set_title(f"{dataset}, missing in training: {missing}", fontsize=9)
     axis.set_xlabel("parties" if by_parties else "missing at test")
     axis.set_ylabel("CPU seconds of an epoch" if time else entry.unit)

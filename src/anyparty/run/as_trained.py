@@ -1,0 +1,44 @@
+"""The settings of a run with what was given in Python in their place: a record is of what trained.
+
+A method, an encoder or an optimizer that is an object stands for settings where some have it made the same.  What no
+settings can make is named: a user's own method as ``own: TITLE``, a user's own network as ``module:function``, also
+where that cannot be imported again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anyparty.config import Config, Encoder, MethodSettings
+from anyparty.methods.method import Method
+from anyparty.methods.table import settings_of
+from anyparty.nets.mlp import Factory
+from anyparty.nets.optimizer import Optimizer
+from anyparty.nets.table import describe
+
+
+def as_trained(
+    config: Config, method: Method | None, encoders: Mapping[str, Factory], optimizers: Mapping[str, Optimizer]
+) -> Config:
+    """Return the settings of a run that was given a method, encoders and optimizers by party."""
+    parties = {}
+    for name, party in config.parties.items():
+        changed: dict[str, Any] = {"optimizer": optimizers[name]} if name in optimizers else {}
+        if name in encoders:
+            changed["encoder"] = _encoder(encoders[name])
+        parties[name] = party.model_copy(update=changed)
+    if method is None:
+        return config.model_copy(update={"parties": parties})
+    known = settings_of(method) or {"name": f"own: {method.can.title}"}
+    return config.model_copy(update={"parties": parties, "method": MethodSettings.model_validate(known)})
+
+
+def _encoder(factory: Factory) -> Encoder:
+    about = describe(factory)
+    if about is None:
+        own = getattr(factory, "__qualname__", f"<a {type(factory).__qualname__}>")
+        return Encoder(factory=f"{getattr(factory, '__module__', '')}:{own}")
+    if about["kind"] == "lstm":
+        about["memory"] = about.pop("hidden")
+    return Encoder.model_validate(about)
