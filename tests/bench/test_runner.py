@@ -149,6 +149,21 @@ def test_a_data_set_that_is_not_there(tmp_path):
     assert all("hapt" in why for why in report.failed.values())
 
 
+def test_the_folder_of_the_environment_is_one_of_several(call, tmp_path, monkeypatch):
+    """--data-dir is here and nowhere else; ANYPARTY_DATA comes before the cache and the publishers."""
+    given, nothing = [], bench.Report(cells=[], markdown="", folder=tmp_path, failed={})
+    monkeypatch.setattr(bench, "run", lambda *_, **how: given.append(how["data_dir"]) or nothing)
+    monkeypatch.setenv("ANYPARTY_DATA", str(tmp_path))
+    assert call("bench", "laser-table1").exit_code == 0
+    assert call("bench", "laser-table1", "--data-dir", tmp_path / "mine").exit_code == 0
+    assert given == [None, tmp_path / "mine"]
+
+
+def test_the_command_of_a_page_names_the_device():
+    assert bench._command("apc-fig5", Asked(device="cuda"), 2).endswith("--jobs 2 --device cuda")
+    assert "--device" not in bench._command("apc-fig5", Asked(), 2)
+
+
 def test_mechanisms_are_named_as_text():
     assert str(parties.mechanism_of("0.25")) == str(parties.mechanism_of(" 0.25"))
     with pytest.raises(ConfigError, match="no missingness 'betta'; did you mean 'beta'"):

@@ -5,8 +5,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 
-from anyparty.errors import AlignmentError, ConfigError
+from anyparty.errors import AlignmentError, ConfigError, Diverged
 from anyparty.methods.encoder_check import compare, inspect
+from anyparty.nets.optimizer import Optimizer
 
 
 def rows(n=200, d=4):
@@ -58,6 +59,8 @@ def test_scores_after_every_epoch_of_an_encoder():
         ([0, 1] * 100, {"folds": 201}, AlignmentError, "200 rows are fewer than 201 folds; choose fewer folds"),
         ([0, 1] * 100, {"folds": 1}, ConfigError, "folds must be at least 2"),
         ([0, 1] * 100, {"metric": "accurcy"}, ConfigError, "accurcy"),
+        ([0, 1, 2, 1] * 50, {"metric": "f1"}, ConfigError, "f1 has no value with 3 classes and logistic; .* f1_macro"),
+        ([0, 1, 2, 1] * 50, {"metric": "roc_auc"}, ConfigError, "roc_auc has no value with 3 classes"),
         ([0, 1] * 100, {"classifier": "Forest"}, ConfigError, "no classifier 'Forest'"),
     ],
 )
@@ -65,3 +68,11 @@ def test_refusals(y, settings, kind, said):
     x, _ = rows()
     with pytest.raises(kind, match=said):
         compare(x, x, y, **settings)
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_encoder_that_diverges_is_said_in_a_sentence():
+    x, y = rows()
+    fast = Optimizer(name="sgd", lr=1e9)
+    with pytest.raises(Diverged, match=r"no longer numbers after epoch \d: lower the learning rate \(1e\+09\)"):
+        list(inspect(x, y, epochs=5, optimizer=fast, folds=3))

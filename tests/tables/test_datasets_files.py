@@ -45,6 +45,16 @@ def test_a_damaged_cache_is_made_anew(cache, source):
     assert files.npz([source])["x"].tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize("gone", ["x.npy", "name.npy", "names.json"])
+def test_a_cache_of_which_a_file_is_gone_is_made_anew(cache, source, gone):
+    """As a cleaner of old files leaves it: the user's own file is whole, and not to blame."""
+    files.npz([source])
+    (lost,) = cache.glob(f"*/{gone}")
+    lost.unlink()
+    assert sorted(files.npz([source])) == ["name", "x"]
+    assert lost.exists()
+
+
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch, source):
     (tmp_path / "cache").write_text("a file where a folder should be")
     monkeypatch.setenv("ANYPARTY_CACHE", str(tmp_path / "cache"))

@@ -82,6 +82,13 @@ class TestInfer:
             said = f"a number of at most 3.4e.38 was expected for regression, not '{re.escape(repr(far))}' in row 2"
             refuses(said, 1.5, far, kind="regression")
 
+    def test_infinite_numbers(self):
+        refuses("1 of 3 numbers are infinite; leave them empty", 0.0, 1.0, float("inf"))
+
+    def test_large_whole_numbers_are_counted_as_they_are(self):
+        """As floats, eighty of them are one: no class could be told from another."""
+        assert infer_task(pl.Series("y", [10**18 + i for i in range(80)]), party="clinic").kind == "regression"
+
     def test_numbers_too_near_to_each_other(self):
         refuses("labels from 1e-300 to 2e-300 are too small, or too near", 1e-300, 2e-300)
 

@@ -228,6 +228,23 @@ def test_pandas_numbers_that_are_categories_stay_so():
     assert read(pd.DataFrame({"id": range(40), "code": codes})).kinds == {"code": "categorical"}
 
 
+def test_pandas_index_that_is_a_column_too():
+    frame = pd.DataFrame({"id": ["7", "8"], "age": [1, 2]})
+    assert read(frame.set_index("id", drop=False)).ids.to_list() == ["7", "8"]
+    both = read(frame.assign(visit=[3, 4]).set_index(["id", "visit"], drop=False))
+    assert both.ids.to_list() == ["7", "8"]
+    one = frame.assign(visit=[3, 4]).set_index("id", drop=False).set_index("visit", append=True)
+    assert read(one).kinds == {"age": "numeric", "visit": "numeric"}
+
+
+def test_decimals_read_as_the_numbers_that_they_are():
+    frame = pl.DataFrame({"id": ["7.00", "8.00"], "age": ["1.50", "2.00"]})
+    frame = frame.with_columns(pl.col("id", "age").cast(pl.Decimal(10, 2)))
+    table = read(frame)
+    assert table.ids.to_list() == ["7", "8"]
+    assert table.kinds == {"age": "numeric"}
+
+
 def test_pandas_numbers_that_nobody_computes_with():
     with pytest.raises(TableError, match=r"column 'z' has cells that are neither numbers nor text"):
         read(pd.DataFrame({"id": [1, 2], "z": [1j, 2j]}))

@@ -1,5 +1,6 @@
 import datetime as dt
 import string
+from datetime import timedelta
 
 import polars as pl
 import pytest
@@ -69,6 +70,7 @@ class TestIds:
 
     def test_ids_of_a_type_that_is_no_id(self):
         refuses(r"id column 'id' is of type List\(Int64\); expected text or numbers", {"id": [[1], [2]]})
+        refuses("id column 'id' is of type Duration", {"id": [timedelta(days=1), timedelta(days=2)]})
 
 
 class TestNames:

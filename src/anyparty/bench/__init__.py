@@ -97,7 +97,8 @@ def run(
         "command": f"`{_command(name, asked, jobs)}`",
         "runs": f"{len(result.records)} of {len(runs)} done, {len(result.failed)} failed",
         "training time": f"{sum(record['seconds'] for record in result.records.values()) / 60:.0f} minutes in all, "
-        f"{jobs} at once, one thread each",
+        + ("" if so_far else f"{jobs} at once, ")
+        + "one thread each",
         "made": datetime.now(UTC).strftime("%Y-%m-%d"),
         "versions": ", ".join(f"{key} {value}" for key, value in versions().items()),
     }
@@ -114,4 +115,5 @@ def _command(name: str, asked: Asked, jobs: int) -> str:
     words = ["anyparty", "bench", name]
     words += [word for each in asked.datasets or () for word in ("--dataset", each)]
     words += [word for each in asked.methods or () for word in ("--method", each)]
-    return shlex.join([*words, "--seeds", str(asked.seeds), "--jobs", str(jobs), *(["--quick"] if asked.quick else [])])
+    words += ["--seeds", str(asked.seeds), "--jobs", str(jobs)] + (["--quick"] if asked.quick else [])
+    return shlex.join(words + (["--device", asked.device] if asked.device != "cpu" else []))

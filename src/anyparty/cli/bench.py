@@ -27,7 +27,8 @@ def bench(
     jobs: Annotated[int, typer.Option("--jobs", min=1, help="Runs at once.")] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="Few epochs: shows that all works.")] = False,
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", envvar="ANYPARTY_DATA", help="Where data sets lie.")
+        Path | None,
+        typer.Option("--data-dir", help="Where data sets lie; without: in ANYPARTY_DATA, the cache, or fetched."),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option("--folder", help="Where records go.", show_default="runs/bench/SUITE")
@@ -51,7 +52,7 @@ def bench(
         backend=backend, device=device, data_dir=data_dir, folder=folder, console=Console(stderr=True), so_far=so_far,
     )  # fmt: skip
     console.print(report.markdown, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"Records, table.md, table.csv and plots are in {report.folder}", markup=False, soft_wrap=True)
+    console.print(f"Records, tables and plots are in {report.folder}", markup=False, soft_wrap=True)
     for key, why in report.failed.items():
         say(f"{key} failed: {why}")
     if report.failed:

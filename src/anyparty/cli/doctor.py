@@ -32,7 +32,7 @@ def doctor(
     findings = examine(place)
     table = Table("", "looked at", "found", "what to do")
     for each in findings:
-        table.add_row(Text(each.level, style=STYLES[each.level]), each.what, Text(each.said), Text(each.do))
+        table.add_row(Text(each.level, style=STYLES[each.level]), Text(each.what), Text(each.said), Text(each.do))
     Console().print(table)
     bad = sum(each.level == "mend" for each in findings)
     typer.echo(f"{bad} to mend." if bad else "Nothing to mend.")

@@ -143,7 +143,8 @@ def demo(
     ),
     dataset: Annotated[str, typer.Option(help="credit, breast-cancer, or another table of numbers.")] = "credit",
     data_dir: Annotated[
-        Path | None, typer.Option("--data-dir", envvar="ANYPARTY_DATA", help="Where data sets lie.")
+        Path | None,
+        typer.Option("--data-dir", help="Where data sets lie; without: in ANYPARTY_DATA, the cache, or fetched."),
     ] = None,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs.")] = 3,
 ) -> None:

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from anyparty.blocks.batches import mixed
-from anyparty.errors import ConfigError
+from anyparty.errors import ConfigError, Diverged
 from anyparty.nets.autoencoder import Autoencoder
 from anyparty.nets.cross_validation import cross_validated
 from anyparty.nets.mlp import MLP, Factory
@@ -102,6 +102,7 @@ def inspect(
 
     Raises:
         ConfigError, AlignmentError: as ``cross_validated``, or less than one epoch.
+        Diverged: embeddings are no longer numbers.
 
     """
     if min(epochs, every, batch_size, embedding) < 1:
@@ -125,5 +126,8 @@ def inspect(
             continue
         with torch.no_grad():
             z = net.encode(rows).numpy()
+        if not (np.isfinite(total) and np.isfinite(z).all()):
+            raise Diverged(f"encoder check: embeddings are no longer numbers after epoch {epoch + 1}: lower the "
+                           f"learning rate ({optimizer.lr:g})")  # fmt: skip
         scores = Comparison(raw=raw, embedded=cross_validated(z, y, seed=seed, **scoring))
         yield Epoch(epoch=epoch + 1, loss=total / len(rows), scores=scores)

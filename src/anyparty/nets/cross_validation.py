@@ -55,9 +55,13 @@ def cross_validated(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", UserWarning)  # that a score has no value, with a stack trace: said below
             found = cross_val_score(made, np.asarray(x, dtype=np.float64), labels, cv=parts, scoring=metric)
     except ValueError as error:
-        raise ConfigError(f"cross-validation: {error}") from None
+        raise ConfigError(f"cross-validation: {str(error).strip().splitlines()[0]}") from None
+    if not np.isfinite(found).all():
+        raise ConfigError(f"cross-validation: {metric} has no value with {len(task.classes)} classes and {classifier}; "
+                          f"for more than two classes there are f1_macro and roc_auc_ovr")  # fmt: skip
     return np.asarray(found, dtype=np.float64)
 
 

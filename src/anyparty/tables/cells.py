@@ -20,10 +20,14 @@ def as_text(series: pl.Series) -> pl.Series:
     ['7', None, '2.5']
     >>> as_text(pl.Series([" 7", "7.0", "red ", "N/A"])).to_list()
     ['7', '7', 'red', None]
+    >>> as_text(pl.Series(["7.00", "2.50", "100.00"]).cast(pl.Decimal(10, 2))).to_list()
+    ['7', '2.5', '100']
     """
     if series.dtype.is_float():
         series = _whole_as_integers(series.fill_nan(None))
     text = series.cast(pl.String).str.strip_chars().str.replace(r"^([+-]?\d+)\.0$", "${1}")
+    if series.dtype.is_decimal():  # a Decimal's zeros say how it is kept
+        text = text.str.replace(r"(\.\d*?)0+$", "${1}").str.strip_chars_end(".")
     missing = text.is_in(MISSING)
     return text.set(missing, None) if missing.any() else text
 

@@ -150,7 +150,13 @@ def _are_classes(label: pl.Series, where: str) -> bool:
     share = len(known) / max(1, len(known) + int(bad.sum()))
     if bad.any() and known.n_unique() > MANY_CLASSES and share >= NUMERIC_SHARE:
         raise TableError(f"{where}: nearly all cells are numbers, but not {cells.cited(label, bad)}; mend them")
-    return bool(bad.any()) or (bool((known == known.floor()).all()) and known.n_unique() <= MANY_CLASSES)
+    if bad.any():
+        return True
+    if known.is_infinite().any():
+        endless = int(known.is_infinite().sum())
+        raise TableError(f"{where}: {endless} of {len(known)} numbers are infinite; leave them empty, or mend them")
+    values = cells.as_level(label).drop_nulls().n_unique()  # large integers are alike as floats
+    return bool((known == known.floor()).all()) and values <= MANY_CLASSES
 
 
 def _check_looks(label: pl.Series, where: str) -> None:

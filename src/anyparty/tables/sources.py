@@ -181,8 +181,9 @@ def _from_pandas(frame: pd.DataFrame, party: str) -> pl.DataFrame:
     """Convert a pandas frame; named index levels become columns; objects of several scalar types become text."""
     where = f"party {party!r}: data frame"
     if any(name is not None for name in frame.index.names):
-        twice = [str(name) for name in frame.index.names if name in frame.columns]  # set_index(..., drop=False)
-        frame = frame.reset_index(level=[name for name in frame.index.names if str(name) not in twice], drop=False)
+        twice = [k for k, name in enumerate(frame.index.names) if name in frame.columns]  # set_index(..., drop=False)
+        frame = frame.droplevel(twice) if len(twice) < frame.index.nlevels else frame.reset_index(drop=True)
+        frame = frame.reset_index(drop=all(name is None for name in frame.index.names))
     _check_unique([str(name) for name in frame.columns], where)
     try:
         return pl.DataFrame([_from_pandas_column(frame[name], str(name), where) for name in frame.columns])

@@ -149,7 +149,7 @@ def _expected(names: list[str], expect: Mapping[str, Kind], where: str) -> Mappi
 
 def _ids(column: pl.Series, where: str) -> pl.Series:
     """Return the ids as text, or say which are missing, repeated or no longer exact."""
-    if column.dtype.is_nested() or column.dtype in {pl.Binary, pl.Object}:
+    if column.dtype.is_nested() or isinstance(column.dtype, pl.Binary | pl.Object | pl.Duration):
         raise TableError(f"{where}: id column {column.name!r} is of type {column.dtype}; expected text or numbers")
     if (
         column.dtype.is_float()

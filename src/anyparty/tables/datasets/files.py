@@ -8,6 +8,7 @@ also kept there unpacked (folder "unpacked", which may be deleted at any time).
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -35,6 +36,9 @@ def cache_folder() -> Path:
     """Return the folder for downloads; it need not exist."""
     named = os.environ.get("ANYPARTY_CACHE")
     return Path(named).expanduser() if named else Path.home() / ".cache" / "anyparty"
+
+
+NAMES = "names.json"
 
 
 def folders(data_dir: Path | None) -> list[Path]:
@@ -75,7 +79,8 @@ def unpacked(paths: Sequence[Path], make: Callable[[], dict[str, Array]]) -> dic
     folder = cache_folder() / "unpacked" / f"{paths[0].name.partition('.')[0]}-{key}"
     if folder.is_dir():
         with suppress(OSError, ValueError, EOFError):
-            return {file.stem: np.load(file) for file in sorted(folder.glob("*.npy"))}
+            names = json.loads((folder / NAMES).read_text(encoding="utf-8"))  # of a cache, anybody may delete a file
+            return {name: np.load(folder / f"{name}.npy") for name in names}
         shutil.rmtree(folder, ignore_errors=True)
     arrays = make()
     with suppress(OSError):
@@ -84,6 +89,7 @@ def unpacked(paths: Sequence[Path], make: Callable[[], dict[str, Array]]) -> dic
         try:
             for name, array in arrays.items():
                 np.save(fresh / f"{name}.npy", array)
+            (fresh / NAMES).write_text(json.dumps(sorted(arrays)), encoding="utf-8")
             fresh.rename(folder)  # another process may have been faster
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
