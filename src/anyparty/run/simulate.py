@@ -15,8 +15,8 @@ from anyparty.blocks.splits import TEST
 from anyparty.config import Config
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Method
+from anyparty.methods.table import METHODS
 from anyparty.methods.table import method as method_by_name
-from anyparty.methods.table import settings_of
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run import agree, costs
@@ -98,9 +98,7 @@ def train(
             finally:
                 if bar is not None:
                     bar.close()
-            model = _model(
-                federation, kept, plain, outcomes, ledger, named=method is None or settings_of(method) is not None
-            )
+            model = _model(federation, kept, plain, outcomes, ledger)
             model.costs = costs.of(made, outcomes, config.train.batch_size, ledger)
             if record is not None:
                 model.save(record.folder)
@@ -121,8 +119,6 @@ def _model(
     method: Method,
     outcomes: Mapping[str, Outcome],
     ledger: Ledger,
-    *,
-    named: bool,
 ) -> Model:
     def member(name: str) -> Member:
         own, label = config.parties.get(name), federation.tables[name].label
@@ -137,7 +133,7 @@ def _model(
     assert lead.seat.task is not None
     return Model(
         method=method,
-        named={"name": config.method.name, **config.method.parameters} if named else None,
+        named={"name": config.method.name, **config.method.parameters} if config.method.name in METHODS else None,
         roster=federation.roster,
         task=lead.seat.task,
         members={name: member(name) for name in federation.roster.names},
