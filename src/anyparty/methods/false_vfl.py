@@ -21,7 +21,7 @@ What the paper leaves open, and what stands here
 - It fixes theta in stage 2 and does not say whether phi moves: ``train_encoders``, on as in supMIWAE.
 - The samples of a prediction use the same standard normal numbers for every row, drawn once by the run's seed: an
   answer depends on the row alone, neither on its batch nor on its place.  Training draws anew for every batch.
-- Deviations are softplus plus ``floor``.
+- Deviations are softplus plus ``floor``, .1 of a standardised column; it names no bound (decision 12).
 - With ``balance`` a labelled row's term is weighted by its class.
 """
 
@@ -81,7 +81,7 @@ class FalseVFL(ABC):
         head_hidden: hidden widths of the discriminator.
         decoder_hidden: hidden widths of the parties' decoders; without, those of a party's MLP encoder in reverse, or
             transposed convolutions behind a ResNet.
-        floor: what no standard deviation falls below.
+        floor: what no standard deviation falls below, in units of a prepared column.
         train_encoders: whether the encoders go on learning in stage 2.
         pretrain_epochs: epochs of stage 1; without, as many as stage 2.
         pretrain_batch_size: rows of a batch in stage 1; without, as many as in stage 2.
@@ -99,7 +99,7 @@ class FalseVFL(ABC):
     hidden: tuple[int, ...] = (128, 128)
     head_hidden: tuple[int, ...] = (128,)
     decoder_hidden: tuple[int, ...] | None = None
-    floor: float = 1e-3
+    floor: float = 0.1
     train_encoders: bool = True
     pretrain_epochs: int | None = None
     pretrain_batch_size: int | None = None
