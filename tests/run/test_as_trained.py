@@ -1,6 +1,8 @@
 """A run that was given its method, networks or optimizers in Python is recorded, repeated and resumed as it was."""
 
+import json
 import tomllib
+from dataclasses import fields
 
 import pytest
 from torch import nn
@@ -55,8 +57,11 @@ def kept(folder):
     ],
 )
 def test_a_method_that_settings_make_is_known_by_them(made):
-    known = settings_of(made)
-    assert method(known.pop("name"), **known) == made
+    for whole in (False, True):
+        known = json.loads(json.dumps(settings_of(made, whole=whole)))
+        assert method(known.pop("name"), **known) == made
+    defaults = {field.name for field in fields(made) if field.repr and field.name not in {"rule", "first", "method"}}
+    assert defaults - {"pseudo"} <= known.keys()
 
 
 def test_a_method_of_ones_own_is_not(federation, tmp_path):

@@ -91,6 +91,9 @@ def test_the_houses_train_and_keep_their_own(tmp_path):
     assert told["shop"]["evaluation"] is None
     for name, site in sites.items():
         assert [path.name for path in (site.folder / "parties").iterdir()] == [name]
+        kept = json.loads((site.folder / "model.json").read_text())["method"]
+        assert (kept["name"], kept["embedding"]) == ("laser", 8)
+        assert {"tasks", "heads"} < kept.keys(), "a later version may have other defaults"
     assert '"classes"' not in (sites["shop"].folder / "model.json").read_text()
 
 

@@ -232,6 +232,18 @@ class TestThereAndBack:
         for path in sorted((tmp_path / "again").rglob("*.*")):
             assert path.read_bytes() == (saved / path.relative_to(tmp_path / "again")).read_bytes(), path
 
+    def test_defaults_are_saved_too(self, tmp_path):
+        """Else a later version's default would stand in place of the one that the model was trained with."""
+        model = trained("false-vfl-1", embedding=4, top=2)
+        model.save(tmp_path)
+        file = tmp_path / "model.json"
+        kept = json.loads(file.read_text())["method"]
+        assert {name: kept[name] for name in ("embedding", "floor", "samples")} == {
+            "embedding": 4, "floor": 0.1, "samples": 10,
+        }  # fmt: skip
+        file.write_text(file.read_text().replace('"floor": 0.1', '"floor": 0.3'))
+        assert Model.load(tmp_path).method.floor == 0.3
+
     def test_each_party_keeps_its_own(self, saved, laser):
         """No party's folder holds another's weights."""
         for name, member in laser.members.items():

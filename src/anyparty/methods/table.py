@@ -84,8 +84,10 @@ def method(name: str, **parameters: Any) -> Method:
     return split if first.pretrain == "none" else Pretrained(first=first, method=split)
 
 
-def settings_of(made: Method) -> dict[str, Any] | None:
+def settings_of(made: Method, *, whole: bool = False) -> dict[str, Any] | None:
     """Return the name and the parameters with which ``method`` makes the same; ``None`` for one of a user's own.
+
+    Parameters at their default are left out; a ``whole`` description has them, for a default may change.
 
     >>> settings_of(method("laser", tasks="all", embedding=32))
     {'name': 'laser', 'tasks': 'all', 'embedding': 32}
@@ -102,7 +104,7 @@ def settings_of(made: Method) -> dict[str, Any] | None:
         each.name: getattr(layer, each.name)
         for layer in layers
         for each in fields(layer)
-        if each.repr and each.name != "rule" and getattr(layer, each.name) != _default(each)
+        if each.repr and each.name != "rule" and (whole or getattr(layer, each.name) != _default(each))
     }
     try:
         same = not any(map(callable, values.values())) and method(name, **values) == made

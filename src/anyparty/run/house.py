@@ -30,6 +30,7 @@ from anyparty.config import Config
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Method
 from anyparty.methods.table import method as method_by_name
+from anyparty.methods.table import settings_of
 from anyparty.nets.mlp import Factory
 from anyparty.run import agree, costs, kept_alignment, parts
 from anyparty.run.alone import alone
@@ -223,10 +224,9 @@ async def _keep(home: Home, outcome: Outcome, net: Channel) -> None:
     leads = site.party == site.active
     known = await parts.gather(net, [name for name in home.roster.names if name != site.party]) if leads else {}
     known[site.party] = save_member(site.folder / "parties" / site.party, member)
-    named = {"name": home.config.method.name, **home.config.method.parameters}
     about = About(
-        method=named, roster=home.roster, task=outcome.seat.task, seed=home.config.train.seed,
-        best_epoch=outcome.trained.best_epoch, parts=known,
+        method=settings_of(home.method, whole=True), roster=home.roster, task=outcome.seat.task,
+        seed=home.config.train.seed, best_epoch=outcome.trained.best_epoch, parts=known,
     )  # fmt: skip
     about.save(site.folder / "model.json")
     if not leads:

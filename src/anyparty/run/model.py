@@ -39,7 +39,7 @@ class Model:
     """What training leaves: every party's networks, and how to use them.
 
     Attributes:
-        method: what was trained; ``named`` is its name and parameters, for saving.
+        method: what was trained; ``named`` is its name and parameters, defaults too, for saving.
         roster: the parties.
         task: what is predicted.
         members: each party's part.

@@ -15,8 +15,8 @@ from anyparty.blocks.splits import TEST
 from anyparty.config import Config
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Method
-from anyparty.methods.table import METHODS
 from anyparty.methods.table import method as method_by_name
+from anyparty.methods.table import settings_of
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run import agree, costs
@@ -133,7 +133,7 @@ def _model(
     assert lead.seat.task is not None
     return Model(
         method=method,
-        named={"name": config.method.name, **config.method.parameters} if config.method.name in METHODS else None,
+        named=settings_of(method, whole=True),
         roster=federation.roster,
         task=lead.seat.task,
         members={name: member(name) for name in federation.roster.names},
