@@ -9,7 +9,7 @@ from torch import nn
 from anyparty.blocks.splits import TEST, TRAIN, VALIDATION
 from anyparty.config import Config, TrainSettings
 from anyparty.errors import ConfigError, Diverged, ResumeError
-from anyparty.methods.table import method
+from anyparty.methods.table import method, settings_of
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.federation import Federation
@@ -174,7 +174,7 @@ class TestWhatIsRefused:
         settings = {"federation": {"label": "bad"}, "parties": {"bank": {}, "shop": {}},
                     "method": {"name": "plug", "embedding": 4, "dropout": 0.5}}  # fmt: skip
         model = Federation.from_config(Config.of(settings), tables()).train(parameters={"embedding": 3}, **SETTINGS)
-        assert model.named == {"name": "plug", "embedding": 3, "dropout": 0.5}
+        assert model.named == settings_of(method("plug", embedding=3, dropout=0.5), whole=True)
 
 
 class Stop(Exception):  # noqa: N818

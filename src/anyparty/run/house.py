@@ -224,8 +224,9 @@ async def _keep(home: Home, outcome: Outcome, net: Channel) -> None:
     leads = site.party == site.active
     known = await parts.gather(net, [name for name in home.roster.names if name != site.party]) if leads else {}
     known[site.party] = save_member(site.folder / "parties" / site.party, member)
+    answers = method_by_name(home.config.method.name, **home.config.method.parameters)  # a schedule only trains
     about = About(
-        method=settings_of(home.method, whole=True), roster=home.roster, task=outcome.seat.task,
+        method=settings_of(answers, whole=True), roster=home.roster, task=outcome.seat.task,
         seed=home.config.train.seed, best_epoch=outcome.trained.best_epoch, parts=known,
     )  # fmt: skip
     about.save(site.folder / "model.json")
