@@ -64,8 +64,9 @@ def main(dataset: str, *, quick: bool, jobs: int) -> None:
                 words=f"floor {dataset}")  # fmt: skip
     runs = [run_of(dataset, missing, floor, quick=quick) for missing in MISSING for floor in FLOORS]
     found = Parallel(n_jobs=jobs)(delayed(score)(run) for run in runs)
+    length = "two epochs of each stage" if quick else "both stages at their published length"
     page.say(
-        f"FALSE-VFL-I of `false-tables`, {dataset}, seed 0, both stages at their published length, trained on the rows "
+        f"FALSE-VFL-I of `false-tables`, {dataset}, seed 0, {length}, trained on the rows "
         "of four fifths of the training people and scored on those of the others. The suite's test rows are not read."
     )
     for missing in MISSING:
