@@ -1,13 +1,18 @@
-"""What the commands say when something is wrong: one sentence on stderr, exit code 2, no stack trace."""
+"""What the commands say when something is wrong: one sentence on stderr, exit code 2, no stack trace.
+
+What they warn of is a sentence there, too.
+"""
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 from anyparty import Federation
+from anyparty.errors import ModelError
 from anyparty.run.runs import evaluate_run
 
 from .conftest import Call
@@ -183,6 +188,26 @@ def test_a_run_from_data_frames_needs_tables(work: Path, call: Call) -> None:
     Federation.from_tables(frames, id="customer", label="default").train(folder="run", epochs=2)
     assert "trained from data frames" in refused(call("evaluate", "run"))
     assert evaluate_run("run", frames).overall["rows"] == 100
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_a_sentence(run: Path, trained: Path, tmp_path: Path, call: Call) -> None:
+    towns = (trained / "shop.csv").read_text(encoding="utf-8").replace("Ulm", "ulm").replace("Bonn", "bonn")
+    (tmp_path / "shop.csv").write_text(towns, encoding="utf-8")
+    result = call("predict", run, "--table", f"shop={tmp_path / 'shop.csv'}")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith("party 'shop', shop.csv: training saw none of the categories of column 'town'")
+    assert result.stderr.count("\n") == 1, result.stderr
+
+
+def test_a_warning_of_somebody_else_is_python_s_to_show(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def deprecated(*_: object) -> None:
+        warnings.warn("this will go", DeprecationWarning, stacklevel=1)
+        raise ModelError("this is why it stops")
+
+    monkeypatch.setattr("anyparty.run.runs.predict_run", deprecated)
+    with pytest.warns(DeprecationWarning, match="this will go"):
+        assert refused(call("predict", run)) == "this is why it stops"
 
 
 def test_the_stack_trace_is_there_on_demand(work: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,13 +15,18 @@
         ├── Deadlock                every party waits for a message that nobody will send
         └── Diverged                the loss is no longer a number
 
+    AnypartyWarning (UserWarning)   something to look at that stops nothing
+
 A sentence names the party, the file, the column or the step, what was expected, what came, and what to do.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
 
 LISTED = 40  # names in a sentence: a wide table has thousands
 
@@ -84,6 +89,29 @@ class Deadlock(RunError):  # noqa: N818 - the field's word
 
 class Diverged(RunError):  # noqa: N818 - the field's word
     """The loss is no longer a number."""
+
+
+class AnypartyWarning(UserWarning):
+    """Something to look at, though nothing stopped."""
+
+
+@contextmanager
+def warned(say: Callable[[str], None]) -> Iterator[None]:
+    """Hand our own warnings to ``say`` as the sentences they are; anybody else's are shown as Python shows them."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def told(
+            message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:  # fmt: skip
+            if issubclass(category, AnypartyWarning):
+                say(str(message))
+            else:
+                show(message, category, filename, lineno, file, line)
+
+        warnings.showwarning = told
+        yield
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

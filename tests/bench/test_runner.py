@@ -1,6 +1,7 @@
 """Runs are recorded one by one, skipped when done, redone when half-written, and do not stop each other."""
 
 import importlib.util
+import io
 import json
 import warnings
 from dataclasses import replace
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from rich.console import Console
 
 from anyparty import bench
 from anyparty.bench import parties, runner
@@ -85,6 +87,29 @@ def test_a_process_that_is_replaced_is_not_spoken_of(done, tmp_path, monkeypatch
     assert not runner.run_all(done[1][:1], tmp_path).failed
     with pytest.raises(UserWarning, match="A worker stopped"):
         warnings.warn(said, stacklevel=1)
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_runs_warn_of_stands_in_their_records_and_is_said_once(done, tmp_path):
+    """Sentences, above the bar; with two processes too, which would write into it."""
+    _, runs, _ = done
+    settings = dict(runs[0].settings, name="false-vfl-1", epochs=1, batch_size=16, parameters={"floor": 9.0, "top": 2})
+    both = [replace(run, settings=settings) for run in runs if run.method == runs[0].method]
+    shown = Console(file=io.StringIO(), width=200)
+    result = runner.run_all(both, tmp_path, jobs=2, console=shown)
+    assert not result.failed
+    told = [record["warned"] for record in result.records.values()]
+    assert len(told) == 2
+    for sentences in told:
+        assert sentences == sorted(set(sentences))
+        assert all("is as sure as floor = 9 lets it be" in sentence for sentence in sentences)
+    text = shown.file.getvalue()
+    assert all(text.count(sentence) == 1 for sentence in set().union(*told))
+    assert "UserWarning" not in text
+    assert runner.finished(tmp_path, both[0]) == result.records[both[0].key]
+    said = Console(file=io.StringIO(), width=200)
+    runner.run_all(both, tmp_path, console=said)
+    assert "as sure as" not in said.file.getvalue()
 
 
 def test_two_suites_in_one_folder_are_refused(done, tmp_path):

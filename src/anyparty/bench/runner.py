@@ -15,13 +15,15 @@ import joblib
 from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from anyparty.bench.cluster import cluster
 from anyparty.bench.suite import Run
-from anyparty.errors import AnypartyError, ConfigError, ModelError
+from anyparty.errors import AnypartyError, ConfigError, ModelError, warned
 from anyparty.run.files import read_json, write_json
 
 REPLACED = "A worker stopped while some jobs were given to the executor"  # joblib's; its job goes to another
+WARNED = "warned"  # in a record: sentences
 
 
 @dataclass
@@ -69,7 +71,7 @@ def run_all(
 def _run_all(
     runs: Sequence[Run], folder: Path, data_dir: Path | None, jobs: int, backend: str | None, console: Console | None
 ) -> Result:
-    result = done(runs, folder)
+    result, said = done(runs, folder), set[str]()
     todo = [run for run in runs if run.key not in result.records]
     tasks = (joblib.delayed(attempt)(run, folder, data_dir) for run in todo)
     with _bar(console) as bar, cluster(backend, jobs), warnings.catch_warnings():
@@ -79,6 +81,10 @@ def _run_all(
         for key, record, error in parallel(tasks):
             if error is None:
                 result.records[key] = record
+                for sentence in record.get(WARNED, ()):
+                    if sentence not in said:
+                        said.add(sentence)
+                        bar.console.print(Text(f"{key}: {sentence}", style="yellow"), soft_wrap=True)
             else:
                 result.failed[key] = error
             bar.update(line, advance=1, failed=len(result.failed))
@@ -86,11 +92,15 @@ def _run_all(
 
 
 def attempt(run: Run, folder: Path, data_dir: Path | None) -> tuple[str, dict[str, Any], str | None]:
-    """Execute a run and write its record; an error becomes a sentence, so that it does not stop the others."""
-    home = folder / run.key
+    """Execute a run and write its record; an error becomes a sentence, so that it does not stop the others.
+
+    What was warned of stands in the record: this may be a process of its own, which should not write into a bar.
+    """
+    home, said = folder / run.key, list[str]()
     began = time.perf_counter()
     try:
-        record = run.execute(data_dir)
+        with warned(said.append):
+            record = run.execute(data_dir)
     except AnypartyError as error:
         return run.key, {}, str(error)
     except Exception as error:  # a run must not take the suite with it
@@ -98,6 +108,8 @@ def attempt(run: Run, folder: Path, data_dir: Path | None) -> tuple[str, dict[st
         (home / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
         return run.key, {}, f"{type(error).__name__}: {error} (see {home / 'error.txt'})"
     record["wall_seconds"] = time.perf_counter() - began
+    if said:
+        record[WARNED] = sorted(set(said))
     write_json(home / "record.json", record)
     return run.key, json.loads(json.dumps(record)), None
 

@@ -1,4 +1,4 @@
-"""Errors as one sentence on stderr, and exit codes: 0 done, 2 something to mend, 130 stopped by Ctrl-C.
+"""Errors and warnings as one sentence on stderr, and exit codes: 0 done, 2 something to mend, 130 stopped by Ctrl-C.
 
 ``ANYPARTY_DEBUG=1`` shows the stack trace instead of the sentence.
 """
@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from anyparty.errors import AnypartyError
+from anyparty.errors import AnypartyError, warned
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,12 +29,13 @@ def say(sentence: str, style: str = "red") -> None:
 
 
 def sentences(command: Callable[P, T]) -> Callable[P, T]:
-    """Let a command fail with a sentence and no stack trace."""
+    """Let a command warn and fail with a sentence, without a line of code or a stack trace."""
 
     @functools.wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return command(*args, **kwargs)
+            with warned(functools.partial(say, style="yellow")):
+                return command(*args, **kwargs)
         except (AnypartyError, OSError) as error:
             if os.environ.get("ANYPARTY_DEBUG", "0") not in {"", "0"}:
                 raise

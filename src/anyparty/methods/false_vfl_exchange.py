@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from anyparty.blocks.blocks import Rows
-from anyparty.errors import ConfigError, Diverged
+from anyparty.errors import AnypartyWarning, ConfigError, Diverged
 from anyparty.methods.exchange import moment
 from anyparty.methods.false_vfl_nets import FeatureSide
 from anyparty.methods.method import Batch, Seat
@@ -167,7 +167,8 @@ class Turn:
         if share > MANY:
             warnings.warn(
                 f"party {self.seat.me!r}: its decoder is as sure as floor = {side.floor:g} lets it be of most numbers "
-                f"of its block: columns are constant or copies of others; drop them, or raise the floor", stacklevel=3
+                f"of its block: columns are constant or copies of others; drop them, or raise the floor",
+                AnypartyWarning, stacklevel=3,
             )  # fmt: skip
 
     def _drawing(self, name: str) -> AbstractContextManager[None]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from anyparty.config import Config
-from anyparty.errors import ConfigError, ModelError
+from anyparty.errors import AnypartyWarning, ConfigError, ModelError
 from anyparty.run.files import read_json, write_json
 from anyparty.run.watch import Watch
 
@@ -71,7 +71,7 @@ def forgiven(tell: Callable[Concatenate[T, P], None]) -> Callable[Concatenate[T,
             tell(self, *args, **kwargs)
         except Exception as error:
             self.failed = True
-            warnings.warn(f"{type(self).__name__} failed and is told no more: {error}", UserWarning, stacklevel=2)
+            warnings.warn(f"{type(self).__name__} failed and is told no more: {error}", AnypartyWarning, stacklevel=2)
 
     return cast("Callable[Concatenate[T, P], None]", told)
 

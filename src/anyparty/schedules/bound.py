@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 
+from anyparty.errors import AnypartyWarning
 from anyparty.methods.method import Seat
 from anyparty.schedules.clock import Clock
 from anyparty.schedules.flex import AdaptiveFlex, greatest
@@ -59,5 +60,6 @@ def warn(seat: Seat, schedule: Schedule, clock: Clock, local: Local, parties: Se
             f"party {seat.me!r}: a learning rate of {rate:.4g} breaks the bound (14) of Flex-VFL: with {tau} local "
             f"iterations, weights up to {wbar_k:.4g} and an estimated smoothness of {local.smoothness:g} convergence "
             f"is shown up to {most:.4g}; lower the rate, or shorten the time-out",
+            AnypartyWarning,
             stacklevel=2,
         )

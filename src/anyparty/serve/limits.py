@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from anyparty.errors import ConfigError
+from anyparty.errors import AnypartyWarning, ConfigError
 
 TOKEN_VARIABLE = "ANYPARTY_SERVE_TOKEN"  # noqa: S105 - the name of a variable
 LEAST_LETTERS = 16
@@ -100,7 +100,10 @@ class Tokens:
             except (OSError, UnicodeDecodeError) as error:
                 raise ConfigError(f"{file}: the file of tokens cannot be read ({error})") from None
             if file.stat().st_mode & 0o077:
-                warnings.warn(f"{file}: others on this machine can read these tokens: chmod 600 {file}", stacklevel=2)
+                warnings.warn(
+                    f"{file}: others on this machine can read these tokens: chmod 600 {file}", AnypartyWarning,
+                    stacklevel=2,
+                )  # fmt: skip
             found = [line for line in lines if line and not line.startswith("#")]
             if not found:
                 raise ConfigError(f"{file}: there is no token in it; write one a line")

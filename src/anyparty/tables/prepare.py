@@ -17,7 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from anyparty.errors import ModelError, TableError, nearest, some
+from anyparty.errors import AnypartyWarning, ModelError, TableError, nearest, some
 from anyparty.tables import cells
 from anyparty.tables.fitted import CHUNK, STRICT, Categorical, Impute, Numeric, Rows
 from anyparty.tables.kinds import Kind
@@ -134,7 +134,7 @@ class Prepare(BaseModel):
                 warnings.warn(
                     f"{_where(table)}: training saw none of the categories of column {name!r}, such as "
                     f"{some(known.unique().sort().head(2))}, but {some(seen[:2])}: the model knows nothing of them; "
-                    f"are they written another way?", stacklevel=3
+                    f"are they written another way?", AnypartyWarning, stacklevel=3
                 )  # fmt: skip
 
     def _fill(self, out: NDArray[np.float32], frame: pl.DataFrame, table: Table) -> None:
