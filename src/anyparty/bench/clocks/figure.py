@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,45 +11,38 @@ import numpy as np
 
 from anyparty.bench.clocks import choice
 from anyparty.bench.clocks.curve import along, scores, times
+from anyparty.bench.figure import panels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from anyparty.bench.clocks.suite import Suite
 
+LETTERS = 50  # of a title that fit over a panel
+
 Records = Mapping[str, Mapping[str, Any]]
 
 
 def plot(suite: Suite, records: Records, targets: Mapping[tuple[str, int], float], path: Path) -> None:
     """Draw the mean over seeds, with a band of one standard deviation, and the target; PNG and SVG."""
-    import matplotlib as mpl  # noqa: PLC0415 - slow to import
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
-
     rates = choice.rates(suite, records)
     rows = [(dataset, case) for dataset in suite.datasets for case in suite.cases
             if any(place[:2] == (dataset, case) for place in rates)]  # fmt: skip
     wide = len(suite.latencies)
-    figure, axes = plt.subplots(len(rows), wide, figsize=(4.2 * wide, 3.2 * len(rows)), squeeze=False, sharey="row")
-    for (dataset, case), across in zip(rows, axes, strict=True):
-        for latency, axis in zip(suite.latencies, across, strict=True):
+    with panels(wide * len(rows), path, across=wide, size=(4.2, 3.2), same_y="row") as axes:
+        for place, axis in enumerate(axes):
+            (dataset, case), latency = rows[place // wide], suite.latencies[place % wide]
             ends = [_curve(suite, records, rates, axis, (dataset, case, name), latency) for name in suite.algorithms]
             target = targets.get((dataset, suite.cases[case].parties))
             if target is not None:
                 axis.axhline(100 * target, color="grey", linewidth=0.8, linestyle="--")
             if any(ends):
                 axis.set_xlim(0, np.median([end for end in ends if end]))
-            axis.set_title(f"{dataset}, {suite.cases[case].title}, latency {latency:g}", fontsize=8)
-            axis.set_xlabel("time units", fontsize=8)
-            axis.grid(alpha=0.3)
-        across[0].set_ylabel("accuracy on held-out rows, %", fontsize=8)
-    known = {label: line for axis in figure.axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    axes[0][0].legend(list(known.values()), list(known), fontsize=7, loc="lower right")
-    figure.tight_layout()
-    figure.savefig(path.with_suffix(".png"), dpi=110)
-    figure.savefig(path.with_suffix(".svg"))
-    plt.close(figure)
+            axis.set_xlabel(f"time units, latency {latency:g}")
+            axis.grid(visible=True)
+            if place % wide == 0:  # over the whole row
+                axis.set_title(textwrap.fill(f"{dataset}, {suite.cases[case].title}", LETTERS * wide))
+                axis.set_ylabel("accuracy on held-out rows, %")
 
 
 def _curve(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anyparty.bench.figure import panels
 from anyparty.bench.folds.cells import Cell, over_widths, spread
 
 if TYPE_CHECKING:
@@ -14,24 +15,14 @@ if TYPE_CHECKING:
 
 def plot(suite: Suite, found: Sequence[Cell], path: Path) -> None:
     """Draw a panel for each data set: scores with their spread over the numbers of columns, or bytes; PNG and SVG."""
-    import matplotlib as mpl  # noqa: PLC0415 - slow to import
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
-
     datasets = [name for name in suite.datasets if any(cell.dataset == name for cell in found)]
-    figure, axes = plt.subplots(1, len(datasets), figsize=(6 * len(datasets), 3.8), squeeze=False)
-    for axis, dataset in zip(axes[0], datasets, strict=True):
-        here = [cell for cell in found if cell.dataset == dataset]
-        (_scores if suite.shows == "scores" else _bytes)(axis, suite, here, dataset)
-        axis.set_title(dataset, fontsize=9)
-        axis.set_xlabel("aligned rows")
-        axis.grid(alpha=0.3, axis="y")
-    axes[0][-1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
-    figure.tight_layout()
-    figure.savefig(path.with_suffix(".png"), dpi=130)
-    figure.savefig(path.with_suffix(".svg"))
-    plt.close(figure)
+    with panels(len(datasets), path, size=(6, 3.8)) as axes:
+        for axis, dataset in zip(axes, datasets, strict=True):
+            here = [cell for cell in found if cell.dataset == dataset]
+            (_scores if suite.shows == "scores" else _bytes)(axis, suite, here, dataset)
+            axis.set_title(dataset)
+            axis.set_xlabel("aligned rows")
+            axis.grid(visible=True, axis="y")
 
 
 def _scores(axis: Any, suite: Suite, here: Sequence[Cell], dataset: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anyparty.bench.figure import MOST, panels
 from anyparty.bench.missing import seeds
 from anyparty.bench.missing.cells import Cell
 
@@ -14,35 +15,21 @@ if TYPE_CHECKING:
 
 
 def plot(suite: Suite, found: Sequence[Cell], path: Path) -> None:
-    """Draw a panel for each data set and training mechanism, side by side or a row for each data set; PNG and SVG.
+    """Draw a panel for each data set and training mechanism; PNG and SVG.
 
-    Where K varies there are two: the metric, and the CPU seconds of an epoch.
+    Where K varies there are two: the metric, and the CPU seconds of an epoch.  Panels of one metric have one scale.
     """
-    import matplotlib as mpl  # noqa: PLC0415 - slow to import
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
-
-    panels = [
+    places = [
         (*place, time) for place in dict.fromkeys((cell.dataset, cell.missing) for cell in found)
         for time in ((False, True) if len(suite.parties_of(place[0])) > 1 else (False,))
     ]  # fmt: skip
-    if suite.layout == "columns":
-        panels, columns = sorted(panels), len(panels)
-    else:
-        columns = len(suite.train_missing)
-    rows = -(-len(panels) // columns)
-    figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 3.6 * rows), squeeze=False)
-    for axis, panel in zip(axes.flat, panels, strict=False):
-        _panel(suite, axis, *panel, found)
-    for axis in axes.flat[len(panels) :]:
-        axis.remove()
-    known = {label: line for axis in figure.axes for line, label in zip(*axis.get_legend_handles_labels(), strict=True)}
-    axes[0][0].legend(list(known.values()), list(known), fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path.with_suffix(".png"), dpi=130)
-    figure.savefig(path.with_suffix(".svg"))
-    plt.close(figure)
+    timed = any(time for *_, time in places)
+    one = len({dataset for dataset, *_ in places}) == 1 and not timed
+    with panels(len(places), path, across=2 if timed else MOST, same_y="all" if one else "none") as axes:
+        for at, (axis, place) in enumerate(zip(axes, places, strict=True)):
+            _panel(suite, axis, *place, found)
+            if one and at % MOST:
+                axis.set_ylabel("")
 
 
 def _panel(suite: Suite, axis: Any, dataset: str, missing: str, time: bool, found: Sequence[Cell]) -> None:
@@ -55,7 +42,7 @@ def _panel(suite: Suite, axis: Any, dataset: str, missing: str, time: bool, foun
             mean, spread = ([c.epoch for c in mine], None) if time else zip(*(c.ours for c in mine), strict=True)
             axis.errorbar(x, mean, spread, label=_label(of.title, method, found), marker="o", ms=3, capsize=2,
                           color=f"C{place}")  # fmt: skip
-    axis.set_title(f"{dataset}, missing in training: {missing}", fontsize=9)
+    axis.set_title(f"{dataset}, missing in training: {missing}")
     axis.set_xlabel("parties" if by_parties else "missing at test")
     axis.set_ylabel("CPU seconds of an epoch" if time else entry.unit)
     if by_parties:
@@ -64,7 +51,7 @@ def _panel(suite: Suite, axis: Any, dataset: str, missing: str, time: bool, foun
     if time:
         axis.set_yscale("log")
     axis.tick_params(axis="x", labelsize=7)
-    axis.grid(alpha=0.3)
+    axis.grid(visible=True)
 
 
 def _label(title: str, method: str, found: Sequence[Cell]) -> str:
