@@ -43,7 +43,8 @@ def test_the_same_numbers_give_the_same_bytes(tmp_path):
     ("number", "across", "shape"), [(1, 3, (1, 1)), (3, 3, (3, 1)), (4, 3, (3, 2)), (6, 2, (2, 3))]
 )
 def test_panels_stand_in_rows(tmp_path, number, across, shape):
-    drawn(tmp_path / "figure", [[] for _ in range(number)], across=across, size=(2.0, 1.0))
-    image = imread(tmp_path / "figure.png")
-    assert image.shape[:2] == (shape[1] * 130, shape[0] * 260)
-    assert image[0, 0, :3].tolist() == [1.0, 1.0, 1.0]  # white, on a dark page too
+    with panels(number, tmp_path / "figure", across=across, size=(2.0, 1.0)) as axes:
+        assert len(axes) == number
+        assert {axis.get_subplotspec().get_gridspec().get_geometry() for axis in axes} == {(shape[1], shape[0])}
+        assert axes[0].figure.get_size_inches().tolist() == [2.0 * shape[0], 1.0 * shape[1]]
+    assert imread(tmp_path / "figure.png")[0, 0].min() > 0.99  # on white, on a dark page too

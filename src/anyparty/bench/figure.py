@@ -23,6 +23,7 @@ def panels(
     across: int = MOST,
     size: tuple[float, float] = (4.2, 2.9),
     same_y: Literal["none", "row", "all"] = "none",
+    along: Literal["both", "y"] = "both",
 ) -> Iterator[list[Axes]]:
     """Give as many axes to draw in, then add the legend of what is named in any of them and write the files.
 
@@ -31,12 +32,13 @@ def panels(
         path: where the files go; their suffix is ours.
         across: panels side by side.
         size: of a panel, in inches.
+        along: the axes that lines to read values by stand on.
         same_y: whether ``"all"`` panels have one scale, those of a ``"row"``, or each its own.
 
     """
     from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import
 
-    from anyparty.report.style import styled  # noqa: PLC0415 - as it imports that
+    from anyparty.report.style import lines, png, styled, svg  # noqa: PLC0415 - as it imports that
 
     across = min(across, number)
     rows = -(-number // across)
@@ -46,6 +48,8 @@ def panels(
         axes = list(grid.flat)
         for axis in axes[number:]:
             axis.remove()
+        for axis in axes[:number]:
+            lines(axis, along)
         yield axes[:number]
         named = {
             name: line for axis in figure.axes for line, name in zip(*axis.get_legend_handles_labels(), strict=True)
@@ -55,5 +59,5 @@ def panels(
             beside = min(max(fit, 1), len(named))
             beside = math.ceil(len(named) / math.ceil(len(named) / beside))  # rows of the legend as long as one another
             figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=beside)
-        figure.savefig(path.with_suffix(".png"), dpi=130, facecolor="white")
-        figure.savefig(path.with_suffix(".svg"), facecolor="white", metadata={"Date": None})
+    path.with_suffix(".png").write_bytes(png(figure))
+    path.with_suffix(".svg").write_bytes(svg(figure))

@@ -39,7 +39,6 @@ def plot(suite: Suite, records: Records, targets: Mapping[tuple[str, int], float
             if any(ends):
                 axis.set_xlim(0, np.median([end for end in ends if end]))
             axis.set_xlabel(f"time units, latency {latency:g}")
-            axis.grid(visible=True)
             if place % wide == 0:  # over the whole row
                 axis.set_title(textwrap.fill(f"{dataset}, {suite.cases[case].title}", LETTERS * wide))
                 axis.set_ylabel("accuracy on held-out rows, %")

@@ -16,13 +16,12 @@ if TYPE_CHECKING:
 def plot(suite: Suite, found: Sequence[Cell], path: Path) -> None:
     """Draw a panel for each data set: scores with their spread over the numbers of columns, or bytes; PNG and SVG."""
     datasets = [name for name in suite.datasets if any(cell.dataset == name for cell in found)]
-    with panels(len(datasets), path, size=(6, 3.8)) as axes:
+    with panels(len(datasets), path, size=(6, 3.8), along="y") as axes:
         for axis, dataset in zip(axes, datasets, strict=True):
             here = [cell for cell in found if cell.dataset == dataset]
             (_scores if suite.shows == "scores" else _bytes)(axis, suite, here, dataset)
             axis.set_title(dataset)
             axis.set_xlabel("aligned rows")
-            axis.grid(visible=True, axis="y")
 
 
 def _scores(axis: Any, suite: Suite, here: Sequence[Cell], dataset: str) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def plot(suite: Suite, found: Sequence[Cell], path: Path) -> None:
     """Draw a panel for each data set and training mechanism; PNG and SVG.
 
-    Where K varies there are two: the metric, and the CPU seconds of an epoch.  Panels of one metric have one scale.
+    Where K varies there are two: the metric, and the CPU seconds of an epoch.  Panels of one data set have one scale.
     """
     places = [
         (*place, time) for place in dict.fromkeys((cell.dataset, cell.missing) for cell in found)
@@ -51,7 +51,6 @@ def _panel(suite: Suite, axis: Any, dataset: str, missing: str, time: bool, foun
     if time:
         axis.set_yscale("log")
     axis.tick_params(axis="x", labelsize=7)
-    axis.grid(visible=True)
 
 
 def _label(title: str, method: str, found: Sequence[Cell]) -> str:
