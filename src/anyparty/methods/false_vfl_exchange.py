@@ -167,7 +167,8 @@ class Turn:
         if share > MANY:
             warnings.warn(
                 f"party {self.seat.me!r}: its decoder is as sure as floor = {side.floor:g} lets it be of most numbers "
-                f"of its block: columns are constant or copies of others; drop them, or raise the floor",
+                f"of its block: columns are constant or follow from others; leave out constants and copies (where "
+                f"columns merely go together, this is what the floor is for)",
                 AnypartyWarning, stacklevel=3,
             )  # fmt: skip
 
