@@ -1,5 +1,6 @@
 """What every carrier of messages does: a later one adds itself to ``CARRIERS``."""
 
+import threading
 from functools import partial
 
 import pytest
@@ -227,3 +228,29 @@ def test_in_process_runs_inside_a_running_loop():
         return inproc.play({"a": part})
 
     assert asyncio.run(notebook()) == {"a": "a"}
+
+
+def test_an_interrupt_in_a_notebook_ends_the_parts(monkeypatch):
+    """They run on another thread, and Ctrl-C reaches the one that waits for them."""
+    import asyncio  # noqa: PLC0415
+    from concurrent.futures import Future  # noqa: PLC0415
+
+    begun, steps = threading.Event(), []
+
+    async def part(net):
+        for step in range(2000):
+            steps.append(step)
+            begun.set()
+            await asyncio.sleep(0.005)
+
+    async def notebook():
+        return inproc.play({"a": part, "b": part})
+
+    def interrupted(future):
+        assert begun.wait(10)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Future, "result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(notebook())
+    assert len(steps) < 2000

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from anyparty.errors import MessageError, PartyLost
 from anyparty.wire.flare.channel import Posted
 from anyparty.wire.flare.note import PIECE_BYTES, Note
+from anyparty.wire.flare.peer import Peer
 from anyparty.wire.flare.post import Patience, Post
 from anyparty.wire.flare.seat import farewell
 from anyparty.wire.ledger import Counted, Flow, Ledger, Tally
@@ -320,6 +321,72 @@ def test_a_recv_that_is_cancelled_loses_nothing():
     assert run(Air(), a, b)["a"] == 1
 
 
+@pytest.mark.parametrize("numbers", [[0], [0, 1]])
+def test_what_comes_while_a_wait_is_cancelled_is_the_next_message(numbers):
+    """It came on the carrier's thread, and the loop had not got round to it: the loop of ``serve``'s readers."""
+
+    async def read():
+        alone, loop = Alone(), asyncio.get_running_loop()
+        net, end = Posted(alone.post), loop.time() + 0.05
+
+        def busy():
+            carrier = threading.Thread(target=lambda: [alone.message(number) for number in numbers])
+            carrier.start()
+            carrier.join()
+
+        for deadline in (end, end + 10):
+            try:
+                async with asyncio.timeout_at(deadline):
+                    loop.call_at(end, busy)
+                    return [int((await net.recv("b", "x", {}))["i"]) for _ in numbers]
+            except TimeoutError:
+                assert deadline == end
+        raise AssertionError
+
+    assert asyncio.run(read()) == numbers
+
+
+def test_what_was_given_by_a_process_that_is_gone_is_not_given_back_to_the_next():
+    alone = Alone()
+    withdraw = alone.post.collect("b", "x", alone.items, list)
+    alone.message()
+    alone.post.lose("b", "too slow")
+    alone.post.admit("b")
+    withdraw()
+    assert not alone.post.peers["b"].inbox
+
+
+def test_who_waits_for_room_hears_that_the_other_is_gone(monkeypatch):
+    """A message larger than what may be on its way, to a party that is killed and that nobody waits for."""
+    monkeypatch.setattr("anyparty.wire.flare.channel.MOST_ON_THE_WAY", 1000)
+    air, killed = Air(), threading.Event()
+
+    async def a(net):
+        await net.recv("b", "here", {})
+        air.lose = 1.0
+        killed.set()
+        begun = time.monotonic()
+        await net.send("b", "much", {"x": torch.zeros(1000)})
+        assert "gave no sign of life" in net.post.gone()["b"]
+        assert not net.post.peers["b"].pressing
+        return time.monotonic() - begun
+
+    async def b(net):
+        await net.send("a", "here", {})
+        await asyncio.to_thread(killed.wait)
+
+    assert run(air, a, b, patience=replace(CALM, silent_s=0.5, flush_s=0.1))["a"] < 5
+
+
+def test_a_party_that_is_alive_and_takes_nothing_is_given_up_in_the_end():
+    peer = Peer("b", Patience(silent_s=1, message_s=60), heard=59.5, pressing=[0.0])
+    peer.check(60.0)
+    assert not peer.gone
+    peer.heard = 60.0
+    peer.check(60.5)
+    assert peer.gone == "it is alive but did not take what was sent for 60 s"
+
+
 def test_a_run_that_is_ended_from_outside_ends_all_waiting():
     async def a(net):
         net.post.news = lambda: "the job was aborted"
@@ -350,8 +417,7 @@ class Alone:
         self.post.arrived("b", note, encode(Header(**header), {"i": torch.tensor([number])}))
 
     def read(self, tag="x"):
-        item = self.post.collect("b", tag, self.items.append)
-        self.items += [] if item is None else [item]
+        self.post.collect("b", tag, self.items, list)
         return self.items[-1] if self.items else None
 
 

@@ -11,12 +11,13 @@ import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from anyparty.errors import ConfigError, RunError
 from anyparty.terms import Party, Roster
-from anyparty.wire.flare import ask, federation, reach, sites
+from anyparty.wire.flare import ask, federation, kits, reach, sites
 from anyparty.wire.flare.reach import Gate, await_server, check_certificate, knock
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
@@ -210,8 +211,43 @@ def test_a_folder_that_is_no_kit_is_named(tmp_path, call):
 
 
 def test_a_kit_may_lie_in_a_folder_of_any_name(home):
-    kit = (home / "ours" / "kits" / "shop").rename(home / "my kit")
+    kit = (home / "ours" / "kits" / "shop").rename(home / "Köln")
     assert {"uid=shop", "org=shop"} <= set(sites.site_command(kit))
+    kits.check_place(kit)
+
+
+@pytest.mark.parametrize("name", ["my kit", "mother's", "no#1", "back\\slash"])
+def test_a_path_that_no_job_can_be_started_from_is_named(home, call, name):
+    kit = (home / "ours" / "kits" / "shop").rename(home / name)
+    shown = call("party", "start", kit)
+    assert shown.exit_code == 2
+    assert f"{kit}: FLARE starts no job from a path with blanks, quotes, '#' or backslashes" in shown.stderr
+    with pytest.raises(ConfigError, match="starts no job from a path"):
+        federation.init(home / name / "house", ROSTER)
+    assert not (home / name / "house").exists()
+
+
+@pytest.mark.parametrize("host", ["my_host", "::1", "shop"])
+def test_a_host_that_cannot_be_is_named_and_leaves_nothing(tmp_path, host):
+    with pytest.raises(ConfigError, match=f"host '{host}': FLARE takes a name of letters"):
+        federation.init(tmp_path / "fed", ROSTER, host)
+    assert set(federation.init(tmp_path / "fed", ROSTER)) == {"admin", "bank", "shop"}
+
+
+def test_a_federation_that_was_not_made_to_its_end_is_named(tmp_path):
+    (tmp_path / "fed" / "authority").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"fed holds a federation that was not made to its end; remove it"):
+        federation.init(tmp_path / "fed", ROSTER)
+
+
+def test_processes_that_do_not_end_are_named(tmp_path, monkeypatch):
+    """As another user's, which this one may not signal; one that has ended since is no matter."""
+    theirs, over = SimpleNamespace(pid=4711), SimpleNamespace(pid=4712)
+    looks = iter([[theirs, over], [theirs]])
+    monkeypatch.setattr(sites, "processes", lambda _: next(looks))
+    monkeypatch.setattr(sites, "end", lambda found, _: found)
+    with pytest.raises(RunError, match=r"processes \[4711\] of this federation do not end; where another user"):
+        federation.stop(tmp_path)
 
 
 # ---- servers
@@ -319,6 +355,17 @@ def test_a_server_that_does_not_take_the_certificate_is_named(home, how):
                 shutil.copy(home / "theirs" / "kits" / "shop" / "startup" / name, kit / "startup" / name)
         with pytest.raises(ConfigError, match=rf"127.0.0.1:{port} does not take the certificate .*shop/startup/client"):
             await_server(point_at(kit, "127.0.0.1", port), 10)
+
+
+def test_a_server_that_goes_away_between_two_greetings_is_waited_for(home, monkeypatch):
+    greetings = iter([None, ConnectionRefusedError(111, "Connection refused")])
+
+    def greet(gate, version):
+        if (error := next(greetings)) is not None:
+            raise error
+
+    monkeypatch.setattr(reach, "_greet", greet)
+    assert knock(Gate.of(home / "ours" / "kits" / "shop")) == "connection refused"
 
 
 def test_the_active_partys_port_that_is_in_use_is_named(home, call):

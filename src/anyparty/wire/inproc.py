@@ -7,6 +7,7 @@ message that nobody will send, all of them hear so at once instead of hanging.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -138,5 +139,19 @@ def _run(work: Awaitable[T]) -> T:
         return asyncio.run(work)  # type: ignore[arg-type]
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
+    begun: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+
+    async def whole() -> T:
+        task = asyncio.ensure_future(work)
+        begun.append((asyncio.get_running_loop(), task))
+        return await task
+
     with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, work).result()  # type: ignore[arg-type]
+        found = pool.submit(asyncio.run, whole())
+        try:
+            return found.result()
+        except BaseException:  # Ctrl-C reaches this thread alone
+            for loop, task in begun:
+                with contextlib.suppress(RuntimeError):  # it has ended by itself
+                    loop.call_soon_threadsafe(task.cancel)
+            raise

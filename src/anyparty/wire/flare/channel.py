@@ -19,6 +19,7 @@ MOST_ON_THE_WAY = 64 << 20  # bytes to one party that have not arrived, before `
 class Posted:
     """A channel over a post.
 
+    ``send`` waits where much is on its way, and goes on once it has arrived or the receiver is given up.
     ``recv`` raises ``PartyLost`` when the sender left, gives no sign of life or sends nothing for too long, and
     ``MessageError`` when what came is not a message.  Names, shapes and numbers are ``wire.guard``'s to check.
     """
@@ -38,35 +39,27 @@ class Posted:
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool:
         """Hand over; wait only where much is still on its way.  Return whether anybody is there."""
         taken = self.post.send(to, tag, tensors)
-        while self.post.backlog(to) > MOST_ON_THE_WAY:
-            await asyncio.sleep(0.005)
+        if self.post.backlog(to) > MOST_ON_THE_WAY:
+            with self.post.waiting_for_room(to):
+                while self.post.backlog(to) > MOST_ON_THE_WAY:
+                    await asyncio.sleep(0.005)
         return taken
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:  # noqa: ARG002
         """Wait for the next message of the lane."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Item] = loop.create_future()
-
-        def give(item: Item) -> None:
-            loop.call_soon_threadsafe(self._settle, future, frm, tag, item)
-
-        item = self.post.collect(frm, tag, give)
-        try:
-            item = await future if item is None else item
-        except asyncio.CancelledError:
-            self.post.withdraw(frm, tag)
-            if future.done() and not future.cancelled():
-                self.post.give_back(frm, tag, future.result())
-            raise
+        given, came = list[Item](), asyncio.Event()
+        withdraw = self.post.collect(frm, tag, given, lambda: loop.call_soon_threadsafe(came.set))
+        if not given:
+            try:
+                await came.wait()
+            except asyncio.CancelledError:
+                withdraw()
+                raise
+        item = given[0]
         if isinstance(item, Exception):
             raise item
         return item
-
-    def _settle(self, future: asyncio.Future[Item], frm: str, tag: str, item: Item) -> None:
-        if future.cancelled():
-            self.post.give_back(frm, tag, item)
-        else:
-            future.set_result(item)
 
     async def close(self) -> None:
         """Wait until what was sent has arrived, then leave."""

@@ -27,7 +27,7 @@ from anyparty.errors import ConfigError
 from anyparty.terms import Roster
 from anyparty.wire.flare.ask import about, desk
 from anyparty.wire.flare.foreground import run_site
-from anyparty.wire.flare.kits import OURS, dress, provision
+from anyparty.wire.flare.kits import OURS, check_place, dress, provision
 from anyparty.wire.flare.site import Site
 from anyparty.wire.flare.sites import processes, start, stop
 
@@ -88,8 +88,11 @@ def init(
 
 def _checked(folder: Path, roster: Roster, host: str, port: int, scheme: str) -> None:
     names = roster.names
+    check_place(folder)
     if (folder / "federation.toml").exists():
         raise ConfigError(f"{folder} holds a federation already; name another folder, or remove it")
+    if (folder / "authority").exists():
+        raise ConfigError(f"{folder} holds a federation that was not made to its end; remove it")
     for name in names:
         if not NAME.fullmatch(name) or name.lower() in RESERVED:
             raise ConfigError(f"party {name!r}: a federation's names are 1 to 41 letters, digits, '-' and '_', "

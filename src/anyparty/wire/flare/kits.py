@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -69,12 +71,18 @@ def provision(folder: Path, roster: Roster, host: str, port: int, scheme: str) -
     except ImportError:
         raise ConfigError("a federation of processes needs NVIDIA FLARE: pip install 'anyparty[flare]'") from None
     described = project(roster, host, port, scheme)
+    text = json.dumps(described, indent=2)  # JSON is YAML
+    theirs = json.loads(text)  # FLARE takes it apart
+    try:
+        read = prepare_project(theirs)
+    except ValueError as error:
+        why = str(error).partition(" based on ")[0]  # a regular expression
+        raise ConfigError(f"host {host!r}: FLARE takes a name of letters, digits, '-' and '.', or an IPv4 address, "
+                          f"that is no passive party's name ({why})") from None  # fmt: skip
     authority = folder / "authority"
     authority.mkdir(mode=0o700)
-    (authority / "project.yml").write_text(json.dumps(described, indent=2), encoding="utf-8")  # JSON is YAML
-    theirs = json.loads((authority / "project.yml").read_text(encoding="utf-8"))  # FLARE takes it apart
-    provisioner = Provisioner(str(authority), prepare_builders(theirs))
-    context = provisioner.provision(prepare_project(theirs), logger=logging.getLogger())
+    (authority / "project.yml").write_text(text, encoding="utf-8")
+    context = Provisioner(str(authority), prepare_builders(theirs)).provision(read, logger=logging.getLogger())
     made = Path(context.get("current_prod_dir") or "")
     if not made.name:
         raise ConfigError(f"FLARE could not make the kits; see {authority}")
@@ -88,6 +96,22 @@ def provision(folder: Path, roster: Roster, host: str, port: int, scheme: str) -
     return kits
 
 
+def check_place(place: Path) -> None:
+    """Check that jobs can be started from a folder: FLARE hands paths on in a line that it takes apart at blanks.
+
+    Raises:
+        ConfigError: the folder's path, or this Python's, has a blank, a quote, a ``#`` or a backslash.
+    """
+    for path in (str(place.resolve()), sys.executable):
+        try:
+            whole = shlex.split(path, comments=True) == [path]
+        except ValueError:  # a quote that nothing closes
+            whole = False
+        if not whole:
+            raise ConfigError(f"{path}: FLARE starts no job from a path with blanks, quotes, '#' or backslashes; use "
+                              f"another place")  # fmt: skip
+
+
 def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
     """Write what a site needs beside FLARE's files: at first its own settings, and where it is each time it starts.
 
@@ -95,9 +119,10 @@ def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
     leaves the house; little is logged.
 
     Raises:
-        ConfigError: this is no kit.
+        ConfigError: this is no kit, or jobs cannot be started from where it lies.
     """
     local = kit / "local"
+    check_place(kit)
     if not (local / "resources.json.default").exists():
         raise ConfigError(f"{kit} is not a kit of 'anyparty federate init'")
     if own is not None:

@@ -101,6 +101,7 @@ class Peer:
         pieces, early: messages that have not wholly arrived, that came before their turn, by tag and number.
         inbox: messages to read, by tag.
         waiting: who waits, by tag.
+        pressing: since when parts of this party wait until more of what they have sent has arrived.
         traffic: what went there.
 
     """
@@ -126,6 +127,7 @@ class Peer:
     early: dict[tuple[str, int], Item] = field(default_factory=dict)
     inbox: dict[str, deque[Item]] = field(default_factory=dict)
     waiting: dict[str, Waiting] = field(default_factory=dict)
+    pressing: list[float] = field(default_factory=list)
     traffic: Traffic = field(default_factory=Traffic)
 
     def next(self, tag: str) -> Item | None:
@@ -155,16 +157,18 @@ class Peer:
     def check(self, now: float) -> None:
         """Give the party up if it has been silent for too long."""
         wait = self.patience
-        for waiting in list(self.waiting.values()):
+        waits = [(waiting.since, "sent nothing") for waiting in self.waiting.values()]
+        waits += [(since, "did not take what was sent") for since in self.pressing]
+        for since, idle in waits:
             if self.heard is None:
-                limit, silent, what = wait.join_s, now - waiting.since, "did not appear"
+                limit, silent, what = wait.join_s, now - since, "did not appear"
             else:
-                limit, silent, what = wait.silent_s, now - max(waiting.since, self.heard), "gave no sign of life"
+                limit, silent, what = wait.silent_s, now - max(since, self.heard), "gave no sign of life"
             if silent > limit:
                 self.silent = True
                 self.lose(f"it {what} for {limit:g} s")
-            elif now - waiting.since > wait.message_s:
-                self.lose(f"it is alive but sent nothing for {wait.message_s:g} s")
+            elif now - since > wait.message_s:
+                self.lose(f"it is alive but {idle} for {wait.message_s:g} s")
 
     # ---- what arrives
 

@@ -12,11 +12,12 @@ one thread of its own sends the rest, asks, answers and repeats.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from anyparty.errors import MessageError
@@ -93,28 +94,46 @@ class Post:
         with self._lock:
             return self._peer(to).backlog
 
-    def collect(self, frm: str, tag: str, give: Callable[[Item], None]) -> Item | None:
-        """Return the next message of a lane, or the reason that none will come; if neither is there, give it later.
+    def collect(self, frm: str, tag: str, given: list[Item], wake: Callable[[], object]) -> Callable[[], None]:
+        """Put the next message of a lane, or the reason that none will come, into ``given``: now, if it is there.
 
-        ``give`` is called once, on another thread.
+        Else another thread does so later, and calls ``wake``.
+
+        Returns:
+            What ends the wait; a message that was given in the meantime is the next one again.
         """
+
+        def give(item: Item) -> None:
+            given.append(item)  # under the lock: whoever leaves finds it here, not on its way through a loop
+            wake()
+
         with self._lock:
             peer = self._peer(frm)
             item = peer.next(tag)
-            if item is None:
+            if item is not None:
+                given.append(item)
+            else:
                 assert tag not in peer.waiting, f"two parts of {self.me!r} wait for {tag!r} from {frm!r}"
                 peer.waiting[tag] = Waiting(give, self.clock())
-            return item
 
-    def withdraw(self, frm: str, tag: str) -> None:
-        """Stop waiting for a lane."""
-        with self._lock:
-            self._peer(frm).waiting.pop(tag, None)
+        def withdraw() -> None:
+            with self._lock:  # of this process of the party: one that was let in since has lanes of its own
+                peer.waiting.pop(tag, None)
+                peer.inbox.setdefault(tag, deque()).extendleft(given)
 
-    def give_back(self, frm: str, tag: str, item: Item) -> None:
-        """Return a message that was given to somebody who had left in the meantime."""
+        return withdraw
+
+    @contextlib.contextmanager
+    def waiting_for_room(self, to: str) -> Iterator[None]:
+        """Meanwhile give a party up that is silent for too long, as while one waits for a message of it."""
         with self._lock:
-            self._peer(frm).inbox.setdefault(tag, deque()).appendleft(item)
+            peer = self._peer(to)
+            peer.pressing.append(since := self.clock())
+        try:
+            yield
+        finally:
+            with self._lock:
+                peer.pressing.remove(since)
 
     def lose(self, name: str, why: str) -> None:
         """Give a party up."""

@@ -195,6 +195,8 @@ def knock(gate: Gate) -> str | None:
         return _why(gate, error)
     try:
         _greet(gate, ssl.TLSVersion.TLSv1_2)
+    except ConnectionRefusedError as error:  # it went away between the two
+        return _why(gate, error)
     except (ssl.SSLError, ConnectionError) as error:
         why = getattr(error, "reason", None) or error
         if "PROTOCOL" not in str(why):  # a machine that does not speak TLS 1.2 any more

@@ -69,7 +69,8 @@ def start(folder: Path, timeout_s: float = 120.0) -> None:
             _started.append(started[name])
         _await_sites(folder, said, started, timeout_s)
     except BaseException:
-        stop(folder)
+        with contextlib.suppress(RunError):  # what went wrong first is what is said
+            stop(folder)
         raise
 
 
@@ -144,7 +145,14 @@ def end(found: Sequence[Any], timeout_s: float = 5.0) -> list[Any]:
 
 
 def stop(folder: Path, timeout_s: float = 5.0) -> None:
-    """Stop every site and job of this federation that runs on this machine."""
+    """Stop every site and job of this federation that runs on this machine.
+
+    Raises:
+        RunError: processes do not end, such as another user's.
+    """
     while found := processes(folder):  # a site may have started a job's process in the meantime
-        end(found, timeout_s)
+        left = {process.pid for process in end(found, timeout_s)} & {process.pid for process in processes(folder)}
+        if left:
+            raise RunError(f"{folder}: processes {sorted(left)} of this federation do not end; where another user has "
+                           f"started them, stop it as that user")  # fmt: skip
     _started[:] = [process for process in _started if process.poll() is None]
