@@ -95,6 +95,14 @@ def test_a_folder_with_files_that_are_no_kits(home):
     assert found["bank: certificate"].level == "fine"
 
 
+def test_a_kit_whose_settings_are_gone_is_looked_at(home):
+    (home / "ours" / "kits" / "shop" / "local" / "anyparty.toml").unlink()
+    found = {each.what: each for each in doctor.examine(home / "ours")}
+    assert found["shop: settings"].level == "mend"
+    assert "no such file" in found["shop: settings"].said
+    assert {what.partition(":")[0] for what in found if ":" in what} == {"bank", "shop"}
+
+
 def test_one_kit_alone(shop):
     whats = {each.what for each in doctor.examine(shop)}
     assert {"shop: certificate", "shop: settings", "shop: server", "versions"} <= whats

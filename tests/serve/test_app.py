@@ -167,6 +167,8 @@ def test_state_is_told(app):
         (b'{"ids": ["a"], "budget_ms": NaN}', 422, "budget_ms: "),
         (b'{"ids": ["a"], "budget_ms": true}', 422, "budget_ms should be a number of milliseconds; got True"),
         (b'{"ids": ["a"], "budget_ms": "50"}', 422, "budget_ms should be a number of milliseconds; got '50'"),
+        (b'{"ids": ["a"], "budget_ms": 1' + 400 * b"0" + b"}", 422, "budget_ms: input should be less than or equal to"),
+        (b'{"ids": ["a"], "budget_ms": 1' + 5000 * b"0" + b"}", 400, "the request is not JSON"),
         (b'{"ids": ["\xff"]}', 400, "the request is not JSON"),
     ],
 )  # fmt: skip
@@ -324,8 +326,11 @@ def test_a_web_page_may_not_ask_under_a_name_of_its_own(run):
     assert answer.json() == {
         "error": "this service goes by 127.0.0.1 and localhost and [::1], not by the host 'evil.example'"
     }
-    for host in ("localhost:8080", "[::1]:8080", "127.0.0.1"):
+    for host in ("localhost:8080", "LocalHost", "[::1]:8080", "127.0.0.1"):
         assert ask(application(run), json={"ids": ["c050"]}, headers={"host": host}).status_code == 200
+    there = {"host": "127.0.0.2:8080"}
+    assert ask(application(run), json={"ids": ["c050"]}, headers=there).status_code == 400
+    assert ask(application(run, host="127.0.0.2"), json={"ids": ["c050"]}, headers=there).status_code == 200
 
 
 def test_what_is_a_fair_time_for_a_party_goes_by_the_services_own_budget(run):

@@ -2,31 +2,36 @@
 
 import asyncio
 import contextlib
+import socket
 
 import pytest
 import uvicorn
 
-from anyparty.serve.connection import patient
+from anyparty.serve.connection import Server, patient
 from anyparty.serve.limits import Limits
 from anyparty.serve.start import listening
 
 WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
 PATIENCE_S = 0.2
+MUCH = 20_000_000  # bytes: more than the kernels keep for a reader
 
 
 async def app(scope, receive, send):
     if scope["type"] == "http":
         await asyncio.sleep(0.01)
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+        body = bytes(MUCH if scope["path"] == "/much" else 0)
+        headers = [(b"content-length", b"%d" % len(body))] if body else []
+        await send({"type": "http.response.start", "status": 200 if body else 204, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
 
 
 @contextlib.asynccontextmanager
-async def served(**limits):
-    settings = uvicorn.Config(
-        app, http=patient(Limits(**{"body_s": PATIENCE_S} | limits)), lifespan="off", log_level="error"
-    )
-    server = uvicorn.Server(settings)
+async def served(tls=None, **limits):
+    limits = Limits(**{"body_s": PATIENCE_S} | limits)
+    files = {"ssl_certfile": tls / "service.pem", "ssl_keyfile": tls / "service-key.pem"} if tls else {}
+    settings = uvicorn.Config(app, http=patient(limits), lifespan="off", log_level="error", **files)
+    settings.load()
+    server = Server(settings, limits)
     with listening("127.0.0.1", 0) as door:
         task = asyncio.create_task(server.serve([door]))
         while not server.started:
@@ -68,16 +73,64 @@ def test_who_stops_before_the_headers_end_is_let_go(first):
 
 def test_a_connection_that_asks_stays():
     async def asking():
-        async with served() as (_, port):
+        async with served() as (server, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             for _ in range(8):
                 writer.write(WHOLE[:20])
                 await asyncio.sleep(PATIENCE_S / 4)
                 writer.write(WHOLE[20:])
                 assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
+            (here,) = server.server_state.connections
+            assert here.transport.get_write_buffer_limits() == (0, 0)  # an answer that is not read is seen at any size
             writer.close()
 
     asyncio.run(asking())
+
+
+@pytest.mark.parametrize("asked", [1, 3])
+def test_who_does_not_read_what_was_answered_is_let_go(asked):
+    async def silent():
+        async with served() as (server, port):
+            with socket.create_connection(("127.0.0.1", port)) as line:
+                line.sendall(asked * b"GET /much HTTP/1.1\r\nhost: here\r\n\r\n")
+                async with asyncio.timeout(20):
+                    while not server.server_state.connections:
+                        await asyncio.sleep(0.01)
+                    while server.server_state.connections:
+                        await asyncio.sleep(0.01)
+
+    asyncio.run(silent())
+
+
+def test_who_reads_slowly_stays():
+    async def slow():
+        async with served(body_s=1.0) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
+            writer.write(b"GET /much HTTP/1.1\r\nhost: here\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+            begun, got = asyncio.get_running_loop().time(), 0
+            while got < MUCH:
+                got += len(await reader.readexactly(min(MUCH // 16, MUCH - got)))
+                await asyncio.sleep(0.1)
+            assert asyncio.get_running_loop().time() - begun > 1.5
+            writer.close()
+
+    asyncio.run(slow())
+
+
+def test_who_stops_in_the_middle_of_tls_is_let_go(tmp_path):
+    certificate = pytest.importorskip("tests.serve.test_tls").certificate
+    certificate(tmp_path, "service")
+
+    async def stopping():
+        async with served(tls=tmp_path) as (_, port):
+            ways = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+            async with asyncio.timeout(20):  # asyncio's own limit is a minute
+                for reader, writer in ways:
+                    await ended(reader)
+                    writer.close()
+
+    asyncio.run(stopping())
 
 
 def test_no_more_than_so_many_at_once():

@@ -1,21 +1,24 @@
 """Ids in, answers with their provenance out: from whoever is there, whatever the others do."""
 
 import asyncio
+import contextlib
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
 import torch
 
 from anyparty.config import Config
-from anyparty.errors import ModelError, PredictionError
+from anyparty.errors import ModelError, PartyLost, PredictionError
 from anyparty.serve import ask as asking
 from anyparty.serve import service as service_module
 from anyparty.serve.breaker import Breaker
 from anyparty.serve.home import serve_at_home
 from anyparty.serve.kept import open_kept
-from anyparty.serve.lanes import NUMBER
+from anyparty.serve.lanes import NUMBER, Lanes
+from anyparty.terms import Expect
 from tests.run.test_house import run, settings, trained_again, world
 from tests.serve.houses import LONG_S, SHORT_S, Door, Houses, serving
 
@@ -33,6 +36,32 @@ METHODS = {
 @pytest.fixture(scope="module")
 def houses(tmp_path_factory):
     return Houses.trained(tmp_path_factory.mktemp("houses"))
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_a_deadline_that_a_busy_loop_hears_of_late_is_held_against_nobody(comes):
+    """What came in time stands in a socket, some turns of the loop away, when the loop has time again."""
+
+    async def busy():
+        loop = asyncio.get_running_loop()
+        lanes = Lanes(net=SimpleNamespace(me="bank"), lanes=[])
+        request = lanes.open(0, loop.time() + 0.01, 0.01)
+        answer = asyncio.create_task(request.recv("shop", "embedding", {"x": Expect((1,))}))
+        await asyncio.sleep(0)
+
+        def reads(turns):
+            if turns:
+                loop.call_soon(reads, turns - 1)
+            elif comes:
+                request.put(("shop", "embedding"), {"x": torch.ones(1)})
+
+        loop.call_soon(reads, 6)
+        time.sleep(0.1)  # as a batch does on this loop
+        with contextlib.nullcontext() if comes else pytest.raises(PartyLost, match="did not answer within 10 ms"):
+            assert float((await answer)["x"]) == 1
+        return request.late
+
+    assert play(busy()) == (set() if comes else {"shop"})
 
 
 def play(work):

@@ -19,7 +19,6 @@ from pathlib import Path
 from anyparty.doctor import kit, machine
 from anyparty.doctor.finding import Finding
 from anyparty.errors import ConfigError
-from anyparty.wire.flare.site import FILE
 
 __all__ = ["Finding", "examine"]
 
@@ -52,7 +51,8 @@ def _kits(folder: Path | None) -> list[Path]:
         return []
     if (folder / "startup").is_dir():
         return [folder.resolve()]
-    found = sorted(each.resolve() for each in folder.glob("kits/*") if (each / "local" / FILE).is_file())
+    kits = (each.parent for each in folder.glob("kits/*/startup"))
+    found = sorted(each.resolve() for each in kits if not (each / "startup" / "fed_admin.json").is_file())
     if not found:
         raise ConfigError(
             f"{folder} is neither a federation's folder, made by 'anyparty federate init', nor a party's kit"

@@ -64,7 +64,7 @@ class Gate:
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, path = Headers(scope=scope), scope["path"]
         name = re.sub(r":\d+$", "", headers.get("host", ""))
-        if self.hosts and name not in self.hosts:
+        if self.hosts and name.lower() not in self.hosts:
             raise Refused(400, f"this service goes by {' and '.join(self.hosts)}, not by the host {name[:80]!r}")
         if self.tokens and path not in OPEN and not self.tokens.let_in(headers.get("authorization", "")):
             raise Refused(401, "show a token: the header 'Authorization: Bearer TOKEN'", www_authenticate="Bearer")

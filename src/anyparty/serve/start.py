@@ -20,7 +20,7 @@ from anyparty.config import Config
 from anyparty.errors import ConfigError
 from anyparty.serve.apart import Place, open_house
 from anyparty.serve.app import Served, build
-from anyparty.serve.connection import patient
+from anyparty.serve.connection import Server, patient
 from anyparty.serve.jobs import Pauses
 from anyparty.serve.limits import Certificates, Limits, Tokens, check_open_to
 from anyparty.serve.together import answering, open_run
@@ -39,6 +39,7 @@ def application(
     pauses: Pauses | None = None,
     say: Callable[[str], None] = log.warning,
     anywhere: bool = False,
+    host: str = "127.0.0.1",
 ) -> FastAPI:
     """Return the service as an ASGI application.
 
@@ -52,6 +53,7 @@ def application(
         say: takes what is to be said of the folder.
         anywhere: let in requests without a token whatever name they call this machine by: who is let in has been seen
             to otherwise, by certificates.
+        host: the name or address of this machine that is listened on: without a token, requests go by it, too.
 
     Raises:
         ConfigError, ModelError, PredictionError, TableError: see ``anyparty.errors``.
@@ -74,7 +76,8 @@ def application(
     limits = limits or Limits()
     served.service.fair_s = limits.fair_s
     # without a token no web page may ask under a name of its own
-    return build(served, limits=limits, tokens=let_in, hosts=() if let_in or anywhere else HERE)
+    names = dict.fromkeys([*HERE, f"[{host}]" if ":" in host else host.lower()])
+    return build(served, limits=limits, tokens=let_in, hosts=() if let_in or anywhere else tuple(names))
 
 
 def _own(path: Path, tables: Mapping[str, Any] | None) -> Any:
@@ -125,10 +128,11 @@ def serve(
     check_open_to(host, let_in, tls)
     torch.set_num_threads(threads)
     app = application(
-        place, limits=limits, tokens=let_in, tables=tables, config=config, say=say,
+        place, limits=limits, tokens=let_in, tables=tables, config=config, say=say, host=host,
         anywhere=tls is not None and tls.client_ca is not None,
     )  # fmt: skip
-    server = uvicorn.Server(_settings(app, tls, limits or Limits()))
+    limits = limits or Limits()
+    server = Server(_settings(app, tls, limits), limits)
     if app.state.check is not None:
         asyncio.run(app.state.check())
     with listening(host, port) as door:

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Literal
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
 
+MOST_MS = 1e9  # far above any limit; a whole number may have as many digits as it likes, and is no float then
+
 
 class Wanted(BaseModel):
     """A request for predictions."""
@@ -21,7 +23,7 @@ class Wanted(BaseModel):
     ] = None
     budget_ms: Annotated[
         StrictFloat | StrictInt | None,
-        Field(gt=0, allow_inf_nan=False, description="How long to wait for other parties, milliseconds."),
+        Field(gt=0, le=MOST_MS, description="How long to wait for other parties, milliseconds."),
     ] = None
 
 
