@@ -3,6 +3,7 @@
 What they warn of is a sentence there, too.
 """
 
+import shutil
 import subprocess
 import sys
 import warnings
@@ -12,8 +13,8 @@ import polars as pl
 import pytest
 
 from anyparty import Federation
-from anyparty.errors import ModelError
-from anyparty.run.runs import evaluate_run
+from anyparty.errors import ConfigError, ModelError
+from anyparty.run.runs import evaluate_run, model_for_run
 
 from .conftest import Call
 
@@ -188,6 +189,21 @@ def test_a_run_from_data_frames_needs_tables(work: Path, call: Call) -> None:
     Federation.from_tables(frames, id="customer", label="default").train(folder="run", epochs=2)
     assert "trained from data frames" in refused(call("evaluate", "run"))
     assert evaluate_run("run", frames).overall["rows"] == 100
+
+
+def test_a_run_from_a_machine_with_another_device(run: Path, trained: Path, tmp_path: Path, call: Call) -> None:
+    """It is asked on the CPU, unless the device is named."""
+    there = Path(shutil.copytree(run, tmp_path / "run"))
+    settings = (there / "config.toml").read_text(encoding="utf-8")
+    assert 'device = "cpu"' in settings
+    (there / "config.toml").write_text(settings.replace('device = "cpu"', 'device = "cuda:77"'), encoding="utf-8")
+    words = ["--table", f"shop={trained / 'shop.csv'}", "--out"]
+    for folder, out in ((run, "here.csv"), (there, "there.csv")):
+        result = call("predict", folder, *words, tmp_path / out)
+        assert result.exit_code == 0, result.output
+    assert (tmp_path / "here.csv").read_bytes() == (tmp_path / "there.csv").read_bytes()
+    with pytest.raises(ConfigError, match=r"device: 'cuda:77' cannot be used here"):
+        model_for_run(there, device="cuda:77")
 
 
 @pytest.mark.filterwarnings("default")

@@ -56,6 +56,18 @@ class TestBuild:
         assert w.item() == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
+def test_a_parameter_that_learns_later_than_others():
+    """As a network that a party uses for some of its rows: two steps, and one, along gradients of 4."""
+    both = [nn.Parameter(torch.ones(1)) for _ in range(2)]
+    optimizer = Optimizer(name="sgd", lr=0.1, momentum=0.5).build(both)
+    for learning in (both[:1], both):
+        optimizer.zero_grad()
+        for each in learning:
+            each.grad = torch.full((1,), 4.0)
+        optimizer.step()
+    assert [each.item() for each in both] == pytest.approx([1 - 0.4 - 0.6, 1 - 0.4], abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("bad", "sentence"),
     [

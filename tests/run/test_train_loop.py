@@ -118,7 +118,13 @@ class TestSelection:
         assert trained["a"].best_epoch == -1
 
     def test_stopped_before_the_last_quarter_the_last_weights(self):
-        assert clocks(train([1, 2, 2, 2, 2, 2, 2, 2], patience=2, keep="average")[1]) == {"a": 2, "b": 2}
+        watch = Reasons()
+        _, trained = train([1, 2, 2, 2, 2, 2, 2, 2], patience=2, keep="average", watch=watch)
+        assert clocks(trained) == {"a": 2, "b": 2}
+        without = "before the last quarter of the epochs, so that there is nothing to average: the last weights stay"
+        assert watch.said == [f"no better for a while; {without}"]
+        train([1, 2, 2, 2], keep="average", watch=watch)
+        assert watch.said[1:] == ["all epochs done"]
 
     def test_whole_numbers_are_not_averaged(self):
         state = State(None, {"norm": nn.BatchNorm1d(1)}, {})
@@ -466,6 +472,20 @@ class TestResuming:
             path.unlink()
         with pytest.raises(ResumeError, match="cannot resume: 'b' has no checkpoint of this run"):
             run(resume=True)
+
+    def test_ended_while_the_first_checkpoints_were_written_it_begins_anew(self, tmp_path):
+        """By a kill behind the active party's first one, and before the last party's."""
+        whole = train([5, 1, 4], folder=tmp_path / "whole")[1]
+        run = partial(train, [5, 1, 4], folder=tmp_path, checkpoint_every=1)
+        with pytest.raises(KeyboardInterrupt):
+            run(watch=Stops("train", 2))
+        for path in [*(tmp_path / "b").glob("*.safetensors"), *sorted((tmp_path / "a").glob("*.safetensors"))[1:]]:
+            path.unlink()
+        assert [path.stem for path in (tmp_path / "a").glob("*.safetensors")] == ["00-000001"]
+        made, trained = run(resume=True)
+        assert min(moment[1] for _, moment, *_ in made.seen) == 0
+        assert clocks(trained) == clocks(whole)
+        assert len(trained["a"].history) == 3
 
     def test_a_fresh_run_forgets_the_checkpoints_of_another(self, tmp_path):
         """Its own first ones sort before those of a longer run, and would be taken for the oldest."""

@@ -29,10 +29,10 @@ class TrainSettings(Settings):
 
     ``validation`` and ``test`` are shares of the labelled rows, drawn before anything is fitted.  ``patience`` is in
     epochs without a better ``metric`` on validation rows, "none" for ever; ``keep`` says which weights remain:
-    ``"average"`` is each party's own mean over the last quarter of the epochs.  ``balance`` lets every
-    class count as much as any other, however rare (a weight on the loss, so that nobody learns labels from batches).
-    ``score_training`` training rows, and no more than there are validation rows, are scored with these after every
-    epoch, so that curves show both.
+    ``"average"`` is each party's own mean over the last quarter of the epochs, the last ones where ``patience`` ends
+    the stage before.  ``balance`` lets every class count as much as any other, however rare (a weight on the loss, so
+    that nobody learns labels from batches).  ``score_training`` training rows, and no more than there are validation
+    rows, are scored with these after every epoch, so that curves show both.
     """
 
     epochs: Annotated[int, Field(ge=1)] = 100

@@ -70,7 +70,10 @@ class Optimizer:
         groups: list[dict[str, Any]] = [
             {"params": list(parameters)}, {"params": list(constant), "schedule": "constant"},
         ]  # fmt: skip
-        return OPTIMIZERS[self.name]([group for group in groups if group["params"]], fused=True, **settings)
+        made = OPTIMIZERS[self.name]([group for group in groups if group["params"]], fused=True, **settings)
+        if self.momentum:
+            made.register_step_pre_hook(_begin_late)
+        return made
 
     def set_rate(self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int) -> None:
         """Give an optimizer that ``build`` made the learning rate of an epoch."""
@@ -85,3 +88,16 @@ class Optimizer:
         if self.schedule == "step":
             return self.lr * self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
         return self.lr
+
+
+def _begin_late(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Give parameters that get their first gradient later than others a momentum of 0, which is what they have.
+
+    torch's fused step refuses a parameter without a buffer beside one that has it.
+    """
+    for group in optimizer.param_groups:
+        learning = [each for each in group["params"] if each.grad is not None]
+        without = [each for each in learning if optimizer.state.get(each, {}).get("momentum_buffer") is None]
+        if len(without) < len(learning):
+            for each in without:
+                optimizer.state[each]["momentum_buffer"] = torch.zeros_like(each)

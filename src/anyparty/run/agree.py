@@ -65,7 +65,8 @@ async def begin(
     """Agree on settings, and on where to begin: after the latest epoch that all have a checkpoint of.
 
     ``settings`` are groups of settings as text, by name; only their hashes leave.  Where a party was away for longer
-    than checkpoints are kept, each goes on from its own last one, at the epoch that the active party has reached.
+    than checkpoints are kept, each goes on from its own last one, at the epoch that the active party has reached.  A
+    run that ended before all had their first begins anew.
 
     Raises:
         ConfigError: at the active party, when a party's settings differ, naming the group.
@@ -78,9 +79,12 @@ async def begin(
     theirs = {name: await hello(net, name, settings) for name in _others(roster, net.me)}
     common = set(moments).intersection(*theirs.values())
     now = max(common or moments, default=None)
+    if not common and len(moments) < 2:  # it ended while the first checkpoints were written: nobody has gone further
+        now = None
     starts = {name: Start(_latest(each, now), now or (0, 0)) for name, each in theirs.items()}
     if resume and now is not None and (empty := [name for name, start in starts.items() if start.own is None]):
-        raise ResumeError(f"cannot resume: {some(empty)} has no checkpoint of this run; start without --resume")
+        raise ResumeError(f"cannot resume: {some(empty)} has no checkpoint of this run; bring it back, or "
+                          f"train into another folder")  # fmt: skip
     for name, start in starts.items():
         await send_start(net, name, start)
     return Start(now, now or (0, 0))

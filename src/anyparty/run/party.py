@@ -257,8 +257,8 @@ def agreed_on(config: Config, method: Method, roster: Roster, n: int) -> Mapping
     }
 
 
-def device_of(name: str) -> torch.device:
-    """Return the torch device ``name``.
+def device_of(name: str, what: str = "train.device") -> torch.device:
+    """Return the torch device ``name``; ``what`` is where it was named, for the error.
 
     Raises:
         ConfigError: this machine has none such.
@@ -267,7 +267,5 @@ def device_of(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"train.device: {name!r} cannot be used here ({str(error).splitlines()[0]}); try 'cpu'"
-        ) from None
+        raise ConfigError(f"{what}: {name!r} cannot be used here ({str(error).splitlines()[0]}); try 'cpu'") from None
     return device

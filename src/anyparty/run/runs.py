@@ -23,6 +23,7 @@ from anyparty.predictions import Predictions
 from anyparty.run.federation import Federation
 from anyparty.run.files import read_json
 from anyparty.run.model import Model
+from anyparty.run.party import device_of
 from anyparty.run.rows import assemble
 from anyparty.tables.labels import encode
 
@@ -55,17 +56,29 @@ def model_for_run(folder: Path | str, *, device: str | None = None) -> Model:
 
     Args:
         folder: of the run.
-        device: where the networks go; by default where they were trained.
+        device: where the networks go; by default where they were trained, and on a machine without such a device
+            the CPU.
 
     Raises:
         ModelError: no such run, one that has not finished, or files that are cut short or foreign.
-        ConfigError: an encoder's factory cannot be imported.
+        ConfigError: an encoder's factory cannot be imported, or this machine has no such ``device``.
     """
     folder = Path(folder)
     config = settings_of(folder)
+    if device is not None:
+        device_of(device, "device")
     if not (folder / "model.json").exists() and (folder / "record.json").exists():
         raise ModelError(f"{folder}: this run has not finished; go on with it: anyparty train ... --resume")
-    return Model.load(folder, encoders=_factories(config), device=device or config.train.device)
+    return Model.load(folder, encoders=_factories(config), device=device or _here(config))
+
+
+def _here(config: Config) -> str:
+    """Return the device that a run was trained on, or the CPU where this machine has none such."""
+    try:
+        device_of(config.train.device)
+    except ConfigError:
+        return "cpu"
+    return config.train.device
 
 
 def federation_of_run(folder: Path | str) -> Federation:

@@ -121,8 +121,16 @@ async def _repeat(
         for name, kept in best.items():
             load_module(state.modules[name], kept, f"the {part.settings.keep} of the epochs")
     reason = "no better for a while" if stop else "all epochs done"
-    remarks = [stage.remark(part.rows) if stage.remark else "", unjudged(part, stage, progress)] if part.leads else []
-    part.watch.on_stage_end(stage.name, "; ".join([reason, *filter(None, remarks)]))
+    part.watch.on_stage_end(stage.name, "; ".join([reason, *_remarks(part, stage, progress, best)]))
+
+
+def _remarks(part: Part, stage: Stage, progress: Progress, best: Kept) -> Iterator[str]:
+    """Yield what is to be said of a stage at its end, at the active party."""
+    if not part.leads:
+        return
+    yield from filter(None, (stage.remark(part.rows) if stage.remark else "", unjudged(part, stage, progress)))
+    if part.settings.keep == "average" and not best:
+        yield "before the last quarter of the epochs, so that there is nothing to average: the last weights stay"
 
 
 def averaged(mean: Kept, state: State, before: int) -> Kept:
