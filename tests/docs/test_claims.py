@@ -209,7 +209,7 @@ class TestTheReadmesTable:
     @pytest.mark.parametrize("dataset", ["isolet", "hapt", "fashion-mnist"])
     def test_false_vfl(self, dataset: str) -> None:
         place, said = f"false-tables/{dataset}", []
-        assert {row["seeds"] for row in rows(place) if not row["method"].startswith("laser-")} == {"1"}
+        (seeds,) = {row["seeds"] for row in rows(place) if not row["method"].startswith("laser-")}
         for column in ("mean", "paper_mean"):
             of = {method: cells(place, method, column) for method in ("false-vfl-1", "false-vfl-2", *BASELINES)}
             better = {cell: max(score, of["false-vfl-2"][cell]) for cell, score in of["false-vfl-1"].items()}
@@ -217,7 +217,7 @@ class TestTheReadmesTable:
             said.append(f"{fmean(better.values()):.1f}; in {ahead} of {len(better)} |")
         text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
         row = text[text.index(f"| FALSE-VFL on [{NAMES[dataset]}]") :]
-        assert row.partition(" | 1 | ")[2].startswith(f"{said[0]} {said[1]}")
+        assert row.partition(f" | {seeds} | ")[2].startswith(f"{said[0]} {said[1]}")
 
     @pytest.mark.parametrize("dataset", ["isolet", "hapt"])
     def test_pseudo_labels(self, dataset: str) -> None:
