@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import socket
+import ssl
 
 import pytest
 import uvicorn
@@ -81,7 +82,7 @@ def test_a_connection_that_asks_stays():
                 writer.write(WHOLE[20:])
                 assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
             (here,) = server.server_state.connections
-            assert here.transport.get_write_buffer_limits() == (0, 0)  # an answer that is not read is seen at any size
+            assert here.transport.get_write_buffer_limits() == (0, 1)  # an answer that is not read is seen at any size
             writer.close()
 
     asyncio.run(asking())
@@ -131,6 +132,25 @@ def test_who_stops_in_the_middle_of_tls_is_let_go(tmp_path):
                     writer.close()
 
     asyncio.run(stopping())
+
+
+def test_answers_cross_tls(tmp_path):
+    """Small ones and large ones, of which the kernels keep only a part."""
+    pytest.importorskip("tests.serve.test_tls").certificate(tmp_path, "service")
+    trusting = ssl.create_default_context(cafile=str(tmp_path / "service.pem"))
+
+    async def asking():
+        async with served(tls=tmp_path, body_s=10.0) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
+            for _ in range(2):
+                writer.write(WHOLE)
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
+                writer.write(b"GET /much HTTP/1.1\r\nhost: here\r\n\r\n")
+                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+                assert await reader.readexactly(MUCH) == bytes(MUCH)
+            writer.close()
+
+    asyncio.run(asyncio.wait_for(asking(), 60))
 
 
 def test_no_more_than_so_many_at_once():

@@ -32,8 +32,9 @@ class Patient(Base):
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait; or close at once, where there are too many."""
-        transport.set_write_buffer_limits(0)  # so that ``pause_writing`` tells of every answer that is not read
         super().connection_made(transport)
+        # so that ``pause_writing`` tells of every answer that is not read; with TLS, 0 would stop all writing
+        transport.set_write_buffer_limits(high=1, low=0)
         if len(self.connections) > self.limits.connections:
             transport.abort()
         else:
