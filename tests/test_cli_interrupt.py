@@ -90,9 +90,10 @@ def test_a_request_to_end_is_heard_as_ctrl_c(work: Path, *, ignoring: bool) -> N
 def test_a_suite_that_is_stopped_leaves_nobody_at_work(tmp_path: Path) -> None:
     """Its runs are in processes of their own."""
     at_work: set[psutil.Process] = set()
+    before = set(psutil.Process().children(recursive=True))  # other tests' suites leave theirs to be used again
 
     def training() -> bool:
-        for each in psutil.Process().children(recursive=True):
+        for each in set(psutil.Process().children(recursive=True)) - before:
             with contextlib.suppress(psutil.Error):  # it has ended
                 if "loky" in " ".join(each.cmdline()) and each.cpu_times().user > 3:
                     at_work.add(each)
