@@ -179,7 +179,7 @@ class FalseVFL(ABC):
     def turn(self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *, L: int) -> Turn:
         """Return a party's turn in a batch of prediction, where rows share the numbers that samples are drawn with."""
         return Turn(net=net, seat=state.seat, rows=rows, batch=batch, L=L, D=self.embedding, T=self.top, asked=asked,
-                    mnar=self.mnar, common=True)  # fmt: skip
+                    mnar=self.mnar, common=True, own_decoder=self.make_decoder is not None)  # fmt: skip
 
     # Training
 

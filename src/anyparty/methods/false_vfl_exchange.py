@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -53,6 +53,7 @@ class Turn:
         mnar: whether parties answer for rows that they lack, too.
         follows: whether encoders learn, so that slopes by z are wanted.
         common: whether all rows share the numbers that samples are drawn with (prediction).
+        own_decoder: whether the decoder is a user's own, which might draw as it computes.
 
     """
 
@@ -67,6 +68,7 @@ class Turn:
     mnar: bool
     follows: bool = False
     common: bool = False
+    own_decoder: bool = False
 
     def noise(self, name: str, rows: int, width: int) -> Tensor:
         """Return standard normal numbers of this turn's stream ``name``: [L, rows, width]."""
@@ -173,6 +175,8 @@ class Turn:
             )  # fmt: skip
 
     def _drawing(self, name: str) -> AbstractContextManager[None]:
+        if not (self.own_decoder if name == "decoder draws" else self.seat.draws):
+            return nullcontext()
         return self.batch.drawing(name, self.seat.me, device=self.seat.device)
 
     def finite(self, tensor: Tensor, what: str) -> Tensor:

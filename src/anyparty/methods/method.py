@@ -6,6 +6,7 @@ drive one party's part by hand.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ from anyparty.nets.optimizer import Optimizer
 from anyparty.predictions import Predictions
 from anyparty.seeds import Seeds
 from anyparty.terms import Capabilities, Channel, Roster, Task
+
+_DRAWING = threading.RLock()  # torch has one stream for all threads; the prediction service computes in two
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +97,7 @@ class Batch:
     def drawing(self, *name: str, device: torch.device) -> Iterator[None]:
         """Let modules that draw by themselves (dropout) draw from this moment's stream ``name``; never around an await.
 
-        Torch's own stream goes on as if nothing had been drawn.
+        Torch's own stream goes on as if nothing had been drawn.  One thread at a time.
         """
         seed = self.seeds.number(*name, *self.moment)
         if device.type != "cpu":
@@ -102,12 +105,13 @@ class Batch:
                 torch.manual_seed(seed)
                 yield
             return
-        before = torch.default_generator.get_state()  # as fork_rng, in a fortieth of the time
-        torch.default_generator.manual_seed(seed)
-        try:
-            yield
-        finally:
-            torch.default_generator.set_state(before)
+        with _DRAWING:
+            before = torch.default_generator.get_state()  # as fork_rng, in a fortieth of the time
+            torch.default_generator.manual_seed(seed)
+            try:
+                yield
+            finally:
+                torch.default_generator.set_state(before)
 
 
 Step = Callable[[Channel, State, Rows, Batch], Awaitable[float | None]]

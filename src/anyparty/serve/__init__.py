@@ -6,6 +6,7 @@ service      ids to answers, with whoever is there; breaker: whom to wait for; a
 kept         what a party kept of training, made ready to predict; which ids the active party knows
 ask, lanes   what parties say to each other: numbered requests with deadlines; link: all parties, as a job reaches them
 home         a party's part in a job of work "serve"
+worker       where requests of many rows are computed, so that others need not wait for them
 together     a run of one team's own data, all parties in one process
 apart, jobs  a federation: keeps a job running with all that are connected (desk)
 bridge       the local socket over which a federation's jobs are reached; frames: what goes over it

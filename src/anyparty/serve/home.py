@@ -25,6 +25,7 @@ from anyparty.serve.bridge import relay
 from anyparty.serve.kept import Kept, open_kept
 from anyparty.serve.lanes import RENEW_S, Lanes, lanes_to
 from anyparty.serve.tab import Tab
+from anyparty.serve.worker import Worker
 from anyparty.terms import Channel
 from anyparty.wire.guard import Guarded
 from anyparty.wire.ledger import Counted, Ledger
@@ -72,6 +73,7 @@ class Answering:
         self.net = Guarded(counted, kept.roster, asking.MESSAGES)
         self.lanes = Lanes(counted, lanes_to(net.me, kept.roster, messages), early=True, renew_s=renew_s)
         self.requests = self.refused = 0
+        self.worker = Worker()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> dict[str, Any]:
@@ -121,10 +123,11 @@ class Answering:
         observed = ask.observed
         if observed is None and kept.me in kept.roster.labelers:
             observed = torch.zeros(len(ask.rows), kept.roster.K, dtype=torch.bool)
-        batch = Batch(torch.arange(len(ask.rows)), Seeds(kept.about.seed))
+        B = len(ask.rows)
+        rows, batch = kept.rows(kept.own(ask.rows), observed), Batch(torch.arange(B), Seeds(kept.about.seed))
         try:
             with contextlib.suppress(PartyLost):
-                await kept.method.predict(net, kept.state, kept.rows(kept.own(ask.rows), observed), batch, ask.asked)
+                await self.worker.play(lambda way: kept.method.predict(way, kept.state, rows, batch, ask.asked), net, B)
         except Exception:
             log.exception("%s: request %d could not be answered", kept.me, ask.number)
         finally:

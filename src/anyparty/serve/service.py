@@ -28,6 +28,7 @@ from anyparty.serve.kept import Directory, Kept
 from anyparty.serve.lanes import Lanes, Request
 from anyparty.serve.limits import Limits
 from anyparty.serve.link import ABSENT, Link
+from anyparty.serve.worker import Worker
 from anyparty.terms import Channel, Expect, Tensors
 from anyparty.wire.guard import Guarded
 
@@ -83,6 +84,7 @@ class Service:
         breaker: whom to wait for.
         fair_s: see ``Limits``.
         told: hears of every request.
+        worker: where requests of many rows are computed.
 
     """
 
@@ -92,6 +94,7 @@ class Service:
     breaker: Breaker = field(default_factory=Breaker)
     fair_s: float = Limits().fair_s
     told: Callable[[Told], None] = lambda told: None  # noqa: ARG005
+    worker: Worker = field(default_factory=Worker)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
@@ -163,7 +166,9 @@ class Service:
         batch = Batch(torch.arange(len(places)), Seeds(kept.about.seed))
         net: Channel = Guarded(request.channel, kept.roster, kept.method.can.messages)
         try:
-            made = await kept.method.predict(net, kept.state, rows, batch, asked)
+            made = await self.worker.play(
+                lambda way: kept.method.predict(way, kept.state, rows, batch, asked), net, len(places)
+            )
         except PartyLost as error:  # of a party that the method cannot do without
             made = self._nothing(len(places), str(error))
         finally:

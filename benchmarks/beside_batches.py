@@ -1,0 +1,100 @@
+"""The prediction service: how long a request for one id takes while others ask for thousands, by where those compute.
+
+Three parties and the service in one process, without HTTP; networks wide enough that a batch takes seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from anyparty.config.file import load
+from anyparty.nets.mlp import MLP
+from anyparty.run.federation import Federation
+from anyparty.serve import worker
+from anyparty.serve.ask import MOST_ROWS
+from anyparty.serve.kept import Kept
+from anyparty.serve.service import Service
+from anyparty.serve.together import answering, open_run
+from benchmarks.page import Page, quick_asked, target
+from benchmarks.service import made
+from benchmarks.timing import Spread
+
+ROWS, WIDE, BUDGET_S, MOST_MS = 5_000, 1_500, 60.0, 100.0
+THREAD, LOOP = "in a thread beside the loop", "on the loop"
+WAYS = {THREAD: worker.FEW, LOOP: 10**9}
+PAUSE_S, SHOWN = 0.02, (50, 99, 100)
+
+
+def main(*, quick: bool) -> None:
+    page = Page("beside_batches", "Prediction service: one id, beside batches", quick)
+    torch.set_num_threads(1)
+    rounds, turns = (2, 5) if quick else (5, 15)
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        federation = Federation.from_config(load(made(home, ROWS)))
+        federation.train(encoder=MLP(hidden=(WIDE,) * 3), epochs=1, folder=home / "run", batch_size=1024)
+        service, others = open_run(home / "run")
+        alone = asyncio.run(waits(service, others, 3 * turns, batches=False))
+        found: dict[str, list[list[float]]] = {way: [] for way in WAYS}
+        for _ in range(rounds):
+            for way, few in WAYS.items():
+                worker.FEW = few
+                found[way].append(asyncio.run(waits(service, others, turns, batches=True)))
+    page.say(
+        f"Three parties and the service in one process, encoders with three layers of {WIDE:,}, one torch thread each. "
+        f"Batches of {MOST_ROWS:,} ids one after the other, and beside them one id at a time, {1e3 * PAUSE_S:.0f} ms "
+        f"apart. Batches are computed either way in turns, {rounds} times with {turns} requests each; medians over "
+        f"rounds, quartiles in brackets. The clock on the wall, on which other jobs of the machine count."
+    )
+    page.table(
+        "Milliseconds for one id",
+        ["batches", "p50", "p99", "longest", "p99, target"],
+        [
+            ["none", *(str(_at([alone], q)) for q in SHOWN), ""],
+            *([way, *(str(_at(each, q)) for q in SHOWN), target(_at(each, 99), MOST_MS if way == THREAD else None)]
+              for way, each in found.items()),
+        ],
+    )  # fmt: skip
+    ratio = Spread.of([float(np.median(b) / np.median(a)) for a, b in zip(found[THREAD], found[LOOP], strict=True)])
+    page.say(f"On the loop a request for one id takes {ratio} times as long, by the median of a round.")
+    page.write()
+
+
+async def waits(service: Service, others: Mapping[str, Kept], turns: int, *, batches: bool) -> list[float]:
+    """Return the milliseconds of requests for one id."""
+    ids, found, lots = list(service.directory.ids)[:MOST_ROWS], [], np.random.default_rng(0)
+
+    async def one_after_the_other() -> None:
+        while True:
+            await service.predict(ids, budget_s=BUDGET_S)
+
+    async with answering(service, others):
+        background = asyncio.create_task(one_after_the_other()) if batches else None
+        await asyncio.sleep(PAUSE_S)
+        for row in lots.integers(0, len(ids), turns):
+            began = time.perf_counter()
+            (answer,) = await service.predict([ids[row]], budget_s=BUDGET_S)
+            found.append(1e3 * (time.perf_counter() - began))
+            assert len(answer.took_part) == 3, answer
+            await asyncio.sleep(PAUSE_S)
+        if background is not None:
+            background.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await background
+    return found
+
+
+def _at(rounds: list[list[float]], q: float) -> Spread:
+    return Spread.of([float(np.percentile(each, q)) for each in rounds])
+
+
+if __name__ == "__main__":
+    main(quick=quick_asked(__doc__))
