@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from dataclasses import dataclass, replace
 
 import pytest
@@ -205,26 +206,20 @@ def test_a_request_that_is_cancelled_at_once_ends():
 
 
 def test_modules_that_draw_in_two_threads_draw_each_from_its_own_stream():
-    batch, inside, alone = Batch(torch.arange(1), Seeds(0), moment=("train", 0, 0)), threading.Event(), {}
+    batch, begun, alone, got = Batch(torch.arange(1), Seeds(0), moment=("train", 0, 0)), threading.Event(), {}, {}
 
-    def drawn(name, *, first):
+    def drawn(name, wait_s=0.0):
         with batch.drawing(name, device=torch.device("cpu")):
-            if first:
-                inside.set()
-                other.join(0.2)  # the other thread cannot draw between these two
+            begun.set()
+            time.sleep(wait_s)  # the other would seed torch's one stream, or draw from it, between these two
             return torch.rand(3).tolist()
 
     for name in ("mine", "other"):
-        with batch.drawing(name, device=torch.device("cpu")):
-            alone[name] = torch.rand(3).tolist()
-    got = {}
-
-    def others():
-        assert inside.wait(LONG_S)
-        got["other"] = drawn("other", first=False)
-
-    other = threading.Thread(target=others)
+        alone[name] = drawn(name)
+    begun.clear()
+    other = threading.Thread(target=lambda: got.update(other=drawn("other", 0.1)))
     other.start()
-    got["mine"] = drawn("mine", first=True)
+    assert begun.wait(LONG_S)
+    got["mine"] = drawn("mine", 0.2)
     other.join(LONG_S)
     assert got == alone
