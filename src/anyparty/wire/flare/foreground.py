@@ -13,11 +13,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from anyparty.errors import ConfigError, RunError
-from anyparty.wire.flare.greet import MARK
+from anyparty.wire.flare.greet import CONNECTED, MARK
 from anyparty.wire.flare.kits import dress
 from anyparty.wire.flare.reach import Gate, await_server, check_certificate
 from anyparty.wire.flare.site import Site
@@ -25,7 +26,16 @@ from anyparty.wire.flare.sites import at_kit, end, environment, port_is_free, si
 
 WAIT_S = 600.0
 REJECTED = "registration rejected"  # FLARE's words
+IS_THERE, LOST = ": it says that it is connected already", ", or its answer was lost"
 AGAIN_S, TRIES, READ_S = 10.0, 3, 60.0
+
+
+@dataclass
+class Heard:
+    """What a site has printed so far, over all tries: that the server let it in, or that it refused it."""
+
+    let_in: bool = False
+    rejected: bool = False
 
 
 def run_site(kit: Path, wait_s: float = WAIT_S, say: Callable[[str], None] = print) -> int:
@@ -53,43 +63,47 @@ def run_site(kit: Path, wait_s: float = WAIT_S, say: Callable[[str], None] = pri
     else:
         await_server(gate, wait_s, say)
     say(f"{site.party}: starting; details go to {kit / 'site.log'}, Ctrl-C stops")
+    heard = Heard()
     for tries in range(TRIES):
         if tries:
-            say(f"{gate.place} did not let {site.party} in: it says that it is connected already; trying again")
+            say(f"{gate.place} did not let {site.party} in{IS_THERE if heard.rejected else LOST}; trying again")
             time.sleep(AGAIN_S)
-        code, rejected = _run(kit, say)
-        if not rejected:
+        code = _run(kit, say, heard)
+        if heard.let_in or gate.serves or not code:
             return code
-    raise RunError(f"{gate.place} did not let {site.party!r} in, {TRIES} times: a site with a copy of this kit is "
-                   f"connected from another place; stop one of the two. If that one's machine has just failed, start "
-                   f"again in a minute")  # fmt: skip
+    failed = f"{gate.place} did not let {site.party!r} in, {TRIES} times"
+    if not heard.rejected:
+        raise RunError(f"{failed}; {kit / 'site.log'} says how each try ended")
+    raise RunError(f"{failed}: a site with a copy of this kit is connected from another place; stop one of the two. If "
+                   f"that one's machine has just failed, start again in a minute")  # fmt: skip
 
 
-def _run(kit: Path, say: Callable[[str], None]) -> tuple[int, bool]:
-    """Run FLARE's process to its end; return its exit code and whether the server refused the party."""
+def _run(kit: Path, say: Callable[[str], None], heard: Heard) -> int:
+    """Run FLARE's process to its end; return its exit code, and keep what was heard of it."""
     with (kit / "site.log").open("ab", buffering=0) as log, _ended(kit), subprocess.Popen(  # noqa: S603 - our own command
         site_command(kit), env=environment(), cwd=kit, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ) as process:  # fmt: skip
-        rejected = threading.Event()
-        reader = threading.Thread(target=_follow, args=(process.stdout, log, say, rejected), daemon=True)
+        reader = threading.Thread(target=_follow, args=(process.stdout, log, say, heard), daemon=True)
         reader.start()
         try:
             code = process.wait()
         finally:
             end(at_kit(kit))
             reader.join(READ_S)  # to the end of what it printed; at most, should a process hold the pipe
-    return code, rejected.is_set()
+    return code
 
 
-def _follow(lines: IO[bytes], log: IO[bytes], say: Callable[[str], None], rejected: threading.Event) -> None:
+def _follow(lines: IO[bytes], log: IO[bytes], say: Callable[[str], None], heard: Heard) -> None:
     mark = MARK.encode()
     for line in lines:
         log.write(line)
         if line.startswith(mark):
-            say(line[len(mark) :].decode(errors="replace").rstrip())
+            sentence = line[len(mark) :].decode(errors="replace").rstrip()
+            heard.let_in |= CONNECTED in sentence
+            say(sentence)
         elif REJECTED.encode() in line:
-            rejected.set()
+            heard.rejected = True
 
 
 @contextlib.contextmanager

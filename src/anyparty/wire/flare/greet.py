@@ -19,6 +19,7 @@ LONG_AGO = float("-inf")
 CLOCK, CLOCKS = "anyparty_clock", "clocks.json"  # in a heartbeat; in the kit of whoever keeps the server
 TOLD_S = 60.0  # apart, from which a clock is worth a line
 TWICE = "is connected already, from another process"
+CONNECTED = "is connected to"
 
 try:
     from nvflare.apis.event_type import EventType
@@ -28,7 +29,7 @@ except ImportError:  # an extra: without it nobody is greeted, and reading this 
     FLComponent = object
 
 EVICTED = re.compile(r"is evicted for \S+ from endpoint (?P<name>\S+)")
-EVICTION_S = 5.0  # between a second connection of one name and its registration, at most
+EVICTION_S = 30.0  # between a second connection of one name and its registration, at most, on a slow machine
 CLOSED_S = 60.0  # for so long nobody else is let in by that name
 
 
@@ -124,7 +125,7 @@ class Visitor(FLComponent):  # type: ignore[misc]
         """Follow the heartbeats: one that was not answered is followed by another question."""
         if event_type == EventType.AFTER_CLIENT_HEARTBEAT:
             if not self.there:
-                say(f"{self.party} is connected to {self.place}")
+                say(f"{self.party} {CONNECTED} {self.place}")
             self.asked, self.there = 0, True
         elif event_type == EventType.BEFORE_CLIENT_HEARTBEAT:
             fl_ctx.set_prop(CLOCK, time.time(), private=False, sticky=False)

@@ -1,0 +1,77 @@
+"""A site on a terminal whose process ends by itself: tried again until the server lets it in, and said why not."""
+
+import sys
+
+import pytest
+
+from anyparty.errors import RunError
+from anyparty.wire.flare import federation, foreground, greet
+
+pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+
+from tests.wire.test_flare_reach import ROSTER, free_port
+
+REFUSED = "Authenticator - ERROR - registration rejected: register_client unauthenticated"
+LET_IN = f"{greet.MARK}shop is connected to 127.0.0.1"
+SITE = """
+import pathlib, sys
+tries = pathlib.Path("tries")
+number = len(tries.read_text()) if tries.exists() else 0
+tries.write_text("x" * (number + 1))
+line, code = {ends}[number]
+print(line)
+sys.exit(code)
+"""
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory):
+    home = tmp_path_factory.mktemp("fed") / "fed"
+    federation.init(home, ROSTER, port=free_port())
+    return home / "kits" / "shop"
+
+
+@pytest.fixture
+def start(kit, monkeypatch):
+    """Start a site whose process prints a line and ends, at each try another."""
+    (kit / "tries").unlink(missing_ok=True)
+    monkeypatch.setattr(foreground, "AGAIN_S", 0.0)
+    monkeypatch.setattr(foreground, "await_server", lambda *_: None)
+
+    def started(*ends):
+        monkeypatch.setattr(foreground, "site_command", lambda _: [sys.executable, "-c", SITE.format(ends=ends)])
+        said = []
+        try:
+            return federation.run_site(kit, 0, said.append), said[1:]
+        finally:
+            assert len((kit / "tries").read_text()) == len(ends)
+
+    return started
+
+
+def test_a_site_that_ran_is_not_started_again(start):
+    assert start((LET_IN, 7)) == (7, ["shop is connected to 127.0.0.1"])
+
+
+def test_a_site_that_was_told_to_end_is_not_started_again(start):
+    assert start(("", 0)) == (0, [])
+
+
+def test_an_answer_that_was_lost_is_asked_for_again(start):
+    code, said = start(("expect payload to be dict but got NoneType", 101), (LET_IN, 3))
+    assert code == 3
+    assert said[0].endswith("did not let shop in, or its answer was lost; trying again")
+
+
+@pytest.mark.parametrize("refused", [0, 1, 2])
+def test_a_site_that_was_refused_once_of_three_times_is_a_second_one(start, refused):
+    ends = [("expect payload to be dict but got NoneType", 101)] * 3
+    ends[refused] = (REFUSED, 101)
+    with pytest.raises(RunError, match="3 times: a site with a copy of this kit is connected from another place"):
+        start(*ends)
+
+
+def test_a_site_that_ends_before_it_is_let_in_names_its_log(start, kit):
+    with pytest.raises(RunError, match=r"did not let 'shop' in, 3 times; .*site\.log says how each try ended"):
+        start(*[("Traceback: something else", 101)] * 3)
+    assert (kit / "site.log").read_text().count("Traceback: something else") >= 3
