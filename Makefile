@@ -4,18 +4,20 @@
 # make test-all both                     make check       style and types
 # make bench    the benchmarks' tables   make format      style, mended
 # make docs     the documentation's site, in site/
+# make test-lowest   the quick tests with the oldest versions that pyproject.toml admits, in .venv-lowest
 #
 # TORCH_INDEX=... is a further index for pip: PyTorch's own, of CPU builds, spares gigabytes of CUDA packages on Linux.
 
 PYTHON ?= python3
 BIN := .venv/bin
+LOWEST := .venv-lowest/bin
 READY := .venv/.ready
 DOCS_READY := .venv/.ready-docs
 TORCH_INDEX ?=
 JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test test-slow test-all check format bench docs
+.PHONY: setup demo test test-slow test-all test-lowest check format bench docs
 
 setup: $(READY)
 
@@ -38,6 +40,12 @@ test-slow: $(READY)
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m net
 
 test-all: test test-slow
+
+test-lowest:  # old versions warn of newer ones beside them: what is warned of is shown, and no fault
+	test -x $(LOWEST)/python || $(PYTHON) -m venv .venv-lowest
+	$(LOWEST)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
+	  -c constraints-lowest.txt -e ".[dev]"
+	$(LOWEST)/pytest -n $(JOBS) -m "not slow and not net" -W default
 
 check: $(READY)
 	$(BIN)/ruff check

@@ -74,6 +74,7 @@ def test_a_failed_run_is_named_and_does_not_stop_the_others(done, tmp_path):
     assert "lr must be a positive number" in sentence
 
 
+@pytest.mark.filterwarnings("error")
 def test_a_process_that_is_replaced_is_not_spoken_of(done, tmp_path, monkeypatch):
     """Joblib ends a process that has grown, or idled long, and gives its job to a new one: nothing to act on."""
     said = "A worker stopped while some jobs were given to the executor. This can be caused by a too short timeout."

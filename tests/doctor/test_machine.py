@@ -2,6 +2,7 @@
 
 import collections
 import socket
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ def only(findings):
 def test_versions(monkeypatch):
     fine = only(machine.versions())
     assert fine.level == "fine"
-    assert f"torch {torch.__version__}" in fine.said
+    assert f"torch {version('torch')}" in fine.said
     wanted = ["numpy>=99", "torch", "no-such-package", "mystery; extra == 'serve'"]
     monkeypatch.setattr(machine, "requires", lambda _: wanted)
     bad = only(machine.versions())

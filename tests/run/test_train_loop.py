@@ -388,7 +388,9 @@ class Stops(Watch):
 
 
 class TestStages:
-    made = partial(Scripted, errors=[3, 1, 2], stage_names=("pretrain", "train"))
+    @staticmethod
+    def made():
+        return Scripted(errors=[3, 1, 2], stage_names=("pretrain", "train"))
 
     def test_one_after_the_other_each_with_its_own_best(self):
         _, trained = train([3, 1, 2], made=self.made())
