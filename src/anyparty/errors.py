@@ -3,6 +3,7 @@
     AnypartyError
     ├── UserError (ValueError)      something the user can mend; the command line prints the sentence, no stack trace
     │   ├── ConfigError             settings: unknown name, value out of range, key that does not exist
+    │   │   └── MissingExtra (ModuleNotFoundError)  packages that are not installed, and the extra that brings them
     │   ├── TableError              one party's table: file, column, cell
     │   ├── AlignmentError          several parties' tables together: no overlap, two parties with one name
     │   ├── ModelError              a saved model or run: absent, truncated, foreign, of another version
@@ -41,6 +42,10 @@ class UserError(AnypartyError, ValueError):
 
 class ConfigError(UserError):
     """A setting that does not exist or is out of range."""
+
+
+class MissingExtra(ConfigError, ModuleNotFoundError):  # noqa: N818 - what is missing
+    """A package that only some uses of anyparty need is not installed."""
 
 
 class TableError(UserError):
@@ -93,6 +98,34 @@ class Diverged(RunError):  # noqa: N818 - the field's word
 
 class AnypartyWarning(UserWarning):
     """Something to look at, though nothing stopped."""
+
+
+EXTRAS = {
+    "flare": ("cryptography", "nacl", "nvflare", "psutil"),
+    "serve": ("fastapi", "prometheus_client", "starlette", "uvicorn"),
+}
+
+
+@contextmanager
+def needing(extra: str, what: str) -> Iterator[None]:
+    """Say of ``what`` cannot do without a package of an extra that it needs it; a block of imports, or a decorator.
+
+    Raises:
+        MissingExtra: such a package is not installed.
+
+    >>> with needing("serve", "the prediction service"):
+    ...     raise ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn")
+    Traceback (most recent call last):
+        ...
+    anyparty.errors.MissingExtra: the prediction service needs an extra: pip install 'anyparty[serve]'
+
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if isinstance(error, MissingExtra) or (error.name or "").partition(".")[0] not in EXTRAS[extra]:
+            raise
+        raise MissingExtra(f"{what} needs an extra: pip install 'anyparty[{extra}]'") from None
 
 
 @contextmanager

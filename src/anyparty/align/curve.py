@@ -25,8 +25,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from nacl.bindings import crypto_core_ed25519_from_uniform, crypto_scalarmult
 from numpy.typing import NDArray
+
+from anyparty.errors import needing
+
+with needing("flare", "private alignment"):
+    from nacl.bindings import crypto_core_ed25519_from_uniform, crypto_scalarmult
 
 SIZE = 32
 P = 2**255 - 19

@@ -37,6 +37,8 @@ def sentences(command: Callable[P, T]) -> Callable[P, T]:
             with warned(functools.partial(say, style="yellow")):
                 return command(*args, **kwargs)
         except (AnypartyError, OSError) as error:
+            if isinstance(error, BrokenPipeError) and _nobody_reads():
+                Console().on_broken_pipe()  # ends quietly
             if os.environ.get("ANYPARTY_DEBUG", "0") not in {"", "0"}:
                 raise
             say(str(error))
@@ -46,3 +48,12 @@ def sentences(command: Callable[P, T]) -> Callable[P, T]:
             raise typer.Exit(STOPPED) from None
 
     return guarded
+
+
+def _nobody_reads() -> bool:
+    """Return whether stdout is a pipe whose reader has ended, as ``head`` does; an empty line asks."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        return True
+    return False

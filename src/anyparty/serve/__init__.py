@@ -17,7 +17,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyparty.errors import ConfigError
+from anyparty.errors import needing
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -26,12 +26,8 @@ __all__ = ["application", "serve"]
 
 
 def _start() -> Any:
-    try:
+    with needing("serve", "the prediction service"):
         from anyparty.serve import start  # noqa: PLC0415 - an extra
-    except ModuleNotFoundError as error:
-        if (error.name or "").split(".")[0] in {"fastapi", "starlette", "uvicorn", "prometheus_client"}:
-            raise ConfigError("the prediction service needs an extra: pip install 'anyparty[serve]'") from None
-        raise
     return start
 
 

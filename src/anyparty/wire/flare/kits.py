@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli_w
 
-from anyparty.errors import ConfigError
+from anyparty.errors import ConfigError, needing
 from anyparty.terms import Roster
 from anyparty.wire.flare.reach import Gate
 from anyparty.wire.flare.site import FILE, Site
@@ -64,12 +64,10 @@ def provision(folder: Path, roster: Roster, host: str, port: int, scheme: str) -
     Raises:
         ConfigError: FLARE is not installed, or refuses.
     """
-    try:
+    with needing("flare", "a federation of processes"):
         from nvflare.lighter.prov_utils import prepare_builders  # noqa: PLC0415 - an extra
         from nvflare.lighter.provision import prepare_project  # noqa: PLC0415
         from nvflare.lighter.provisioner import Provisioner  # noqa: PLC0415
-    except ImportError:
-        raise ConfigError("a federation of processes needs NVIDIA FLARE: pip install 'anyparty[flare]'") from None
     described = project(roster, host, port, scheme)
     text = json.dumps(described, indent=2)  # JSON is YAML
     theirs = json.loads(text)  # FLARE takes it apart

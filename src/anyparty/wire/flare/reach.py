@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from anyparty.errors import ConfigError, RunError
+from anyparty.errors import ConfigError, RunError, needing
 
 SOON = timedelta(days=30)  # a certificate that ends within this is worth a warning
 TRY_S = 5.0
@@ -91,6 +91,7 @@ KINDS: dict[str, Callable[..., tuple[str, int]]] = {
 }
 
 
+@needing("flare", "a federation of processes")
 def check_certificate(gate: Gate, say: Callable[[str], None] = lambda _: None) -> None:
     """Check a kit's certificate; ``say`` hears of one that ends soon.
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anyparty.errors import ConfigError, RunError
+from anyparty.errors import ConfigError, RunError, needing
 from anyparty.wire.flare.ask import about, desk
 from anyparty.wire.flare.kits import LOOPBACK, dress, organisation
 from anyparty.wire.flare.reach import Gate, check_certificate
@@ -115,6 +115,7 @@ def processes(folder: Path) -> list[Any]:
     return at_kit(folder / "kits")
 
 
+@needing("flare", "a federation of processes")
 def at_kit(place: Path) -> list[Any]:
     """Return the processes of sites and jobs on this machine whose kit is this folder, or in it.
 
@@ -132,6 +133,7 @@ def at_kit(place: Path) -> list[Any]:
     return found
 
 
+@needing("flare", "a federation of processes")
 def end(found: Sequence[Any], timeout_s: float = 5.0) -> list[Any]:
     """Ask processes to end, and end those that have not in time; return those that are left."""
     import psutil  # noqa: PLC0415 - comes with FLARE
