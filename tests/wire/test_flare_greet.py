@@ -1,5 +1,6 @@
 """Who comes and goes, as FLARE tells it and a terminal says it."""
 
+import contextlib
 import json
 import logging
 from types import SimpleNamespace
@@ -62,6 +63,16 @@ def test_a_second_site_of_one_party_is_turned_away_for_a_minute(doorman, capsys,
         twice,
         "anyparty> shop left; there are 1 of 2 others: clinic",
     ]
+
+
+@pytest.mark.parametrize(("later_s", "let_in"), [(20.0, False), (40.0, True)])
+def test_on_a_slow_machine_a_second_site_registers_long_after_it_connects(doorman, monkeypatch, later_s, let_in):
+    evict("shop")
+    now = greet.time.monotonic() + later_s
+    monkeypatch.setattr(greet.time, "monotonic", lambda: now)
+    refused = contextlib.nullcontext() if let_in else pytest.raises(NotAuthenticated)
+    with refused:
+        doorman.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("shop", "shop"))
 
 
 def test_a_site_says_when_its_server_is_lost_and_found(capsys):
