@@ -1,5 +1,6 @@
 """A site on a terminal whose process ends by itself: tried again until the server lets it in, and said why not."""
 
+import signal
 import sys
 
 import pytest
@@ -14,12 +15,14 @@ from tests.wire.test_flare_reach import ROSTER, free_port
 REFUSED = "Authenticator - ERROR - registration rejected: register_client unauthenticated"
 LET_IN = f"{greet.MARK}shop is connected to 127.0.0.1"
 SITE = """
-import pathlib, sys
+import os, pathlib, sys
 tries = pathlib.Path("tries")
 number = len(tries.read_text()) if tries.exists() else 0
 tries.write_text("x" * (number + 1))
 line, code = {ends}[number]
-print(line)
+print(line, flush=True)
+if code < 0:
+    os.kill(os.getpid(), -code)
 sys.exit(code)
 """
 
@@ -39,7 +42,8 @@ def start(kit, monkeypatch):
     monkeypatch.setattr(foreground, "await_server", lambda *_: None)
 
     def started(*ends):
-        monkeypatch.setattr(foreground, "site_command", lambda _: [sys.executable, "-c", SITE.format(ends=ends)])
+        program = SITE.format(ends=[(line, int(code)) for line, code in ends])
+        monkeypatch.setattr(foreground, "site_command", lambda _: [sys.executable, "-c", program])
         said = []
         try:
             return federation.run_site(kit, 0, said.append), said[1:]
@@ -55,6 +59,11 @@ def test_a_site_that_ran_is_not_started_again(start):
 
 def test_a_site_that_was_told_to_end_is_not_started_again(start):
     assert start(("", 0)) == (0, [])
+
+
+def test_a_site_that_somebody_ends_is_not_started_again(start):
+    """As ``federate stop`` does, before the server has let it in."""
+    assert start(("", -signal.SIGTERM)) == (-signal.SIGTERM, [])
 
 
 def test_an_answer_that_was_lost_is_asked_for_again(start):

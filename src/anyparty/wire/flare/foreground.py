@@ -69,7 +69,7 @@ def run_site(kit: Path, wait_s: float = WAIT_S, say: Callable[[str], None] = pri
             say(f"{gate.place} did not let {site.party} in{IS_THERE if heard.rejected else LOST}; trying again")
             time.sleep(AGAIN_S)
         code = _run(kit, say, heard)
-        if heard.let_in or gate.serves or not code:
+        if heard.let_in or gate.serves or code <= 0:  # below 0: somebody ended it by a signal
             return code
     failed = f"{gate.place} did not let {site.party!r} in, {TRIES} times"
     if not heard.rejected:
