@@ -244,12 +244,11 @@ class Joint:
             rows = self.of.rows[host]
             trained = rows.observed[batch.rows][:, self.owners()].any(1) & rows.labeled[batch.rows]
             known = trained.nonzero().squeeze(1)
-            order = draw_order(
-                rows.observed[batch.rows[known]], torch.tensor(owners, dtype=torch.int64), batch.generator("tasks")
-            )
+            everyone = sorted(self.owners())
+            order = draw_order(rows.observed[batch.rows[known]], torch.tensor(everyone), batch.generator("tasks"))
             for place, b in enumerate(known.tolist()):
-                for slot, m in enumerate(owners):
-                    orders[b, m] = tuple(order[place, slot].tolist())
+                for m in owners:
+                    orders[b, m] = tuple(order[place, everyone.index(m)].tolist())
         return lambda b, m: orders[b, m]
 
 

@@ -7,6 +7,8 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 
 from anyparty.errors import AlignmentError, ConfigError, Diverged
 from anyparty.methods.encoder_check import compare, inspect
+from anyparty.nets.autoencoder import Autoencoder
+from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
 
 
@@ -44,6 +46,27 @@ def test_scores_after_every_epoch_of_an_encoder():
     assert epochs[-1].scores.alike(0.05)
     again = list(inspect(x, y, embedding=8, epochs=2, batch_size=16, folds=3))
     assert [epoch.loss for epoch in again] == [epoch.loss for epoch in epochs[:2]]
+
+
+def test_an_encoder_that_draws_gives_the_same_scores_twice():
+    x, y = rows()
+    drawn = MLP(hidden=(16,), dropout=0.5)
+    one, two = (
+        list(inspect(x, y, encoder=drawn, embedding=8, epochs=2, batch_size=16, folds=3, seed=3)) for _ in "ab"
+    )
+    assert [epoch.loss for epoch in one] == [epoch.loss for epoch in two]
+    assert np.array_equal(one[-1].scores.embedded, two[-1].scores.embedded)
+
+
+def test_scores_are_of_embeddings_without_dropout(monkeypatch):
+    x, y = rows()
+    modes, encode = [], Autoencoder.encode
+    monkeypatch.setattr(Autoencoder, "encode", lambda net, rows: modes.append(net.training) or encode(net, rows))
+    epochs = list(inspect(x, y, encoder=MLP(hidden=(16,), dropout=0.5), embedding=8, epochs=2, batch_size=200, folds=3))
+    assert len(epochs) == 2
+    scored = [mode for mode in modes if not mode]
+    assert len(scored) == 2  # once after each epoch
+    assert True in modes  # trained with it
 
 
 @pytest.mark.parametrize(

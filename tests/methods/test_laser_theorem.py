@@ -242,6 +242,25 @@ class TestByHand:
             assert worlds.step(made, of, states, torch.tensor([0])) == pytest.approx(expected, rel=1e-6)
 
 
+class TestHeadsAtSeveralHosts:
+    def test_their_orders_are_those_of_one_host_with_all_heads(self):
+        """Were they drawn alike at each host, every host's first head would put the other parties in the same order."""
+        of = world(K=4, N=60, observed=torch.ones(60, 4, dtype=torch.bool), labelers=(0, 2))
+        orders = {}
+        for hosting in ("active", "labelers"):
+            made = method("laser", embedding=5, hosting=hosting)
+            states, hosts = worlds.begin(made, of), made.hosts(of.roster)
+            for host in hosts:
+                fusion = made.fusion(states[host].seat, states[host].modules["heads"], host)
+                drawn = made.rule._drawn(fusion, of.observed, worlds.batch_of(of.places()).generator("tasks"))
+                orders[hosting] = orders.get(hosting, {}) | dict(zip(hosts[host], drawn.unbind(1), strict=True))
+        assert sorted(orders["labelers"]) == [0, 1, 2, 3]
+        for m, order in orders["active"].items():
+            assert torch.equal(orders["labelers"][m], order)
+        behind = {m: [[k for k in row if k not in {0, 2}] for row in orders["labelers"][m].tolist()] for m in (0, 2)}
+        assert behind[0] != behind[2]
+
+
 class TestOnePredictorForEverySet:
     @pytest.mark.parametrize("parameters", [{}, {"head_hidden": (6,)}], ids=["linear heads", "hidden heads"])
     def test_it_answers_as_it_was_trained(self, parameters):

@@ -116,16 +116,20 @@ def inspect(
     trains = optimizer.build(net.parameters())
     for epoch in range(epochs):
         total = 0.0
-        for places in mixed(torch.arange(len(rows)), batch_size, seeds.torch("batches", epoch)):
-            trains.zero_grad()
-            loss = ((net(rows[places])[1] - rows[places]) ** 2).mean()
-            loss.backward()
-            trains.step()
-            total += loss.item() * len(places)
+        with torch.random.fork_rng(devices=[]):  # an encoder may draw, as for dropout
+            torch.manual_seed(seeds.number("encoder draws", epoch))
+            for places in mixed(torch.arange(len(rows)), batch_size, seeds.torch("batches", epoch)):
+                trains.zero_grad()
+                loss = ((net(rows[places])[1] - rows[places]) ** 2).mean()
+                loss.backward()
+                trains.step()
+                total += loss.item() * len(places)
         if (epoch + 1) % every and epoch + 1 < epochs:
             continue
+        net.eval()
         with torch.no_grad():
             z = net.encode(rows).numpy()
+        net.train()
         if not (np.isfinite(total) and np.isfinite(z).all()):
             raise Diverged(f"encoder check: embeddings are no longer numbers after epoch {epoch + 1}: lower the "
                            f"learning rate ({optimizer.lr:g})")  # fmt: skip

@@ -123,13 +123,22 @@ class Laser:
         """
         if self.tasks == "all":
             return self._exact(fusion, h, observed, y) / len(batch.rows)
-        order = draw_order(observed, fusion.owners, batch.generator("tasks"))  # [B, M, K]
+        order = self._drawn(fusion, observed, batch.generator("tasks"))  # [B, M, K]
         products = fusion.heads.products(h)  # [B, K, M, D]
         means: Tensor = RunningMeans.apply(products, order)  # type: ignore[no-untyped-call]  # [B, M, T, D]
         outputs = fusion.heads.finish(means)  # [B, M, T, C]
         each = losses(fusion.task, outputs, y.view(-1, 1, 1).expand(outputs.shape[:3]))  # [B, M, T]
         weight = self._weights(fusion, observed)  # [B, M, T]
         return (weight * each).sum() / len(batch.rows)
+
+    def _drawn(self, fusion: Fusion, observed: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw for the heads at all hosts, and return this host's: [B, M, K].
+
+        So heads at two hosts have orders of their own, for the same rows those of one host that had all the heads.
+        """
+        everyone = fusion.everyone.sort().values
+        orders = draw_order(observed, everyone, generator)
+        return orders if len(everyone) == len(fusion.owners) else orders[:, torch.searchsorted(everyone, fusion.owners)]
 
     def _weights(self, fusion: Fusion, observed: Tensor) -> Tensor:
         """Return a_i of (8) for every row, head and size, zero where there is no such task: [B, M, T].

@@ -17,6 +17,7 @@ parties alone can run it, and the task party then learns the data party's rows u
 
 Where we differ, knowingly
 - U_d times sqrt(n_d): columns of deviation one, for entries of U shrink with the number of rows.
+- Distances are sums over columns and over singular vectors: lambda weighs r_d / I of what it does beside means.
 - M is a setting; where t and d have fewer columns together, the first units are distilled and the rest are free.
 - With more data parties, the paper enriches x again and again; here each g_d learns from x, and all are put together.
 - The published program distils the decoder's output, and multiplies U by the mask once too often, which scatters it

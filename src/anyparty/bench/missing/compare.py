@@ -96,7 +96,8 @@ def as_csv(found: Sequence[Cell]) -> str:
     for cell in found:
         paper = cell.paper or ("", "")
         difference = "" if cell.difference is None else f"{cell.difference:.3f}"
-        ours = [f"{value:.3f}" for value in cell.ours]
+        mean, spread = (f"{value:.3f}" for value in cell.ours)
+        ours = [mean, spread if cell.seeds > 1 else ""]
         row = [cell.dataset, cell.method, cell.parties, cell.missing, cell.test, *ours, cell.seeds, *paper, difference,
                cell.outside if cell.paper else "", f"{cell.seconds:.1f}"]  # fmt: skip
         writer.writerow(row)
