@@ -51,9 +51,7 @@ def test_scores_after_every_epoch_of_an_encoder():
 def test_an_encoder_that_draws_gives_the_same_scores_twice():
     x, y = rows()
     drawn = MLP(hidden=(16,), dropout=0.5)
-    one, two = (
-        list(inspect(x, y, encoder=drawn, embedding=8, epochs=2, batch_size=16, folds=3, seed=3)) for _ in "ab"
-    )
+    one, two = (list(inspect(x, y, encoder=drawn, embedding=8, epochs=2, batch_size=16, folds=3, seed=3)) for _ in "ab")
     assert [epoch.loss for epoch in one] == [epoch.loss for epoch in two]
     assert np.array_equal(one[-1].scores.embedded, two[-1].scores.embedded)
 
