@@ -15,7 +15,7 @@ from torch.distributions import MultivariateNormal
 from anyparty.errors import AlignmentError, ConfigError
 from anyparty.methods.false_vfl import FalseVFL1, FalseVFL2
 from anyparty.methods.false_vfl_nets import FeatureSide, LabelSide, bound, feature_side, followed, mixture
-from anyparty.methods.false_vfl_uses import impute
+from anyparty.methods.false_vfl_uses import _fill, impute
 from anyparty.methods.method import Batch
 from anyparty.methods.table import method
 from anyparty.nets.mlp import MLP
@@ -260,6 +260,31 @@ class TestMissingNotAtRandom:
         found = worlds.Table().play(of.roster, made.can.messages, {name: part(name) for name in "ab"})
         assert found["a"] is None
         return found["b"].mean.mean().item(), of.x["b"][lacking].mean().item()
+
+    def test_what_is_filled_in_is_as_likely_to_be_missing_as_the_row_is_to_lack_it(self):
+        """z ~ N(0, .09) and x | z ~ N(z, 1), missing where x > 0: then x is half-normal, of mean sqrt(1.09 * 2 / pi).
+
+        z alone says next to nothing of x: the mean of x | z by the same weights is .06.
+        """
+        made, L = FalseVFL2(embedding=1, top=1, floor=1e-6), 4000
+        of = world(K=2, N=2, d=1, observed=torch.tensor([[True, False]] * 2))
+        state = worlds.begin(made, of)["b"]
+        one = torch.tensor([0.0, torch.expm1(torch.tensor(1.0)).log()])
+        decoder, indicator = torch.nn.Linear(1, 2), torch.nn.Linear(1, 1)
+        with torch.no_grad():
+            decoder.weight.copy_(torch.tensor([[1.0], [0.0]]))  # mean z, deviation 1
+            decoder.bias.copy_(one)
+            indicator.weight.fill_(-20.0)
+            indicator.bias.zero_()
+        state.modules |= {"decoder": decoder, "indicator": indicator}
+        turn = made.turn(None, state, of.rows["b"], Batch(of.places(), Seeds(0)), ("a", "b"), L=L)
+        z = 0.3 * torch.randn(L, 2, 1, generator=torch.Generator().manual_seed(0))
+        log_w = turn.decode(turn.encode(feature_side(state, made.floor)), z)
+        half = math.sqrt(1.09 * 2 / math.pi)
+        filled = _fill(made, turn, state, {"z": z, "weight": log_w.softmax(0)}, 500, counts=True)
+        assert filled.mean.flatten().tolist() == pytest.approx([half] * 2, abs=0.05)
+        assert filled.samples.mean().item() == pytest.approx(half, abs=0.1)
+        assert (filled.samples > -0.2).all()
 
     @pytest.mark.slow
     def test_two_recovers_the_planted_parameter_and_fills_in_without_the_bias_of_one(self):

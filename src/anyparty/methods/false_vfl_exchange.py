@@ -76,6 +76,10 @@ class Turn:
         generator = self.batch.seeds.torch("prediction", name) if self.common else self.batch.generator(name)
         return torch.randn(self.L, drawn, width, generator=generator).to(self.seat.device).expand(-1, rows, -1)
 
+    def block_noise(self, rows: int, width: int) -> Tensor:
+        """Return what the party's block is drawn with in rows that it lacks (MNAR): [L, rows, width]."""
+        return self.noise(f"block of {self.seat.me}", rows, width)
+
     def encode(
         self, side: FeatureSide, encoder: Sequence[nn.Parameter] = (), decoder: Sequence[nn.Parameter] = ()
     ) -> Home | None:
@@ -93,7 +97,7 @@ class Turn:
         x, held = self.rows.block.take(self.batch.rows)
         lacking, noise = len(self.batch.rows) - len(held), None
         if self.mnar:
-            noise = self.noise(f"block of {self.seat.me}", lacking, x.shape[1])
+            noise = self.block_noise(lacking, x.shape[1])
         if not len(held):
             return Home(side, x, held, x.new_zeros(0, 2 * self.D), noise, encoder, decoder) if self.mnar else None
         with torch.set_grad_enabled(self.follows), self._drawing("encoder draws"):

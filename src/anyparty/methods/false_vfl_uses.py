@@ -1,7 +1,10 @@
 """What falls out of a generative model: a missing block filled in at home, and rows unlike those of training.
 
-    impute           E[x^k | x^O] = sum_l alpha_l E[x^k | z_l], and samples of p(x^k | x^O): z_l by its weight, then x^k
-    log_likelihood   log (1/L) sum_l w_l, a lower estimate of log p(x^O)
+    impute           MAR   E[x^k | x^O] = sum_l alpha_l E[x^k | z_l], and samples of p(x^k | x^O): z_l by its weight,
+                           then x^k
+                     MNAR  E[x^k | x^O, m] = sum_l alpha_l x^k_l, and samples: x^k_l by its weight, which knows how
+                           likely that very block is to be missing (not-MIWAE; Ipsen, Mattei, Frellsen, ICLR 2021)
+    log_likelihood   log (1/L) sum_l w_l, a lower estimate of log p(x^O), under MNAR of log p(x^O, m)
 
 Imputations are made by the party that owns the columns and stay there: the samples of z and their weights go to it.
 
@@ -18,6 +21,7 @@ from torch import Tensor
 
 from anyparty.blocks.blocks import Rows
 from anyparty.methods.false_vfl import FalseVFL
+from anyparty.methods.false_vfl_exchange import Turn
 from anyparty.methods.false_vfl_nets import bound, feature_side
 from anyparty.methods.method import Batch, State
 from anyparty.terms import Channel, Expect
@@ -43,7 +47,13 @@ async def impute(
 ) -> Imputed | None:  # fmt: skip
     """Play a party's part in filling in the block of ``owner``, who alone gets it, for the rows of a batch."""
     me, active = state.seat.me, state.seat.roster.active
-    parts = []
+    counts = method.mnar and owner in asked  # that the owner lacks a row is in the weights
+    parts: list[Imputed] = []
+
+    def fill(part: Batch, told: dict[str, Tensor]) -> None:
+        turn = method.turn(net, state, rows, part, asked, L=method.predict_samples)
+        parts.append(_fill(method, turn, state, told, S, counts=counts))
+
     for number, chunk in enumerate(method.chunks(batch.rows)):
         part = replace(batch, rows=chunk, moment=("impute", 0, number))
         weighed = await method.weighed(net, state, rows, part, asked)
@@ -51,33 +61,38 @@ async def impute(
             known = weighed.there.observed.any(dim=1)
             told = {"z": weighed.z, "weight": torch.where(known, weighed.log_w.softmax(dim=0), 0.0)}
             if owner == active:
-                parts.append(_fill(method, state, part, told, S))
+                fill(part, told)
             else:
                 await net.send(owner, "imputation", told)
         elif me == owner:
             L = method.predict_samples
             expect = {"z": Expect((L, len(chunk), method.embedding)), "weight": Expect((L, len(chunk)))}
-            parts.append(_fill(method, state, part, await net.recv(active, "imputation", expect), S))
+            fill(part, await net.recv(active, "imputation", expect))
     if not parts:
         return None
     return Imputed(torch.cat([each.mean for each in parts]), torch.cat([each.samples for each in parts], dim=1))
 
 
 @torch.no_grad()
-def _fill(method: FalseVFL, state: State, batch: Batch, told: dict[str, Tensor], S: int) -> Imputed:
-    """Turn weighed samples of z into the party's block: mean [B, F] and samples [S, B, F]."""
+def _fill(method: FalseVFL, turn: Turn, state: State, told: dict[str, Tensor], S: int, *, counts: bool) -> Imputed:
+    """Turn weighed samples of z into the party's block: mean [B, F] and samples [S, B, F].
+
+    Where weights ``counts`` that the block is missing, they are those of blocks drawn with the turn's noise.
+    """
     z, weight = (told[name].to(state.seat.device) for name in ("z", "weight"))
     decoded = feature_side(state, method.floor).decode(z)
+    blocks = decoded.at(turn.block_noise(z.shape[1], decoded.mean.shape[2])) if counts else decoded.mean
     known = weight.sum(dim=0) > 0
-    mean = torch.einsum("lb,lbf->bf", weight, decoded.mean)
-    generator, B = batch.generator("imputation"), z.shape[1]
+    mean = torch.einsum("lb,lbf->bf", weight, blocks)
+    generator, B = turn.batch.generator("imputation"), z.shape[1]
     chosen = torch.zeros(B, S, dtype=torch.int64)
     if S and B:
         lots = torch.where(known, weight, 1.0).T.cpu()
         chosen = torch.multinomial(lots, S, replacement=True, generator=generator)
-    noise = torch.randn(S, B, mean.shape[1], generator=generator).to(z.device)
     place, row = chosen.T.to(z.device), torch.arange(B, device=z.device)
-    samples = decoded.mean[place, row] + decoded.std[place, row] * noise
+    samples = blocks[place, row]
+    if not counts:
+        samples = samples + decoded.std[place, row] * torch.randn(samples.shape, generator=generator).to(z.device)
     unknown = ~known.unsqueeze(1)
     return Imputed(mean.masked_fill(unknown, torch.nan).cpu(), samples.masked_fill(unknown, torch.nan).cpu())
 

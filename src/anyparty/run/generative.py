@@ -62,6 +62,9 @@ def impute(
 ) -> Imputation:  # fmt: skip
     """Fill in the block of ``party`` for the rows of ``tables`` that it lacks; only that party gets it.
 
+    With FALSE-VFL-II it counts that just those rows lack the block, where ``party``'s own table is given, and samples
+    are some of ``predict_samples`` different ones.  Without that table nobody knows whether the party has a row.
+
     Args:
         model: a trained FALSE-VFL.
         tables: by party, a file name or data frame; ``party``'s own may be left out.
@@ -100,8 +103,9 @@ def log_likelihood(
 ) -> pl.DataFrame:
     """Return how likely each row is under the model: columns id, log_likelihood (in nats), parties.
 
-    It is the importance-weighted bound, an estimate from below of log p(x^O) with ``predict_samples`` samples.  Rows
-    that other parties have are measured over other columns: compare rows of the same parties.
+    It is the importance-weighted bound, an estimate from below of log p(x^O) with ``predict_samples`` samples; of
+    FALSE-VFL-II that of log p(x^O, m), which also says how likely these parties are to have the row, and the others not
+    to.  Rows that other parties have are measured over other columns: compare rows of the same parties.
 
     Raises:
         PredictionError: the model is no generative one.
