@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from anyparty.errors import ModelError
+from anyparty.errors import AnypartyWarning, ModelError
 from anyparty.methods.method import State
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.checkpoint import KEEP, Checkpoints, Progress, load_module, read, tensors_of, write
@@ -137,6 +138,27 @@ class TestFolder:
         tensors, about = read(path)
         assert tensors["w"].tolist() == [1, 1]
         assert about == {"n": 1}
+
+
+class TestAfterAPowerFailure:
+    def test_the_checkpoint_before_is_gone_on_from(self, tmp_path):
+        kept = Checkpoints(tmp_path)
+        for epoch in (3, 4):
+            kept.save(fresh(steps=1), replace(PROGRESS, epoch=epoch), {})
+        last = tmp_path / "00-000004.safetensors"
+        last.write_bytes(last.read_bytes()[:-1])
+        with pytest.warns(AnypartyWarning, match=r"power failure: '00-000004\.safetensors'; going on from 00-000003"):
+            assert kept.begin("", resume=True) == [(0, 3)]
+        kept.save(fresh(steps=1), replace(PROGRESS, epoch=4), {})
+        assert kept.begin("", resume=True) == [(0, 3), (0, 4)]
+
+    def test_where_none_is_whole_its_name_is_said(self, tmp_path):
+        Checkpoints(tmp_path).save(fresh(steps=1), PROGRESS, {})
+        path = tmp_path / "00-000004.safetensors"
+        path.write_bytes(b"")
+        (moment,) = Checkpoints(tmp_path).begin("", resume=True)
+        with pytest.raises(ModelError, match=r"00-000004\.safetensors: this is not a whole file"):
+            Checkpoints(tmp_path).load(fresh(), moment)
 
 
 class TestRefusals:

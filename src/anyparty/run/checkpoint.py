@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from anyparty.errors import Diverged, ModelError
+from anyparty.errors import AnypartyWarning, Diverged, ModelError, some
 from anyparty.methods.method import State
 from anyparty.storage import PART, writing
 
@@ -141,7 +142,20 @@ class Checkpoints:
                 old.unlink()
         with writing(named) as beside:
             beside.write_text(run, encoding="utf-8")
-        return self.moments()
+        return self._whole()
+
+    def _whole(self) -> list[tuple[int, int]]:
+        """Return the moments of the checkpoints that are whole, or of all where none is: loading says what it is.
+
+        A machine that loses power may keep a file's name and lose what was in it.
+        """
+        files = dict(zip(self.moments(), self.files(), strict=True))
+        whole = [moment for moment, path in files.items() if _opens(path)]
+        if whole and len(whole) < len(files):
+            cut = some(path.name for moment, path in files.items() if moment not in whole)
+            warnings.warn(f"{self.folder}: cut short, as by a power failure: {cut}; going on from "
+                          f"{files[whole[-1]].name}", AnypartyWarning, stacklevel=2)  # fmt: skip
+        return whole or list(files)
 
     def files(self) -> list[Path]:
         """Return the checkpoints that are there, oldest first; other files are none of ours."""
@@ -173,6 +187,15 @@ class Checkpoints:
         state.kept = {name: kept.to(state.seat.device) for name, kept in _under(tensors, "kept/").items()}
         best = {name: _under(tensors, f"best/{name}/") for name in state.modules}
         return Progress(**about), {name: kept for name, kept in best.items() if kept}
+
+
+def _opens(path: Path) -> bool:
+    """Whether a file is as long as its head says."""
+    try:
+        with safe_open(path, framework="pt"):
+            return True
+    except (SafetensorError, OSError):
+        return False
 
 
 def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
