@@ -4,22 +4,28 @@ import asyncio
 import contextlib
 import json
 import stat
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from anyparty.config import Config
 from anyparty.errors import ConfigError
 from anyparty.run.files import write_json
 from anyparty.serve.bridge import OPEN, PLACE, WHERE, Bridge, relay
 from anyparty.serve.frames import Frames, text
-from anyparty.serve.home import Answering
+from anyparty.serve.home import Answering, renew_s, serve_at_home
 from anyparty.serve.kept import open_kept
 from anyparty.serve.link import Link
 from anyparty.serve.together import OUTSIDE
 from anyparty.wire import inproc
+from anyparty.wire.flare.channel import Posted
+from anyparty.wire.flare.peer import Patience
 from anyparty.wire.ledger import Counted, Ledger
+from tests.run.test_house import NAMES, Site
 from tests.serve.houses import LONG_S, Houses
+from tests.wire.test_flare_post import Air
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +35,13 @@ def houses(tmp_path_factory):
 
 def play(work):
     return asyncio.run(asyncio.wait_for(work, LONG_S))
+
+
+@dataclass(frozen=True)
+class Patient(Site):
+    """A site that says how long it waits for others."""
+
+    patience: Patience = Patience()
 
 
 class Net:
@@ -52,10 +65,21 @@ class Net:
 
 
 @contextlib.asynccontextmanager
-async def bridged(houses, service):
-    """Everything in one process; only the bridge is real."""
-    hub = inproc.Hub(("bank", "shop", "clinic", OUTSIDE))
-    site, ended = houses.sites["bank"], asyncio.Event()
+async def listening(folder, joined):
+    """A service that listens for the seat of one job."""
+    bridge = Bridge(folder, "bank", joined)
+    bridge.sessions.add("one")
+    await bridge.open()
+    try:
+        yield bridge
+    finally:
+        await bridge.close()
+
+
+@contextlib.asynccontextmanager
+async def linking(folder, service):
+    """A service that uses the seat; sets ``ended`` when that has gone."""
+    ended = asyncio.Event()
 
     async def joined(_, net):
         link = Link(service.kept, net, Ledger(), service.heard)
@@ -68,20 +92,41 @@ async def bridged(houses, service):
         service.links.remove(link)
         ended.set()
 
-    bridge = Bridge(site.folder, "bank", joined)
-    bridge.sessions.add("one")
-    await bridge.open()
-    net = Net(hub.channel("bank"), hub)
-    seat = asyncio.create_task(relay(site.folder, net, "one"))
-    parts = {name: asyncio.create_task(answering(houses, hub, name)) for name in ("shop", "clinic")}
+    async with listening(folder, joined) as bridge:
+        yield bridge, ended
+
+
+@contextlib.asynccontextmanager
+async def bridged(houses, service):
+    """Everything in one process; only the bridge is real."""
+    hub, folder = inproc.Hub(("bank", "shop", "clinic", OUTSIDE)), houses.sites["bank"].folder
+    async with linking(folder, service) as (bridge, ended):
+        net = Net(hub.channel("bank"), hub)
+        seat = asyncio.create_task(relay(folder, net, "one"))
+        parts = {name: asyncio.create_task(answering(houses, hub, name)) for name in ("shop", "clinic")}
+        try:
+            await until(lambda: service.there() == {"shop", "clinic"})
+            yield bridge, seat, net, parts, ended
+        finally:
+            for task in parts.values():
+                task.cancel()
+            await bridge.close()
+            await asyncio.gather(seat, *parts.values(), return_exceptions=True)
+
+
+@contextlib.contextmanager
+def posted(names, patience):
+    """The carrier of real jobs, in memory: each party's post, at work."""
+    air = Air()
+    posts = {name: air.post(name, names, patience) for name in names}
+    for name, post in posts.items():
+        post.start([other for other in names if other != name])
     try:
-        await until(lambda: service.there() == {"shop", "clinic"})
-        yield bridge, seat, net, parts, ended
+        yield posts
     finally:
-        for task in parts.values():
-            task.cancel()
-        await bridge.close()
-        await asyncio.gather(seat, *parts.values(), return_exceptions=True)
+        for post in posts.values():
+            post.close()
+        air.close()
 
 
 async def answering(houses, hub, name):
@@ -135,6 +180,68 @@ def test_a_party_that_was_lost_and_is_there_again_takes_part_again(houses):
             assert not any(each.silent for each in said)
 
     play(work())
+
+
+def test_nobody_is_lost_in_a_long_time_without_requests(houses):
+    """Over the carrier of real jobs, twice as long as it waits for a message of a party that is alive."""
+    theirs = Patience(join_s=0.1, silent_s=0.1, message_s=1.2, retry_s=0.05, receipt_s=0.02)
+    calm = replace(theirs, join_s=LONG_S, silent_s=LONG_S)  # machines are noisy
+    sites, service = [Patient(**vars(houses.sites[name]), patience=theirs) for name in NAMES], houses.service()
+
+    async def work(posts):
+        async with linking(sites[0].folder, service) as (_, ended):
+            parts = [serve_at_home(site, Config(), Posted(posts[site.party]), session="one") for site in sites]
+            tasks = [asyncio.create_task(part) for part in parts]
+            await until(lambda: service.there() == {"shop", "clinic"})
+            await asyncio.sleep(2 * theirs.message_s)
+            said = await service.predict(houses.ids("bank"), budget_s=LONG_S)
+            assert not any(each.silent for each in said)
+            assert {len(each.took_part) for each in said} == {1, 2, 3}
+            link = service.link()
+            await link.end()
+            await link.net.close()
+            await ended.wait()
+            _, *others = await asyncio.gather(*tasks)
+            assert [each["requests"] for each in others] == [1, 1]
+
+    with posted(NAMES, calm) as posts:
+        play(work(posts))
+
+
+def test_between_two_waits_for_a_lane_no_message_is_lost(houses):
+    """A seat that waits anew all the time hands on all that comes, in order."""
+    many, calm = 300, Patience(join_s=LONG_S, silent_s=LONG_S, retry_s=0.05, receipt_s=0.02)
+    folder, nets = houses.sites["bank"].folder, asyncio.Queue()
+
+    async def joined(_, net):
+        nets.put_nowait(net)
+        await net.read()
+
+    async def work(bank, shop):
+        async with listening(folder, joined):
+            seat = asyncio.create_task(relay(folder, bank, "one", renew_s=1e-4))
+            net = await nets.get()
+            for number in range(many):
+                await shop.send("bank", "embedding", {"value": torch.tensor([number])})
+                await asyncio.sleep(1e-4)
+            got = [int((await net.recv("shop", "embedding", {}))["value"]) for _ in range(many)]
+            assert got == list(range(many))
+            await net.close()
+            await seat
+
+    with posted(("bank", "shop"), calm) as posts:
+        play(work(*map(Posted, posts.values())))
+
+
+@pytest.mark.parametrize(
+    ("join_s", "silent_s", "message_s", "expected"),
+    [(120, 10, 3600, 1200), (120, 10, 360, 180), (10, 120, 360, 180), (120, 10, 120, 80), (1, 1, 90, 30)],
+)
+def test_a_lane_is_waited_for_anew_before_its_sender_is_given_up_and_after_one_that_is_gone(
+    houses, join_s, silent_s, message_s, expected
+):
+    patience = Patience(join_s=join_s, silent_s=silent_s, message_s=message_s)
+    assert renew_s(Patient(**vars(houses.sites["shop"]), patience=patience)) == expected
 
 
 def test_when_the_job_ends_everybody_is_gone(houses):

@@ -14,7 +14,7 @@ import json
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from anyparty.run.door import door_of
 from anyparty.run.files import About, read_json, write_json
 from anyparty.serve.ask import MESSAGES
 from anyparty.serve.frames import Frames, text, words
-from anyparty.serve.lanes import Lane, lanes_to
+from anyparty.serve.lanes import RENEW_S, lanes_to
 from anyparty.terms import Channel, Expect, Tensors
 
 WHERE, PLACE = "serve.json", "anyparty-"
@@ -39,8 +39,14 @@ DOOR_S = 0.5  # between two looks at who asks to be let in again
 # ---- at the seat
 
 
-async def relay(folder: Path, net: Channel, session: str) -> dict[str, Any]:
+async def relay(folder: Path, net: Channel, session: str, *, renew_s: float = RENEW_S) -> dict[str, Any]:
     """Hand messages on between the service and the parties, until the service ends it or is gone.
+
+    Args:
+        folder: where the service writes where it listens.
+        net: the channel to the other parties.
+        session: the word by which the service knows the job.
+        renew_s: see ``lanes.RENEW_S``.
 
     Raises:
         ConfigError: no service listens beside this kit.
@@ -49,9 +55,14 @@ async def relay(folder: Path, net: Channel, session: str) -> dict[str, Any]:
     frames = await _connect(folder, session)
     messages = (*about.make(folder).can.messages, *MESSAGES)
     lanes, readers, handed = lanes_to(me, roster, messages), dict[str, list[asyncio.Task[None]]](), 0
-    for frm, tag in lanes:
-        readers.setdefault(frm, []).append(asyncio.create_task(_up(net, frames, frm, tag)))
-    door = asyncio.create_task(_at_the_door(net, frames, lanes, readers))
+
+    def read(party: str) -> None:
+        readers[party] = [asyncio.create_task(_up(net, frames, party, tag, renew_s)) for frm, tag in lanes
+                          if frm == party]  # fmt: skip
+
+    for name in roster.names:
+        read(name)
+    door = asyncio.create_task(_at_the_door(net, frames, readers, read))
     try:
         frames.put(me, me, OPEN, text(session))
         while (got := await frames.get()) is not None and got[0].tag != END:
@@ -67,7 +78,7 @@ async def relay(folder: Path, net: Channel, session: str) -> dict[str, Any]:
 
 
 async def _at_the_door(
-    net: Channel, frames: Frames, lanes: Iterable[Lane], readers: dict[str, list[asyncio.Task[None]]]
+    net: Channel, frames: Frames, readers: dict[str, list[asyncio.Task[None]]], read: Callable[[str], None]
 ) -> None:
     """Let parties in again whose process was started anew, and tell the service."""
     door = door_of(net)
@@ -79,7 +90,7 @@ async def _at_the_door(
             door.admit(name)
             with contextlib.suppress(PartyLost):
                 frames.put(name, net.me, BACK, text("it is there again"))
-            readers[name] = [asyncio.create_task(_up(net, frames, name, tag)) for frm, tag in lanes if frm == name]
+            read(name)
 
 
 async def _connect(folder: Path, session: str) -> Frames:
@@ -107,11 +118,14 @@ def _sweep(folder: Path) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-async def _up(net: Channel, frames: Frames, frm: str, tag: str) -> None:
+async def _up(net: Channel, frames: Frames, frm: str, tag: str, renew_s: float) -> None:
     """Hand on what comes on one lane.  Anything that cannot be handed on is the sender's loss, nobody else's."""
     while True:
         try:
-            tensors = await net.recv(frm, tag, {})
+            async with asyncio.timeout(renew_s):
+                tensors = await net.recv(frm, tag, {})
+        except TimeoutError:
+            continue
         except (PartyLost, MessageError) as error:
             with contextlib.suppress(PartyLost):
                 frames.put(frm, net.me, LOST, text(str(error).removeprefix(f"party {frm!r} is gone: ")))

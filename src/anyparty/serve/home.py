@@ -46,7 +46,7 @@ async def serve_at_home(site: Site, config: Config, net: Channel, *, session: st
         PartyLost: the active party is gone.
     """
     if net.me == site.active:
-        return await relay(site.folder, net, session)
+        return await relay(site.folder, net, session, renew_s=renew_s(site))
     kept, table, alignment = await asyncio.to_thread(open_kept, site, config)
     if not alignment.fits(table):
         raise ModelError(f"party {site.party!r}: {table.source} is not the table that was aligned (a row was changed "
@@ -57,9 +57,17 @@ async def serve_at_home(site: Site, config: Config, net: Channel, *, session: st
 
 
 def renew_s(site: Site) -> float:
-    """Return how long to wait on a lane before it is waited for anew: well within the carrier's own patience."""
+    """Return how long to wait on a lane before it is waited for anew.
+
+    That is well within the carrier's own patience with a party that is alive and sends nothing, and beyond that with
+    one that does not appear or falls silent: each wait counts from its beginning.
+    """
     patience = getattr(site, "patience", None)
-    return RENEW_S if patience is None else max(patience.message_s / 3, 1.5 * patience.silent_s)
+    if patience is None:
+        return RENEW_S
+    message_s: float = patience.message_s
+    gone_s: float = max(patience.join_s, patience.silent_s)
+    return min(max(message_s / 3, 1.5 * gone_s), 2 * message_s / 3)
 
 
 class Answering:
