@@ -40,7 +40,7 @@ class Served:
     Attributes:
         service: what answers.
         around: entered before the first request, left after the last: what reaches the other parties.
-        trouble: says why the federation cannot be reached; empty while it can.
+        trouble: says why other parties cannot be reached by way of the federation; empty while they can.
         check: raises what is in the way of a start, before anything is announced.
 
     """

@@ -69,7 +69,8 @@ class Jobs:
         service: what gets the links.
         tab: counts what is sent.
         connected: the parties whose sites are connected now.
-        trouble: why the federation cannot be reached; empty while it can.
+        unreached: why the federation's server cannot be reached; empty while it can.
+        failed: why the last job did not begin; empty once one does, or none is needed.
 
     """
 
@@ -80,7 +81,8 @@ class Jobs:
     tab: Tab = field(init=False)
     pauses: Pauses = field(default_factory=Pauses)
     connected: set[str] = field(default_factory=set)
-    trouble: str = "the federation's server was not reached yet"
+    unreached: str = "the federation's server was not reached yet"
+    failed: str = ""
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _submitted: dict[str, str] = field(default_factory=dict)  # jobs that have not appeared, by session
     _lacking: dict[str, float] = field(default_factory=dict)  # connected and out of reach, since when
@@ -93,6 +95,11 @@ class Jobs:
     def __post_init__(self) -> None:
         self.tab = Tab(self.site.folder, self.site.party)
         self.bridge = Bridge(self.site.folder, self.site.party, self._joined)
+
+    @property
+    def trouble(self) -> str:
+        """Why other parties cannot be reached by way of the federation; empty while they can."""
+        return self.unreached or self.failed
 
     @asynccontextmanager
     async def work(self) -> AsyncIterator[None]:
@@ -128,7 +135,7 @@ class Jobs:
         await self._leave_desk()
         for session, job in list(self._submitted.items()):
             self._forget(session)
-            with contextlib.suppress(AnypartyError):
+            with contextlib.suppress(AnypartyError, OSError):
                 await asyncio.to_thread(federation.abort, self.folder, job)
         for link in list(self.service.links):
             await self._end(link)
@@ -154,8 +161,7 @@ class Jobs:
             try:
                 await self._look()
             except Exception as error:
-                self.trouble, self.connected = str(error), set()
-                log.warning("%s: %s", self.site.party, error, exc_info=not isinstance(error, AnypartyError))
+                self.unreached, self.connected = self._why(error), set()
             pause = self.pauses.server if time.monotonic() - began > self.pauses.most else pause
             await asyncio.sleep(pause)
             pause = min(2 * pause, self.pauses.most)
@@ -177,11 +183,16 @@ class Jobs:
                 said = json.loads(line)
                 if "error" in said:
                     raise RunError(f"the federation's server cannot be reached: {said['error']}")
-                self.trouble, self.connected = "", set(said["sites"])
+                self.unreached, self.connected = "", set(said["sites"])
                 await self._decide()
             raise RunError("the process that watches the federation's server has ended")
         finally:
             await self._leave_desk()
+
+    def _why(self, error: Exception) -> str:
+        """Log an error; return what is told of it."""
+        log.warning("%s: %s", self.site.party, error, exc_info=not isinstance(error, AnypartyError))
+        return str(error) if isinstance(error, AnypartyError) else f"{type(error).__name__}: {error}"
 
     # ---- jobs
 
@@ -198,7 +209,7 @@ class Jobs:
         lacking = self.connected - there
         self._lacking = {name: self._lacking.get(name, now) for name in lacking}
         if not lacking:
-            self._pause = 0.0
+            self._pause, self.failed = 0.0, ""
         elif best is not None and all(
             name in best.lanes.gone and now - since < self.pauses.rejoin for name, since in self._lacking.items()
         ):
@@ -222,9 +233,10 @@ class Jobs:
             job = await asyncio.to_thread(
                 federation.submit, self.folder, self.config, work="serve", asked={"session": session}, least=1
             )
-        except AnypartyError:
+        except Exception as error:  # whatever it was, the next job is to be tried
             self._forget(session)
-            raise
+            self.failed = f"no job can begin: {self._why(error)}"
+            return
         if session in self._submitted:  # else it has appeared already
             self._submitted[session] = job
             self._task(self._missing(session, job))
@@ -234,8 +246,9 @@ class Jobs:
         await asyncio.sleep(self.pauses.start)
         if session in self._submitted:
             self._forget(session)
-            log.warning("%s: job %s did not begin within %g s", self.site.party, job, self.pauses.start)
-            with contextlib.suppress(AnypartyError):
+            self.failed = f"job {job} did not begin within {self.pauses.start:g} s"
+            log.warning("%s: %s", self.site.party, self.failed)
+            with contextlib.suppress(AnypartyError, OSError):
                 await asyncio.to_thread(federation.abort, self.folder, job)
 
     def _forget(self, session: str) -> None:
@@ -245,6 +258,7 @@ class Jobs:
     async def _joined(self, session: str, net: Bridged) -> None:
         """Use a job's seat until it ends."""
         self._submitted.pop(session, None)
+        self.failed = ""
         link = Link(self.service.kept, net, self.tab.ledger, self.service.heard, renew_s=renew_s(self.site))
         for name in link.others:
             self.service.breaker.forget(name)

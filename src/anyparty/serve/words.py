@@ -60,7 +60,9 @@ class Ready(BaseModel):
 
     status: Literal["ready"]
     parties: Annotated[dict[str, str], Field(description="By other party: 'connected', or why it cannot be asked now.")]
-    federation: Annotated[str, Field(description="Why the federation's server cannot be reached; empty while it can.")]
+    federation: Annotated[
+        str, Field(description="Why the federation's server cannot be reached, or no job can begin; empty otherwise.")
+    ]
 
 
 class About(BaseModel):
