@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +16,13 @@ from tests.wire.test_flare_reach import ROSTER, free_port
 REFUSED = "Authenticator - ERROR - registration rejected: register_client unauthenticated"
 LET_IN = f"{greet.MARK}shop is connected to 127.0.0.1"
 SITE = """
-import os, pathlib, sys
+import os, pathlib, signal, sys
+signal.alarm(20)  # a site that stands still is seen as one that a signal ended
 tries = pathlib.Path("tries")
 number = len(tries.read_text()) if tries.exists() else 0
 tries.write_text("x" * (number + 1))
 line, code = {ends}[number]
-print(line, flush=True)
+print(line.replace("MUCH", "much\\n" * 80_000), flush=True)  # more than a pipe holds
 if code < 0:
     os.kill(os.getpid(), -code)
 sys.exit(code)
@@ -41,12 +43,12 @@ def start(kit, monkeypatch):
     monkeypatch.setattr(foreground, "AGAIN_S", 0.0)
     monkeypatch.setattr(foreground, "await_server", lambda *_: None)
 
-    def started(*ends):
+    def started(*ends, say=lambda _: None):
         program = SITE.format(ends=[(line, int(code)) for line, code in ends])
         monkeypatch.setattr(foreground, "site_command", lambda _: [sys.executable, "-c", program])
         said = []
         try:
-            return federation.run_site(kit, 0, said.append), said[1:]
+            return federation.run_site(kit, 0, lambda sentence: (said.append(sentence), say(sentence))), said[1:]
         finally:
             assert len((kit / "tries").read_text()) == len(ends)
 
@@ -84,3 +86,29 @@ def test_a_site_that_ends_before_it_is_let_in_names_its_log(start, kit):
     with pytest.raises(RunError, match=r"did not let 'shop' in, 3 times; .*site\.log says how each try ended"):
         start(*[("Traceback: something else", 101)] * 3)
     assert (kit / "site.log").read_text().count("Traceback: something else") >= 3
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is always full")
+def test_a_site_goes_on_where_its_log_cannot_be_written(start, kit):
+    log = kit.resolve() / "site.log"
+    log.unlink(missing_ok=True)
+    log.symlink_to("/dev/full")
+    try:
+        code, said = start((f"MUCH{LET_IN}", 7))
+    finally:
+        log.unlink()
+    assert code == 7
+    assert said == [
+        f"{log} cannot be written ([Errno 28] No space left on device); the site goes on without",
+        "shop is connected to 127.0.0.1",
+    ]
+
+
+def test_a_site_goes_on_where_nobody_can_be_told(start):
+    def closed(sentence):
+        if "connected" in sentence:
+            raise OSError("the terminal is closed")
+
+    code, said = start((f"{LET_IN}\nMUCH{LET_IN}", 7), say=closed)
+    assert code == 7
+    assert said == ["shop is connected to 127.0.0.1"] * 2

@@ -95,13 +95,24 @@ def _run(kit: Path, say: Callable[[str], None], heard: Heard) -> int:
 
 
 def _follow(lines: IO[bytes], log: IO[bytes], say: Callable[[str], None], heard: Heard) -> None:
-    mark = MARK.encode()
+    """Read all that a site prints, whatever becomes of it here: one whose output nobody takes stands still."""
+    mark, told = MARK.encode(), False
+
+    def tell(sentence: str) -> None:
+        with contextlib.suppress(Exception):  # a terminal that is closed, or whatever the user's own ``say`` does
+            say(sentence)
+
     for line in lines:
-        log.write(line)
+        try:
+            log.write(line)
+        except OSError as error:
+            if not told:
+                tell(f"{log.name} cannot be written ({error}); the site goes on without")
+            told = True
         if line.startswith(mark):
             sentence = line[len(mark) :].decode(errors="replace").rstrip()
             heard.let_in |= CONNECTED in sentence
-            say(sentence)
+            tell(sentence)
         elif REJECTED.encode() in line:
             heard.rejected = True
 
