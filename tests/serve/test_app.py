@@ -26,23 +26,23 @@ TOKEN, OTHER = "a token of the tests", "another token of theirs"
 TOKENS = tuple(word.replace(" ", "-") for word in (TOKEN, OTHER))
 
 
-def talk(app, work):
-    """Let ``work`` talk to an application that has begun; it is ended afterwards."""
+def talk(app, work, client=("127.0.0.1", 9)):
+    """Let ``work`` talk to an application that has begun, from the address ``client``; it is ended afterwards."""
 
     async def whole():
         async with app.router.lifespan_context(app):
-            transport = httpx.ASGITransport(app=app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-                return await work(client)
+            transport = httpx.ASGITransport(app=app, client=client)
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as asking:
+                return await work(asking)
 
     return asyncio.run(asyncio.wait_for(whole(), 60))
 
 
-def ask(app, path="/predict", method="POST", **how):
-    async def work(client):
-        return await client.request(method, path, **how)
+def ask(app, path="/predict", method="POST", client=("127.0.0.1", 9), **how):
+    async def work(asking):
+        return await asking.request(method, path, **how)
 
-    return talk(app, work)
+    return talk(app, work, client)
 
 
 @pytest.fixture
@@ -331,6 +331,29 @@ def test_a_web_page_may_not_ask_under_a_name_of_its_own(run):
     there = {"host": "127.0.0.2:8080"}
     assert ask(application(run), json={"ids": ["c050"]}, headers=there).status_code == 400
     assert ask(application(run, host="127.0.0.2"), json={"ids": ["c050"]}, headers=there).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("client", "let_in"),
+    [
+        (("127.0.0.1", 9), True), (("127.8.0.1", 9), True), (("::1", 9), True), (("::ffff:127.0.0.1", 9), True),
+        (None, True), (("", 0), True),  # of a unix socket
+        (("10.9.8.7", 9), False), (("::ffff:10.9.8.7", 9), False), (("2001:db8::1", 9), False), (("a name", 9), False),
+    ],
+)  # fmt: skip
+def test_without_a_token_no_other_machine_is_let_in_under_any_server(run, client, let_in):
+    """Whatever the server listens on, and whatever name is asked for."""
+
+    def asked(path, method="GET", **how):
+        return ask(application(run, **how), path, method, client=client, json={"ids": ["c050"]})
+
+    answers = [asked("/predict", "POST"), asked("/ready"), asked("/health")]
+    assert {each.status_code for each in answers} == {200 if let_in else 403}
+    if not let_in:
+        said = f"without a token this service answers its own machine alone, and this request comes from {client[0]!r}"
+        assert answers[0].json()["error"].startswith(said)
+    assert asked("/predict", "POST", anywhere=True).status_code == 200
+    assert asked("/predict", "POST", tokens=TOKENS).status_code == 401
 
 
 def test_what_is_a_fair_time_for_a_party_goes_by_the_services_own_budget(run):

@@ -52,7 +52,7 @@ class Served:
 
 
 def build(served: Served, *, limits: Limits, tokens: Tokens, hosts: Sequence[str] = ()) -> FastAPI:
-    """Return the application; without ``tokens`` everybody who reaches it is let in, by one of the names ``hosts``."""
+    """Return the application; see ``Gate`` for who is let in."""
     service = served.service
     roster, me = service.kept.roster, service.kept.me
     meter = Meter([name for name in roster.names if name != me], service.there)
@@ -113,7 +113,7 @@ def _json(value: dict[str, Any]) -> bytes:
 
 def _state(served: Served, limits: Limits, meter: Meter) -> APIRouter:
     router, service, kept = APIRouter(tags=["state"]), served.service, served.service.kept
-    denied: dict[int | str, dict[str, Any]] = {401: REFUSALS[401]}
+    denied: dict[int | str, dict[str, Any]] = {status: REFUSALS[status] for status in (401, 403)}
     roster = kept.roster
 
     @router.get("/health", summary="Whether the process lives; needs no token")

@@ -12,7 +12,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from anyparty.serve.limits import Limits, Tokens
+from anyparty.serve.limits import Limits, Tokens, loopback
 from anyparty.serve.meter import Meter
 
 PATHS = ("/predict", "/predict/batch", "/health", "/ready", "/metrics", "/about", "/openapi.json")
@@ -34,7 +34,7 @@ class Gate:
     def __init__(
         self, app: ASGIApp, *, limits: Limits, tokens: Tokens, meter: Meter, hosts: Sequence[str] = ()
     ) -> None:
-        """Stand before ``app``, which goes by the names ``hosts``: without any, by every name."""
+        """Stand before ``app``: for clients on this machine that call it by one of ``hosts``; without any, for all."""
         self.app, self.limits, self.tokens, self.meter, self.inside = app, limits, tokens, meter, 0
         self.hosts = hosts
 
@@ -63,6 +63,10 @@ class Gate:
 
     async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, path = Headers(scope=scope), scope["path"]
+        client, *_ = scope.get("client") or [""]  # empty behind a unix socket, which is of this machine
+        if self.hosts and client and not loopback(client):
+            raise Refused(403, f"without a token this service answers its own machine alone, and this request comes "
+                               f"from {client[:80]!r}; start it with a token to let others ask")  # fmt: skip
         name = re.sub(r":\d+$", "", headers.get("host", ""))
         if self.hosts and name.lower() not in self.hosts:
             raise Refused(400, f"this service goes by {' and '.join(self.hosts)}, not by the host {name[:80]!r}")

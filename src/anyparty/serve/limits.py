@@ -159,11 +159,15 @@ def loopback(host: str) -> bool:
 
     >>> [loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "vfl.example")]
     [True, True, True, False, False]
+    >>> [loopback(host) for host in ("::ffff:127.0.0.1", "::ffff:10.0.0.1")]  # IPv4, as an IPv6 socket shows it
+    [True, False]
     """
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def check_open_to(host: str, tokens: Tokens, tls: Certificates | None) -> None:

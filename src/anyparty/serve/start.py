@@ -51,8 +51,8 @@ def application(
         config: a federation's settings, if encoders are of the user's own making.
         pauses: how long to wait for jobs, in a federation.
         say: takes what is to be said of the folder.
-        anywhere: let in requests without a token whatever name they call this machine by: who is let in has been seen
-            to otherwise, by certificates.
+        anywhere: let in requests without a token wherever they come from, and whatever name they call this machine by:
+            who is let in has been seen to otherwise, by certificates.
         host: the name or address of this machine that is listened on: without a token, requests go by it, too.
 
     Raises:
@@ -75,7 +75,7 @@ def application(
         say(remark)
     limits = limits or Limits()
     served.service.fair_s = limits.fair_s
-    # without a token no web page may ask under a name of its own
+    # without a token nobody may ask from elsewhere, and no web page under a name of its own
     names = dict.fromkeys([*HERE, f"[{host}]" if ":" in host else host.lower()])
     return build(served, limits=limits, tokens=let_in, hosts=() if let_in or anywhere else tuple(names))
 

@@ -94,6 +94,7 @@ class Problem(BaseModel):
 REFUSALS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "A party that the model does not know, or a body that is not JSON."},
     401: {"model": Problem, "description": "No token, or one that is not known."},
+    403: {"model": Problem, "description": "A client on another machine, where the service has no tokens."},
     413: {"model": Problem, "description": "More ids than one request takes."},
     422: {"model": Problem, "description": "Not a request for predictions: no ids, ids that are not text, a typing "
                                            "error in a key."},
