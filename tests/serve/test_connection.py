@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import runpy
 import socket
 import ssl
 
 import pytest
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from anyparty.serve import connection
 from anyparty.serve.connection import Server, patient
 from anyparty.serve.limits import Limits
 from anyparty.serve.start import listening
@@ -70,6 +73,28 @@ def test_who_stops_before_the_headers_end_is_let_go(first):
                 await asyncio.sleep(0.01)
 
     asyncio.run(stopping())
+
+
+@pytest.mark.parametrize("line", [b"x: " + b"a" * 60_000 + b"\r\n", b"x: y\r\n", b"a" * 60_000])
+def test_headers_without_an_end_are_refused(line):
+    """Long ones, many short ones, and one that does not end."""
+
+    async def endless():
+        async with served(body_s=30.0) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET / HTTP/1.1\r\nhost: here\r\n" + line * (200_000 // len(line)))
+            async with asyncio.timeout(20):
+                with contextlib.suppress(ConnectionError):  # what was not read may take the answer with it
+                    assert (await reader.read()).startswith(b"HTTP/1.1 400")
+            writer.close()
+
+    asyncio.run(endless())
+
+
+def test_another_parser_that_is_installed_is_not_taken(monkeypatch):
+    """One that limits no headers: what the server itself would prefer."""
+    monkeypatch.setattr("uvicorn.protocols.http.auto.AutoHTTPProtocol", type("Unlimited", (asyncio.Protocol,), {}))
+    assert issubclass(runpy.run_path(connection.__file__)["patient"](Limits()), H11Protocol)
 
 
 def test_a_connection_that_asks_stays():

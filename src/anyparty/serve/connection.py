@@ -3,6 +3,9 @@
 The server knows a time-out between requests alone.  Without these, whoever opens connections and stops in mid-header,
 in the middle of TLS's greeting, or before reading what was answered, takes the process its file descriptors, and asks
 for no token.
+
+The parser is h11, which takes headers of 16 KiB at most.  httptools, which the server would prefer where it is
+installed, takes as many as come, before a token can be looked at.
 """
 
 from __future__ import annotations
@@ -10,20 +13,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import socket
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import uvicorn
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from anyparty.serve.limits import Limits
 
-if TYPE_CHECKING:
-    from uvicorn.protocols.http.h11_impl import H11Protocol as Base
-else:
-    Base = AutoHTTPProtocol
 
-
-class Patient(Base):
+class Patient(H11Protocol):
     """One client's connection."""
 
     limits: ClassVar[Limits] = Limits()
