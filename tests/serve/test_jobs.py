@@ -6,6 +6,7 @@ The federation is made up here: a process that says who is connected, and jobs t
 import asyncio
 import contextlib
 import errno
+import itertools
 import json
 import os
 
@@ -47,10 +48,11 @@ class Desk:
 
 
 class World:
-    """A federation: who is connected, what the next submissions end with."""
+    """A federation: who is connected, whose part fails at once, what the next submissions end with."""
 
     def __init__(self, houses, patch):
-        self.houses, self.connected, self.errors, self.parts = houses, set(OTHERS), [], []
+        self.houses, self.connected, self.unfit, self.errors = houses, set(OTHERS), set(), []
+        self.began, self.parts = [], []  # when jobs began; the parts of all jobs, with their party's names
 
         async def desk(*_, **__):
             return Desk(self)
@@ -68,12 +70,13 @@ class World:
 
     async def begin(self, session):
         hub = inproc.Hub(("bank", *OTHERS, OUTSIDE))
+        self.began.append(self.jobs._begun)
         for name in ("bank", *OTHERS):
-            self.parts.append(asyncio.create_task(self.part(hub.channel(name), session)))
+            self.parts.append((name, asyncio.create_task(self.part(hub.channel(name), session))))
 
     async def part(self, net, session):
         try:
-            if net.me in {"bank", *self.connected}:
+            if net.me in {"bank", *self.connected} - self.unfit:
                 with contextlib.suppress(PartyLost):
                     await serve_at_home(self.houses.sites[net.me], Config(), net, session=session)
         finally:
@@ -84,14 +87,18 @@ class World:
         """A service at work."""
         self.loop, service, site = asyncio.get_running_loop(), self.houses.service(), self.houses.sites["bank"]
         pauses = Pauses(**{"server": 0.01, "job": 0.02, "most": 0.05, "end": 0.1} | pauses)
-        jobs = Jobs(site.folder, site, "", service, pauses=pauses)
+        self.jobs = jobs = Jobs(site.folder, site, "", service, pauses=pauses)
         try:
             async with asyncio.timeout(LONG_S), jobs.work():
                 yield jobs, service
         finally:
-            for part in self.parts:
+            self.end(*self.houses.sites)
+            await asyncio.gather(*(part for _, part in self.parts), return_exceptions=True)
+
+    def end(self, *names):
+        for name, part in self.parts:
+            if name in names:
                 part.cancel()
-            await asyncio.gather(*self.parts, return_exceptions=True)
 
 
 @pytest.fixture
@@ -156,5 +163,44 @@ def test_a_service_ends_also_where_a_job_cannot_be_ended(world, monkeypatch):
         async with world.served() as (jobs, _):
             await until(lambda: "seven" in jobs._submitted.values())
         assert not (jobs.site.folder / "serve.json").exists()
+
+    asyncio.run(work())
+
+
+def test_a_party_that_cannot_serve_costs_the_others_fewer_and_fewer_jobs(world):
+    """Until it takes part again, or its site starts anew; who comes meanwhile does not wait so long."""
+
+    async def work():
+        async with world.served(rejoin=0.0, job=0.02, most=0.05, vain=1e6) as (jobs, service):
+            world.unfit.add("shop")
+            await until(lambda: len(world.began) == 6)
+            for place, (one, two) in enumerate(itertools.pairwise(world.began)):
+                assert two - one >= 0.02 * 2**place
+            await until(lambda: service.there() == {"clinic"})
+
+            jobs._pause = 1e6  # as after many more
+            world.connected.discard("clinic")
+            world.end("clinic")
+            await until(lambda: service.there() == set())
+            world.connected.add("clinic")
+            await until(lambda: service.there() == {"clinic"})
+
+            jobs._pause = 1e6
+            world.unfit.discard("shop")
+            world.connected.discard("shop")
+            await until(lambda: jobs.connected == {"clinic"} and not jobs._lacking)
+            world.connected.add("shop")
+            await until(lambda: service.there() == set(OTHERS))
+
+    asyncio.run(work())
+
+
+def test_a_party_that_was_lost_after_it_served_is_no_such_party(world):
+    async def work():
+        async with world.served(rejoin=1e6) as (_, service):
+            await until(lambda: service.there() == set(OTHERS))
+            world.end("clinic")
+            await until(lambda: service.there() == {"shop"})
+            assert service.link().unfit == set()
 
     asyncio.run(work())

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import secrets
 import sys
 import time
@@ -42,6 +43,7 @@ class Pauses:
         server: before a server that could not be reached is tried again; doubles up to ``most``.
         job: after a job that brought nobody new, before the next; doubles up to ``most``.
         most: the longest pause.
+        vain: the longest before a job for those alone who could not serve in the last one; above ``most``.
         start: for a job that was submitted to appear.
         join: for the parties of a job that appeared.
         rejoin: for a party that was lost to come back into the same job.
@@ -52,6 +54,7 @@ class Pauses:
     server: float = 1.0
     job: float = 5.0
     most: float = 300.0
+    vain: float = 3600.0
     start: float = 60.0
     join: float = 20.0
     rejoin: float = 30.0
@@ -86,7 +89,7 @@ class Jobs:
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     _submitted: dict[str, str] = field(default_factory=dict)  # jobs that have not appeared, by session
     _lacking: dict[str, float] = field(default_factory=dict)  # connected and out of reach, since when
-    _due: float = 0.0
+    _begun: float = -math.inf  # the last job
     _pause: float = 0.0
     _desk: asyncio.subprocess.Process | None = None
     _submitting: asyncio.Task[None] | None = None
@@ -216,12 +219,13 @@ class Jobs:
             return  # their processes may come back into the job
         elif best is not None and lacking <= best.refused.keys() and now - best.began < self.pauses.most:
             return  # they would be refused again
-        elif not joining and not self._submitted and now >= self._due:
-            await self._begin(now)
+        elif not joining and not self._submitted:
+            most = self.pauses.vain if best is not None and lacking <= best.unfit else self.pauses.most
+            if now - self._begun >= min(max(self.pauses.job, self._pause), most):
+                await self._begin(now, most)
 
-    async def _begin(self, now: float) -> None:
-        self._pause = min(max(self.pauses.job, 2 * self._pause), self.pauses.most)
-        self._due = now + self._pause
+    async def _begin(self, now: float, most: float) -> None:
+        self._begun, self._pause = now, min(max(self.pauses.job, 2 * self._pause), most)
         session = secrets.token_hex(8)
         self.bridge.sessions.add(session)
         self._submitted[session] = ""

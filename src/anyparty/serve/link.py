@@ -60,6 +60,11 @@ class Link:
         """The parties that have said hello, or will not."""
         return self.ready | self.refused.keys() | self.lanes.gone.keys()
 
+    @property
+    def unfit(self) -> set[str]:
+        """The parties that cannot serve as they are: refused, or gone without a hello, as by an error of theirs."""
+        return self.refused.keys() | (self.lanes.gone.keys() - self.ready)
+
     def why_not(self, party: str) -> str:
         """Return why a party cannot be asked; empty if it can."""
         if party in self.refused:
