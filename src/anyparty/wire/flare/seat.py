@@ -7,8 +7,12 @@ in its client's.  So active and passive are one relay apart (the server's own), 
     Active: the active party's part             Passive: a passive party's part
 
 Messages are bytes of ours in FLARE's single cell messages (``core_cell.fire_and_forget``), which cross five times
-faster than its streams and leave acknowledging, ordering and deadlines to ``post``.  FLARE knows for certain which
-organisation a message is from: the server checks its token against its certificate.
+faster than its streams and leave acknowledging, ordering and deadlines to ``post``.
+
+The organisation that a message is from is the one that its header names.  FLARE's server lets no message in without a
+token that it signed for a client, and holds the header against where that client is registered.  But FLARE 2.9 leaves
+the second out for a token of a former registration (``FederatedServer._resolve_client_fqcn_for_auth``): with one, a
+client whose code was changed can pass for another, which a semi-honest party does not (``docs/privacy.md``).
 """
 
 from __future__ import annotations
