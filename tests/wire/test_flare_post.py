@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from anyparty.errors import MessageError, PartyLost
 from anyparty.wire.flare.channel import Posted
 from anyparty.wire.flare.note import PIECE_BYTES, Note
-from anyparty.wire.flare.peer import Peer
+from anyparty.wire.flare.peer import MOST_TAGS, Peer
 from anyparty.wire.flare.post import Patience, Post
 from anyparty.wire.flare.seat import farewell
 from anyparty.wire.ledger import Counted, Flow, Ledger, Tally
-from anyparty.wire.message import Header, encode
+from anyparty.wire.message import MOST_NAME, Header, encode
 
 QUICK = Patience(join_s=0.6, silent_s=0.6, message_s=5, retry_s=0.05, receipt_s=0.02, flush_s=3)
 CALM = replace(QUICK, join_s=20, silent_s=20, message_s=20)  # for tests that are not of these: machines are noisy
@@ -173,7 +173,8 @@ def test_many_at_once_keep_their_order():
     assert run(Air(3, 0.1, 0.2, reorder=True), pour, drink)["b"] == list(range(200))
 
 
-def test_a_large_message_crosses_in_pieces():
+@pytest.mark.parametrize(("lose", "double"), [(0.0, 0.0), (0.2, 0.3)])
+def test_a_large_message_crosses_in_pieces(lose, double):
     big = torch.arange(3 * PIECE_BYTES // 4, dtype=torch.float32)
 
     async def give(net):
@@ -182,7 +183,7 @@ def test_a_large_message_crosses_in_pieces():
     async def take(net):
         return torch.equal((await net.recv("a", "x", {}))["big"], big)
 
-    air = Air(5, reorder=True)
+    air = Air(5, lose, double, reorder=True)
     assert run(air, give, take)["b"] is True
     assert max(size for *_, size in air.log) <= PIECE_BYTES
 
@@ -457,7 +458,9 @@ def test_a_message_that_is_too_large_is_refused_and_named():
 @pytest.mark.parametrize(
     "note",
     [None, 7, "", "{", "[]", "{}", '{"life":3}', '{"life":"b","acks":{"x":"y"}}', '{"life":"b","number":-1}',
-     '{"life":"b","piece":1}', '{"life":"b","wat":1}', '{"life":"b","ask":1}', "[" * 5000, "x" * 20_000],
+     '{"life":"b","piece":1}', '{"life":"b","wat":1}', '{"life":"b","ask":true}', '{"life":"b","ask":-1}',
+     '{"life":"b","answers":-1}', '{"life":"b","parts":{"x":1}}', '{"life":"b","parts":{"x":"y"},"acks":{"x":1}}',
+     '{"life":"b","parts":[]}', "[" * 5000, "x" * 200_000],
 )  # fmt: skip
 def test_a_note_that_makes_no_sense_is_refused_and_named(note):
     alone = Alone()
@@ -465,6 +468,13 @@ def test_a_note_that_makes_no_sense_is_refused_and_named(note):
     refused = alone.read()
     assert isinstance(refused, MessageError)
     assert str(refused).startswith("'b' sent a parcel with")
+
+
+def test_an_answer_about_as_many_lanes_as_there_may_be_can_be_read():
+    peer = Peer("b", CALM, heard=0.0, answer=True)
+    peer.taken.update({f"{number:0{MOST_NAME}}": 10**6 for number in range(MOST_TAGS)})
+    ((_, note, _),) = peer.parcels("a", 0.0)
+    assert Note.read(note.write(), "a") == note
 
 
 def test_a_stranger_is_not_listened_to():

@@ -126,7 +126,7 @@ def test_what_the_dead_process_sent_and_arrives_late_is_nothing():
     post = air.post("a", patience=PATIENCE)
     post.arrived("b", Note(life="old").write(), b"")
     post.lose("b", "killed")
-    post.arrived("b", Note(life="new", ask=True).write(), b"")
+    post.arrived("b", Note(life="new", ask=1).write(), b"")
     assert post.knocking() == ["b"]
     post.admit("b")
     post.arrived("b", Note(life="old", tag="x", number=0).write(), b"late")
@@ -135,12 +135,33 @@ def test_what_the_dead_process_sent_and_arrives_late_is_nothing():
     air.close()
 
 
+def test_what_the_next_process_heard_of_the_asks_of_before_says_nothing_of_new_messages():
+    air = new_air()
+    post = air.post("a", patience=PATIENCE)
+
+    def sends_and_asks():
+        post.send("b", "x", x(1))
+        later = time.monotonic() + 2 * PATIENCE.retry_s
+        return [note.ask for _, note, _ in post.peers["b"].parcels(post.life, later)]
+
+    post.arrived("b", Note(life="old").write(), b"")
+    assert sends_and_asks() == [1]
+    post.lose("b", "killed")
+    post.arrived("b", Note(life="new", ask=1).write(), b"")
+    post.admit("b")
+    assert sends_and_asks() == [2]
+    for answers, lost in ((1, False), (2, True)):
+        post.arrived("b", Note(life="new", answers=answers).write(), b"")
+        assert post.peers["b"].out["x", 0].ready is lost
+    air.close()
+
+
 def test_who_waits_at_the_door_hears_that_somebody_is_there_and_sends_nothing_yet():
     air = new_air()
     post = air.post("a", patience=PATIENCE)
     post.arrived("b", Note(life="old").write(), b"")
     post.lose("b", "killed")
-    post.arrived("b", Note(life="new", ask=True).write(), b"")
+    post.arrived("b", Note(life="new", ask=1).write(), b"")
     said = [Note.read(note, "a") for frm, _, note, _ in air.log if frm == "a"]
     assert said[-1].wait
     other = air.post("b", patience=PATIENCE)

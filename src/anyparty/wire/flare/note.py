@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from anyparty.errors import MessageError
 
-MOST_LETTERS = 10_000
+MOST_LETTERS = 100_000  # receipts for as many lanes as a party may have
 PIECE_BYTES = 1 << 20  # a message is cut into pieces of this size, so that a slow line shows that it moves
 
 
@@ -19,7 +19,9 @@ class Note:
     Attributes:
         life: names the sender's process; another one under the same name is another life.
         acks: by tag, the number of the next message that the sender waits for: all before have arrived.
-        ask: the sender wants to hear at once that the receiver is alive.
+        parts: by tag, how many pieces have arrived of the message that ``acks`` names, from the first on.
+        ask: the sender wants to hear at once what has arrived: its asks are counted from 1; 0 for none.
+        answers: the last ask of the receiver's that has arrived, where all that has arrived is said; 0 otherwise.
         bye: the sender will send nothing more, and why.
         gone: the sender has given the receiver up, and why.
         wait: the sender is there and does not listen yet: the receiver knocks, and may be let in later.
@@ -32,7 +34,9 @@ class Note:
 
     life: str
     acks: Mapping[str, int] = field(default_factory=dict)
-    ask: bool = False
+    parts: Mapping[str, int] = field(default_factory=dict)
+    ask: int = 0
+    answers: int = 0
     bye: str = ""
     gone: str = ""
     wait: bool = False
@@ -61,13 +65,13 @@ class Note:
             raise MessageError(f"{source} sent a parcel without a note of anyparty's")
         try:
             values = json.loads(text)
-            acks = values.get("acks", {})
-            fits = all(type(value) is KINDS[name] for name, value in values.items())
-            fits = fits and all(type(number) is int for number in acks.values())
             note = cls(**values)
+            fits = all(type(value) is KINDS[name] for name, value in values.items())
+            fits = fits and all(type(number) is int for said in (note.acks, note.parts) for number in said.values())
+            fits = fits and note.parts.keys() <= note.acks.keys()
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise MessageError(f"{source} sent a parcel with a note that cannot be read: {text[:80]!r}") from None
-        if not fits or note.number < 0 or not 0 <= note.piece < note.pieces:
+        if not fits or min(note.number, note.ask, note.answers) < 0 or not 0 <= note.piece < note.pieces:
             raise MessageError(f"{source} sent a parcel with a note that makes no sense: {text[:80]!r}")
         return note
 

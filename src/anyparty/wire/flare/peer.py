@@ -1,30 +1,35 @@
 """What a party knows of one other: the messages on their way between the two, both directions.
 
 Every message has a number in its lane (sender, receiver, tag).  The sender keeps it until the receiver has said that
-it came, and sends it again otherwise; the receiver takes each number once, in order.  That receipt rides on the next
-message the other way, so that a round of embeddings and gradients costs no third message.
+it came; the receiver takes each number once, in order.  That receipt rides on the next message the other way, so that a
+round of embeddings and gradients costs no third message.
+
+A slow line may carry a large message for longer than anybody waits for a sign of life.  While it is partly there, its
+receiver says now and then, unasked, how far it has come; its sender thus hears that the other is alive.  What is lost
+is known by an answer and not by the time that passes: see ``outgoing``.
 
 No thread, no lock, no clock here: see ``post``, which holds its lock around every call and passes ``now``, in seconds.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
 from anyparty.errors import MessageError, PartyLost
-from anyparty.wire.flare.note import PIECE_BYTES, Note
+from anyparty.wire.flare.note import Note
+from anyparty.wire.flare.outgoing import LONG_AGO, Outgoing
 from anyparty.wire.message import MOST_HEADER_BYTES
 
 Item = dict[str, Tensor] | MessageError | PartyLost
 Parcel = tuple[str, Note, bytes]
-LONG_AGO = float("-inf")
 WINDOW = 1024  # messages of a lane that nobody has read
 MOST_TAGS = 256
-SLOWEST_LINE = 1e6  # bytes a second: what is still on its way on such a line is not sent again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +40,7 @@ class Patience:
         join_s: for a party to appear at all, from when it is first waited for.
         silent_s: for any sign of life, while one waits for a party that has appeared.
         message_s: for a message of a party that is alive.
-        retry_s: before an unacknowledged message is sent again, doubling each time.
+        retry_s: before one asks what became of a message, twice as long each time that it was sent again.
         receipt_s: that a receipt waits for a message to ride on.
         flush_s: at the end, for the last messages to arrive.
         back_s: that a passive party which was cut off tries to reach the active one again.
@@ -52,15 +57,6 @@ class Patience:
 
 
 @dataclass
-class Outgoing:
-    """A message that the other side has not yet acknowledged."""
-
-    data: bytes
-    due: float = LONG_AGO
-    tries: int = 0
-
-
-@dataclass
 class Waiting:
     """Somebody who waits for a message."""
 
@@ -70,7 +66,10 @@ class Waiting:
 
 @dataclass
 class Traffic:
-    """What went to one party: messages and their bytes, headers included; how many were sent more than once."""
+    """What went to one party: messages and their bytes, headers included; how many of them were sent again.
+
+    A message that was sent again counts once more, with the bytes that went again.
+    """
 
     messages: int = 0
     bytes_sent: int = 0
@@ -87,6 +86,9 @@ class Peer:
         life: its process.
         heard: when it last gave a sign of life.
         asked: when it was last asked for one.
+        asks: how many times it was asked.
+        its_asks: how many times it has asked, as far as is known here.
+        said: when it was last told all that has arrived here.
         gone: why it is not listened to any more; empty while it is.
         held: it says that it does not listen yet.
         silent: it was given up since it gave no sign of life.
@@ -94,11 +96,12 @@ class Peer:
         former: its processes that are gone; what they sent and is still on its way is nothing.
         knocks: the process of that name which asks to be let in, since the one before is gone; empty if none does.
         bad: what it sent that cannot be read.
-        answer: it waits for a sign of life from here.
+        answer: it is to hear what has arrived here.
         owed: by tag, since when a receipt is owed.
         out: messages that it has not acknowledged, by tag and number.
         sent, taken: by tag, the number of the next message to send, to take.
-        pieces, early: messages that have not wholly arrived, that came before their turn, by tag and number.
+        pieces: messages that have not wholly arrived, or are being read, by tag and number.
+        early: messages that came before their turn, by tag and number.
         inbox: messages to read, by tag.
         waiting: who waits, by tag.
         pressing: since when parts of this party wait until more of what they have sent has arrived.
@@ -111,6 +114,9 @@ class Peer:
     life: str = ""
     heard: float | None = None
     asked: float = LONG_AGO
+    asks: int = 0
+    its_asks: int = 0
+    said: float = LONG_AGO
     gone: str = ""
     held: bool = False
     silent: bool = False
@@ -179,15 +185,27 @@ class Peer:
             self.knocks = note.life
             return
         self.life, self.heard, self.held = note.life, now, note.wait
-        self.answer |= note.ask
-        for tag, number in note.acks.items():
-            for key in [key for key in self.out if key[0] == tag and key[1] < number]:
-                del self.out[key]
+        self.answer |= note.ask > 0
+        self.its_asks = max(self.its_asks, note.ask)
+        self._learn(note, now)
         if note.gone:
             self.refused = True
             self.lose(f"it has given this party up: {note.gone}")
         elif note.bye:
             self.lose(f"it left: {note.bye}")
+
+    def _learn(self, note: Note, now: float) -> None:
+        """Learn what has arrived there, and what was lost: an ask that went after it has arrived without it."""
+        for key in [key for key in self.out if key[1] < note.acks.get(key[0], 0)]:
+            del self.out[key]
+        for tag, here in note.parts.items():
+            out = self.out.get((tag, note.acks[tag]))
+            if out is not None and here > out.here:
+                out.here = here
+                out.wait(now, self.patience.retry_s)
+        if 0 < note.answers <= self.asks:
+            for out in self.out.values():
+                out.answered(note.answers)
 
     def gather(self, note: Note, data: bytes, most_bytes: int) -> bytes | None:
         """Keep a piece of a message; return the whole message when no piece is missing."""
@@ -195,15 +213,13 @@ class Peer:
         if note.number < self.taken[note.tag] or key in self.early:
             self.owed[note.tag] = LONG_AGO  # it came before, so its receipt was lost: say so at once
             return None
-        if self._too_much(note, most_bytes):
+        if self._too_much(note, most_bytes) or note.piece in self.pieces.get(key, ()):
             return None
-        if note.pieces == 1:
-            return data
         pieces = self.pieces.setdefault(key, {})
         pieces[note.piece] = bytes(data)
         if len(pieces) < note.pieces:
             return None
-        del self.pieces[key]
+        self.pieces[key] = dict.fromkeys(pieces, b"")  # until it is filed, an answer must not say that it was lost
         return b"".join(pieces.get(place, b"") for place in range(note.pieces))
 
     def _too_much(self, note: Note, most_bytes: int) -> bool:
@@ -229,38 +245,66 @@ class Peer:
 
     def parcels(self, life: str, now: float) -> Iterator[Parcel]:
         """Yield what is to be sent now.  Messages wait until the party has been heard of and listens."""
-        every = self.patience.silent_s / 5 if self.heard is not None else min(0.5, self.patience.silent_s / 5)
-        quiet = self.heard is None or now - self.heard >= every
-        ask = bool(self.waiting or self.out) and quiet and now - self.asked >= every
-        if ask:
-            self.asked = now
-        listens = self.heard is not None and not self.held
-        ready = [key for key, out in self.out.items() if out.due <= now] if listens else []
+        ready = [key for key, out in self.out.items() if out.ready] if self.listens else []
+        ask = self._ask(now, instead=bool(ready))
         late = any(now - since >= self.patience.receipt_s for since in self.owed.values())
+        often = min(self.patience.silent_s / 5, self.patience.retry_s)
+        self.answer |= bool(self.pieces) and now - self.said >= often
+        if self.answer:
+            self.said = now
         if not ready and (ask or late or self.answer):
-            yield self.name, Note(life=life, acks=self.receipts(), ask=ask), b""
-        self.answer = False
+            yield self.name, Note(life=life, ask=ask, **self._news()), b""
         for key in ready:
             yield from self._pieces(*key, life, now)
+
+    @property
+    def listens(self) -> bool:
+        """Whether it takes messages."""
+        return self.heard is not None and not self.held
+
+    def _ask(self, now: float, *, instead: bool) -> int:
+        """Return which ask is to go now, 0 for none; where a message goes ``instead``, its receipt is an answer too."""
+        every = self.patience.silent_s / 5 if self.heard is not None else min(0.5, self.patience.silent_s / 5)
+        quiet = self.heard is None or now - self.heard >= every
+        alive = bool(self.waiting or self.out) and quiet and now - self.asked >= every
+        overdue = [out for out in self.out.values() if out.due <= now] if self.listens and not instead else []
+        if not (alive or overdue):
+            return 0
+        self.asked = now
+        if instead:
+            return 0
+        for out in overdue:
+            out.wait(now, self.patience.retry_s)
+        self.asks += 1
+        return self.asks
 
     def _pieces(self, tag: str, number: int, life: str, now: float) -> Iterator[Parcel]:
         out = self.out[tag, number]
         self.traffic.messages += 1
-        self.traffic.bytes_sent += len(out.data)
+        self.traffic.bytes_sent += out.left
         self.traffic.repeated += out.tries > 0
-        out.due = now + self.patience.retry_s * 2 ** min(out.tries, 5) + self.backlog / SLOWEST_LINE
-        out.tries += 1
-        pieces = -(-len(out.data) // PIECE_BYTES)
-        for piece in range(pieces):
-            data = out.data if pieces == 1 else out.data[piece * PIECE_BYTES : (piece + 1) * PIECE_BYTES]
-            acks = self.receipts()
-            yield self.name, Note(life=life, acks=acks, tag=tag, number=number, piece=piece, pieces=pieces), data
+        out.sent(now, self.patience.retry_s, self.asks)
+        for piece, data in out.cut():
+            note = Note(life=life, tag=tag, number=number, piece=piece, pieces=out.pieces, **self._news())
+            yield self.name, note, data
 
-    def receipts(self) -> dict[str, int]:
-        """Return what has arrived, of the lanes that a receipt is owed for."""
-        owed = {tag: self.taken[tag] for tag in self.owed}
+    def _news(self) -> dict[str, Any]:
+        """Return what has arrived, once: of the lanes that a receipt is owed for, or all of it in an answer."""
+        if self.answer:
+            parts = {tag: here for tag, here in self._parts() if here}
+            acks = dict(self.taken) | {tag: self.taken[tag] for tag in parts}
+            news: dict[str, Any] = {"acks": acks, "parts": parts, "answers": self.its_asks}
+        else:
+            news = {"acks": {tag: self.taken[tag] for tag in self.owed}}
+        self.answer = False
         self.owed.clear()
-        return owed
+        return news
+
+    def _parts(self) -> Iterator[tuple[str, int]]:
+        """Yield how many pieces of a lane's next message are here, from the first on."""
+        for (tag, number), pieces in self.pieces.items():
+            if number == self.taken[tag]:
+                yield tag, next(piece for piece in itertools.count() if piece not in pieces)
 
     @property
     def backlog(self) -> int:
@@ -270,5 +314,5 @@ class Peer:
     def times(self) -> Iterator[float]:
         """Yield the moments at which there will be something to send."""
         yield from (since + self.patience.receipt_s for since in self.owed.values())
-        if self.heard is not None and not self.held:
-            yield from (out.due for out in self.out.values())
+        if self.listens:
+            yield from (LONG_AGO if out.ready else out.due for out in self.out.values())

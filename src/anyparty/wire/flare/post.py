@@ -23,7 +23,8 @@ from typing import Protocol
 from anyparty.errors import MessageError
 from anyparty.terms import Tensors
 from anyparty.wire.flare.note import PIECE_BYTES, Note
-from anyparty.wire.flare.peer import LONG_AGO, Item, Outgoing, Parcel, Patience, Peer, Traffic, Waiting
+from anyparty.wire.flare.outgoing import LONG_AGO, Outgoing
+from anyparty.wire.flare.peer import Item, Parcel, Patience, Peer, Traffic, Waiting
 from anyparty.wire.message import MOST_BYTES, Header, decode, encode
 
 LONGEST_REST_S = 0.25
@@ -153,7 +154,7 @@ class Post:
             old.lose("it is let in again, as another process")
             self.peers[name] = Peer(
                 name, self.patience, life=old.knocks, heard=self.clock() if old.knocks else None, answer=True,
-                former=old.former | {old.life}, traffic=old.traffic,
+                former=old.former | {old.life}, traffic=old.traffic, asks=old.asks,
             )  # fmt: skip
             self._lock.notify_all()
 
@@ -219,7 +220,7 @@ class Post:
             elif self._bye or peer.gone:
                 farewell = None if note.gone or note.bye else self._farewell(peer)
             else:
-                if peer.heard is None or note.ask:
+                if peer.heard is None or note.ask or note.answers:
                     self._lock.notify_all()
                 peer.read(note, self.clock())
                 whole = peer.gather(note, data, self.most_bytes) if note.tag and not peer.gone else None
