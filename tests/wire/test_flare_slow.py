@@ -247,3 +247,39 @@ def test_a_sender_that_dies_in_the_middle_is_given_up_in_time(rate):
     assert line.run(SILENT_S + 1, lambda: line.b.gone)
     assert line.b.gone == "it gave no sign of life for 10 s"
     assert line.now - died < SILENT_S + 1
+
+
+# ---- the end
+
+
+def test_who_leaves_waits_for_its_last_message_as_long_as_that_moves():
+    line = Line(1e6)
+    post = line.posts["a"]
+    closing = []
+
+    def clock():
+        if closing == ["now"]:
+            closing.append("the line moves on")
+            line.run(2)
+            closing.pop()
+        return line.now
+
+    post.clock = clock
+    post.send("b", "last", large(24))
+    begun = line.now
+    closing.append("now")
+    post.close()
+    assert line.now - begun > 2 * PATIENCE.flush_s
+    assert len(line.b.inbox["last"]) == 1
+
+
+def test_who_leaves_does_not_wait_for_one_that_has_died():
+    line = Line(1e6)
+    line.posts["a"].send("b", "last", large(24))
+    begun = line.now
+    line.run(15)
+    assert line.a.flushes(begun, line.now)
+    line.dead, died = {"b"}, line.now
+    assert line.run(PATIENCE.flush_s + 1, lambda: not line.a.flushes(begun, line.now))
+    assert line.a.out
+    assert line.now - died > PATIENCE.flush_s - 3

@@ -42,7 +42,7 @@ class Patience:
         message_s: for a message of a party that is alive.
         retry_s: before one asks what became of a message, twice as long each time that it was sent again.
         receipt_s: that a receipt waits for a message to ride on.
-        flush_s: at the end, for the last messages to arrive.
+        flush_s: at the end, for more of the last messages to arrive.
         back_s: that a passive party which was cut off tries to reach the active one again.
 
     """
@@ -89,6 +89,7 @@ class Peer:
         asks: how many times it was asked.
         its_asks: how many times it has asked, as far as is known here.
         said: when it was last told all that has arrived here.
+        moved: when it last said that more has arrived.
         gone: why it is not listened to any more; empty while it is.
         held: it says that it does not listen yet.
         silent: it was given up since it gave no sign of life.
@@ -117,6 +118,7 @@ class Peer:
     asks: int = 0
     its_asks: int = 0
     said: float = LONG_AGO
+    moved: float = LONG_AGO
     gone: str = ""
     held: bool = False
     silent: bool = False
@@ -198,11 +200,13 @@ class Peer:
         """Learn what has arrived there, and what was lost: an ask that went after it has arrived without it."""
         for key in [key for key in self.out if key[1] < note.acks.get(key[0], 0)]:
             del self.out[key]
+            self.moved = now
         for tag, here in note.parts.items():
             out = self.out.get((tag, note.acks[tag]))
             if out is not None and here > out.here:
                 out.here = here
                 out.wait(now, self.patience.retry_s)
+                self.moved = now
         if 0 < note.answers <= self.asks:
             for out in self.out.values():
                 out.answered(note.answers)
@@ -310,6 +314,10 @@ class Peer:
     def backlog(self) -> int:
         """Bytes that are on their way."""
         return sum(len(out.data) for out in self.out.values())
+
+    def flushes(self, since: float, now: float) -> bool:
+        """Return whether to wait for what is on its way there, at the end, which began at ``since``."""
+        return bool(self.out) and now - max(since, self.moved) < self.patience.flush_s
 
     def times(self) -> Iterator[float]:
         """Yield the moments at which there will be something to send."""

@@ -174,15 +174,15 @@ class Post:
         return {peer.name: peer.traffic for peer in self.peers.values()}
 
     def close(self, why: str = "its part is done") -> None:
-        """Wait until all that was sent has arrived, say goodbye and stop."""
+        """Wait until all that was sent has arrived, or no more of it does; say goodbye and stop."""
         with self._lock:
             if self._bye:
                 return
             for peer in self.peers.values():
                 peer.owed |= dict.fromkeys(peer.owed, LONG_AGO)  # nothing more will go there for receipts to ride on
             self._lock.notify_all()
-            end = self.clock() + self.patience.flush_s
-            while any(peer.out for peer in self.peers.values()) and self.clock() < end:
+            begun = self.clock()
+            while any(peer.flushes(begun, self.clock()) for peer in self.peers.values()):
                 self._lock.wait(0.05)
             self._bye = why
             self._lock.notify_all()
