@@ -265,10 +265,10 @@ class TestSchedulesWithOneRate:
         ahead = [row for row in early if row["method"] == "p-bcd" and float(row["paper_ratio"]) < 1]
         assert len(ahead) == 3
         late = {case: float(found[case, "sync-max", 50]["ratio"]) for case in ("k3", "k4", "k12")}
-        assert late["k3"] > 1
-        assert round(late["k4"], 2) == 1
+        assert late["k12"] > 1
+        assert round(late["k4"], 1) == 1
         waits = [float(found[case, "sync-min", 10]["ratio"]) for case in ("k3", "k4", "k12")]
-        behind = f"behind it with 12 ({late['k12']:.2f})".replace("0.", ".")
+        behind = f"behind it with 3 ({late['k3']:.2f})".replace("0.", ".")
         says("docs/methods/flex.md", "ahead of it in three of the six", behind,
              f"Sync-Min takes {waits[0]:.1f}, {waits[1]:.1f} and {waits[2]:.1f} times as long")  # fmt: skip
 
