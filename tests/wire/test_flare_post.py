@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from anyparty.errors import MessageError, PartyLost
 from anyparty.wire.flare.channel import Posted
+from anyparty.wire.flare.incoming import MOST_TAGS
 from anyparty.wire.flare.note import PIECE_BYTES, Note
-from anyparty.wire.flare.peer import MOST_TAGS, Peer
+from anyparty.wire.flare.peer import Peer
 from anyparty.wire.flare.post import Patience, Post
 from anyparty.wire.flare.seat import farewell
 from anyparty.wire.ledger import Counted, Flow, Ledger, Tally
@@ -354,7 +355,7 @@ def test_what_was_given_by_a_process_that_is_gone_is_not_given_back_to_the_next(
     alone.post.lose("b", "too slow")
     alone.post.admit("b")
     withdraw()
-    assert not alone.post.peers["b"].inbox
+    assert not alone.post.peers["b"].come.inbox
 
 
 def test_who_waits_for_room_hears_that_the_other_is_gone(monkeypatch):
@@ -430,7 +431,7 @@ def test_a_doubled_message_counts_once_and_an_early_one_waits():
         alone.message(number)
     alone.read()
     assert [int(item["i"]) for item in alone.items] == [0, 1]
-    assert alone.post.peers["b"].inbox["x"] == type(alone.post.peers["b"].inbox["x"])()
+    assert alone.post.peers["b"].come.inbox["x"] == type(alone.post.peers["b"].come.inbox["x"])()
 
 
 @pytest.mark.parametrize("changes", [{"run": "another"}, {"frm": "c"}, {"to": "c"}, {"tag": "other"}, {"number": 5}])
@@ -472,7 +473,7 @@ def test_a_note_that_makes_no_sense_is_refused_and_named(note):
 
 def test_an_answer_about_as_many_lanes_as_there_may_be_can_be_read():
     peer = Peer("b", CALM, heard=0.0, answer=True)
-    peer.taken.update({f"{number:0{MOST_NAME}}": 10**6 for number in range(MOST_TAGS)})
+    peer.come.taken.update({f"{number:0{MOST_NAME}}": 10**6 for number in range(MOST_TAGS)})
     ((_, note, _),) = peer.parcels("a", 0.0)
     assert Note.read(note.write(), "a") == note
 
@@ -501,4 +502,4 @@ def test_a_flood_that_nobody_reads_is_bounded():
     alone = Alone()
     for number in range(1500):
         alone.message(number)
-    assert len(alone.post.peers["b"].inbox["x"]) <= 1024
+    assert len(alone.post.peers["b"].come.inbox["x"]) <= 1024

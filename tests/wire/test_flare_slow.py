@@ -127,7 +127,7 @@ def test_what_is_sent_behind_it_is_sent_once_too():
     assert not line.gone
     assert line.sent() == size == line.most
     assert line.a.traffic.repeated == line.b.traffic.repeated == 0
-    assert [len(line.b.inbox[tag]) for tag in ("embedding", "more", "small")] == [3, 3, 3]
+    assert [len(line.b.come.inbox[tag]) for tag in ("embedding", "more", "small")] == [3, 3, 3]
 
 
 # ---- what is lost
@@ -270,7 +270,7 @@ def test_who_leaves_waits_for_its_last_message_as_long_as_that_moves():
     closing.append("now")
     post.close()
     assert line.now - begun > 2 * PATIENCE.flush_s
-    assert len(line.b.inbox["last"]) == 1
+    assert len(line.b.come.inbox["last"]) == 1
 
 
 def test_who_leaves_does_not_wait_for_one_that_has_died():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from anyparty.terms import Expect, Tensors
-from anyparty.wire.flare.peer import Item
+from anyparty.wire.flare.incoming import Item
 from anyparty.wire.flare.post import Post
 
 MOST_ON_THE_WAY = 64 << 20  # bytes to one party that have not arrived, before ``send`` waits

@@ -13,23 +13,17 @@ No thread, no lock, no clock here: see ``post``, which holds its lock around eve
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
-
 from anyparty.errors import MessageError, PartyLost
+from anyparty.wire.flare.incoming import Incoming, Item
 from anyparty.wire.flare.note import Note
 from anyparty.wire.flare.outgoing import LONG_AGO, Outgoing
-from anyparty.wire.message import MOST_HEADER_BYTES
 
-Item = dict[str, Tensor] | MessageError | PartyLost
 Parcel = tuple[str, Note, bytes]
-WINDOW = 1024  # messages of a lane that nobody has read
-MOST_TAGS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +94,8 @@ class Peer:
         answer: it is to hear what has arrived here.
         owed: by tag, since when a receipt is owed.
         out: messages that it has not acknowledged, by tag and number.
-        sent, taken: by tag, the number of the next message to send, to take.
-        pieces: messages that have not wholly arrived, or are being read, by tag and number.
-        early: messages that came before their turn, by tag and number.
-        inbox: messages to read, by tag.
+        sent: by tag, the number of the next message to send.
+        come: what has come from it.
         waiting: who waits, by tag.
         pressing: since when parts of this party wait until more of what they have sent has arrived.
         traffic: what went there.
@@ -130,22 +122,19 @@ class Peer:
     owed: dict[str, float] = field(default_factory=dict)
     out: dict[tuple[str, int], Outgoing] = field(default_factory=dict)
     sent: Counter[str] = field(default_factory=Counter)
-    taken: Counter[str] = field(default_factory=Counter)
-    pieces: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=dict)
-    early: dict[tuple[str, int], Item] = field(default_factory=dict)
-    inbox: dict[str, deque[Item]] = field(default_factory=dict)
+    come: Incoming = field(default_factory=Incoming)
     waiting: dict[str, Waiting] = field(default_factory=dict)
     pressing: list[float] = field(default_factory=list)
     traffic: Traffic = field(default_factory=Traffic)
 
     def next(self, tag: str) -> Item | None:
         """Take the next message of a lane, or the reason that none will come."""
-        if queue := self.inbox.get(tag):
+        if queue := self.come.inbox.get(tag):
             return queue.popleft()
         if self.bad is not None:
             return self.bad
         if self.gone:
-            return PartyLost(self.name, f"{self.gone} (message {tag!r} no. {self.taken[tag]} did not come)")
+            return PartyLost(self.name, f"{self.gone} (message {tag!r} no. {self.come.taken[tag]} did not come)")
         return None
 
     def serve(self) -> None:
@@ -159,7 +148,7 @@ class Peer:
         if not self.gone:
             self.gone = why
             self.out.clear()
-            self.pieces.clear()
+            self.come.pieces.clear()
             self.serve()
 
     def check(self, now: float) -> None:
@@ -213,37 +202,16 @@ class Peer:
 
     def gather(self, note: Note, data: bytes, most_bytes: int) -> bytes | None:
         """Keep a piece of a message; return the whole message when no piece is missing."""
-        key = (note.tag, note.number)
-        if note.number < self.taken[note.tag] or key in self.early:
+        if self.come.has(note.tag, note.number):
             self.owed[note.tag] = LONG_AGO  # it came before, so its receipt was lost: say so at once
             return None
-        if self._too_much(note, most_bytes) or note.piece in self.pieces.get(key, ()):
-            return None
-        pieces = self.pieces.setdefault(key, {})
-        pieces[note.piece] = bytes(data)
-        if len(pieces) < note.pieces:
-            return None
-        self.pieces[key] = dict.fromkeys(pieces, b"")  # until it is filed, an answer must not say that it was lost
-        return b"".join(pieces.get(place, b"") for place in range(note.pieces))
-
-    def _too_much(self, note: Note, most_bytes: int) -> bool:
-        """Say whether there is no room for a piece: it is forgotten, and will come again."""
-        unread = note.number - self.taken[note.tag] + len(self.inbox.get(note.tag, ()))
-        held = sum(len(piece) for pieces in self.pieces.values() for piece in pieces.values()) if self.pieces else 0
-        tags = self.taken.keys() | {note.tag}
-        return unread >= WINDOW or held > most_bytes + MOST_HEADER_BYTES or len(tags) > MOST_TAGS
+        return self.come.gather(note, data, most_bytes)
 
     def file(self, tag: str, number: int, item: Item, now: float) -> None:
-        """Put a message in its place; move those whose turn it is to the inbox."""
-        self.pieces.pop((tag, number), None)
-        if number < self.taken[tag] or (tag, number) in self.early:
-            return
-        self.early[tag, number] = item
-        while (tag, self.taken[tag]) in self.early:
-            self.inbox.setdefault(tag, deque()).append(self.early.pop((tag, self.taken[tag])))
-            self.taken[tag] += 1
-        self.owed.setdefault(tag, now)
-        self.serve()
+        """Put a message in its place, and give those who wait what there is for them."""
+        if self.come.file(tag, number, item):
+            self.owed.setdefault(tag, now)
+            self.serve()
 
     # ---- what is sent
 
@@ -253,7 +221,7 @@ class Peer:
         ask = self._ask(now, instead=bool(ready))
         late = any(now - since >= self.patience.receipt_s for since in self.owed.values())
         often = min(self.patience.silent_s / 5, self.patience.retry_s)
-        self.answer |= bool(self.pieces) and now - self.said >= often
+        self.answer |= bool(self.come.pieces) and now - self.said >= often
         if self.answer:
             self.said = now
         if not ready and (ask or late or self.answer):
@@ -295,20 +263,14 @@ class Peer:
     def _news(self) -> dict[str, Any]:
         """Return what has arrived, once: of the lanes that a receipt is owed for, or all of it in an answer."""
         if self.answer:
-            parts = {tag: here for tag, here in self._parts() if here}
-            acks = dict(self.taken) | {tag: self.taken[tag] for tag in parts}
+            parts = self.come.parts()
+            acks = dict(self.come.taken) | {tag: self.come.taken[tag] for tag in parts}
             news: dict[str, Any] = {"acks": acks, "parts": parts, "answers": self.its_asks}
         else:
-            news = {"acks": {tag: self.taken[tag] for tag in self.owed}}
+            news = {"acks": {tag: self.come.taken[tag] for tag in self.owed}}
         self.answer = False
         self.owed.clear()
         return news
-
-    def _parts(self) -> Iterator[tuple[str, int]]:
-        """Yield how many pieces of a lane's next message are here, from the first on."""
-        for (tag, number), pieces in self.pieces.items():
-            if number == self.taken[tag]:
-                yield tag, next(piece for piece in itertools.count() if piece not in pieces)
 
     @property
     def backlog(self) -> int:

@@ -22,9 +22,10 @@ from typing import Protocol
 
 from anyparty.errors import MessageError
 from anyparty.terms import Tensors
+from anyparty.wire.flare.incoming import Item
 from anyparty.wire.flare.note import PIECE_BYTES, Note
 from anyparty.wire.flare.outgoing import LONG_AGO, Outgoing
-from anyparty.wire.flare.peer import Item, Parcel, Patience, Peer, Traffic, Waiting
+from anyparty.wire.flare.peer import Parcel, Patience, Peer, Traffic, Waiting
 from anyparty.wire.message import MOST_BYTES, Header, decode, encode
 
 LONGEST_REST_S = 0.25
@@ -120,7 +121,7 @@ class Post:
         def withdraw() -> None:
             with self._lock:  # of this process of the party: one that was let in since has lanes of its own
                 peer.waiting.pop(tag, None)
-                peer.inbox.setdefault(tag, deque()).extendleft(given)
+                peer.come.inbox.setdefault(tag, deque()).extendleft(given)
 
         return withdraw
 
@@ -250,7 +251,7 @@ class Post:
     def _farewell(self, peer: Peer) -> Parcel:
         """Tell a party that nothing more will come from here, or that it is not listened to any more."""
         gone = "" if self._bye else peer.gone
-        return peer.name, Note(life=self.life, acks=dict(peer.taken), bye=self._bye, gone=gone), b""
+        return peer.name, Note(life=self.life, acks=dict(peer.come.taken), bye=self._bye, gone=gone), b""
 
     # ---- what is sent, on the post's own thread
 
