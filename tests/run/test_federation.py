@@ -115,6 +115,48 @@ def test_a_label_elsewhere_may_be_dropped_or_named():
     assert Federation.from_config(config, both).roster.labelers == ("bank", "shop")
 
 
+@pytest.mark.parametrize(
+    ("federation", "own", "error", "said"),
+    [
+        (
+            {"label": "y", "active": "bank"},
+            {"shop": {"label": "d"}},
+            TableError,
+            "(data frame), which would be a feature beside its own label 'd': drop it there, or say label = 'y' in",
+        ),
+        (
+            {"label": "y", "active": "bank"},
+            {"bank": {"label": "a"}, "shop": {"label": "y"}},
+            TableError,
+            "'bank' also holds the label column 'y' (data frame), which would be a feature beside its own label 'a'",
+        ),
+        (
+            {"label": "yy", "active": "bank"},
+            {"bank": {"label": "y"}},
+            ConfigError,
+            "federation.label = 'yy' is nobody's label: party 'bank' leads with its own, 'y'; take one of the two out",
+        ),
+        (
+            {"label": "y", "active": "bank"},
+            {"bank": {"label": "a", "drop": ["y"]}, "shop": {"drop": ["y"]}},
+            ConfigError,
+            "federation.label = 'y' is nobody's label: party 'bank' leads with its own, 'a'",
+        ),
+        (
+            {"label": "y"},
+            {"shop": {"label": "d", "drop": ["y"]}},
+            ConfigError,
+            "party 'bank' has the label column 'y', party 'shop' has the label column 'd': say which leads",
+        ),
+        ({}, {"bank": {"label": "y"}, "shop": {"label": "y"}}, ConfigError, "'shop' have the label column 'y': say"),
+    ],
+)
+def test_the_label_is_nobodys_feature_and_never_ignored(federation, own, error, said):
+    config = Config.of({"federation": federation, "parties": {"bank": {}, "shop": {}} | own})
+    with pytest.raises(error, match=re.escape(said)):
+        Federation.from_config(config, tables(shop="y", bank="y"))
+
+
 def test_one_class_is_refused():
     frames = tables()
     frames["bank"] = frames["bank"].with_columns(y=pl.lit("same"))

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from anyparty.config import Config
-from anyparty.errors import ConfigError, PartyLost, ResumeError
+from anyparty.errors import ConfigError, PartyLost, ResumeError, TableError
 from anyparty.run import parts
 from anyparty.run.files import mark
-from anyparty.run.house import train_at_home
+from anyparty.run.house import Home, train_at_home
 from anyparty.run.kept_alignment import Kept
 from anyparty.run.predict_home import predict_at_home
 from anyparty.serve.kept import open_kept
@@ -241,6 +241,31 @@ def test_code_that_a_party_lists_is_its_encoder_in_training_prediction_and_servi
     sites["shop"] = replace(sites["shop"], encoders=())
     with pytest.raises(ConfigError, match=REFUSED):
         inproc.play(parts | {"shop": partial(predict_at_home, sites["shop"], config)})
+
+
+def test_the_label_is_nobodys_feature(tmp_path):
+    sites = world(tmp_path)
+    frame = pl.read_csv(sites["shop"].table)
+    frame.with_columns(y=(pl.col("spent") > 0).cast(int), y2=pl.lit("a")).write_csv(sites["shop"].table)
+    whole = settings().model_dump(exclude_none=True)
+    for own, said in (
+        ({}, r"party 'shop' also holds the label column 'y' \(table\.csv\), which would be used as a feature"),
+        ({"label": "y2"}, r"party 'shop' also holds the label column 'y' .* a feature beside its own label 'y2'"),
+    ):
+        config = Config.of(whole | {"parties": {"bank": {}, "shop": own, "clinic": {}}})
+        with pytest.raises(TableError, match=said):
+            Home.of(sites["shop"], config)
+    for own in ({"label": "y"}, {"drop": ("y",)}):
+        config = Config.of(whole | {"parties": {"bank": {}, "shop": own, "clinic": {}}})
+        assert "y" not in Home.of(sites["shop"], config).table.kinds
+
+
+def test_a_label_that_nobody_uses(tmp_path):
+    sites = world(tmp_path)
+    config = Config.of(settings().model_dump(exclude_none=True) | {"parties": {"bank": {"label": "income"}}})
+    for name in NAMES:
+        with pytest.raises(ConfigError, match="'y' is nobody's label: party 'bank' leads with its own, 'income'"):
+            Home.of(sites[name], config)
 
 
 def test_nothing_that_crosses_holds_a_feature_a_label_or_an_id(tmp_path):

@@ -36,6 +36,7 @@ from anyparty.run import agree, costs, kept_alignment, parts
 from anyparty.run.alone import alone
 from anyparty.run.door import Door, door_of
 from anyparty.run.files import About, Member, save_member
+from anyparty.run.holders import check_features, labels_asked
 from anyparty.run.journal import Journal
 from anyparty.run.kept_alignment import ALIGNMENT, aligned, welcome
 from anyparty.run.party import House, Known, Outcome, agreed_on, labeled_rows, predicted, take_part
@@ -90,13 +91,13 @@ class Home:
         Raises:
             ConfigError: the settings name no table, no label, other parties than the site, or an encoder's factory
                 that the party's own settings do not allow.
-            TableError: the table cannot be used.
+            TableError: the table cannot be used, or has the column of labels among its features.
         """
         roster, encoder = roster_of(site, config), encoder_at(site, config)
         if site.table is None:
             raise ConfigError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
-        own = config.parties.get(site.party)
-        label = (own and own.label) or (config.federation.label if site.party == site.active else None)
+        own, label = config.parties.get(site.party), labels_asked(config, site.active).get(site.party)
+        check_features(config, site.active, {site.party: site.table})
         table = read_table(
             site.table, party=site.party, id=(own and own.id) or config.federation.id, label=label,
             drop=own.drop if own else (), types=own.types if own else {},
@@ -128,19 +129,16 @@ def roster_of(site: Site, config: Config) -> Roster:
     """Return the parties as settings and site describe them: nobody sees another's table.
 
     Raises:
-        ConfigError: the settings name parties that the site does not know, or no label.
+        ConfigError: the settings name parties that the site does not know, or no label, or one that is nobody's.
     """
     for name in config.parties:
         if name not in site.parties:
             raise ConfigError(f"the settings name party {name!r}, the federation has {list(site.parties)}")
-    if config.federation.label is None and not getattr(config.parties.get(site.active), "label", None):
-        raise ConfigError('no label: name the active party\'s column, federation.label = "column"')
+    labels = labels_asked(config, site.active)
 
     def party(name: str) -> Party:
         own = config.parties.get(name)
-        return Party(
-            name=name, columns=own is None or own.columns, labels=name == site.active or bool(own and own.label)
-        )
+        return Party(name=name, columns=own is None or own.columns, labels=name in labels)
 
     return Roster(tuple(party(name) for name in site.parties), site.active)
 

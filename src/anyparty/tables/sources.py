@@ -35,15 +35,15 @@ def read(source: Source, party: str) -> tuple[str, pl.DataFrame]:
         with _in_words(party):
             source = source.collect()
     if isinstance(source, pl.DataFrame):
-        return "data frame", source
+        return named(source), source
     if type(source).__module__.split(".")[0] == "pandas":
-        return "data frame", _from_pandas(source, party)
+        return named(source), _from_pandas(source, party)
     if not isinstance(source, str | Path):
         raise TableError(
             f"party {party!r}: a table is read from a .csv, .csv.gz or .parquet file, or from a polars or pandas data "
             f"frame, not from {type(source).__name__}"
         )
-    return Path(source).name, _from_file(Path(source), party)
+    return named(source), _from_file(Path(source), party)
 
 
 def names(source: Source, party: str) -> list[str]:
@@ -62,6 +62,11 @@ def names(source: Source, party: str) -> list[str]:
             with _in_sentences(path, party, kind):
                 return list(pl.read_parquet_schema(path)) if kind == ".parquet" else _header(path, party)
     return read(source, party)[1].columns
+
+
+def named(source: Source) -> str:
+    """Return the source's name for sentences: the file's, or "data frame"."""
+    return Path(source).name if isinstance(source, str | Path) else "data frame"
 
 
 @contextmanager
