@@ -95,6 +95,13 @@ class TestInfer:
     def test_a_cell_that_is_no_number_among_many_numbers(self):
         refuses("nearly all cells are numbers, but not 'x' in row 31; mend", *map(str, range(30)), "x")
 
+    def test_many_numbers_beside_one_or_two_texts_are_no_classes(self):
+        cells = [*map(str, range(30)), *"----", *"xxxxx"]
+        refuses(r"it has numbers but for 'x' \(5 cells\), '-' \(4 cells\); leave these cells empty, or say fed", *cells)
+        assert task_of(*cells, kind="classification").outputs == 32
+        assert task_of(*map(str, range(20)), *"----").outputs == 21
+        assert task_of(*map(str, range(30)), *"----xyyyz").outputs == 34
+
     def test_identifiers_are_no_classes(self):
         many = [f"p{i}" for i in range(1200)]
         refuses("1200 different values in 1200 labelled rows, such as 'p0', 'p1', look like identifiers", *many)

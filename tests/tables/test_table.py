@@ -170,6 +170,26 @@ class TestColumns:
     def test_below_nine_in_ten_it_is_a_category(self):
         assert read({"grade": [*map(str, range(8)), "A", "B"]}).kinds == {"grade": "categorical"}
 
+    @pytest.mark.parametrize("marker", ["NULL", "n/a", "#N/A", "<NA>", "NaT"])
+    def test_numbers_beside_a_marker_of_missing_are_numbers(self, marker):
+        table = read({"sum": [marker if i % 7 == 0 else str(i) for i in range(1000)]})
+        assert table.kinds == {"sum": "numeric"}
+        assert table.columns["sum"].null_count() == 143
+
+    def test_many_numbers_beside_one_or_two_texts_are_no_category(self):
+        numbers = [str(i % 200) for i in range(857)]
+        for texts, said in (
+            (["-"] * 143, r"has numbers but for '-' \(143 cells\): leave these cells empty, or declare"),
+            (["."] * 120 + ["none"], r"has numbers but for '\.' \(120 cells\), 'none' \(1 cell\): leave these"),
+        ):
+            refuses(rf"column 'sum' {said}", {"sum": numbers + texts})
+            assert read({"sum": numbers + texts}, types={"sum": "categorical"}).kinds == {"sum": "categorical"}
+
+    @pytest.mark.parametrize("texts", [["A"], ["A", "B"], list("ABC")])
+    def test_codes_are_a_category(self, texts):
+        codes = [str(i) for i in range(1, 10 if len(texts) < 3 else 31)]
+        assert read({"code": (codes + texts * 5) * 9}).kinds == {"code": "categorical"}
+
     def test_declared_numeric(self):
         refuses(
             r"column 'age' has cells that are not numbers: 'a' in row 1, 'b' in row 2, 'c' in row 3 and 1 more",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
-MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "None", "?")
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "None", "?")
 
 
 def as_text(series: pl.Series) -> pl.Series:

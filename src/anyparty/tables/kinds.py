@@ -13,6 +13,7 @@ from anyparty.tables import cells
 Kind: TypeAlias = Literal["numeric", "categorical"]
 
 NUMERIC_SHARE = 0.9  # a text column with this share of numbers is a numeric column with mistakes in it
+FEW_TEXTS = 2  # as many texts beside more than FEW_LEVELS different numbers may be marks of missing cells
 MANY_LEVELS = 50  # a text column with more values than this, and than half its rows, is no category
 FEW_LEVELS = 20  # with up to as many it is one, whatever they look like
 LOOKS = {  # text that is no category though its values recur: what it is, and what to do
@@ -68,6 +69,10 @@ def _inferred(column: pl.Series, where: str) -> pl.Series:
         return _numeric(column, where, f"Nearly all others are{OR_CATEGORY}")
     values = text.n_unique() - (text.null_count() > 0)
     looks = looks_of(text) if values > FEW_LEVELS else None
+    marks = None if looks else marks_among(numbers, text.filter(bad))
+    if marks:
+        raise TableError(f"{where} has numbers but for {marks}: leave these cells empty, or declare the column "
+                         f"categorical with types")  # fmt: skip
     if looks or values > max(MANY_LEVELS, known / 2):
         what, instead, examples = looks or ("an identifier or free text", "", text.drop_nulls())
         raise TableError(
@@ -86,6 +91,18 @@ def looks_of(text: pl.Series) -> tuple[str, str, pl.Series] | None:
         if found.any() and (found | plain).sum() >= NUMERIC_SHARE * len(known):
             return what, f"{instead}, ", known.filter(found)
     return None
+
+
+def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
+    """Name the texts that stand beside many different numbers, where they are so few that they may mark missing cells.
+
+    >>> marks_among(pl.Series(range(30)), pl.Series(["-", "-", "none"]))
+    "'-' (2 cells), 'none' (1 cell)"
+    """
+    if numbers.drop_nulls().n_unique() <= FEW_LEVELS or texts.n_unique() > FEW_TEXTS:
+        return None
+    found = texts.value_counts().sort("count", texts.name, descending=[True, False])
+    return ", ".join(f"{text!r} ({count:,} cell{'' if count == 1 else 's'})" for text, count in found.iter_rows())
 
 
 def _numeric(column: pl.Series, where: str, why: str = f"Numbers are expected there{OR_CATEGORY}") -> pl.Series:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anyparty.errors import TableError, nearest, some
 from anyparty.tables import cells
-from anyparty.tables.kinds import FEW_LEVELS, LARGEST, MANY_LEVELS, NUMERIC_SHARE, looks_of
+from anyparty.tables.kinds import FEW_LEVELS, LARGEST, MANY_LEVELS, NUMERIC_SHARE, looks_of, marks_among
 from anyparty.terms import Task
 
 Rows: TypeAlias = NDArray[np.integer[Any]]
@@ -150,6 +150,10 @@ def _are_classes(label: pl.Series, where: str) -> bool:
     share = len(known) / max(1, len(known) + int(bad.sum()))
     if bad.any() and known.n_unique() > MANY_CLASSES and share >= NUMERIC_SHARE:
         raise TableError(f"{where}: nearly all cells are numbers, but not {cells.cited(label, bad)}; mend them")
+    marks = marks_among(known, cells.as_level(label.filter(bad))) if bad.any() else None
+    if marks and looks_of(cells.as_level(label)) is None:
+        raise TableError(f"{where}: it has numbers but for {marks}; leave these cells empty, or say "
+                         f'federation.task = "classification"')  # fmt: skip
     if bad.any():
         return True
     if known.is_infinite().any():

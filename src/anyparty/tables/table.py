@@ -77,9 +77,9 @@ def read_table(
     """Read one party's table from a .csv, .csv.gz or .parquet file, or a polars or pandas data frame.
 
     Ids of any type are compared as text after trimming: the number 7, the texts " 7" and "7", and the float 7.0 are
-    one id (pandas turns whole ids into floats where a column has gaps).  Empty cells and NA, N/A, NaN, nan, null, None
-    and ? are missing, so no class can be called None; ``Table.notes`` says so where many labels are.  A text column
-    whose cells are all numbers, or all true and false, is numeric.
+    one id (pandas turns whole ids into floats where a column has gaps).  Empty cells and NA, N/A, n/a, #N/A, <NA>,
+    NaN, nan, NaT, null, NULL, None and ? are missing, so no class can be called None; ``Table.notes`` says so where
+    many labels are.  A text column whose cells are all numbers, or all true and false, is numeric.
 
     Args:
         source: the file or data frame.
