@@ -114,7 +114,9 @@ class TestInfer:
             ([f"-0,{i:02}" for i in range(40)] * 10, "numbers with decimal commas; write them with a decimal point"),
             ([f"2026-01-{i:02}" for i in range(1, 29)] * 9, "dates; write a number instead"),
             ([f"<0.{i}" for i in range(10, 40)] * 9, "numbers that are known as limits"),
-            ([f"{i}.5%" for i in range(100)], "identifiers or free text; name another label column"),
+            ([f"{i}.5%" for i in range(100)], "numbers with a unit; write the numbers alone, all in the same unit"),
+            ([f"{i:02}:35" for i in range(24)] * 9, "times; write a number instead, such as minutes"),
+            ([f"note {i}" for i in range(100)], "identifiers or free text; name another label column"),
         ],
     )
     def test_what_looks_like_something_else_is_no_class_unless_it_is_said_to_be(self, cells, looks):

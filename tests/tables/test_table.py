@@ -232,6 +232,13 @@ class TestColumns:
             "answers": "categorical",
             "band": "categorical",
         }
+        assert read({"rate": ["5%", "10%", "20%"] * 90}).kinds == {"rate": "categorical"}
+
+    @pytest.mark.parametrize(
+        "code", ["{}A", "{}k", "E11.{}", "D-{:05}", "1.{}.0", "10.0.0.{}", "030 {}", "{}:1", "{}-9"]
+    )
+    def test_codes_with_numbers_are_a_category(self, code):
+        assert read({"code": [code.format(i) for i in range(30)] * 9}).kinds == {"code": "categorical"}
 
     @pytest.mark.parametrize(
         ("cells_of", "said"),
@@ -246,6 +253,17 @@ class TestColumns:
             ),
             ([f"{i}.12.1999 10:00" for i in range(1, 31)], r"it looks like dates"),
             ([f"12/{i}/99" for i in range(1, 31)], r"it looks like dates"),
+            ([f"{i}.5%" for i in range(30)], r"'0.5%', '1.5%': it looks like numbers with a unit; write the numbers"),
+            ([f"{i},50 €" for i in range(30)], r"it looks like numbers with a unit"),
+            ([f"{i:,} EUR" for i in range(0, 30_000, 1000)], r"it looks like numbers with a unit"),
+            ([f"-${i}.00" for i in range(30)], r"it looks like numbers with a unit"),
+            ([f"{i}kg" for i in range(30)] + [f"{i} g" for i in range(30)], r"it looks like numbers with a unit"),
+            ([f"{i} years" for i in range(30)], r"it looks like numbers with a unit"),
+            ([f"02:{i:02d}" for i in range(30)], r"it looks like times; write a number instead, such as minutes"),
+            ([f"{i}:30:07 pm" for i in range(30)], r"it looks like times"),
+            ([f"{i} 035" for i in range(1, 30)] + ["35"] * 9, r"numbers with marks between thousands; write them with"),
+            ([f"{i}\u00a0035\u00a0112.5" for i in range(1, 30)], r"numbers with marks between thousands"),
+            ([f"{i}'035" for i in range(1, 30)], r"numbers with marks between thousands"),
         ],
     )
     def test_text_that_is_no_category_though_its_values_recur(self, cells_of, said):

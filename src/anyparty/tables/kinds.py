@@ -16,10 +16,28 @@ NUMERIC_SHARE = 0.9  # a text column with this share of numbers is a numeric col
 FEW_TEXTS = 2  # as many texts beside more than FEW_LEVELS different numbers may be marks of missing cells
 MANY_LEVELS = 50  # a text column with more values than this, and than half its rows, is no category
 FEW_LEVELS = 20  # with up to as many it is one, whatever they look like
+NUMBER = r"[+-]?((\d{1,3}([.,'\s]\d{3})+|\d+)([.,]\d+)?|[.,]\d+)"
+MONEY = r"(\p{Sc}|EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN)"
+UNIT = (  # a closed list, for 7A and 7B are codes
+    r"([%‰]|°[CF]?|[kmµ]?g|[kcmµ]?m[²³]?|[cdm]?l|m?s|h|lbs?|oz|ft|mi|mph|km/h|m/s|k?Wh?|"
+    r"(year|yr|month|week|day|hour|hr|minute|min|second|sec)s?)"
+)
 LOOKS = {  # text that is no category though its values recur: what it is, and what to do
     "numbers with decimal commas": (
         r"^([<>]=?\s*)?[+-]?(\d+|\d{1,3}([.' ]\d{3})+),\d+$|^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$",
         "write them with a decimal point and no mark between thousands",
+    ),
+    "numbers with marks between thousands": (
+        r"^[+-]?[1-9]\d{0,2}(['\s]\d{3})+([.,]\d+)?$",
+        "write them without these marks",
+    ),
+    "numbers with a unit": (
+        rf"^({NUMBER}\s*({UNIT}|{MONEY})|[+-]?{MONEY}\s*{NUMBER})$",
+        "write the numbers alone, all in the same unit",
+    ),
+    "times": (
+        r"^\d{1,2}:[0-5]\d(:[0-5]\d([.,]\d+)?)?(\s*[AaPp]\.?[Mm]\.?)?$",
+        "write a number instead, such as minutes",
     ),
     "numbers that are known as limits": (r"^[<>≤≥~]=?\s*[+-]?\d+([.,]\d+)?$", "write a number for each limit"),
     "dates": (
