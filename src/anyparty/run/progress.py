@@ -18,10 +18,10 @@ class Bar(Watch):
 
     def __init__(self, console: Console | None = None) -> None:
         self.bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),  # names of parties may hold brackets
             BarColumn(bar_width=16),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[seen]}"),
+            TextColumn("{task.fields[seen]}", markup=False),
             TimeRemainingColumn(compact=True),
             console=console or Console(stderr=True),
         )
