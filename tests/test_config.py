@@ -109,6 +109,13 @@ def test_no_file_and_no_toml(tmp_path):
         config.load(tmp_path / "bad.toml")
 
 
+def test_a_byte_order_mark_and_a_folder(path, tmp_path):
+    path.write_text(WHOLE, encoding="utf-8-sig")
+    assert config.load(path).train.epochs == 7
+    with pytest.raises(ConfigError, match=r"is a folder; name a settings file in it$"):
+        config.load(tmp_path)
+
+
 def test_networks_by_kind(path):
     image = config.load(
         path, ["encoder.kind=resnet", "encoder.shape=[3, 8, 8]", "encoder.widths=[4, 8]", "encoder.depths=[1, 1]"]

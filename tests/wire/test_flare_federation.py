@@ -382,6 +382,16 @@ def test_a_site_file_that_is_wrong_is_named(tmp_path, text, said):
     assert "anyparty.toml" in str(caught.value)
 
 
+def test_a_site_file_of_an_editor_that_writes_a_mark_or_another_coding(tmp_path):
+    (tmp_path / "local").mkdir()
+    own, text = tmp_path / "local" / "anyparty.toml", 'party = "ä"\nactive = "ä"\nparties = ["ä"]\n'
+    own.write_text(text, encoding="utf-8-sig")
+    assert Site.read(tmp_path).party == "ä"
+    own.write_text(text, encoding="latin-1")
+    with pytest.raises(ConfigError, match=r"anyparty\.toml: this is not TOML"):
+        Site.read(tmp_path)
+
+
 def test_a_kit_lists_the_code_of_encoders_that_a_job_may_name(tmp_path):
     (tmp_path / "local").mkdir()
     own = 'party = "a"\nactive = "a"\nparties = ["a"]\n'

@@ -17,14 +17,18 @@ def load(path: Path | str, changes: Sequence[str] = ()) -> Config:
     ``changes`` are like ``"train.epochs=5"``.
 
     Raises:
-        ConfigError: no such file, not TOML, a key that does not exist, a value out of range, a party named twice.
+        ConfigError: no such file, a folder, not TOML, a key that does not exist, a value out of range, a party named
+            twice.
     """
     path = Path(path)
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin with a byte order mark
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such settings file; `anyparty demo` writes one to start from") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+    except OSError as error:
+        what = "is a folder; name a settings file in it" if path.is_dir() else f"cannot be read: {error.strerror}"
+        raise ConfigError(f"{path} {what}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         twice = "; a party's name may stand only once" if "Cannot declare" in str(error) else ""
         raise ConfigError(f"{path}: this is not TOML: {error}{twice}") from None
     for change in changes:

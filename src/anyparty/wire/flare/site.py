@@ -60,10 +60,10 @@ class Site(Settings):
         """
         path = kit / "local" / FILE
         try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
+            values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
         except FileNotFoundError:
             raise ConfigError(f"{path}: no such file; 'anyparty federate init' writes one into every kit") from None
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: this is not TOML ({error})") from None
         site: Site = cls.of(values, str(path))
         for name in {site.party, site.active} - set(site.parties):
