@@ -58,9 +58,18 @@ class TestIds:
             {"id": ["7", "b", "7 ", "7.0", "b", "c", "c", "d", "d"]},
         )
 
-    @pytest.mark.parametrize("empty", [None, "", "  ", "NA", "nan"])
-    def test_missing_ids(self, empty):
-        refuses(r"id column 'id' has no id in row '2', '4'; give", {"id": ["a", empty, "b", empty]})
+    @pytest.mark.parametrize(
+        ("empty", "said"),
+        [
+            (None, ""),
+            ("", ""),
+            ("  ", ""),
+            ("NA", r" \('NA' stands for missing\)"),
+            (" nan", r" \('nan' stands for missing\)"),
+        ],
+    )
+    def test_missing_ids(self, empty, said):
+        refuses(rf"id column 'id' has no id in row '2', '4'{said}; give", {"id": ["a", empty, "b", empty]})
 
     def test_nan_id(self):
         refuses(r"has no id in row '2'", {"id": [1.0, float("nan")]})

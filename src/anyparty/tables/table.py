@@ -162,7 +162,10 @@ def _ids(column: pl.Series, where: str) -> pl.Series:
     ids = cells.as_text(column)
     if ids.null_count():
         rows = some((row + 1 for row in ids.is_null().arg_true()), 5)
-        raise TableError(f"{where}: id column {ids.name!r} has no id in row {rows}; give each row one, or leave it out")
+        marks = f" ({some(cells.markers(column))} stands for missing)" if cells.markers(column) else ""
+        raise TableError(
+            f"{where}: id column {ids.name!r} has no id in row {rows}{marks}; give each row one, or leave it out"
+        )
     if ids.n_unique() < len(ids):
         twice = ids.filter(ids.is_duplicated()).unique(maintain_order=True)
         raise TableError(
