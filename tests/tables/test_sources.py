@@ -83,7 +83,6 @@ def test_empty_file(tmp_path, text):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("t.csv", "id,age\n1,2\n1,2,3\n"),
         ("t.csv", 'id,age\n"1,2\n3,4\n'),
         ("t.csv.gz", gzip.compress(b"id,age\n1,2\n", mtime=0)[:20]),
         ("t.csv.gz", b"id,age\n1,2\n"),
@@ -177,6 +176,32 @@ def test_a_row_that_is_cut_short(tmp_path, name, text, line):
     said = rf"party 'clinic': .*{name}, line {line} has [12] of 3 cells, .*: it is cut short"
     with pytest.raises(TableError, match=said):
         read(path)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+@pytest.mark.parametrize(
+    ("text", "line"), [("1,2\n3,4,5\n", 3), ("1,2\r\n\r\n3,4,\r\n", 4), ('1,"two\nlines"\n"3,5",4\n5,6,7\n', 5)]
+)
+def test_a_row_with_too_many_cells(tmp_path, name, text, line):
+    content = b"id,age\n" + text.encode()
+    path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
+    with pytest.raises(TableError, match=rf"party 'clinic': .*{name}, line {line} has 3 cells, where 2 are expected"):
+        read(path)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+@pytest.mark.parametrize("content", [b"id,age\r1,2\r3,4\r", b"id\r1\r", b'"id"\r1\r'])
+def test_bare_carriage_returns(tmp_path, name, content):
+    path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
+    for reading in (read, lambda file: names(file, "clinic")):
+        with pytest.raises(TableError, match=rf"party 'clinic': the lines of .*{name} end in bare carriage returns"):
+            reading(path)
+
+
+def test_a_carriage_return_within_a_name_or_a_cell(tmp_path):
+    table = read(write(tmp_path / "t.csv", 'id,"a\rge"\n1,2\n"x\ry",3\n'))
+    assert table.kinds == {"a\rge": "numeric"}
+    assert len(table) == 2
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,11 @@ def _in_sentences(path: Path, party: str, kind: str) -> Iterator[None]:
 def _from_csv(path: Path, party: str) -> pl.DataFrame:
     """Read every cell as text: types are inferred over the whole column later, and a bad cell can be named."""
     header = _header(path, party)
-    frame = pl.read_csv(path, infer_schema=False)
+    try:
+        frame = pl.read_csv(path, infer_schema=False)
+    except pl.exceptions.ComputeError:
+        _check_more(path, party, len(header))  # in which line the parser does not say
+        raise
     frame.columns = header
     if _may_be_short(path, frame):
         _check_cells(path, party, len(header))
@@ -152,6 +156,19 @@ def _check_cells(path: Path, party: str, width: int) -> None:
                 )
 
 
+def _check_more(path: Path, party: str, width: int) -> None:
+    """Refuse the first row with more cells than there are columns."""
+    with _open(path) as file:
+        rows = csv.reader(file)
+        for cells in rows:
+            if len(cells) > width:
+                raise TableError(
+                    f"party {party!r}: {path}, line {rows.line_num} has {len(cells)} cells, where {width} are "
+                    f"expected, {some(cells)}: there is a comma too many, or a cell with one lacks quotation marks; "
+                    f"mend the line"
+                )
+
+
 def _other_mark(path: Path) -> str | None:
     """Return what separates the first two lines into as many cells, if commas do not."""
     with _open(path) as file:
@@ -161,6 +178,12 @@ def _other_mark(path: Path) -> str | None:
 
 def _header(path: Path, party: str) -> list[str]:
     """Return the names of the first line, checked: what is wrong with them is said before a column is looked for."""
+    with _open(path) as file:
+        first = file.readline()
+    if first.endswith("\r") and first.count('"') % 2 == 0:  # else it is within a name
+        raise TableError(
+            f"party {party!r}: the lines of {path} end in bare carriage returns (CR); save it with LF or CRLF"
+        )
     with _open(path) as file:
         header = [name.strip() for name in next(csv.reader(file), [])]
     if not any(header):
