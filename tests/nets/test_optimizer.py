@@ -82,6 +82,11 @@ def test_a_parameter_that_learns_later_than_others():
         ({"weight_decay": math.nan}, "weight_decay nan"),
         ({"schedule": "cosine", "final": -0.5}, r"final -0.5 must lie in \[0, 1\]"),
         ({"schedule": "step", "gamma": 0.0}, r"gamma 0.0 in \(0, 1\]"),
+        ({"milestones": (3,)}, "'milestones' would do nothing with schedule = 'constant'; say schedule = 'step'"),
+        (
+            {"final": 0.1, "gamma": 0.5},
+            "'final', 'gamma' would do nothing .*; say schedule = 'cosine', or leave",
+        ),
         ({"schedule": "step", "milestones": (3, -1)}, r"milestones \[3, -1\]"),
     ],
 )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from anyparty.errors import ConfigError, nearest
+from anyparty.errors import ConfigError, nearest, some
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -18,6 +18,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
 }
 SCHEDULES = ("constant", "cosine", "step")
+OF_SCHEDULES = {"final": "cosine", "milestones": "step", "gamma": "step"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,10 @@ class Optimizer:
                               f"milestones {list(self.milestones)} be epochs from 0")  # fmt: skip
         if self.momentum and self.name != "sgd":
             raise ConfigError(f"optimizer: momentum belongs to sgd, not to {self.name}")
+        idle = [name for name in OF_SCHEDULES if getattr(self, name) != type(self).__dataclass_fields__[name].default]
+        if idle and self.schedule == "constant":  # the schedule forgotten; the other way round --set names it
+            raise ConfigError(f"optimizer: {some(idle)} would do nothing with schedule = 'constant'; say schedule = "
+                              f"{OF_SCHEDULES[idle[0]]!r}, or leave it out")  # fmt: skip
 
     def build(self, parameters: Iterable[nn.Parameter], constant: Iterable[nn.Parameter] = ()) -> torch.optim.Optimizer:
         """Return the torch optimizer over ``parameters``, and those whose learning rate stays as it is."""
