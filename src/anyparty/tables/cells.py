@@ -1,7 +1,8 @@
 """Cells: which are missing, which are numbers, and how an id, a category or a class reads as text.
 
 The rules hold per cell and never depend on the other cells of a column, so that two files, or two parties, that
-hold the same value read it the same way.
+hold the same value read it the same way.  A decimal in text keeps the zeros behind its point but for ".0": 1.1 and 1.10
+may be two codes.
 """
 
 from __future__ import annotations
