@@ -98,6 +98,15 @@ def test_resume_with_other_settings(work: Path, call: Call) -> None:
     assert "optimizer.lr: was 0.001, is 0.5" in said
 
 
+def test_resume_with_the_parties_in_another_order(work: Path, call: Call) -> None:
+    """Networks go by a party's place: another order would give each the head of another."""
+    assert call("train", "credit.toml", "-q").exit_code == 0
+    bank, shop = '[parties.bank]\ntable = "bank.csv"\n', '[parties.shop]\ntable = "shop.csv"\n'
+    change(work / "credit.toml", f"{bank}\n{shop}", f"{shop}\n{bank}")
+    said = refused(call("train", "credit.toml", "-q", "--resume"))
+    assert "the parties stand in another order: it was bank, shop, is shop, bank; put them back" in said
+
+
 def test_resume_with_other_tables(work: Path, call: Call) -> None:
     assert call("train", "credit.toml", "-q").exit_code == 0
     change(work / "shop.csv", "Ulm", "Rom")

@@ -12,7 +12,7 @@ from rich.console import Console
 from anyparty import Federation
 from anyparty.blocks.splits import TEST, TRAIN
 from anyparty.config import Config
-from anyparty.errors import AlignmentError, ConfigError, TableError
+from anyparty.errors import AlignmentError, ConfigError, ResumeError, TableError
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
 
@@ -104,6 +104,14 @@ def test_tables_of_a_party_that_the_settings_do_not_have():
 def test_an_encoder_of_a_party_that_is_not_there():
     with pytest.raises(ConfigError, match=r"encoder: there is no party 'shp'; did you mean 'shop'\?"):
         Federation.from_tables(tables(bank="y"), label="y").train(encoder={"shp": MLP()})
+
+
+def test_resuming_with_the_parties_in_another_order(tmp_path):
+    frames = tables(shop="y")
+    Federation.from_tables(frames, label="y").train(folder=tmp_path, epochs=1)
+    turned = Federation.from_tables(dict(reversed(frames.items())), label="y")
+    with pytest.raises(ResumeError, match="another order: it was bank, shop, is shop, bank"):
+        turned.train(folder=tmp_path, epochs=1, resume=True)
 
 
 def test_a_label_elsewhere_may_be_dropped_or_named():

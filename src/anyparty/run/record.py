@@ -147,9 +147,14 @@ def same_settings(old: str, new: str) -> None:
     """Hold a run's settings against those with which it is to go on, both as TOML.
 
     Raises:
-        ResumeError: a setting is another.
+        ResumeError: a setting is another, or the parties stand in another order.
     """
-    _same(_flat(tomllib.loads(old)), _flat(tomllib.loads(new)), "other settings", "setting")
+    was, now = tomllib.loads(old), tomllib.loads(new)
+    _same(_flat(was), _flat(now), "other settings", "setting")
+    before, after = list(was.get("parties", {})), list(now.get("parties", {}))
+    if before != after:  # each party's place says which of the networks is its own
+        raise ResumeError(f"cannot resume, the parties stand in another order: it was {', '.join(before)}, is "
+                          f"{', '.join(after)}; put them back in the order in which the run began")  # fmt: skip
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
