@@ -338,7 +338,8 @@ def same_bits(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 
 
 def bits(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().view(torch.int32) if tensor.dtype == torch.float32 else tensor
+    whole = {torch.float32: torch.int32, torch.float64: torch.int64}.get(tensor.dtype)
+    return tensor if whole is None else tensor.contiguous().view(whole)
 
 
 def answers_of(predictions: Predictions) -> dict[str, Tensor]:

@@ -22,9 +22,9 @@ class Predictions:
     Attributes:
         task: what is predicted.
         blocks: the K parties that hold columns, in order.
-        scores: [n, C] float32: class probabilities, or the predicted number in the label's own units; NaN where there
-            is no answer.
-        by_party: [n, K, C] float32, the answer of each party's own predictor (LASER-VFL, Algorithm 2), NaN where
+        scores: [n, C]: class probabilities, float32, or the predicted number in the label's own units, float64; NaN
+            where there is no answer.
+        by_party: [n, K, C] as scores, the answer of each party's own predictor (LASER-VFL, Algorithm 2), NaN where
             party k has none; ``None`` where a method has one answer for all.
         took_part: [n, K] bool, the blocks that the answer used.
         asked: [K] bool, the parties that were asked.

@@ -53,3 +53,9 @@ class TestAnswers:
     def test_numbers_in_the_labels_own_units(self):
         """0.5 standard deviations of 4 above a mean of 10 is 12."""
         assert answers(NUMBERS, torch.tensor([[0.5]])).item() == 12.0
+
+    def test_an_offset_beside_which_a_deviation_is_nothing_in_single_precision(self):
+        far = Task(kind="regression", mean=1.7e9, scale=10.0)
+        assert answers(far, torch.tensor([[0.5], [-0.1]])).flatten().tolist() == pytest.approx(
+            [1_700_000_005.0, 1_699_999_999.0], abs=1e-5
+        )

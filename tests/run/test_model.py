@@ -227,6 +227,23 @@ class TestThereAndBack:
         model.save(tmp_path)
         assert worlds.same_bits(answers(Model.load(tmp_path)), answers(model))
 
+    @pytest.mark.parametrize("name", ["laser", "local", "ensemble", "false-vfl-1", "apc"])
+    def test_an_offset_of_the_numbers_changes_no_more_than_that(self, name):
+        """All numbers near 1.7e9 are alike in single precision, and so were all answers, and every epoch as good."""
+        found = []
+        for offset in (0.0, 1.7e9):
+            given = tables()
+            given["bank"] = given["bank"].with_columns(pl.col("income").mul(10).add(offset).alias("bad"))
+            made = Federation.from_tables(given, label="bad", task="regression")
+            model = made.train(name, **SETTINGS | {"validation": 0.2})
+            answered = model.predict(given)
+            shown = answered.frame()["prediction"].drop_nulls().to_numpy() - offset
+            found.append((shown, [rmse for each in model.history if (rmse := each.get("validation", {}).get("rmse"))]))
+        (near, first), (far, second) = found
+        assert far == pytest.approx(near, abs=1e-3)
+        assert np.unique(far).size > len(far) / 2
+        assert second == pytest.approx(first, abs=1e-3)
+
     def test_a_loaded_model_saves_the_same_files(self, saved, tmp_path):
         Model.load(saved).save(tmp_path / "again")
         for path in sorted((tmp_path / "again").rglob("*.*")):

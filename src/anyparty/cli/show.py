@@ -88,7 +88,9 @@ def head(frame: pl.DataFrame, rows: int = 8) -> RenderableType:
 def _cell(value: object) -> str:
     if value is None:
         return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
 # Methods

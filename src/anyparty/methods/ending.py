@@ -142,7 +142,7 @@ class Ending:
         task, blocks = state.seat.task, state.seat.roster.blocks
         assert task is not None
         assert rows.observed is not None
-        scores = torch.full((len(batch.rows), task.outputs), torch.nan, device=state.seat.device)
+        scores = answers(task, torch.full((len(batch.rows), task.outputs), torch.nan, device=state.seat.device))
         if len(held):
             with torch.no_grad():
                 scores[held] = answers(task, state.modules["classifier"](u))

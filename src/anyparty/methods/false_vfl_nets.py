@@ -24,7 +24,7 @@ from anyparty.methods.method import State
 from anyparty.nets.deconvolution import Deconvolution
 from anyparty.nets.gaussian import Gaussian, LogProb, aggregate, standard
 from anyparty.nets.mlp import MLP, Factory
-from anyparty.nets.objective import losses
+from anyparty.nets.objective import answers, losses
 from anyparty.nets.resnet import ResNet
 from anyparty.terms import Task
 
@@ -146,9 +146,7 @@ class LabelSide:
         """Return class probabilities, or the number in the label's own units: [L, B, D] -> [L, B, C]."""
         assert self.discriminator is not None
         out: Tensor = self.discriminator(z)
-        if self.task.kind == "regression":
-            return out[..., :1] * self.task.scale + self.task.mean
-        return out.softmax(dim=-1)
+        return answers(self.task, out[..., : self.task.outputs])
 
     def share(self, wanted: Tensor, labels: tuple[Tensor, Tensor] | None) -> Tensor:
         """Return how much each row's bound counts in the loss, [B], none for rows not ``wanted`` [B] bool.
@@ -174,9 +172,12 @@ def followed(log_w: Tensor, negligible: float) -> Tensor:
     return torch.where(weight < negligible, 0.0, weight)
 
 
-def mixture(log_w: Tensor, answers: Tensor) -> Tensor:
-    """Return sum_l alpha_l answer_l with alpha_l = w_l / sum_j w_j (section 3.3.4): [L, B], [L, B, C] -> [B, C]."""
-    return torch.einsum("lb,lbc->bc", log_w.softmax(dim=0), answers)
+def mixture(log_w: Tensor, answered: Tensor) -> Tensor:
+    """Return sum_l alpha_l answer_l with alpha_l = w_l / sum_j w_j (section 3.3.4): [L, B], [L, B, C] -> [B, C].
+
+    The weights are of the answers' precision: by what they lack to 1, a number's offset would be off.
+    """
+    return torch.einsum("lb,lbc->bc", log_w.to(answered.dtype).softmax(dim=0), answered)
 
 
 def feature_side(state: State, floor: float) -> FeatureSide:

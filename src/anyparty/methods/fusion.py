@@ -93,7 +93,7 @@ class Given:
     def by_party(self) -> Tensor:
         """Return each party's own answer, [B, K, C], NaN where it has none."""
         B, _, C = self.answers.shape
-        whole = torch.full((B, self.observed.shape[1], C), torch.nan, device=self.answers.device)
+        whole = self.answers.new_full((B, self.observed.shape[1], C), torch.nan)
         whole[:, self.owners] = torch.where(self.valid.unsqueeze(2), self.answers, torch.nan)
         return whole
 

@@ -31,7 +31,10 @@ def losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def answers(task: Task, outputs: Tensor) -> Tensor:
-    """Return class probabilities, or the number in the label's own units: [..., C] -> [..., C]."""
+    """Return class probabilities, or the number in the label's own units, float64: [..., C] -> [..., C].
+
+    In single precision all numbers near 1.7e9, such as dates in seconds, are multiples of 128.
+    """
     if task.kind == "regression":
-        return outputs * task.scale + task.mean
+        return outputs.double() * task.scale + task.mean
     return outputs.softmax(dim=-1)

@@ -121,7 +121,7 @@ def with_test_rows(model: Model, federation: Federation, *, most: int = MOST_ROW
 def _prior(model: Model, y: Tensor) -> Tensor:
     """Return the answer that needs nobody, from training labels: shares of classes, or their mean."""
     if model.task.kind == "regression":
-        return (y.double().mean() * model.task.scale + model.task.mean).float().view(1)
+        return (y.double().mean() * model.task.scale + model.task.mean).view(1)
     counts = torch.bincount(y, minlength=model.task.outputs).float()
     return counts / counts.sum()
 
