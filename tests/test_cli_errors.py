@@ -56,6 +56,7 @@ def change(path: Path, old: str, new: str) -> None:
         ("parties.shop.drop=['twn']", "there is no column 'twn', named as drop; did you mean 'town'?"),
         ("train.metric=accurancy", "did you mean 'accuracy'?"),
         ("train.device=gpu", "train.device"),
+        ("run.folder=", "run.folder: expected the name of a folder, such as"),
         ("train.test=0.9", "leave no rows to train on"),
     ],
 )
@@ -86,6 +87,30 @@ def test_a_run_that_is_there(work: Path, call: Call) -> None:
 def test_a_run_that_failed_at_once_is_no_run(work: Path, call: Call) -> None:
     assert "train.device" in refused(call("train", "credit.toml", "--set", "train.device=gpu"))
     assert call("train", "credit.toml", "-q").exit_code == 0
+
+
+@pytest.mark.parametrize("config", ["config.toml", "credit.toml"])
+@pytest.mark.parametrize("words", [["--run", "."], ["--set", "run.folder=."]])
+def test_a_run_does_not_write_over_settings_that_are_no_run_s(
+    work: Path, call: Call, config: str, words: list[str]
+) -> None:
+    shutil.copy("credit.toml", "config.toml")
+    said = refused(call("train", config, *words))
+    assert "config.toml: " in said
+    assert "the run's own settings would take" in said
+    assert (work / "config.toml").read_bytes() == (work / "credit.toml").read_bytes()
+    assert not (work / "record.json").exists()
+
+
+@pytest.mark.parametrize("lacking", ["record.json", "config.toml"])
+def test_a_run_that_was_killed_before_its_folder_was_whole(work: Path, call: Call, lacking: str) -> None:
+    """What is written first is record.json, so that config.toml alone is not taken for the run's."""
+    assert "train.device" in refused(call("train", "credit.toml", "--run", "run", "--set", "train.device=gpu"))
+    for file in {lacking, "config.toml"}:
+        (work / "run" / file).unlink()
+    assert "holds no run to resume" in refused(call("train", "credit.toml", "--run", "run", "--resume"))
+    assert call("train", "credit.toml", "-q", "--run", "run").exit_code == 0
+    assert call("train", "run/config.toml", "-q", "--run", "run", "--resume").exit_code == 0
 
 
 def test_resume_what_never_began(work: Path, call: Call) -> None:

@@ -18,6 +18,7 @@ from anyparty.cli.federate import federate, party
 from anyparty.cli.guard import STOPPED, say, sentences
 from anyparty.cli.report import report
 from anyparty.cli.serve import serve
+from anyparty.errors import ConfigError
 
 app = typer.Typer(
     epilog="Start with: anyparty demo",
@@ -73,6 +74,9 @@ def train(
     _look_for_modules_in(config.parent)
     resolved = settings.load(config, changes or [])
     folder = run or default_folder(config, resolved)
+    if not resume and config.resolve() == (folder / "config.toml").resolve():
+        raise ConfigError(f"{config}: the run's own settings would take the place of this file; name another folder "
+                          f"(--run)")  # fmt: skip
     console = Console(quiet=quiet)
     try:
         federation = Federation.from_config(resolved)

@@ -134,10 +134,16 @@ class ClockSettings(Settings):
     trace: Path | None = None
 
 
+def _named(value: Any) -> Any:
+    if value == "":
+        raise ValueError('expected the name of a folder, such as "runs/first"; leave it out for the default one')
+    return value
+
+
 class RunSettings(Settings):
     """Where results go."""
 
-    folder: Path | None = None
+    folder: Annotated[Path | None, BeforeValidator(_named)] = None
 
 
 class TrackSettings(Settings):

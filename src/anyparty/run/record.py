@@ -26,11 +26,12 @@ from filelock import FileLock
 
 import anyparty
 from anyparty.config import Config
-from anyparty.errors import ResumeError
+from anyparty.errors import ConfigError, ResumeError
 from anyparty.run.alone import take
 from anyparty.run.files import read_json, write_json
 from anyparty.run.model import Model
 from anyparty.run.watch import Watch, noted, now
+from anyparty.storage import writing
 from anyparty.wire.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class Record(Watch):
         """Open a run's folder, and keep other runs out of it until ``open`` has ended.
 
         Raises:
-            ConfigError: another run is at work in it.
+            ConfigError: another run is at work in it, or it has a config.toml that is no run's.
             ResumeError: it holds a run already, or, to resume, another one or none.
         """
         if resume and not folder.exists():
@@ -72,21 +73,22 @@ class Record(Watch):
 
     @classmethod
     def _begin(cls, folder: Path, federation: Federation, config: Config, *, resume: bool) -> Record:
-        there = (folder / "record.json").exists()
+        there, settings = (folder / "record.json").exists(), folder / "config.toml"
         prints = {name: table.fingerprint for name, table in federation.tables.items()}
         if there and not resume and read_json(folder / "record.json").get("history"):  # one that failed at once may go
             raise ResumeError(f"{folder} holds a run already: resume it (--resume), or name another folder (--run)")
-        if resume and not there:
+        if resume and not (there and settings.exists()):
             raise ResumeError(f"{folder} holds no run to resume; start without --resume")
+        if not there and settings.exists():
+            raise ConfigError(f"{settings}: this file is no run's, and the run's own settings would take its place; "
+                              f"name another folder (--run), or move the file")  # fmt: skip
         if resume:
             old = read_json(folder / "record.json")
             _same(old["tables"], prints, "the tables changed since the run began", "party")
-            same_settings((folder / "config.toml").read_text(encoding="utf-8"), config.to_toml())
+            same_settings(settings.read_text(encoding="utf-8"), config.to_toml())
             old |= {"status": "running", "error": ""}
             old.pop("ended", None)
             return cls(folder, old, Ledger.of(old["ledger"]))
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.toml").write_text(config.to_toml(), encoding="utf-8")
         began = {
             "format": FORMAT,
             "status": "running",
@@ -99,9 +101,10 @@ class Record(Watch):
             "history": [],
             "ledger": [],
         }
-        record = cls(folder, began)
-        write_json(folder / "record.json", began)
-        return record
+        write_json(folder / "record.json", began)  # first: config.toml alone is somebody else's
+        with writing(settings) as beside:
+            beside.write_text(config.to_toml(), encoding="utf-8")
+        return cls(folder, began)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
         """Keep the epoch; a repeated one (after resuming) replaces its first."""
