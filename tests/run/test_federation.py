@@ -48,6 +48,16 @@ def test_a_party_may_hold_labels_alone():
     assert federation.train(epochs=1).predict({"bank": frames["bank"].head(3)}).answered.all()
 
 
+def test_columns_may_be_left_out_by_the_settings():
+    """As for parties apart, where nobody else sees whether the table has any."""
+    config = Config.of({"federation": {"label": "y"}, "parties": {"bank": {"columns": False}, "shop": {}}})
+    federation = Federation.from_config(config, tables(bank="y"))
+    assert federation.roster.blocks == ("shop",)
+    model = federation.train(epochs=1)
+    assert model.members["bank"].prepare is None
+    assert model.evaluate().asked == ("shop",)
+
+
 @pytest.mark.parametrize(
     ("labels", "how", "error", "said"),
     [

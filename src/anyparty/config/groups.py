@@ -65,7 +65,7 @@ class TrainSettings(Settings):
 
 
 class PartySettings(Settings):
-    """What is one party's own.  ``columns = false`` is a party that holds labels alone, where nobody sees its table."""
+    """What is one party's own.  ``columns = false`` is a party that holds labels alone, whatever its table has."""
 
     table: Path | None = None
     columns: bool = True

@@ -131,7 +131,7 @@ class Federation:
         read = {
             name: read_table(
                 found[name], party=name, id=party.id or config.federation.id,
-                label=holders.get(name), drop=party.drop, types=party.types,
+                label=holders.get(name), drop=party.drop, types=party.types, expect=None if party.columns else {},
             )
             for name, party in config.parties.items()
         }  # fmt: skip
