@@ -83,10 +83,11 @@ def test_whose_label_it_is(labels, how, error, said):
         ({"drop": {"shp": ["c"]}}, "drop: there is no party 'shp'; did you mean 'shop'?"),
         ({"types": {"bnk": {"a": "categorical"}}}, "types: there is no party 'bnk'; did you mean 'bank'?"),
         ({"id": {"bank": "id", "shop": "id", "labor": "id"}}, "id: there is no party 'labor'; known are: bank, shop"),
+        ({"drop": {"shop": "cd"}}, "drop: party 'shop' has the text 'cd'; give a list of columns, ['cd']"),
         ({"id": {"bank": "id"}}, "id has no column for party 'shop'; name one for every party"),
     ],
 )
-def test_a_party_that_is_not_there_is_not_ignored(how, said):
+def test_what_does_not_fit_is_not_ignored(how, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
         Federation.from_tables(tables(shop="y"), label="y", **how)
 
@@ -114,6 +115,11 @@ def test_tables_of_a_party_that_the_settings_do_not_have():
 def test_an_encoder_of_a_party_that_is_not_there():
     with pytest.raises(ConfigError, match=r"encoder: there is no party 'shp'; did you mean 'shop'\?"):
         Federation.from_tables(tables(bank="y"), label="y").train(encoder={"shp": MLP()})
+
+
+def test_resuming_without_a_folder():
+    with pytest.raises(ConfigError, match="resume = True goes on with a run in a folder, and none is named"):
+        Federation.from_tables(tables(shop="y"), label="y").train(epochs=1, resume=True)
 
 
 def test_resuming_with_the_parties_in_another_order(tmp_path):

@@ -138,6 +138,7 @@ class TestTablesAtPrediction:
             (["bank"], ["shop"], "party 'shop' is to take part, but there is no table of it"),
             ([], None, "no party with columns is to take part"),
             (["bank"], [], "no party with columns is to take part"),
+            (["shop"], "shop", r"parties: expected a list of names, got the text 'shop'; write \['shop'\]"),
         ],
     )
     def test_refused(self, laser, given, parties, sentence):
@@ -147,6 +148,10 @@ class TestTablesAtPrediction:
     def test_scoring_needs_the_labels(self, laser):
         with pytest.raises(PredictionError, match="labels are at 'bank': give its table too"):
             laser.evaluate({"shop": tables()["shop"]})
+
+    def test_what_becomes_of_unseen_classes_is_no_other_word(self, laser):
+        with pytest.raises(PredictionError, match="unseen: there is no 'wrongg'; did you mean 'wrong'"):
+            laser.evaluate(tables(), unseen="wrongg")
 
     def test_a_class_that_training_never_saw_is_refused_or_counts_as_wrong(self, laser):
         given = tables()

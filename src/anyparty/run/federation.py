@@ -91,6 +91,10 @@ class Federation:
         ids = dict.fromkeys(tables, id) if isinstance(id, str) else id
         for what, given in (("id", ids), ("types", types or {}), ("drop", drop or {})):
             check_parties(given, tables, what)
+        for name, columns in (drop or {}).items():
+            if isinstance(columns, str):
+                raise ConfigError(f"drop: party {name!r} has the text {columns!r}; give a list of columns, "
+                                  f"[{columns!r}]")  # fmt: skip
         lacking = [name for name in tables if name not in ids]
         if lacking:
             raise ConfigError(f"id has no column for party {some(sorted(lacking))}; name one for every party")
@@ -234,6 +238,8 @@ class Federation:
 
         """
         config = self.config
+        if resume and folder is None:
+            raise ConfigError("resume = True goes on with a run in a folder, and none is named; give folder, too")
         if isinstance(method, str) or (method is None and parameters):
             chosen = config.method.model_dump() if method is None else {"name": method}
             config = config.model_copy(

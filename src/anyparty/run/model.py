@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -32,6 +32,9 @@ from anyparty.terms import Channel, Roster, Task
 from anyparty.wire import inproc
 from anyparty.wire.guard import Guarded
 from anyparty.wire.ledger import Counted, Ledger
+
+Unseen = Literal["refuse", "wrong"]
+UNSEEN = get_args(Unseen)
 
 
 @dataclass(kw_only=True)
@@ -101,7 +104,7 @@ class Model:
         tables: Mapping[str, Any] | None = None,
         parties: Sequence[str] | None = None,
         *,
-        unseen: Literal["refuse", "wrong"] = "refuse",
+        unseen: Unseen = "refuse",
     ) -> metrics.Evaluation:
         """Score the labelled rows of ``tables``, or the run's own test rows.
 
@@ -113,10 +116,12 @@ class Model:
                 or it counts as wrong, which ``Evaluation.unseen`` says.
 
         Raises:
-            PredictionError: there are no such rows or tables.
+            PredictionError: there are no such rows or tables, or ``unseen`` is another word.
             TableError: a class that training never saw, if it is refused.
         """
         refuse_without_labels(self.task)
+        if unseen not in UNSEEN:
+            raise PredictionError(f"unseen: there is no {unseen!r}{nearest(unseen, UNSEEN)}")
         strange: tuple[str, ...] = ()
         if tables is None:
             if self.held_out is None:
@@ -166,6 +171,8 @@ class Model:
         return inproc.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
 
     def _asked(self, tables: Mapping[str, Any], parties: Sequence[str] | None) -> list[str]:
+        if isinstance(parties, str):
+            raise PredictionError(f"parties: expected a list of names, got the text {parties!r}; write [{parties!r}]")
         for name in (*tables, *(parties or ())):
             if name not in self.roster.names:
                 raise PredictionError(f"the model has no party {name!r}{nearest(name, self.roster.names)}")
