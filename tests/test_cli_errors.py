@@ -3,6 +3,7 @@
 What they warn of is a sentence there, too.
 """
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from polars.exceptions import ComputeError
 
 from anyparty import Federation
 from anyparty.errors import ConfigError, ModelError
@@ -80,6 +82,7 @@ def test_an_unknown_method_to_show(call: Call) -> None:
 
 def test_a_run_that_is_there(work: Path, call: Call) -> None:
     assert call("train", "credit.toml", "-q").exit_code == 0
+    assert (work / "runs" / "credit-laser-seed1" / "config.toml").stat().st_mode & 0o777 == 0o600
     assert "holds a run already" in refused(call("train", "credit.toml", "-q"))
     assert call("train", "credit.toml", "-q", "--resume").exit_code == 0
 
@@ -208,7 +211,27 @@ def test_scores_need_the_labels(run: Path, trained: Path, call: Call) -> None:
 def test_answers_that_cannot_be_written(run: Path, work: Path, call: Call) -> None:
     assert "ends in .parquet or .csv" in refused(call("predict", run, "--out", "answers.xlsx"))
     (work / "file").touch()
-    refused(call("predict", run, "--out", "file/answers.csv"))
+    assert "file/answers.csv: cannot be written" in refused(call("predict", run, "--out", "file/answers.csv"))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), ComputeError("No space left")])
+def test_answers_for_which_there_is_no_room(
+    run: Path, work: Path, call: Call, monkeypatch: pytest.MonkeyPatch, kind: str, error: Exception
+) -> None:
+    out = work / f"answers.{kind}"
+    assert call("predict", run, "--out", out).exit_code == 0
+    assert out.stat().st_mode & 0o777 == 0o600
+    before, there = out.read_bytes(), sorted(work.iterdir())
+
+    def full(_: pl.DataFrame, file: Path) -> None:
+        file.write_bytes(b"half of")
+        raise error
+
+    monkeypatch.setattr(pl.DataFrame, f"write_{kind}", full)
+    assert f"answers.{kind}: cannot be written (No space left" in refused(call("predict", run, "--out", out))
+    assert out.read_bytes() == before
+    assert sorted(work.iterdir()) == there
 
 
 def test_a_truncated_model(work: Path, call: Call) -> None:

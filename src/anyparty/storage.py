@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from polars.exceptions import ComputeError
 from safetensors import SafetensorError
 
 from anyparty.errors import StorageError
@@ -31,11 +32,11 @@ def writing(path: Path) -> Iterator[Path]:
         yield beside
         beside.chmod(0o600)
         beside.replace(path)
-    except (OSError, SafetensorError) as error:
+    except (OSError, SafetensorError, ComputeError) as error:  # polars says so of a full disk
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise StorageError(
             f"{path}: cannot be written ({reason}); what was there before is whole. Make room, or let the folder be "
-            f"written to, and go on with --resume"
+            f"written to, and start again (a training with --resume)"
         ) from None
     finally:
         with suppress(OSError):

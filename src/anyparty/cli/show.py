@@ -18,6 +18,7 @@ from rich.text import Text
 from anyparty.errors import ConfigError
 from anyparty.methods.table import METHODS, method, parameters_of
 from anyparty.predictions import Predictions, members, patterns
+from anyparty.storage import writing
 from anyparty.terms import Capabilities
 
 KINDS: dict[str, Callable[[pl.DataFrame, Path], None]] = {
@@ -43,9 +44,13 @@ def check_kind(out: Path, tables: Iterable[Path | None] = ()) -> None:
 
 
 def write(frame: pl.DataFrame, out: Path) -> None:
-    """Write the answers as the file's name says."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    KINDS[out.suffix.lower()](frame, out)
+    """Write the answers as the file's name says, in one move.
+
+    Raises:
+        StorageError: the disk is full, the folder cannot be written to.
+    """
+    with writing(out) as beside:
+        KINDS[out.suffix.lower()](frame, beside)
 
 
 def summary(answered: Predictions) -> RenderableType:
