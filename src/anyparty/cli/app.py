@@ -88,11 +88,13 @@ def train(
         raise typer.Exit(STOPPED) from None
     if not model.task.outputs:
         console.print("\nNo row has a label: the model knows how columns come about, and predicts nothing.")
-    elif resolved.train.test:
+    elif model.test_rows:
         console.print("\nOn test rows, which training never saw:")
         console.print(model.evaluate().render())
     else:
-        console.print("\nNo rows were held out (train.test = 0): score others with anyparty evaluate RUN --table ...")
+        of = f"train.test = {resolved.train.test:g} of {int(federation.labeled.sum()):,} labelled rows"
+        console.print(f"\nNo rows were held out ({of}): score others with anyparty evaluate RUN --table ...",
+                      highlight=False, soft_wrap=True)  # fmt: skip
     console.print(f"\nThe run is in {folder}", markup=False, highlight=False, soft_wrap=True)
 
 

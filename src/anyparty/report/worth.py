@@ -110,7 +110,8 @@ def with_test_rows(model: Model, federation: Federation, *, most: int = MOST_ROW
     labeled, y = lead.labeled.cpu(), lead.y.cpu()
     wanted = wanted[labeled[wanted]]
     if not len(wanted):
-        raise PredictionError("no labelled rows were held out for the test (train.test = 0)")
+        of = f"train.test = {federation.config.train.test:g} of {int(labeled.sum()):,} labelled rows"
+        raise PredictionError(f"no labelled rows were held out for the test ({of})")
     if len(wanted) > most:
         lots = Seeds(model.seed).numpy("report", "rows").permutation(len(wanted))[:most]
         wanted = wanted[torch.from_numpy(np.sort(lots))]

@@ -67,6 +67,11 @@ class Model:
     costs: dict[str, Any] = field(default_factory=dict)
     held_out: tuple[dict[str, Rows], Alignment, torch.Tensor] | None = None
 
+    @property
+    def test_rows(self) -> int:
+        """How many test rows of the run are at hand."""
+        return 0 if self.held_out is None else len(self.held_out[2])
+
     # Prediction
 
     def predict(
@@ -147,7 +152,7 @@ class Model:
         wanted = wanted[lead.labeled[wanted].cpu()]
         if not len(wanted):
             raise PredictionError(
-                "there is no labelled row to score; set train.test above 0, or give tables with labels"
+                "there is no labelled row to score; train with a greater train.test, or give tables with labels"
             )
         answered = self._answer(rows, alignment, wanted, asked, None)
         y, observed = lead.y.cpu()[wanted], lead.observed.cpu()[wanted]

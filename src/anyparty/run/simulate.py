@@ -102,15 +102,9 @@ def train(
             model.costs = costs.of(made, outcomes, config.train.batch_size, ledger)
             if record is not None:
                 model.save(record.folder)
-                scores["evaluation"] = model.evaluate().to_json() if len(_tested(model)) else None
+                scores["evaluation"] = model.evaluate().to_json() if model.test_rows else None
                 record.finish(model, scores["evaluation"])
     return model
-
-
-def _tested(model: Model) -> torch.Tensor:
-    """Return the test rows."""
-    assert model.held_out is not None
-    return model.held_out[2]
 
 
 def _model(
