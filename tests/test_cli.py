@@ -1,6 +1,7 @@
 """What the commands do when all is well."""
 
 import re
+import warnings
 from pathlib import Path
 
 import polars as pl
@@ -9,6 +10,7 @@ import pytest
 import anyparty
 from anyparty import METHODS, Federation, Model, config
 from anyparty.cli import show
+from anyparty.errors import AnypartyWarning
 from anyparty.methods.split import Split
 from anyparty.methods.table import parameters_of
 from anyparty.run.runs import evaluate_run, predict_run
@@ -147,10 +149,47 @@ def test_a_run_of_relative_paths_is_found_from_anywhere(
     assert call("evaluate", work / "runs" / "credit-laser-seed1").exit_code == 0
 
 
-def test_evaluate_other_tables(run: Path, trained: Path, call: Call) -> None:
-    tables = [f"--table={name}={trained / name}.csv" for name in ("bank", "shop")]
-    assert evaluate_run(run, {"bank": trained / "bank.csv", "shop": trained / "shop.csv"}).overall["rows"] == 100
-    assert "bank + shop" in call("evaluate", run, *tables).stdout
+def test_evaluate_other_tables(run: Path, tmp_path: Path, call: Call) -> None:
+    write_tables(tmp_path, rows=90)
+    tables = {name: tmp_path / f"{name}.csv" for name in ("bank", "shop")}
+    assert evaluate_run(run, tables).overall["rows"] == 70
+    shown = call("evaluate", run, *(f"--table={name}={path}" for name, path in tables.items()))
+    assert "bank + shop" in shown.stdout
+    assert shown.stderr == ""
+
+
+def test_evaluate_the_tables_that_a_run_was_trained_on(run: Path, tmp_path: Path, call: Call) -> None:
+    """Wherever they lie, the rows that the run held out are scored, and it is said."""
+    write_tables(tmp_path)
+    tables = {name: tmp_path / f"{name}.csv" for name in ("bank", "shop")}
+    said = "the model was trained on these tables: the rows that its run held out are scored, no others"
+    with pytest.warns(AnypartyWarning, match=said):
+        assert evaluate_run(run, tables).to_json() == evaluate_run(run).to_json()
+    with pytest.warns(AnypartyWarning, match=said):  # the other party is absent, as with other tables
+        alone = evaluate_run(run, {"bank": tables["bank"]})
+    assert alone.to_json() == evaluate_run(run, parties=["bank"]).to_json()
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert call("evaluate", run, f"--table=bank={tables['bank']}").stderr == f"{said}\n"
+
+
+def test_evaluate_one_table_that_a_run_was_trained_on_beside_another(run: Path, tmp_path: Path) -> None:
+    write_tables(tmp_path)
+    pl.read_csv(tmp_path / "shop.csv").head(50).write_csv(tmp_path / "shop.csv")
+    said = "the table of party 'bank' is the one that the model was trained on, so that most of its rows are not new"
+    with pytest.warns(AnypartyWarning, match=said):
+        assert evaluate_run(run, {name: tmp_path / f"{name}.csv" for name in ("bank", "shop")}).overall["rows"] == 100
+
+
+def test_a_run_may_be_moved_with_its_tables(tmp_path: Path, call: Call) -> None:
+    write_tables(tmp_path / "before")
+    assert call("train", tmp_path / "before" / "credit.toml", "-q").exit_code == 0
+    here = (tmp_path / "before").rename(tmp_path / "here")
+    run = here / "runs" / "credit-laser-seed1"
+    assert "there is no file" in call("evaluate", run).stderr
+    resumed = call("train", here / "credit.toml", "-q", "--resume")
+    assert resumed.exit_code == 0, resumed.stderr
+    assert call("evaluate", run).exit_code == 0  # from now on, it knows where they lie
 
 
 def test_evaluate_some_parties(run: Path, call: Call) -> None:

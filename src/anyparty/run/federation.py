@@ -132,13 +132,7 @@ class Federation:
         kept = {name: party.model_copy(update={"table": given.get(name, party.table)})
                 for name, party in config.parties.items()}  # fmt: skip
         config = config.model_copy(update={"parties": kept})
-        read = {
-            name: read_table(
-                found[name], party=name, id=party.id or config.federation.id,
-                label=holders.get(name), drop=party.drop, types=party.types, expect=None if party.columns else {},
-            )
-            for name, party in config.parties.items()
-        }  # fmt: skip
+        read = {name: read_party(config, name, found[name], holders.get(name)) for name in config.parties}
         active = next(iter(holders))
         parties = tuple(
             Party(name=name, columns=table.columns.width > 0, labels=name in holders) for name, table in read.items()
@@ -268,6 +262,19 @@ class Federation:
             watch=watch,
             progress=progress,
         )
+
+
+def read_party(config: Config, name: str, source: Any, label: str | None) -> Table:
+    """Read a party's table as its settings say; ``label`` is its column of labels, if it holds them.
+
+    Raises:
+        TableError: the table cannot be used as it is.
+    """
+    own = config.parties[name]
+    return read_table(
+        source, party=name, id=own.id or config.federation.id, label=label, drop=own.drop, types=own.types,
+        expect=None if own.columns else {},
+    )  # fmt: skip
 
 
 def _by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:

@@ -7,7 +7,8 @@
     error           why it failed, with the kind of error
     evaluation      test scores, as ``Evaluation.to_json``
 
-A run that is resumed must be the same run: other settings or other tables are refused, and named.
+A run that is resumed must be the same run: other settings or other tables are refused, and named.  Where a table lies
+may differ, for its fingerprint says whether it is the same.
 """
 
 from __future__ import annotations
@@ -86,6 +87,8 @@ class Record(Watch):
             old = read_json(folder / "record.json")
             _same(old["tables"], prints, "the tables changed since the run began", "party")
             same_settings(settings.read_text(encoding="utf-8"), config.to_toml())
+            if all(party.table for party in config.parties.values()):  # perhaps they lie elsewhere by now
+                _write(settings, config)
             old |= {"status": "running", "error": ""}
             old.pop("ended", None)
             return cls(folder, old, Ledger.of(old["ledger"]))
@@ -102,8 +105,7 @@ class Record(Watch):
             "ledger": [],
         }
         write_json(folder / "record.json", began)  # first: config.toml alone is somebody else's
-        with writing(settings) as beside:
-            beside.write_text(config.to_toml(), encoding="utf-8")
+        _write(settings, config)
         return cls(folder, began)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
@@ -135,6 +137,11 @@ class Record(Watch):
                     self.lock.release()
 
 
+def _write(path: Path, config: Config) -> None:
+    with writing(path) as beside:
+        beside.write_text(config.to_toml(), encoding="utf-8")
+
+
 def versions() -> dict[str, str]:
     """Return the versions that a result depends on."""
     packages = ("torch", "numpy", "polars", "scikit-learn")
@@ -147,12 +154,14 @@ def versions() -> dict[str, str]:
 
 
 def same_settings(old: str, new: str) -> None:
-    """Hold a run's settings against those with which it is to go on, both as TOML.
+    """Hold a run's settings against those with which it is to go on, both as TOML; not where its tables lie.
 
     Raises:
         ResumeError: a setting is another, or the parties stand in another order.
     """
     was, now = tomllib.loads(old), tomllib.loads(new)
+    for party in (party for values in (was, now) for party in values.get("parties", {}).values()):
+        party.pop("table", None)
     _same(_flat(was), _flat(now), "other settings", "setting")
     before, after = list(was.get("parties", {})), list(now.get("parties", {}))
     if before != after:  # each party's place says which of the networks is its own

@@ -6,7 +6,9 @@ bank=new.csv`` is ``predict_run("RUN", {"bank": "new.csv"})``.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,11 @@ import torch
 from anyparty import config as settings
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
-from anyparty.errors import ConfigError, ModelError
+from anyparty.errors import AnypartyWarning, ConfigError, ModelError, TableError, UserError, some
 from anyparty.metrics import Evaluation
 from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions
-from anyparty.run.federation import Federation
+from anyparty.run.federation import Federation, read_party
 from anyparty.run.files import read_json
 from anyparty.run.model import Model
 from anyparty.run.party import device_of
@@ -89,7 +91,15 @@ def federation_of_run(folder: Path | str) -> Federation:
         TableError, AlignmentError: as ``Federation.from_config``.
     """
     folder = Path(folder)
-    federation = Federation.from_config(_with_tables(folder))
+    return _unchanged(folder, Federation.from_config(_with_tables(folder)))
+
+
+def _unchanged(folder: Path, federation: Federation) -> Federation:
+    """Return the federation, if its tables are those that the run was trained on.
+
+    Raises:
+        ModelError: a table is not what it was.
+    """
     before = read_json(folder / "record.json").get("tables", {})
     for name, table in federation.tables.items():
         if table.fingerprint != before.get(name):
@@ -108,17 +118,45 @@ def evaluate_run(
     Args:
         folder: of the run.
         tables: by party, a file name or data frame, of rows that training did not see: all with a label are scored;
-            without them the run's own are read again, and the rows that its seed held out are scored.
+            without them the run's own are read again, and the rows that its seed held out are scored.  So they are
+            where ``tables`` are the run's own, wherever they lie now, which is said; where only some are, it is said
+            that most of their rows were trained on.
         parties: whose blocks may take part; by default all that have a table.
 
     Raises:
         ModelError, PredictionError, TableError: see ``anyparty.errors``.
     """
     model = model_for_run(folder)
-    if tables:
-        return model.evaluate(tables, parties)
-    hold_out(model, federation_of_run(folder))
-    return model.evaluate(parties=parties)
+    if not tables:
+        hold_out(model, federation_of_run(folder))
+        return model.evaluate(parties=parties)
+    same = [name for name in tables if _as_in_training(Path(folder), model, name, tables[name])]
+    if model.roster.active in same and set(same) == {*tables, *(parties or ())}:
+        with suppress(UserError):  # another party's table is not at hand
+            hold_out(model, _unchanged(Path(folder), Federation.from_config(settings_of(folder), tables)))
+    if model.test_rows:
+        warnings.warn("the model was trained on these tables: the rows that its run held out are scored, no others",
+                      AnypartyWarning, stacklevel=2)  # fmt: skip
+        return model.evaluate(parties=same if parties is None else parties)
+    scored = model.evaluate(tables, parties)
+    if same:
+        warnings.warn(f"the table of party {some(same)} is the one that the model was trained on, so that most of its "
+                      f"rows are not new to the model; give others", AnypartyWarning, stacklevel=2)  # fmt: skip
+    return scored
+
+
+def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
+    """Say whether a table is the one that the run had of that party, by its fingerprint."""
+    config = settings_of(folder)
+    if name not in config.parties or name not in model.members:
+        return False
+    try:
+        table = read_party(config, name, source, model.members[name].label)
+    except TableError:
+        return False
+    record = folder / "record.json"
+    before = read_json(record).get("tables", {}) if record.exists() else {}
+    return bool(table.fingerprint == before.get(name))
 
 
 def predict_run(
