@@ -188,6 +188,18 @@ def test_one_class_is_refused():
         Federation.from_tables(frames, label="y").train(epochs=1)
 
 
+@pytest.mark.parametrize(("rare", "named"), [("yes", "'yes'"), (2.5, "'2.5'")])
+def test_a_rare_label_that_only_held_out_rows_have(rare, named):
+    """The line above speaks of all labels, the sentence of those for training: it says where the others are."""
+    frames = tables()
+    common = "no" if rare == "yes" else 0.5
+    frames["bank"] = frames["bank"].with_columns(y=pl.Series([rare] + [common] * (N - 1)))
+    federation = Federation.from_tables(frames, label="y")
+    said = f"the others, such as {named}, are all among the rows for validation and test: give another train.seed"
+    with pytest.raises(TableError, match=f"all labels for training are .*; {said}"):
+        federation.train(epochs=1, seed=0, validation=0.45, test=0.5)
+
+
 def test_what_was_read_and_what_is_predicted_are_told():
     federation = Federation.from_tables(tables(shop="y"), label="y")
     assert federation.predicted().startswith("task: classification, classes 0, 1; positive is 1")

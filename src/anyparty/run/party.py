@@ -7,11 +7,12 @@ table and from messages, never from another party's memory.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -33,6 +34,7 @@ from anyparty.run.rows import own_rows
 from anyparty.run.train import play
 from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
+from anyparty.tables.cells import as_level
 from anyparty.tables.labels import described, encode, infer_task
 from anyparty.tables.prepare import Prepare
 from anyparty.tables.table import Table
@@ -207,7 +209,19 @@ def task_of(
             table.label, party=table.party, kind=asked.task, train_rows=rows, without=without, positive=asked.positive
         )
     except TableError as error:
-        raise TableError("; ".join([str(error), *table.notes])) from None
+        others = _held_out(table.label, rows, position[(position >= 0) & (use != TRAIN)])
+        raise TableError("; ".join([str(error), *others, *table.notes])) from None
+
+
+def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.int64]) -> Iterator[str]:
+    """Say where labels are that rows for training lack, if these have fewer than two values."""
+    there, elsewhere = (as_level(label[rows]).drop_nulls() for rows in (trained, others))
+    lacking = elsewhere.filter(~elsewhere.is_in(there.unique().implode()))
+    if there.n_unique() < 2 and len(lacking):
+        yield (
+            f"the others, such as {lacking[0]!r}, are all among the rows for validation and test: give another "
+            f"train.seed, a smaller train.validation and train.test, or more such rows"
+        )
 
 
 def balanced(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task) -> tuple[float, ...]:
