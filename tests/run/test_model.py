@@ -275,6 +275,15 @@ class TestThereAndBack:
             assert size < (home / "model.safetensors").stat().st_size < size + 1500
 
 
+def test_a_model_is_printed_without_weights_ids_and_cells(laser):
+    shown = repr(laser)
+    assert len(shown) < 2000
+    assert "Laser" in shown
+    assert "roster=" in shown
+    assert "tensor" not in shown
+    assert "Ulm" not in shown
+
+
 class TestRefusals:
     def load(self, folder, sentence):
         with pytest.raises(ModelError, match=sentence):

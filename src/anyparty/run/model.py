@@ -59,13 +59,13 @@ class Model:
     named: dict[str, Any] | None
     roster: Roster
     task: Task
-    members: dict[str, Member]
+    members: dict[str, Member] = field(repr=False)
     seed: int = 0
-    history: list[dict[str, Any]] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list, repr=False)
     best_epoch: int = -1
-    ledger: Ledger = field(default_factory=Ledger)
-    costs: dict[str, Any] = field(default_factory=dict)
-    held_out: tuple[dict[str, Rows], Alignment, torch.Tensor] | None = None
+    ledger: Ledger = field(default_factory=Ledger, repr=False)
+    costs: dict[str, Any] = field(default_factory=dict, repr=False)
+    held_out: tuple[dict[str, Rows], Alignment, torch.Tensor] | None = field(default=None, repr=False)
 
     @property
     def test_rows(self) -> int:
