@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from anyparty.config import Config
 from anyparty.errors import AnypartyError, ConfigError, ModelError, PredictionError, TableError
 from anyparty.methods.table import METHODS, method
 from anyparty.nets.lstm import LSTM
@@ -148,6 +149,17 @@ class TestTablesAtPrediction:
     def test_scoring_needs_the_labels(self, laser):
         with pytest.raises(PredictionError, match="labels are at 'bank': give its table too"):
             laser.evaluate({"shop": tables()["shop"]})
+
+    def test_only_the_active_party_s_labels_are_asked_for(self):
+        """Those of other label holders teach, and do not count."""
+        given = tables()
+        given["shop"] = given["shop"].with_columns(bad=pl.Series(["yes", "no"] * 30))
+        own = {"bank": {}, "shop": {"label": "bad"}, "lab": {}}
+        config = Config.of({"federation": {"label": "bad", "active": "bank"}, "parties": own})
+        made = Federation.from_config(config, given)
+        model = made.train("laser", parameters={"hosting": "labelers"}, **SETTINGS)
+        plain = model.evaluate(given)
+        assert model.evaluate({**given, "shop": given["shop"].drop("bad")}).to_json() == plain.to_json()
 
     def test_what_becomes_of_unseen_classes_is_no_other_word(self, laser):
         with pytest.raises(PredictionError, match="unseen: there is no 'wrongg'; did you mean 'wrong'"):

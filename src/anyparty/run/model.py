@@ -139,8 +139,9 @@ class Model:
             asked = self._asked(tables, parties)
             if self.roster.active not in tables:
                 raise PredictionError(f"labels are at {self.roster.active!r}: give its table too")
-            read = [self._read(name, tables[name], labels=True) for name in self.roster.names if name in tables]
-            label = next(table.label for table in read if table.party == self.roster.active)
+            active, names = self.roster.active, [name for name in self.roster.names if name in tables]
+            read = [self._read(name, tables[name], labels=name == active) for name in names]
+            label = next(table.label for table in read if table.party == active)
             if unseen == "wrong" and label is not None:
                 strange = labels.unseen(label, self.task)
             rows, alignment = self._rows(read, strange)
