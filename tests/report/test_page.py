@@ -214,6 +214,23 @@ def test_a_metric_may_be_chosen(runs, tmp_path):
         page.write([runs["two"]], tmp_path, metric="auroc")
 
 
+@pytest.mark.parametrize(
+    ("metric", "said"), [("auroc", "metric 'auroc' is for a classification"), ("rmsee", "did you mean 'rmse'")]
+)
+def test_a_metric_that_does_not_fit_is_refused_without_the_model_too(runs, tmp_path, metric, said):
+    run = shutil.copytree(runs["two"], tmp_path / "run")
+    (run / "model.json").unlink()
+    with pytest.raises(ConfigError, match=said):
+        page.write([run], tmp_path / "page", metric=metric)
+
+
+def test_a_page_is_not_written_to_a_file(runs, tmp_path):
+    (tmp_path / "bank.csv").write_text("id\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"bank\.csv: this is a file; name a folder for the page"):
+        page.write([runs["two"]], tmp_path / "bank.csv")
+    assert (tmp_path / "bank.csv").read_text(encoding="utf-8") == "id\n"
+
+
 def test_a_metric_that_is_undefined_leaves_a_dash(tmp_path):
     """One class alone among the test rows: their AUROC is no number."""
     settings = trained.write(tmp_path, trained.FIVE[:2])

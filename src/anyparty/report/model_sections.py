@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from anyparty.errors import AnypartyError
+from anyparty.metrics import METRICS, headline
 from anyparty.metrics.scores import Answers
 from anyparty.report import quality, score_figures
 from anyparty.report.records import Run
 from anyparty.report.section import Drawn, Grid, Section, named, number, spread
 from anyparty.report.worth import MOST_LISTED, Worth, reopened
+from anyparty.terms import Task
 
 MOST_CLASSES = 20
 MOST_ROWS = 8
@@ -35,8 +37,9 @@ class Scores:
         """Reopen a run's model and test rows, if they are there.
 
         Raises:
-            ConfigError: the metric does not fit the task.
+            ConfigError: there is no such metric, or it does not fit the task.
         """
+        _check(run, metric)
         if run.folder is None:
             return cls(why="each party keeps its own part of the model at home, so that no other set of parties can be "
                            "asked from here")  # fmt: skip
@@ -47,6 +50,17 @@ class Scores:
         except (AnypartyError, OSError) as error:
             return cls(why=str(error))
         return cls(worth=Worth.begin(of, metric))
+
+
+def _check(run: Run, metric: str | None) -> None:
+    """Refuse a metric that does not fit the task that the record tells of, whether or not the model is at hand."""
+    if metric is None:
+        return
+    found = run.evaluation
+    if found is not None:
+        headline(Task(kind=found["task"], classes=tuple(found["classes"])), metric)
+    elif metric not in METRICS:
+        headline(Task(kind="regression"), metric)
 
 
 def by_set(run: Run, scores: Scores) -> Section:

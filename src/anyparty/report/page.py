@@ -17,6 +17,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import anyparty
+from anyparty.errors import ConfigError
 from anyparty.methods.table import METHODS, method
 from anyparty.report import compare, model_sections, sections, style
 from anyparty.report.ledgers import shown, total
@@ -51,9 +52,11 @@ def write(paths: Iterable[Path | str], out: Path | str, *, metric: str | None = 
 
     Raises:
         ModelError: no such run.
-        ConfigError: the metric does not fit the task.
+        ConfigError: the metric does not fit the task, or ``out`` is a file.
     """
     runs, out = _named_apart(find(paths)), Path(out)
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out}: this is a file; name a folder for the page and its figures")
     scores = [Scores.of(run, metric) if model else Scores(why="the report was asked for without it") for run in runs]
     articles = [article(*each) for each in zip(runs, scores, slugs(runs), strict=True)]
     together = compare.side_by_side(runs, scores) if len(runs) > 1 else None
