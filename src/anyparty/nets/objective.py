@@ -33,8 +33,10 @@ def losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
 def answers(task: Task, outputs: Tensor) -> Tensor:
     """Return class probabilities, or the number in the label's own units, float64: [..., C] -> [..., C].
 
-    In single precision all numbers near 1.7e9, such as dates in seconds, are multiples of 128.
+    In single precision all numbers near 1.7e9, such as dates in seconds, are multiples of 128; Apple's GPUs know no
+    other.
     """
     if task.kind == "regression":
-        return outputs.double() * task.scale + task.mean
+        wide = outputs if outputs.device.type == "mps" else outputs.double()
+        return wide * task.scale + task.mean
     return outputs.softmax(dim=-1)

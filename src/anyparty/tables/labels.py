@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
@@ -103,6 +104,18 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
     )
 
 
+def _apart(low: float, high: float) -> tuple[str, str]:
+    """Return two numbers with digits down to a hundredth of what lies between them, six at least.
+
+    >>> _apart(0.5, 1.5), _apart(1.7e9, 1.7e9 + 25)
+    (('0.5', '1.5'), ('1700000000', '1700000025'))
+    """
+    digits = 6
+    if low < high:
+        digits = max(6, min(17, 3 + math.floor(math.log10(max(abs(low), abs(high)) / (high - low)))))
+    return f"{low:.{digits}g}", f"{high:.{digits}g}"
+
+
 def described(task: Task, label: pl.Series, kind: AskedKind = "auto") -> str:
     """Return in one line what is predicted, and how to ask for the other kind where labels [n] would do for both.
 
@@ -119,7 +132,8 @@ def described(task: Task, label: pl.Series, kind: AskedKind = "auto") -> str:
         values = known.to_numpy()
         whole = kind == "auto" and bool((known == known.floor()).all())
         other = '; federation.task = "classification" for classes' if whole else ""
-        return f"task: regression, numbers from {values.min():g} to {values.max():g}{other}"
+        low, high = _apart(values.min(), values.max())
+        return f"task: regression, numbers from {low} to {high}{other}"
     if not task.classes:
         return "task: none, for no row has a label"
     listed, more = ", ".join(task.classes[:SHOWN]), len(task.classes) - SHOWN
