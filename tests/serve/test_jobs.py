@@ -92,10 +92,11 @@ class World:
             async with asyncio.timeout(LONG_S), jobs.work():
                 yield jobs, service
         finally:
-            self.end(*self.houses.sites)
+            await self.end(*self.houses.sites)
             await asyncio.gather(*(part for _, part in self.parts), return_exceptions=True)
 
-    def end(self, *names):
+    async def end(self, *names):
+        await asyncio.sleep(0)  # parts that were made just now have begun: else they would say no farewell
         for name, part in self.parts:
             if name in names:
                 part.cancel()
@@ -180,8 +181,8 @@ def test_a_party_that_cannot_serve_costs_the_others_fewer_and_fewer_jobs(world):
 
             jobs._pause = 1e6  # as after many more
             world.connected.discard("clinic")
-            world.end("clinic")
-            await until(lambda: service.there() == set())
+            await world.end("clinic")
+            await until(lambda: service.there() == set() and jobs.connected == {"shop"})
             world.connected.add("clinic")
             await until(lambda: service.there() == {"clinic"})
 
@@ -195,11 +196,26 @@ def test_a_party_that_cannot_serve_costs_the_others_fewer_and_fewer_jobs(world):
     asyncio.run(work())
 
 
+def test_a_site_that_starts_anew_is_tried_at_once(world):
+    async def work():
+        async with world.served(rejoin=0.0, job=0.02, most=0.05, vain=1e6) as (jobs, service):
+            world.unfit |= {"shop", "clinic"}
+            await until(lambda: service.link() and service.link().unfit == set(OTHERS))
+            jobs._pause = 1e6
+            world.connected.discard("clinic")
+            await until(lambda: jobs.connected == {"shop"})
+            world.unfit.discard("clinic")
+            world.connected.add("clinic")
+            await until(lambda: service.there() == {"clinic"})
+
+    asyncio.run(work())
+
+
 def test_a_party_that_was_lost_after_it_served_is_no_such_party(world):
     async def work():
         async with world.served(rejoin=1e6) as (_, service):
             await until(lambda: service.there() == set(OTHERS))
-            world.end("clinic")
+            await world.end("clinic")
             await until(lambda: service.there() == {"shop"})
             assert service.link().unfit == set()
 

@@ -90,6 +90,7 @@ class Jobs:
     _submitted: dict[str, str] = field(default_factory=dict)  # jobs that have not appeared, by session
     _lacking: dict[str, float] = field(default_factory=dict)  # connected and out of reach, since when
     _begun: float = -math.inf  # the last job
+    _came: set[str] = field(default_factory=set)  # connected since then, perhaps anew
     _pause: float = 0.0
     _desk: asyncio.subprocess.Process | None = None
     _submitting: asyncio.Task[None] | None = None
@@ -186,6 +187,7 @@ class Jobs:
                 said = json.loads(line)
                 if "error" in said:
                     raise RunError(f"the federation's server cannot be reached: {said['error']}")
+                self._came |= set(said["sites"]) - self.connected
                 self.unreached, self.connected = "", set(said["sites"])
                 await self._decide()
             raise RunError("the process that watches the federation's server has ended")
@@ -220,12 +222,14 @@ class Jobs:
         elif best is not None and lacking <= best.refused.keys() and now - best.began < self.pauses.most:
             return  # they would be refused again
         elif not joining and not self._submitted:
-            most = self.pauses.vain if best is not None and lacking <= best.unfit else self.pauses.most
+            vain = best is not None and lacking <= best.unfit - self._came
+            most = self.pauses.vain if vain else self.pauses.most
             if now - self._begun >= min(max(self.pauses.job, self._pause), most):
                 await self._begin(now, most)
 
     async def _begin(self, now: float, most: float) -> None:
         self._begun, self._pause = now, min(max(self.pauses.job, 2 * self._pause), most)
+        self._came.clear()
         session = secrets.token_hex(8)
         self.bridge.sessions.add(session)
         self._submitted[session] = ""
