@@ -1,5 +1,6 @@
 """Runs are recorded one by one, skipped when done, redone when half-written, and do not stop each other."""
 
+import csv
 import importlib.util
 import io
 import json
@@ -144,6 +145,10 @@ def test_the_table_sets_both_beside_each_other(done):
     assert "| *paper* | 10.0 ± 0.5 | 99.9 ± 50.0 | |" in text
     assert "- In all." in text
     assert compare.as_csv(cells).count("\n") == 5
+    one = cells_of(made, {name: r for name, r in result.records.items() if r["run"]["seed"] == 0})
+    spreads = [[line["std"] for line in csv.DictReader(io.StringIO(compare.as_csv(found)))] for found in (cells, one)]
+    assert all(float(spread) >= 0 for spread in spreads[0])
+    assert spreads[1] == [""] * 4  # one seed has none
 
 
 def test_plots_are_written(done, tmp_path):
