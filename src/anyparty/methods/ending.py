@@ -142,10 +142,11 @@ class Ending:
         task, blocks = state.seat.task, state.seat.roster.blocks
         assert task is not None
         assert rows.observed is not None
-        scores = answers(task, torch.full((len(batch.rows), task.outputs), torch.nan, device=state.seat.device))
+        outputs = torch.full((len(batch.rows), task.outputs), torch.nan, device=state.seat.device)
         if len(held):
             with torch.no_grad():
-                scores[held] = answers(task, state.modules["classifier"](u))
+                outputs[held] = state.modules["classifier"](u)
+        scores = answers(task, outputs)
         there = rows.observed[batch.rows].cpu() & torch.tensor([name in asked for name in blocks])
         known, answered = there.any(dim=1).tolist(), ~torch.isnan(scores).any(dim=1).cpu()
         lacking = (~answered).nonzero().squeeze(1).tolist()
