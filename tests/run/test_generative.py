@@ -69,6 +69,15 @@ class TestImpute:
         order = np.argsort([int(name) for name in filled.ids])
         assert np.corrcoef(filled.mean[order, filled.columns.index("income")], wealth)[0, 1] > 0.9
 
+    def test_columns_far_from_zero_keep_their_spread(self):
+        seconds = 1.7e9 + np.arange(60.0)  # of which single precision knows a multiple of 128
+        given = tables(60)[0]
+        given["shop"] = given["shop"].with_columns(spent=pl.Series(seconds[given["shop"]["id"].to_numpy()]))
+        federation = Federation.from_tables(given, label="bad")
+        other = federation.train("false-vfl-1", parameters=PARAMETERS, epochs=1, test=0.0)
+        found = impute(other, given, "shop", samples=5).samples[:, :, 0]
+        assert len(np.unique(found)) > 50
+
     def test_only_the_owner_hears_of_it(self, model):
         ledger = Ledger()
         impute(model, tables()[0], "shop", samples=3, ledger=ledger)

@@ -47,8 +47,8 @@ class Imputation:
     party: str
     ids: tuple[str, ...] | None
     columns: tuple[str, ...]
-    mean: NDArray[np.float32]
-    samples: NDArray[np.float32]
+    mean: NDArray[np.float64]
+    samples: NDArray[np.float64]
 
     def frame(self) -> pl.DataFrame:
         """Return the means, a row for each id."""
@@ -144,10 +144,10 @@ def _ids(alignment: Alignment, rows: torch.Tensor) -> tuple[str, ...] | None:
     return None if alignment.ids is None else tuple(alignment.ids.gather(rows.numpy()).cast(pl.String).to_list())
 
 
-def _own_units(prepared: NDArray[np.float32], prepare: Prepare) -> NDArray[np.float32]:
-    """Undo the scaling of numeric columns: [..., F]."""
+def _own_units(prepared: NDArray[np.float32], prepare: Prepare) -> NDArray[np.float64]:
+    """Undo the scaling of numeric columns: [..., F]; in double precision, which a large mean needs."""
     mean, scale = prepare.numeric.mean, prepare.numeric.scale
-    out = prepared.copy()
+    out = prepared.astype(np.float64)
     if mean is not None and scale is not None:
         out[..., : len(mean)] = out[..., : len(mean)] * np.array(scale) + np.array(mean)
     return out
