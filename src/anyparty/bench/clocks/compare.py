@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 Records = Mapping[str, Mapping[str, Any]]
 LEGEND = (
     "Time units until the target, mean ± standard deviation over the seeds that reach it; in brackets how many of "
-    "them, where not all do. Below it the ratio to {beside}, and *the paper's ratio*. Between two epochs the score is "
-    "taken to rise in a straight line. Accuracies are in %: the best and the last on held-out rows, and the last on "
-    "test rows, of all seeds that did not diverge. A rate with * is at an end of its grid."
+    "them, where not all do. Below it the ratio to {beside}, of the means over the seeds with which both reach it, and "
+    "*the paper's ratio*. Between two epochs the score is taken to rise in a straight line. Accuracies are in %: the "
+    "best and the last on held-out rows, and the last on test rows, of all seeds that did not diverge. A rate with * "
+    "is at an end of its grid."
 )
 
 CHOICE = (
@@ -40,12 +41,13 @@ class Cell:
         rate: that was chosen.
         at_an_end: whether that is an end of the grid.
         target: of the score.
-        times: time units, of the seeds that reached it.
+        reached: time units by seed, of the seeds that reached it.
         seeds: how many ran.
         diverged: how many of them did.
         best, last, test: mean scores: the best and last on held-out rows, the last on test rows; ``None`` of no run.
         anew: how often a trace began anew, at most.
-        ratio: its mean time over that of the algorithm that others are compared with.
+        ratio: its mean time over that of the algorithm that others are compared with, of the seeds with which both
+            reach the target; ``None`` without any.
         paper: its mean time and spread in time units, as printed; empty where it did not reach the target.
         paper_ratio: the paper's ratio.
 
@@ -58,7 +60,7 @@ class Cell:
     rate: float
     at_an_end: bool
     target: float
-    times: tuple[float, ...]
+    reached: Mapping[int, float]
     seeds: int
     diverged: int
     best: float | None
@@ -68,6 +70,11 @@ class Cell:
     ratio: float | None = None
     paper: tuple[float, ...] | None = None
     paper_ratio: float | None = None
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """Time units, of the seeds that reached the target."""
+        return tuple(self.reached.values())
 
 
 def page(suite: Suite, records: Records, about: Mapping[str, str]) -> base.Page:
@@ -99,11 +106,12 @@ def _cells(suite: Suite, records: Records, dataset: str, case: str, place: int) 
         runs = list(along(suite, records, dataset, case, method, chosen.rate, latency))
         if not runs:
             continue
-        times = [time_of(suite, record, target, latency) for record in runs]
+        times = {int(record["run"]["seed"]): time_of(suite, record, target, latency) for record in runs}
         whole = [record for record in runs if not record["diverged"]]
         yield Cell(
             dataset=dataset, case=case, method=method, latency=latency, rate=chosen.rate,
-            at_an_end=chosen.at_an_end, target=target, times=tuple(each for each in times if each is not None),
+            at_an_end=chosen.at_an_end, target=target,
+            reached={seed: each for seed, each in times.items() if each is not None},
             seeds=len(runs), diverged=len(runs) - len(whole),
             best=_mean([max(scores(record)) for record in whole]),
             last=_mean([scores(record)[-1] for record in whole]), test=_mean([record["test"] for record in whole]),
@@ -123,15 +131,20 @@ def _beside(suite: Suite, here: Sequence[Cell], case: str, place: int) -> list[C
     made = []
     for cell in here:
         paper = printed.get(cell.method)
-        ratio = statistics.fmean(cell.times) / statistics.fmean(first.times) if first and first.times and cell.times \
-            else None  # fmt: skip
         values = vars(cell) | {
-            "ratio": ratio,
+            "ratio": None if first is None else _ratio(cell.reached, first.reached),
             "paper": None if paper is None else tuple(1000 * value for value in paper),
             "paper_ratio": paper[0] / theirs[0] if paper and theirs else None,
         }
         made.append(Cell(**values))
     return made
+
+
+def _ratio(times: Mapping[int, float], others: Mapping[int, float]) -> float | None:
+    """Return the ratio of two mean times over the seeds that both have: with others, only survivors would count."""
+    both = times.keys() & others.keys()
+    return statistics.fmean(times[seed] for seed in both) / statistics.fmean(others[seed] for seed in both) \
+        if both else None  # fmt: skip
 
 
 def markdown(suite: Suite, records: Records, found: Sequence[Cell], about: Mapping[str, str]) -> str:
