@@ -107,6 +107,15 @@ def test_auroc_counts_ties_half():
     assert score(predicted([[0.5, 0.5], [0.5, 0.5], [0.1, 0.9], [0.9, 0.1]]), y)["auroc"] == 3.5 / 4
 
 
+def test_auroc_counts_ties_half_however_the_other_classes_share_the_rest():
+    """Of ten neighbours' votes: .1 + .3 and .2 + .2 are not the same number in binary."""
+    votes = torch.randint(0, 4, (400, 10), generator=torch.Generator().manual_seed(0)).clamp(max=2)
+    scores = torch.stack([(votes == c).sum(1) / 10 for c in range(3)], 1)
+    y = votes[:, 0]
+    exact = [reference.roc_auc_score(y == c, (votes == c).sum(1)) for c in range(3)]
+    assert score(predicted(scores, THREE), y)["auroc"] == pytest.approx(np.mean(exact), abs=1e-12)
+
+
 @pytest.mark.parametrize("C", [2, 3])
 def test_auroc_tells_rows_apart_whose_probability_rounds_to_one(C: int):
     """Single precision rounds it to 1 from a logit of 17: a network that grows sure ranks its rows as before."""
@@ -516,3 +525,20 @@ def test_rows_of_a_class_that_training_never_saw_count_as_wrong_and_are_said():
     Console(file=page, width=200).print(found.render())
     assert "counted as wrong: 1 rows of class 'perhaps', which training never saw" in " ".join(page.getvalue().split())
     assert evaluate(answers, torch.tensor([0, 1, 0, 1]), None, everybody, Seeds(0)).unseen == {}
+
+
+def test_one_row_of_an_unseen_class_leaves_the_metrics_of_two_classes_what_they_are():
+    torch.manual_seed(0)
+    y = torch.randint(2, (500,))
+    p = torch.sigmoid(2 * y - 1 + torch.randn(500))
+    answers, everybody = predicted(torch.stack([1 - p, p], 1)), torch.ones(500, 3, dtype=torch.bool)
+    plain = evaluate(answers, y, None, everybody, Seeds(0))
+    found = evaluate(answers, y.index_fill(0, torch.tensor([7]), 2), None, everybody, Seeds(0), unseen=("perhaps",))
+    assert found.positive == plain.positive
+    for of in ("overall", "clients"):
+        one, other = getattr(found, of), getattr(plain, of)
+        assert one.keys() == other.keys()
+        for name in {"auroc", "f1", "client_f1", "accuracy", "client_accuracy"} & one.keys():
+            assert one[name] == pytest.approx(other[name], abs=0.01), name
+    positive = y.index_fill(0, torch.tensor([7]), 2) == 1
+    assert found.overall["auroc"] == pytest.approx(reference.roc_auc_score(positive, p))

@@ -32,6 +32,7 @@ class Predictions:
         predictor: what made the answers, in words.
         reasons: why a row got no number, by row.
         ids: [n] the rows' ids as text, where the caller gave tables.
+        unseen: how many classes, the last ones of the task, the model does not know (``over``).
     """
 
     task: Task
@@ -44,6 +45,7 @@ class Predictions:
     predictor: str = ""
     reasons: dict[int, str] = field(default_factory=dict)
     ids: tuple[str, ...] | None = None
+    unseen: int = 0
 
     def __post_init__(self) -> None:
         n, K, C = len(self.scores), len(self.blocks), self.task.outputs
@@ -69,7 +71,7 @@ class Predictions:
         scores, *by_party = (
             functional.pad(each, (0, len(more))) for each in (self.scores, self.by_party) if each is not None
         )
-        return replace(self, task=task, scores=scores, by_party=by_party[0] if by_party else None)
+        return replace(self, task=task, scores=scores, by_party=by_party[0] if by_party else None, unseen=len(more))
 
     def labels(self) -> list[str | float | None]:
         """Return the predicted class, or number, of each row; ``None`` where there is no answer."""

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from anyparty.errors import ConfigError
 from anyparty.metrics.groups import present
-from anyparty.metrics.scores import f1_by_class
+from anyparty.metrics.scores import f1_by_class, trained
 from anyparty.predictions import Predictions, most_probable
 
 
@@ -36,7 +36,7 @@ def client_classes(predictions: Predictions, guess: torch.Generator) -> Tensor:
     if predictions.task.kind != "classification":
         raise ConfigError("client metrics are for classification; for a regression use rmse or mae by_count")
     n, K = predictions.took_part.shape
-    guesses = torch.randint(predictions.task.outputs, (n, 1), generator=guess)
+    guesses = torch.randint(trained(predictions.task, predictions.unseen).outputs, (n, 1), generator=guess)
     if predictions.by_party is None:
         chosen = most_probable(predictions.scores)[:, None].expand(n, K)
     else:
@@ -66,8 +66,7 @@ def client_f1(
 
     For more than two classes each party's macro F1 is averaged.
     """
-    C = predictions.task.outputs
-    return f1_of(client_classes(predictions, guess), y, _counted(predictions, observed, labeled), C)
+    return _f1_of(predictions, client_classes(predictions, guess), y, _counted(predictions, observed, labeled))
 
 
 def client_metrics(
@@ -75,7 +74,7 @@ def client_metrics(
 ) -> dict[str, float]:
     """Return both by name, over the same guesses."""
     chosen, counted = client_classes(predictions, guess), _counted(predictions, observed, labeled)
-    f1 = f1_of(chosen, y, counted, predictions.task.outputs)
+    f1 = _f1_of(predictions, chosen, y, counted)
     return {"client_accuracy": accuracy_of(chosen, y, counted), "client_f1": f1}
 
 
@@ -86,10 +85,11 @@ def accuracy_of(chosen: Tensor, y: Tensor, counted: Tensor) -> float:
     return float((right.double() / parties)[parties > 0].mean())
 
 
-def f1_of(chosen: Tensor, y: Tensor, counted: Tensor, C: int) -> float:
+def _f1_of(predictions: Predictions, chosen: Tensor, y: Tensor, counted: Tensor) -> float:
     """Mean over parties of the F1 over the rows that each has."""
-    each = [f1_by_class(y[rows], chosen[rows, k], C) for k, rows in enumerate(counted.unbind(dim=1))]
-    parties = torch.stack([f1[1] if C == 2 else f1.nanmean() for f1 in each])
+    task, two = predictions.task, trained(predictions.task, predictions.unseen).outputs == 2
+    each = [f1_by_class(y[rows], chosen[rows, k], task.outputs) for k, rows in enumerate(counted.unbind(dim=1))]
+    parties = torch.stack([f1[1] if two else f1.nanmean() for f1 in each])
     return float(parties.nanmean())
 
 

@@ -48,7 +48,7 @@ class Evaluation:
     @property
     def positive(self) -> str | None:
         """The class that ``f1``, ``auroc`` and ``client_f1`` call positive; ``None`` where there are not two."""
-        two = self.task.kind == "classification" and self.task.outputs == 2
+        two = self.task.kind == "classification" and self.task.outputs - len(self.unseen) == 2
         return self.task.classes[1] if two else None
 
     def to_json(self) -> dict[str, object]:

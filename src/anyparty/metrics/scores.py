@@ -9,8 +9,10 @@ Letters   n rows, m those of them that have a label and an answer, C classes.
                 rounds to 1 are told apart by the other classes' probabilities
     log_loss    mean of -log p(label), p no smaller than float32's epsilon, in nats
     rmse, mae   root of the mean squared, and mean absolute, error in the label's own units
-    loss        what training minimises: the log-loss, or the squared error of the standardised label
+    loss        what training minimises, but for ``train.balance``'s weights: the log-loss, or the squared error of the
+                standardised label
 
+Rows of a class that training never saw are wrong in all of them: of two classes f1 and auroc stay those of the second.
 A metric that is undefined on its rows (no row; AUROC of one class; F1 where nothing is or was called positive) is NaN.
 The numbers are scikit-learn's (the tests hold them to it) without its per-call checks, which would cost more than the
 metrics where there are many patterns, parties or epochs.
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -35,19 +37,22 @@ Scores = dict[str, float]
 """A metric's value by its name, with ``coverage``, the share of rows answered, and ``rows``, how many there are."""
 
 EPSILON = torch.finfo(torch.float32).eps
+NEAR_ONE = 1 - 2**-10
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
     """Labelled rows beside what was answered.
 
-    ``scores`` [n, C] as in ``Predictions``; ``y`` [n] int64 class, or float64 number in the label's own units.
+    ``scores`` [n, C] as in ``Predictions``; ``y`` [n] int64 class, or float64 number in the label's own units;
+    ``unseen`` classes, the last ones of the task, the model does not know: their rows are none of its classes.
     """
 
     task: Task
     scores: Tensor
     y: Tensor
     answered: Tensor
+    unseen: int = 0
 
     @classmethod
     def of(cls, predictions: Predictions, y: Tensor, labeled: Tensor | None) -> Answers:
@@ -57,12 +62,18 @@ class Answers:
             raise PredictionError(f"{len(predictions)} predictions cannot be scored against {len(y)} labels")
         if task.kind == "regression":
             y = y.double() * task.scale + task.mean
-        every = cls(task=task, scores=predictions.scores, y=y, answered=predictions.answered)
+        every = cls(task=task, scores=predictions.scores, y=y, answered=predictions.answered,
+                    unseen=predictions.unseen)  # fmt: skip
         return every if labeled is None else every.where(labeled)
 
     def where(self, rows: Tensor) -> Answers:
         """Keep the rows that the mask [n] marks."""
-        return Answers(task=self.task, scores=self.scores[rows], y=self.y[rows], answered=self.answered[rows])
+        return replace(self, scores=self.scores[rows], y=self.y[rows], answered=self.answered[rows])
+
+    @property
+    def trained(self) -> Task:
+        """The task as the model knows it."""
+        return trained(self.task, self.unseen)
 
     @cached_property
     def chosen(self) -> Tensor:
@@ -73,6 +84,11 @@ class Answers:
     def errors(self) -> Tensor:
         """[n] float64, the predicted number less the true one."""
         return self.scores[:, 0].double() - self.y
+
+
+def trained(task: Task, unseen: int) -> Task:
+    """Return a task without its last ``unseen`` classes, which training did not know."""
+    return replace(task, classes=task.classes[:-unseen]) if unseen else task
 
 
 def f1_by_class(y: Tensor, chosen: Tensor, C: int) -> Tensor:
@@ -91,11 +107,12 @@ def _macro_f1(rows: Answers) -> float:
 
 
 def _f1(rows: Answers) -> float:
-    return float(f1_by_class(rows.y, rows.chosen, 2)[1])
+    return float(f1_by_class(rows.y, rows.chosen, rows.task.outputs)[1])
 
 
 def _auroc(rows: Answers) -> float:
-    classes = [1] if rows.task.outputs == 2 else range(rows.task.outputs)
+    known = rows.trained.outputs
+    classes = [1] if known == 2 else range(known)
     areas = [_area(_rank(rows.scores.double(), c), rows.y == c) for c in classes]
     defined = [area for area in areas if not math.isnan(area)]
     return sum(defined) / len(defined) if defined else math.nan
@@ -104,10 +121,11 @@ def _auroc(rows: Answers) -> float:
 def _rank(p: Tensor, c: int) -> Tensor:
     """Return a number [m] that rises with a class's probability, p [m, C]: its logarithm, or that of 1 / (1 - p).
 
-    The others' sum stands for 1 - p: rounded to single precision, p itself is 1 from a logit of 17, for any two rows.
+    The latter, with the others' sum for 1 - p, where p is near 1: rounded to single precision it is 1 from a logit of
+    17 on.  Elsewhere that sum's own rounding would tell rows of one p apart.
     """
     own, others = p[:, c], torch.cat([p[:, :c], p[:, c + 1 :]], dim=1).sum(dim=1)
-    return torch.where(own < 0.5, own.log(), -others.log())
+    return torch.where(own < NEAR_ONE, own.log(), -others.log())
 
 
 def _area(scores: Tensor, positive: Tensor) -> float:
@@ -220,7 +238,7 @@ def score(predictions: Predictions, y: Tensor, labeled: Tensor | None = None) ->
 def scores_of(rows: Answers) -> Scores:
     """Return every metric that fits, but for ``loss``, which says nothing that the others do not."""
     answered = _answered(rows)
-    names = [name for name, metric in METRICS.items() if name != "loss" and metric.fits(rows.task)]
+    names = [name for name, metric in METRICS.items() if name != "loss" and metric.fits(rows.trained)]
     share = float(rows.answered.double().mean())  # the mean of no rows is NaN
     return {**{name: _value(name, answered) for name in names}, "coverage": share, "rows": float(len(rows.y))}
 
