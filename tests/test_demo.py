@@ -88,6 +88,8 @@ def test_a_small_demo(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatc
     assert study.counts == [3, 2, 1]
     assert {score.method for score in study.scores} == set(SPLIT)
     assert {"accuracy.csv", "accuracy.png", "accuracy.svg"} <= {path.name for path in (tmp_path / "demo").iterdir()}
+    assert "±" not in str(vars(show.table(study).renderables[0].columns[1])["_cells"])  # one seed has no spread
+    assert show.caption(study).startswith("One seed, with gaps of its own (")
     standard = [score for score in study.scores if score.method == "standard"]
     assert [score.coverage for score in standard] == [1, 0, 0]
     assert math.isnan(standard[1].accuracy)

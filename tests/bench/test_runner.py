@@ -149,6 +149,10 @@ def test_the_table_sets_both_beside_each_other(done):
     spreads = [[line["std"] for line in csv.DictReader(io.StringIO(compare.as_csv(found)))] for found in (cells, one)]
     assert all(float(spread) >= 0 for spread in spreads[0])
     assert spreads[1] == [""] * 4  # one seed has none
+    beyond = [[line["outside_both_spreads"] for line in csv.DictReader(io.StringIO(compare.as_csv(found)))]
+              for found in (cells, one)]  # fmt: skip
+    assert set(beyond[0]) == {"True", "False", ""}
+    assert set(beyond[1]) == {""}
 
 
 def test_plots_are_written(done, tmp_path):

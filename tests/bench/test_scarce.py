@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 from dataclasses import replace
@@ -195,6 +197,11 @@ def test_ratios_by_hand(done):
     text = made.page(done.records, {}).markdown
     assert "| *paper* | 98.0 | 97.0 |" in text
     assert f"{expected:.1f}" in text
+    lines = {(line["method"], line["test_missing"]): line
+             for line in csv.DictReader(io.StringIO(made.page(done.records, {}).csv))}  # fmt: skip
+    assert lines.keys() == {(method, test) for _, method, test in found}
+    assert lines["laser", "MAR 1"]["ratio"] == lines["laser", "MAR 1"]["ratio_compared"] == f"{expected:.3f}"
+    assert lines["vanilla", "MAR 1"]["paper_ratio"] == "97.0"
 
 
 class TestThePapersOwnNumbers:

@@ -60,8 +60,8 @@ def inspect_encoder(
     for epoch in inspected(settings.load(config, changes or []), party, **how):
         found.append(epoch)
         embedded, raw = epoch.scores.embedded, epoch.scores.raw
-        table.add_row(str(epoch.epoch), f"{epoch.loss:.4f}", f"{embedded.mean():.3f} ± {embedded.std():.3f}",
-                      f"{raw.mean():.3f} ± {raw.std():.3f}", f"{epoch.scores.lost:+.3f}")  # fmt: skip
+        table.add_row(str(epoch.epoch), f"{epoch.loss:.4f}", f"{embedded.mean():.3f} ± {embedded.std(ddof=1):.3f}",
+                      f"{raw.mean():.3f} ± {raw.std(ddof=1):.3f}", f"{epoch.scores.lost:+.3f}")  # fmt: skip
     console.print(table)
     last = found[-1].scores
     verdict = "as good as the columns" if last.alike(threshold) else "worse than the columns"

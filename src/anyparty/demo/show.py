@@ -31,16 +31,17 @@ def table(study: Study) -> RenderableType:
 
 def caption(study: Study) -> str:
     """Say what the numbers are."""
+    each = "each with" if study.seeds > 1 else "with"
     return (
-        f"Mean ± standard deviation over {_seeds(study)}, each with gaps of its own (the files have those of seed 0), "
-        f"on the same {study.rows} test rows; with 2 or 1 present, the mean over who they are.  {NONE} is no answer: "
+        f"{_of(study).capitalize()}, {each} gaps of its own (the files have those of seed 0), on the same "
+        f" {study.rows} test rows; with 2 or 1 present, the mean over who they are.  {NONE} is no answer: "
         f"Standard VFL needs all parties (the papers count a guess, right half of the time).  Local answers from one "
         f"party: from {LEAD} where {LEAD} is there."
     )
 
 
-def _seeds(study: Study) -> str:
-    return f"{study.seeds} seeds" if study.seeds > 1 else "one seed"
+def _of(study: Study) -> str:
+    return f"mean ± standard deviation over {study.seeds} seeds" if study.seeds > 1 else "one seed"
 
 
 def _present(count: int) -> str:
@@ -48,7 +49,12 @@ def _present(count: int) -> str:
 
 
 def _cell(mean: float, spread: float) -> str:
-    return NONE if math.isnan(mean) else f"{100 * mean:.1f} ± {100 * spread:.1f}"
+    return NONE if math.isnan(mean) else _shown(mean, spread)
+
+
+def _shown(mean: float, spread: float) -> str:
+    """Return points, with their spread where there is one: a single seed has none."""
+    return f"{100 * mean:.1f}" + ("" if math.isnan(spread) else f" ± {100 * spread:.1f}")
 
 
 def verdicts(study: Study) -> list[str]:
@@ -57,8 +63,9 @@ def verdicts(study: Study) -> list[str]:
     level = [str(n) for n, others in worse.items() if not others]
     said = [f"LASER-VFL is at or above every baseline with {' and '.join(level)} present."] if level else []
     for n, others in worse.items():
-        names = ", ".join(f"{title(name)} by {100 * gap:.1f} ± {100 * error:.1f}" for name, gap, error in others)
-        said += [f"With {n} present LASER-VFL is below {names} (± standard error)."] if others else []
+        names = ", ".join(f"{title(name)} by {_shown(gap, error)}" for name, gap, error in others)
+        what = " (± standard error)" if study.seeds > 1 else ""
+        said += [f"With {n} present LASER-VFL is below {names}{what}."] if others else []
     return said
 
 
@@ -81,7 +88,7 @@ def plot(study: Study, kind: str) -> bytes:
     axes.grid(axis="y", alpha=0.3)
     axes.legend(frameon=False, ncols=2)
     axes.set_title(f"Breast Cancer Wisconsin, three parties, a third of each one's rows absent\n"
-                   f"mean ± sd over {_seeds(study)}, the same {study.rows} test rows", fontsize=10)  # fmt: skip
+                   f"{_of(study)}, the same {study.rows} test rows", fontsize=10)  # fmt: skip
     out = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "anyparty"}):  # the same numbers give the same file
         figure.savefig(out, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)

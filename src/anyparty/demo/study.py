@@ -80,7 +80,7 @@ class Study:
 
 
 def _spread(values: NDArray[np.float64]) -> float:
-    return float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    return float(values.std(ddof=1)) if len(values) > 1 else math.nan
 
 
 def compare(settings: Config, seeds: int, jobs: int) -> Iterator[list[Score]]:

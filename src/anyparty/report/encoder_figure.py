@@ -19,7 +19,7 @@ KINDS = {".png": style.png, ".svg": style.svg}
 
 
 def figure(epochs: Sequence[Epoch], metric: str) -> Figure:
-    """Draw loss and scores by epoch; bands are one standard deviation over the folds."""
+    """Draw loss and scores by epoch; bands are one standard deviation over the folds (n - 1)."""
     at = [epoch.epoch for epoch in epochs]
     raw, embedded = (np.array([getattr(epoch.scores, name) for epoch in epochs]) for name in ("raw", "embedded"))
     with styled():
@@ -28,7 +28,7 @@ def figure(epochs: Sequence[Epoch], metric: str) -> Figure:
         left.plot(at, [epoch.loss for epoch in epochs], color=ACCENT, marker="o", ms=3)
         left.set_title("reconstruction loss")
         for scores, colour, label in ((raw, MUTED, "columns"), (embedded, ACCENT, "embeddings")):
-            mean, off = scores.mean(axis=1), scores.std(axis=1)
+            mean, off = scores.mean(axis=1), scores.std(axis=1, ddof=1)
             right.plot(at, mean, color=colour, label=label, marker="o", ms=3)
             right.fill_between(at, mean - off, mean + off, color=SOFT if colour == ACCENT else colour, alpha=0.25)
         right.set_title(f"{named(metric)}, {raw.shape[1]} folds")

@@ -39,9 +39,9 @@ class Cell:
 
     @property
     def ours(self) -> tuple[float, float]:
-        """Mean and standard deviation over the seeds (n - 1)."""
+        """Mean and standard deviation over the seeds (n - 1); of one seed it is NaN."""
         values = list(self.by_seed.values())
-        return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
+        return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else math.nan
 
     @property
     def seeds(self) -> int:

@@ -99,6 +99,6 @@ def as_csv(found: Sequence[Cell]) -> str:
         mean, spread = (f"{value:.3f}" for value in cell.ours)
         ours = [mean, spread if cell.seeds > 1 else ""]
         row = [cell.dataset, cell.method, cell.parties, cell.missing, cell.test, *ours, cell.seeds, *paper, difference,
-               cell.outside if cell.paper else "", f"{cell.seconds:.1f}"]  # fmt: skip
+               cell.outside if cell.paper and cell.seeds > 1 else "", f"{cell.seconds:.1f}"]  # fmt: skip
         writer.writerow(row)
     return text.getvalue()

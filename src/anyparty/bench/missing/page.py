@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 def page(suite: Suite, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> Page:
     """Return a suite's results, from its records by key."""
     found = cells_of(suite, records)
-    tables = ratios.markdown if suite.layout == "ratios" else compare.markdown
-    return Page(cells=found, markdown=tables(suite, found, about), csv=compare.as_csv(found),
+    if suite.layout == "ratios":
+        markdown, csv = ratios.markdown(suite, found, about), ratios.as_csv(suite, found)
+    else:
+        markdown, csv = compare.markdown(suite, found, about), compare.as_csv(found)
+    return Page(cells=found, markdown=markdown, csv=csv,
                 draw=partial(plots.plot, suite, found))  # fmt: skip

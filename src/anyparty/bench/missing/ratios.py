@@ -5,7 +5,9 @@ A ratio is over the seeds that both trainings have; methods of a column are comp
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from typing import TYPE_CHECKING
 
 from anyparty.bench import suite as base
@@ -121,6 +123,18 @@ def _table(suite: Suite, dataset: str, here: Sequence[Cell]) -> list[str]:
                 paper = [f"{ratio:.1f}" for ratio in suite.published_ratios[dataset][method]]
                 lines.append("| *paper* | " + " | ".join([*paper, *([""] if uneven else [])]) + " |")
     return lines
+
+
+def as_csv(suite: Suite, found: Sequence[Cell]) -> str:
+    """Return one line a ratio: over the seeds of its own trainings, and over those that its whole column has."""
+    text, theirs = StringIO(), printed(suite)
+    of, own, alike = pairs(suite, found), ratios(suite, found), compared(suite, found)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["dataset", "method", "test_missing", "ratio", "seeds", "ratio_compared", "paper_ratio"])
+    for place, ratio in own.items():
+        both = f"{alike[place]:.3f}" if place in alike else ""
+        writer.writerow([*place, f"{ratio:.3f}", len(seeds.shared(of[place])), both, theirs.get(place, "")])
+    return text.getvalue()
 
 
 def _shown(ratio: float | None, best: bool) -> str:
