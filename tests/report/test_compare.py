@@ -94,7 +94,10 @@ def test_f1_of_another_class_is_not_compared(runs, tmp_path):
     assert found_f1 == []
     assert len(unlike) == 1
     assert unlike[0].endswith("count another class as positive")
-    assert len(compare.differences(found, [Scores.of(run) for run in found], "accuracy")[0]) == 1
+    for metric in ("accuracy", "auroc"):
+        assert len(compare.differences(found, [Scores.of(run, metric) for run in found], metric)[0]) == 1
+    plain = [found[0], *find([trained.train(settings, "plain", "method.embedding=5")])]  # "yes" is the second class
+    assert compare.differences(plain, [Scores.of(run, "f1") for run in plain], "f1")[1] == []
 
 
 def test_two_runs_of_one_variant_and_seed_are_named(runs, tmp_path):

@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import tomllib
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,7 +18,8 @@ import tomli_w
 from matplotlib.image import imread
 
 from anyparty.errors import ConfigError
-from anyparty.report import ledgers, page, worth
+from anyparty.report import ledgers, model_sections, page, worth
+from anyparty.report.model_sections import Scores
 from anyparty.report.records import find
 from anyparty.run.federation import Federation
 from anyparty.run.runs import evaluate_run
@@ -238,15 +240,46 @@ def test_a_metric_that_is_undefined_leaves_a_dash(tmp_path):
     of = worth.reopened(run)
     assert len(of.y) < 8
     only = of.y == of.y[0]
-    narrow = worth.Tested(model=of.model, wanted=of.wanted[only], y=of.y[only], prior=of.prior)
-    from anyparty.report import model_sections  # noqa: PLC0415
-
+    narrow = replace(of, wanted=of.wanted[only], y=of.y[only])
     scores = model_sections.Scores(worth=worth.Worth.begin(narrow, "auroc"))
     (found,) = find([run])
     section = model_sections.by_set(found, scores)
     assert [row[1] for row in section.grids[1].rows] == ["–"] * 3
     assert "–" in section.text[0]
     assert model_sections.brings(scores).lacks == "AUROC is not defined on these test rows."
+    (sets,) = section.drawn
+    assert [text.get_text() for text in sets.figure.axes[1].texts] == ["–"] * 3
+
+
+def test_some_of_many_test_rows_are_called_so(runs):
+    (found,) = find([runs["two"]])
+    of = worth.reopened(runs["two"], most=20)
+    scores = model_sections.Scores(worth=worth.Worth.begin(of))
+    assert len(of.wanted) == 20 < of.held_out
+    section, facts = model_sections.by_set(found, scores), dict(page.facts(found, scores))
+    some = f"20 of the {of.held_out} test rows, drawn at random"
+    assert section.text[0].startswith(f"{'RMSE' if of.model.task.kind == 'regression' else 'Accuracy'} on {some}.")
+    assert model_sections.closer(scores).text[0].startswith(f"Everybody asked for {some}: ")
+    assert any(name.endswith(", 20 test rows") for name in facts)
+
+
+def test_numbers_of_a_small_unit_are_shown(tmp_path):
+    """A label of some 1e-5: three decimals would be nought."""
+    settings = trained.write(tmp_path, trained.FIVE[:2], kind="number")
+    for path in tmp_path.glob("*.csv"):
+        frame = pl.read_csv(path)
+        if "y" in frame.columns:
+            frame.with_columns(pl.col("y") * 1e-5).write_csv(path)
+    run = trained.train(settings, "run")
+    (found,) = find([run])
+    scores = Scores.of(found)
+    rmse = json.loads((run / "record.json").read_text())["evaluation"]["overall"]["rmse"]
+    assert 1e-7 < rmse < 1e-3
+    shown = dict(page.facts(found, scores))["RMSE, test"]
+    assert float(shown) == pytest.approx(rmse, rel=1e-3)
+    sets, brings = model_sections.by_set(found, scores), model_sections.brings(scores)
+    numbers = [row[1].split()[0] for grid in (*sets.grids, *brings.grids) for row in grid.rows]
+    assert all(float(number) != 0 for number in numbers)
 
 
 def test_names_are_shown_whole_and_never_read_as_html(pages):

@@ -19,7 +19,7 @@ from anyparty.report.model_sections import Scores
 from anyparty.report.records import Run
 from anyparty.report.section import Grid, Section, named, number, spread
 
-OF_ONE_CLASS = {"f1", "auroc"}  # of two classes
+OF_ONE_CLASS = {"f1"}  # the positive one; which of two it is does not change AUROC
 NOT_THE_VARIANT = {("train", "seed"), ("run", "folder"), ("train", "device")}
 
 
@@ -60,14 +60,15 @@ def side_by_side(runs: Sequence[Run], scores: Sequence[Scores]) -> Section:
     for metric in metrics:
         found, unlike = differences(runs, scores, metric)
         if found:
-            grids.append(_table(found, metric))
+            digits = max(each.worth.decimals for each in scores if each.worth and each.worth.metric == metric)
+            grids.append(_table(found, metric, digits + 1))
         text += [f"Not compared in {named(metric)}: {why}." for why in unlike]
     return Section(id="compare", title="Side by side", text=text, grids=grids)
 
 
-def _table(found: Sequence[Difference], metric: str) -> Grid:
+def _table(found: Sequence[Difference], metric: str, digits: int) -> Grid:
     rows = [
-        [each.one, each.other, str(len(each.each)), f"{each.mean:+.4f}", number(each.deviation, 4),
+        [each.one, each.other, str(len(each.each)), f"{each.mean:+,.{digits}f}", number(each.deviation, digits),
          f"{each.better} of {len(each.each)}"]
         for each in found
     ]  # fmt: skip
@@ -81,11 +82,14 @@ def _score(scores: Scores, metric: str) -> str:
     worth = scores.worth
     if worth is None or worth.metric != metric:
         return "–"
-    return spread(worth.score(worth.of.parties).score)
+    return spread(worth.score(worth.of.parties).score, digits=worth.decimals)
 
 
 def differences(runs: Sequence[Run], scores: Sequence[Scores], metric: str) -> tuple[list[Difference], list[str]]:
     """Return the differences of all pairs of variants, and which runs could not be compared, and why."""
+    positive = {
+        run.name: each.worth.of.model.task.classes[-1:] for run, each in zip(runs, scores, strict=True) if each.worth
+    }
     tested = {run.name: rows_tested(each) for run, each in zip(runs, scores, strict=True) if each.worth}
     values = {
         run.name: float(each.worth(frozenset(each.worth.of.parties))[0])
@@ -106,7 +110,7 @@ def differences(runs: Sequence[Run], scores: Sequence[Scores], metric: str) -> t
         same = [(a, b) for a, b in pairs if tested[a.name] == tested[b.name]]
         if len(same) < len(pairs):
             unlike.append(f"{one} and {other} have other test rows")
-        if metric in OF_ONE_CLASS and len({_positive(run) for pair in same for run in pair}) > 1:
+        if metric in OF_ONE_CLASS and len({positive[run.name] for pair in same for run in pair}) > 1:
             unlike.append(f"{one} and {other} count another class as positive")
             continue
         if same:
@@ -114,10 +118,6 @@ def differences(runs: Sequence[Run], scores: Sequence[Scores], metric: str) -> t
             better = sum(value > 0 if METRICS[metric].greater else value < 0 for value in each)
             found.append(Difference(one=one, other=other, each=each, better=better))
     return found, unlike
-
-
-def _positive(run: Run) -> str:
-    return str(run.settings.get("federation", {}).get("positive", ""))
 
 
 def rows_tested(scores: Scores) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from anyparty.metrics import METRICS, headline
 from anyparty.metrics.scores import Answers
 from anyparty.report import quality, score_figures
 from anyparty.report.records import Run
-from anyparty.report.section import Drawn, Grid, Section, named, number, spread
+from anyparty.report.section import Drawn, Grid, Section, decimals, named, number, scored, spread
 from anyparty.report.worth import MOST_LISTED, Worth, reopened
 from anyparty.terms import Task
 
@@ -69,29 +69,29 @@ def by_set(run: Run, scores: Scores) -> Section:
     if worth is None:
         return _recorded(run, scores.why)
     names, nobody = worth.of.parties, float(worth(frozenset())[0])
-    metric, count = named(worth.metric), len(worth.of.wanted)
+    metric, digits = named(worth.metric), worth.decimals
     text = (
-        f"{metric} on {count:,} test rows. A set of parties is asked for all of them; a row that it cannot answer "
-        f"counts with the answer that needs nobody, whose score is {number(nobody)}. Intervals are of 95 %, from "
-        f"{len(worth.resamples)} resamples of the test rows."
+        f"{metric} on {worth.of.rows}. A set of parties is asked for all of them; a row that it cannot answer "
+        f"counts with the answer that needs nobody, whose score is {number(nobody, digits)}. Intervals are of 95 %, "
+        f"from {len(worth.resamples)} resamples of these rows."
     )
     lost = Grid(
         heads=["absent", "what is lost"],
-        rows=[[name, spread(each, sign=True)] for name, each in worth.absence().items()],
+        rows=[[name, spread(each, sign=True, digits=digits)] for name, each in worth.absence().items()],
         caption=f"How much worse {metric} gets when one party alone is absent.",
     )
     section = partial(Section, id="sets", title=title, text=[text[0].upper() + text[1:]])
     if len(names) <= MOST_LISTED:
-        scored = worth.every_set()
-        drawn = Drawn(name="sets", figure=score_figures.sets(scored, names, metric, nobody))
-        rows = [[" + ".join(each.parties), spread(each.score)] for each in scored]
+        every = worth.every_set()
+        drawn = Drawn(name="sets", figure=score_figures.sets(every, names, metric, nobody, digits))
+        rows = [[" + ".join(each.parties), spread(each.score, digits=digits)] for each in every]
         folded = "every set in numbers" if len(rows) > MOST_ROWS else ""
         return section(drawn=[drawn], grids=[lost, Grid(heads=["asked", metric], rows=rows, folded=folded)])
     worth.shapley()  # asks the sets whose mean is drawn
     sizes = worth.by_size()
     caption = "The mean over the sets of each size that were asked, with the interval of that mean."
     drawn = Drawn(name="sizes", figure=score_figures.by_size(sizes, metric, nobody), caption=caption)
-    rows = [[str(size) if size else "nobody", spread(score)] for size, score in sizes.items()]
+    rows = [[str(size) if size else "nobody", spread(score, digits=digits)] for size, score in sizes.items()]
     return section(drawn=[drawn], grids=[Grid(heads=["parties asked", f"mean {metric}"], rows=rows), lost])
 
 
@@ -111,7 +111,7 @@ def _recorded(run: Run, why: str) -> Section:
         Grid(
             heads=[first, *heads],
             rows=[
-                [key, *(number(each.get(name)) for name in metrics), number(each.get("coverage")), f"{each['rows']:,}"]
+                [key, *(scored(name, each.get(name)) for name in [*metrics, "coverage"]), f"{each['rows']:,}"]
                 for key, each in groups.items()
             ],
         )
@@ -131,14 +131,15 @@ def brings(scores: Scores) -> Section:
         return section(lacks=f"{named(worth.metric)} is not defined on these test rows.")
     how = "over all sets of parties" if not found.orders else f"from {found.orders} random orders of the parties"
     about = "the orders drawn" if found.orders else "the test rows"
+    digits = worth.decimals
     text = (
-        f"Shapley values of {named(worth.metric)} {how}: each party's mean part in the gain of {found.gain:+.3f} over "
-        f"asking nobody, which they add up to. Intervals are about {about}."
+        f"Shapley values of {named(worth.metric)} {how}: each party's mean part in the gain of "
+        f"{found.gain:+,.{digits}f} over asking nobody, which they add up to. Intervals are about {about}."
     )
-    figure = score_figures.shares(found.shares, f"part in the gain in {named(worth.metric)}")
+    figure = score_figures.shares(found.shares, f"part in the gain in {named(worth.metric)}", digits)
     drawn = Drawn(name="brings", figure=figure)
-    rows = [[name, spread(share, sign=True, digits=4)] for name, share in found.shares.items()]
-    rows.append(["sum", f"{sum(share.value for share in found.shares.values()):+.4f}"])
+    rows = [[name, spread(share, sign=True, digits=digits + 1)] for name, share in found.shares.items()]
+    rows.append(["sum", f"{sum(share.value for share in found.shares.values()):+,.{digits + 1}f}"])
     return section(text=[text], drawn=[drawn], grids=[Grid(heads=["party", "brings"], rows=rows)])
 
 
@@ -150,14 +151,12 @@ def closer(scores: Scores) -> Section:
     answers = quality.answered(Answers.of(worth.of.predict(worth.of.parties), worth.of.y, None))
     if not len(answers.y):
         return section(lacks="Everybody together answers none of the test rows.")
-    many = len(worth.of.wanted)
-    text = [f"Everybody asked; {len(answers.y):,} of {many:,} test rows are answered."]
+    text = [f"Everybody asked for {worth.of.rows}: {len(answers.y):,} are answered."]
     if answers.task.kind == "regression":
         errors, predicted = answers.errors.numpy(), answers.scores[:, 0].double().numpy()
         drawn = [Drawn(name="residuals", figure=score_figures.residuals(errors, predicted))]
-        text.append(
-            f"Mean error {number(float(errors.mean()))}, root mean square {number(float((errors**2).mean() ** 0.5))}."
-        )
+        off, bias = float((errors**2).mean() ** 0.5), float(errors.mean())
+        text.append(f"Mean error {number(bias, decimals('rmse', off))}, root mean square {scored('rmse', off)}.")
         return section(text=text, drawn=drawn)
     return _classes(answers, section, text)
 

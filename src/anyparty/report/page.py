@@ -23,7 +23,7 @@ from anyparty.report import compare, model_sections, sections, style
 from anyparty.report.ledgers import shown, total
 from anyparty.report.model_sections import Scores
 from anyparty.report.records import Run, find
-from anyparty.report.section import Drawn, Section, named, number
+from anyparty.report.section import Drawn, Section, named, number, scored
 
 STATUS = {
     "done": "finished", "running": "not finished, or killed", "stopped": "stopped before its end", "failed": "failed",
@@ -110,10 +110,12 @@ def facts(run: Run, scores: Scores) -> list[tuple[str, str]]:
         found.append(("rows", f"{run.rows:,}"))
     worth, overall = scores.worth, (run.evaluation or {}).get("overall", {})
     if worth is not None:
-        found.append((f"{named(worth.metric)}, test", number(worth.score(worth.of.parties).score.value)))
+        of = "test" if len(worth.of.wanted) == worth.of.held_out else f"{len(worth.of.wanted):,} test rows"
+        value = worth.score(worth.of.parties).score.value
+        found.append((f"{named(worth.metric)}, {of}", number(value, worth.decimals)))
     elif overall:
         name = "accuracy" if "accuracy" in overall else "rmse"
-        found.append((f"{named(name)}, test", number(overall.get(name))))
+        found.append((f"{named(name)}, test", scored(name, overall.get(name))))
     found.append(("epochs", f"{len(run.history):,}"))
     if run.ledger.flows:
         found.append(("crossed", shown(total(run.ledger).bytes_sent)))

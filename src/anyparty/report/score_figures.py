@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from anyparty.report.contributions import Floats, Share
 from anyparty.report.quality import Calibration
+from anyparty.report.section import spread
 from anyparty.report.style import ACCENT, FAINT, INK, MUTED, PAPER, SOFT, WIDTH, cells, distinct, lines, styled
 from anyparty.report.worth import Scored
 
@@ -23,7 +25,7 @@ SMALL: dict[str, Any] = {"fontsize": 7.5, "color": MUTED, "textcoords": "offset 
 DASHED: dict[str, Any] = {"color": MUTED, "linewidth": 0.8, "linestyle": (0, (3, 3))}
 
 
-def sets(scored: Sequence[Scored], names: Sequence[str], metric: str, nobody: float) -> Figure:
+def sets(scored: Sequence[Scored], names: Sequence[str], metric: str, nobody: float, digits: int) -> Figure:
     """Draw the metric of every set of parties, with intervals, beside its members."""
     P = len(scored)
     with styled():
@@ -39,7 +41,7 @@ def sets(scored: Sequence[Scored], names: Sequence[str], metric: str, nobody: fl
         dots.set_yticks([])
         for spine in dots.spines.values():
             spine.set_visible(False)
-        _intervals(values, [each.score for each in scored])
+        _intervals(values, [each.score for each in scored], digits)
         _nobody(values, nobody, P)
         values.set_ylim(P + 0.4, -0.6)
         values.set_xlabel(f"{metric} on test rows")
@@ -49,19 +51,18 @@ def sets(scored: Sequence[Scored], names: Sequence[str], metric: str, nobody: fl
 
 def _nobody(axis: Axes, value: float, row: int) -> None:
     """Mark what needs nobody, if it is a number, with its name in a row of its own: the parties' are above."""
-    if isfinite(value):
+    if math.isfinite(value):
         axis.axvline(value, zorder=0, **DASHED)
         axis.annotate("nobody", (value, row), xytext=(4, 0), ha="left", va="center", **SMALL)
 
 
-def _intervals(axis: Axes, shares: Sequence[Share], *, labels: bool = True) -> None:
+def _intervals(axis: Axes, shares: Sequence[Share], digits: int, *, sign: bool = False) -> None:
     """Draw values as dots on intervals, one a row, and write them at the right."""
     for row, share in enumerate(shares):
         axis.plot([share.low, share.high], [row, row], color=SOFT, linewidth=4.0, solid_capstyle="round", zorder=1)
         axis.plot([share.value], [row], "o", color=ACCENT, markersize=4.5, zorder=2)
-        if labels:
-            axis.text(1.01, row, f"{share.value:.3f}", transform=axis.get_yaxis_transform(), va="center", fontsize=8,
-                      color=INK)  # fmt: skip
+        said = spread(replace(share, low=math.nan), sign=sign, digits=digits)
+        axis.text(1.01, row, said, transform=axis.get_yaxis_transform(), va="center", fontsize=8, color=INK)
     axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.spines["left"].set_visible(False)
     lines(axis, "x")
@@ -76,7 +77,7 @@ def by_size(scores: Mapping[int, Share], metric: str, nobody: float) -> Figure:
         means = [scores[size].value for size in sizes]
         axis.fill_between(sizes, [scores[s].low for s in sizes], [scores[s].high for s in sizes], color=SOFT, alpha=0.6)
         axis.plot(sizes, means, color=ACCENT, marker="o", markersize=4)
-        if isfinite(nobody):
+        if math.isfinite(nobody):
             axis.axhline(nobody, **DASHED)
             axis.annotate("nobody", (max(sizes), nobody), xytext=(0, 3), ha="right", **SMALL)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -87,7 +88,7 @@ def by_size(scores: Mapping[int, Share], metric: str, nobody: float) -> Figure:
     return figure
 
 
-def shares(by_party: Mapping[str, Share], label: str) -> Figure:
+def shares(by_party: Mapping[str, Share], label: str, digits: int) -> Figure:
     """Draw a signed number for each party, with intervals, greatest first."""
     ordered = sorted(by_party, key=lambda name: -by_party[name].value)
     cut = dict(zip(by_party, distinct(list(by_party)), strict=True))
@@ -96,10 +97,7 @@ def shares(by_party: Mapping[str, Share], label: str) -> Figure:
         axis = figure.subplots()
         values = [by_party[name] for name in ordered]
         axis.axvline(0.0, color=MUTED, linewidth=0.8, zorder=0)
-        _intervals(axis, values, labels=False)
-        for row, share in enumerate(values):
-            axis.text(1.01, row, f"{share.value:+.3f}", transform=axis.get_yaxis_transform(), va="center", fontsize=8,
-                      color=INK)  # fmt: skip
+        _intervals(axis, values, digits, sign=True)
         axis.set_yticks(range(len(ordered)), [cut[name] for name in ordered])
         axis.tick_params(axis="y", labelcolor=INK)
         axis.set_ylim(len(ordered) - 0.4, -0.6)

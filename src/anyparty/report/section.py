@@ -64,10 +64,30 @@ def spread(share: Share, *, sign: bool = False, digits: int = 3) -> str:
     """
     if math.isnan(share.value):
         return "–"
-    value = f"{share.value:+.{digits}f}" if sign else f"{share.value:.{digits}f}"
+    value = f"{share.value:+,.{digits}f}" if sign else f"{share.value:,.{digits}f}"
     if math.isnan(share.low) or math.isnan(share.high):
         return value
-    return f"{value} ({share.low:.{digits}f} to {share.high:.{digits}f})"
+    return f"{value} ({share.low:,.{digits}f} to {share.high:,.{digits}f})"
+
+
+def decimals(metric: str, value: float) -> int:
+    """Return how many decimals show scores about as large as ``value``: three, of a label's own units four digits.
+
+    >>> decimals("accuracy", 0.5), decimals("rmse", 0.5), decimals("rmse", 4.3e-5), decimals("mae", 51234.0)
+    (3, 4, 8, 0)
+    """
+    if metric not in {"rmse", "mae"} or not math.isfinite(value) or value == 0:
+        return 3
+    return max(0, 3 - math.floor(math.log10(abs(value))))
+
+
+def scored(metric: str, value: float | None) -> str:
+    """Return a metric's value for a table.
+
+    >>> scored("accuracy", 0.5), scored("rmse", 4.3e-5), scored("f1", None)
+    ('0.500', '0.00004300', '–')
+    """
+    return number(value, decimals(metric, value or 0.0))
 
 
 def named(metric: str) -> str:

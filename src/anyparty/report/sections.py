@@ -12,7 +12,7 @@ import tomli_w
 from anyparty.report import costs, figures, ledgers
 from anyparty.report.ledgers import shown, total
 from anyparty.report.records import Run
-from anyparty.report.section import Drawn, Grid, Section, named, number
+from anyparty.report.section import Drawn, Grid, Section, named, scored
 from anyparty.terms import Declared
 
 
@@ -42,10 +42,10 @@ def training(run: Run) -> Section:
         return section(lacks="The records hold no epoch: the run ended before its first, or the active "
                                         "party's record is not here.")  # fmt: skip
     seconds = sum(float(epoch.get("seconds", 0.0)) for epoch in run.history)
-    text = [f"{len(run.history):,} epochs, {seconds:,.1f} s in all."]
+    text = [f"{len(run.history):,} epochs, {seconds:,.1f} s of training steps."]
     if run.best_epoch:
         best = run.history[run.best_epoch - 1] if run.best_epoch <= len(run.history) else {}
-        said = ", ".join(f"{named(name)} {number(value)}" for name, value in best.get("validation", {}).items())
+        said = ", ".join(f"{named(name)} {scored(name, value)}" for name, value in best.get("validation", {}).items())
         several = len({epoch.get("stage") for epoch in run.history}) > 1
         when = f"{best['epoch']} of stage {best['stage']!r}" if several and best else f"{run.best_epoch}"
         text.append(f"Best on validation rows after epoch {when}: {said}.")

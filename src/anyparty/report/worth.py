@@ -23,6 +23,7 @@ from anyparty.metrics import METRICS, headline
 from anyparty.metrics.scores import Answers
 from anyparty.predictions import Predictions
 from anyparty.report.contributions import Floats, Shapley, Share, interval, shapley
+from anyparty.report.section import decimals
 from anyparty.run.federation import Federation
 from anyparty.run.model import Model
 from anyparty.run.predict import predict_rows
@@ -43,15 +44,24 @@ class Tested:
 
     Attributes:
         model: with its test rows at hand.
-        wanted: [n] int64, the test rows that have a label.
+        wanted: [n] int64, the test rows that have a label, or some of them.
+        held_out: how many of them there are.
         y: [n], their labels as in ``Rows``.
         prior: [C], the answer that needs nobody.
     """
 
     model: Model
     wanted: Tensor
+    held_out: int
     y: Tensor
     prior: Tensor
+
+    @property
+    def rows(self) -> str:
+        """Which rows are scored, in words."""
+        if len(self.wanted) == self.held_out:
+            return f"{self.held_out:,} test rows"
+        return f"{len(self.wanted):,} of the {self.held_out:,} test rows, drawn at random"
 
     @property
     def parties(self) -> tuple[str, ...]:
@@ -112,11 +122,12 @@ def with_test_rows(model: Model, federation: Federation, *, most: int = MOST_ROW
     if not len(wanted):
         of = f"train.test = {federation.config.train.test:g} of {int(labeled.sum()):,} labelled rows"
         raise PredictionError(f"no labelled rows were held out for the test ({of})")
-    if len(wanted) > most:
+    held_out = len(wanted)
+    if held_out > most:
         lots = Seeds(model.seed).numpy("report", "rows").permutation(len(wanted))[:most]
         wanted = wanted[torch.from_numpy(np.sort(lots))]
     train = labeled & torch.from_numpy(federation.split(federation.config.train) == TRAIN)
-    return Tested(model=model, wanted=wanted, y=y[wanted], prior=_prior(model, y[train]))
+    return Tested(model=model, wanted=wanted, held_out=held_out, y=y[wanted], prior=_prior(model, y[train]))
 
 
 def _prior(model: Model, y: Tensor) -> Tensor:
@@ -165,6 +176,11 @@ class Worth:
         n = len(of.wanted)
         draws = Seeds(of.model.seed).numpy("report", "resamples").integers(n, size=(count, n))
         return cls(of=of, metric=name, resamples=draws)
+
+    @property
+    def decimals(self) -> int:
+        """How many decimals show its scores: those of everybody's, or where that has no error, of nobody's."""
+        return decimals(self.metric, float(self(frozenset(self.of.parties))[0]) or float(self(frozenset())[0]))
 
     @property
     def greater(self) -> bool:
