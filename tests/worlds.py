@@ -287,7 +287,8 @@ def train(
     method: Method, of: World, *,
     encoder: Any = SMALL, optimizer: Optimizer = SGD, training: Tensor | None = None, validation: Tensor | None = None,
     folder: Path | None = None, resume: bool = False, watch: Watch | None = None, at: Table | None = None,
-    agreed: Mapping[str, Mapping[str, str]] | None = None, door: Door | None = None, **settings: Any,
+    agreed: Mapping[str, Mapping[str, str]] | None = None, door: Door | None = None,
+    kept: Callable[[list[dict[str, Any]], int], None] | None = None, **settings: Any,
 ) -> dict[str, Trained]:  # fmt: skip
     """Train with all parties through ``run.train.play``."""
     chosen = TrainSettings(**{"epochs": 3, "batch_size": 8, "patience": None, "keep": "last"} | settings)
@@ -301,6 +302,7 @@ def train(
             validation=(torch.arange(0) if validation is None else validation) if leads else None,
             checkpoints=None if folder is None else Checkpoints(folder / name),
             resume=resume, watch=(watch or Watch()) if leads else Watch(), door=(leads and door) or Closed(),
+            kept=kept if leads else None,
         )  # fmt: skip
         parts[name] = partial(train_part, part)
     return (at or Table()).play(of.roster, (*method.can.messages, *agree.MESSAGES), parts)

@@ -21,7 +21,7 @@ def tables(n=60):
 
 def train(method, names=("bank", "shop", "town"), folder=None, **settings):
     federation = Federation.from_tables({name: tables()[name] for name in names}, label="bad")
-    parameters = {"embedding": 4} | ({"passive_embedding": 5} if method == "apc" else {})
+    parameters = {"embedding": 4} | ({"passive_embedding": 5} if method == "apc" else {}) | settings.pop("more", {})
     return federation.train(method, parameters=parameters, folder=folder, batch_size=8,
                             **{"epochs": 3, "test": 0.0, "validation": 0.0} | settings)  # fmt: skip
 
@@ -30,6 +30,9 @@ def test_apc_by_6_for_each_passive_party_and_in_the_record(tmp_path):
     model = train("apc", folder=tmp_path / "run", test=0.25)
     use = json.loads((tmp_path / "run" / "record.json").read_text())["costs"]
     assert use == model.costs
+    assert [stage for stage, of in {each["stage"]: each for each in model.history}.items() if "loss" not in of] == [
+        "share", "teach"
+    ]  # fmt: skip
     by = {each["party"]: each for each in model.costs["published"]}
     sent = {each["other"]: each for each in model.costs["sent"]}
     assert by.keys() == sent.keys() == {"shop", "town"}
@@ -65,6 +68,13 @@ def test_what_no_formula_covers_has_its_messages_alone(how):
     model = train(names=("bank", "shop"), **how)
     assert bool(model.costs["published"]) == (how["method"] == "ensemble")
     assert {each["tag"] for each in model.costs["sent"]} >= {"embedding"}
+
+
+def test_pseudo_labels_are_beyond_the_formula():
+    """Equation (9) has one stage of labelled rows: beside what both stages sent it would be far too little."""
+    model = train("laser", more={"unlabelled": "pseudo", "unlabelled_epochs": 3})
+    assert model.costs["published"] == []
+    assert {each["tag"] for each in model.costs["sent"]} >= {"embedding", "gradient"}
 
 
 def test_rounds_count_each_way_on_its_own():

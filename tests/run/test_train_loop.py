@@ -181,6 +181,14 @@ class TestSelection:
 
 
 class TestSeveralStages:
+    def test_what_is_kept_on_the_way_has_the_best_epochs_place_too(self, tmp_path):
+        for keep, places in (("best", [0, 1, 1, 3, 4, 4]), ("last", [-1] * 6)):
+            kept = []
+            made = Scripted(errors=[5, 1, 9], stage_names=("first", "second"))
+            train([5, 1, 9], made=made, keep=keep, folder=tmp_path / keep, checkpoint_every=1,
+                  kept=lambda history, best, kept=kept: kept.append((len(history), best)))  # fmt: skip
+            assert kept == list(zip(range(1, 7), places, strict=True))
+
     def test_the_best_epoch_is_a_place_in_the_history(self):
         _, trained = train([5, 1, 9], made=Scripted(errors=[5, 1, 9], stage_names=("first", "second")))
         assert [(r["stage"], r["epoch"]) for r in trained["a"].history][trained["a"].best_epoch] == ("second", 2)
@@ -218,7 +226,7 @@ class TestSeveralStages:
 
     def test_patience_begins_with_the_stage(self):
         trained = self.continued([4, 3, 2, 2, 2], patience=2)
-        assert [record["stage"] for record in trained["a"].history] == ["first"] * 3 + ["second"] * 3
+        assert [record["stage"] for record in trained["a"].history] == ["first"] * 3 + ["second"] * 2
         assert clocks(trained) == {"a": 1, "b": 1}
 
 

@@ -114,7 +114,7 @@ class Ending:
     def learn(self, state: State, u: Tensor, y: Tensor, batch: Batch) -> float | None:
         """Fit the classifier to embeddings u [B, M] and labels y [B], if there are any; return the loss."""
         if not len(y):
-            return 0.0
+            return None
         task, module = state.seat.task, state.modules["classifier"]
         assert task is not None
         if isinstance(module, Fitted):

@@ -169,7 +169,7 @@ class FedHSSL(SelfSupervised):
         else:
             pairs = await self._follow(net, roster.active, t) if len(held) else []
         if not enough:
-            return 0.0 if me == roster.active else None
+            return None
         loss = self._within(state, x, batch, t)
         for ours, theirs in pairs:
             loss = loss + self.loss(p[ours], theirs.to(p.device)) / len(pairs)

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError
+from anyparty.methods.costs import Counted, Ran
 from anyparty.methods.exchange import Gathered
 from anyparty.methods.fusion import Fusion, Given
 from anyparty.methods.method import Batch, Seat, Stage, State
@@ -91,6 +92,10 @@ class PseudoLabelled(Split):
         both = f"{can.trains_on}; then rows without a label, too, where it is sure of them"
         return replace(can, title=f"{can.title}, pseudo-labels", trains_on=both, unlabelled=True)
 
+    def published_costs(self, ran: Ran) -> list[Counted]:  # noqa: ARG002
+        """Return nothing: the formula of split learning knows labelled rows and one stage alone."""
+        return []
+
     def begin(self, seat: Seat, seeds: Seeds) -> State:
         """Make what the split method makes.
 
@@ -119,7 +124,7 @@ class PseudoLabelled(Split):
 
     def derive(
         self, state: State, batch: Batch, there: Gathered, y: Tensor, known: Tensor
-    ) -> tuple[float, dict[str, Tensor]]:
+    ) -> tuple[float | None, dict[str, Tensor]]:
         """See the split method; in its own stage, the loss above."""
         if batch.moment[0] != STAGE:
             return super().derive(state, batch, there, y, known)

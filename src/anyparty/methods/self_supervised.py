@@ -206,7 +206,7 @@ class Pretrained:
 
     async def _step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
         """Train on the party's own rows of the batch, if they are two at least: the normalisation needs others."""
-        loss = 0.0
+        loss: float | None = None
         if "encoder" in state.modules and rows.block is not None:
             x, held = rows.block.take(batch.rows)
             if len(held) > 1:

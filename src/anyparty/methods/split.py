@@ -205,8 +205,10 @@ class Split(Places):
                            f"its learning rate, or look for extreme values in its columns")  # fmt: skip
         return held, h
 
-    def fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float, dict[str, Tensor]]:
+    def fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float | None, dict[str, Tensor]]:
         """Return the loss and its gradient by every part's embeddings; leave the heads' gradients in place.
+
+        A batch without a row to learn from has no loss.
 
         Raises:
             Diverged: the loss is not a number.
@@ -219,13 +221,13 @@ class Split(Places):
         if "heads" in state.optimizers:  # a user's own may have nothing to train
             state.optimizers["heads"].zero_grad()
         if not there.parts:
-            return 0.0, {}
+            return None, {}
         y, known = rows.y[batch.rows], rows.labeled[batch.rows]
         return self.derive(state, batch, there, y, known)
 
     def derive(
         self, state: State, batch: Batch, there: Gathered, y: Tensor, known: Tensor
-    ) -> tuple[float, dict[str, Tensor]]:
+    ) -> tuple[float | None, dict[str, Tensor]]:
         """Return the loss of labels ``y`` [B], where ``known`` [B], and its gradient by every part's embeddings.
 
         Raises:
@@ -237,7 +239,7 @@ class Split(Places):
         if there.silent or there.late or not known.all():
             left = (known & self.rule.trains_on(roster, observed)).nonzero().squeeze(1)
             h, observed, y = h[left], observed[left], y[left]
-        value = self.descend(self.heads_of(state), seat, batch, h, observed, y) if len(y) else 0.0
+        value = self.descend(self.heads_of(state), seat, batch, h, observed, y) if len(y) else None
         gradient = embeddings.grad  # none where there is no row, or the heads do not look at any
         return value, there.collect(roster, torch.zeros_like(embeddings) if gradient is None else gradient)
 

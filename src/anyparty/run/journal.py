@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from anyparty.errors import ModelError
-from anyparty.run.checkpoint import Progress
 from anyparty.run.files import read_json, write_json
 from anyparty.run.record import FORMAT, same_settings, versions
 from anyparty.run.watch import Watch, noted, now
@@ -104,9 +103,9 @@ class Journal(Watch):
         self.values["stages"][stage] = {"epochs": epochs, "rows": rows, "first_epoch": first_epoch}
         self.write()
 
-    def kept(self, progress: Progress) -> None:
-        """Write what there is, after a checkpoint."""
-        self.values |= {"history": progress.history, "best_epoch": progress.best_epoch + 1}
+    def kept(self, history: Sequence[Mapping[str, Any]], best_epoch: int) -> None:
+        """Write what there is, after a checkpoint; ``best_epoch`` is its place in the history, from 0."""
+        self.values |= {"history": list(history), "best_epoch": best_epoch + 1}
         self.write()
 
     def ended(

@@ -11,7 +11,7 @@ from torch import Tensor
 from anyparty.blocks.blocks import Rows
 from anyparty.config import TrainSettings
 from anyparty.methods.method import Method, Seat, State
-from anyparty.run.checkpoint import Checkpoints, Progress
+from anyparty.run.checkpoint import Checkpoints
 from anyparty.run.door import Closed, Door
 from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
@@ -35,7 +35,7 @@ class Part:
         watch: who is told of progress (at the active party).
         door: who is gone and who comes back.
         welcome: what the active party does before a party that comes back can train: ``await welcome(net, name)``.
-        kept: called after every checkpoint.
+        kept: called after every checkpoint with the history and the best epoch's place in it, as in ``Trained``.
 
     """
 
@@ -51,7 +51,7 @@ class Part:
     watch: Watch = field(default_factory=Watch)
     door: Door = field(default_factory=Closed)
     welcome: Callable[[Channel, str], Awaitable[None]] | None = None
-    kept: Callable[[Progress], None] | None = None
+    kept: Callable[[list[dict[str, Any]], int], None] | None = None
 
     @property
     def leads(self) -> bool:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -26,7 +27,7 @@ from anyparty.methods.method import Method, Seat
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run import agree
-from anyparty.run.checkpoint import Checkpoints, Progress
+from anyparty.run.checkpoint import Checkpoints
 from anyparty.run.door import Closed, Door
 from anyparty.run.files import tuples
 from anyparty.run.part import Part, Trained
@@ -72,7 +73,7 @@ class House:
         watch: who is told of progress, at the active party.
         door: who is gone and who comes back.
         welcome: at the active party, what comes before the setup when a party comes back.
-        kept: called after every checkpoint.
+        kept: called after every checkpoint, as in ``Part``.
 
     """
 
@@ -86,7 +87,7 @@ class House:
     watch: Watch = field(default_factory=Watch)
     door: Door = field(default_factory=Closed)
     welcome: Callable[[Channel, str], Awaitable[None]] | None = None
-    kept: Callable[[Progress], None] | None = None
+    kept: Callable[[list[dict[str, Any]], int], None] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

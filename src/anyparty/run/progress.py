@@ -47,7 +47,7 @@ class Bar(Watch):
     def on_epoch_end(self, record: dict[str, Any]) -> None:
         """Count the epoch, show the metric."""
         self.metric = " ".join(f"{name} {value:.4f}" for name, value in record.get("validation", {}).items())
-        self.loss = f"loss {record['loss']:.4f}"
+        self.loss = f"loss {record['loss']:.4f}" if "loss" in record else ""
         if self.task is not None:
             self.bar.update(self.task, advance=1, seen=f"{self.loss} {self.metric}")
 

@@ -66,11 +66,13 @@ async def play(part: Part, net: Channel) -> Trained:
             raise
         raise Diverged(f"{error}; {part.checkpoints.last_good()}") from None
     state.train(False)
-    return Trained(state, progress.history, _chosen(progress) if part.settings.keep == "best" else -1)
+    return Trained(state, progress.history, _chosen(part, progress))
 
 
-def _chosen(progress: Progress) -> int:
+def _chosen(part: Part, progress: Progress) -> int:
     """Return the place in the history of the epoch that validation chose; without a history, its number; or -1."""
+    if part.settings.keep != "best":
+        return -1
     moment = progress.best_stage, progress.best_epoch + 1
     places = [place for place, record in enumerate(progress.history) if (record["stage"], record["epoch"]) == moment]
     return places[-1] if places else progress.best_epoch
@@ -116,7 +118,7 @@ async def _repeat(
                 progress.epoch = epochs
             part.checkpoints.save(state, progress, best)
             if part.kept is not None:
-                part.kept(progress)
+                part.kept(progress.history, _chosen(part, progress))
     if best and part.settings.keep != "last":
         for name, kept in best.items():
             load_module(state.modules[name], kept, f"the {part.settings.keep} of the epochs")
@@ -176,7 +178,8 @@ async def _exchange(
     part.watch.on_stage_begin(stage.name, 1, len(rows), 0)
     state.train(True)
     loss = await stage.step(net, state, part.rows, Batch(rows, part.seeds, (stage.name, 0, 0)))
-    record = {"stage": stage.name, "epoch": 1, "loss": loss or 0.0, "seconds": time.perf_counter() - began}
+    seconds = time.perf_counter() - began
+    record = {"stage": stage.name, "epoch": 1, **_loss(loss), "seconds": seconds}
     if stage.validates and len(plan["validation"]):
         record |= await _validate(part, net, state, plan)
     if part.leads:
@@ -186,7 +189,7 @@ async def _exchange(
     if part.checkpoints:
         part.checkpoints.save(state, progress, {})
         if part.kept is not None:
-            part.kept(progress)
+            part.kept(progress.history, _chosen(part, progress))
     part.watch.on_stage_end(stage.name, "done")
 
 
@@ -252,8 +255,13 @@ async def _epoch(
     if stage.finish is not None:
         await stage.finish(net, state, part.rows)
     seconds = time.perf_counter() - began
-    record = {"stage": stage.name, "epoch": epoch + 1, "loss": total / max(seen, 1), "seconds": seconds}
+    record = {"stage": stage.name, "epoch": epoch + 1, **_loss(total / seen if seen else None), "seconds": seconds}
     return record if stage.record is None else record | dict(stage.record(state))
+
+
+def _loss(loss: float | None) -> dict[str, float]:
+    """Return the loss for a record; a stage that has none, as a mere exchange, leaves it out."""
+    return {} if loss is None else {"loss": loss}
 
 
 async def _validate(part: Part, net: Channel, state: State, plan: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -96,5 +96,5 @@ def _better(part: Part, progress: Progress, record: dict[str, Any], value: float
         progress.best, progress.best_epoch, progress.best_stage = value, progress.epoch, record["stage"]
     if math.isnan(value):
         return Verdict()
-    waited = progress.epoch - (max(progress.best_epoch, 0) if progress.best_stage == record["stage"] else 0)
+    waited = progress.epoch - (progress.best_epoch if progress.best_stage == record["stage"] else -1)
     return Verdict(keep=better, stop=part.settings.patience is not None and waited >= part.settings.patience)
