@@ -333,6 +333,12 @@ def test_points_leave_in_a_secret_order():
     assert sorted(sent) == list(range(50)) != sent
 
 
+def test_the_secret_order_of_many_ids_keeps_nothing_of_theirs():
+    order = Secret.of(bytes(32)).order(20_000)
+    assert sorted(order.tolist()) == list(range(20_000))
+    assert abs((np.diff(order) > 0).mean() - 0.5) < 0.02
+
+
 def test_all_points_that_cross_are_on_the_curve():
     """One on the twist would say so however it is blinded: a bit of each id."""
     tape = []

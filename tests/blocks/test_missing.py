@@ -165,6 +165,11 @@ def test_labels():
     assert (changed <= (aligned & drawn.labeled)).all(), "all other rows are as the mechanism drew them"
 
 
+def test_which_rows_are_labelled_has_nothing_to_do_with_who_has_them():
+    drawn = draw(Labels(n=400, aligned=0, rest=Alignment(ratio=0.5)), 1000, 2)
+    assert 0.4 < drawn.observed.all(axis=1)[drawn.labeled].mean() < 0.6
+
+
 def test_normalised():
     rng = np.random.default_rng(0)
     train, test = [rng.normal(5, 3, (100, 4)), np.ones((100, 2))], [rng.normal(5, 3, (10, 4)), np.full((10, 2), 3.0)]

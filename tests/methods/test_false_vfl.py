@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -15,16 +16,18 @@ from torch.distributions import MultivariateNormal
 from anyparty.errors import AlignmentError, ConfigError
 from anyparty.methods.false_vfl import FalseVFL1, FalseVFL2
 from anyparty.methods.false_vfl_nets import FeatureSide, LabelSide, bound, feature_side, followed, mixture
-from anyparty.methods.false_vfl_uses import _fill, impute
+from anyparty.methods.false_vfl_uses import _fill, impute, log_likelihood
 from anyparty.methods.method import Batch
 from anyparty.methods.table import method
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
 from anyparty.nets.resnet import ResNet
+from anyparty.run.predict import predict_rows
 from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
 from anyparty.terms import Task
 from tests import worlds
+from tests.methods.cases import OwnEncoder
 from tests.methods.reference_false_vfl import Joint
 from tests.worlds import world
 
@@ -170,6 +173,21 @@ class TestSamplesFollowed:
         assert all(len(numbers) == 1 for numbers in told)
 
 
+def test_a_class_counts_in_the_second_stage_by_its_weight():
+    of, made, losses = world(N=12, echo=True), method("false-vfl-1", **SMALL), []
+    for weight in (1.0, 2.0):
+        weighed = replace(of, task=replace(of.task, weights=(weight,) * of.task.outputs))
+        losses.append(worlds.step(made, weighed, worlds.begin(made, weighed), torch.arange(12), stage="train"))
+    assert losses[1] == pytest.approx(2 * losses[0])
+
+
+def test_networks_that_a_stage_does_not_train_are_not_in_training():
+    of, made = world(N=12, echo=True), method("false-vfl-1", **SMALL | {"train_encoders": False})
+    states = worlds.begin(made, of, encoder=OwnEncoder)
+    worlds.step(made, of, states, torch.arange(12), stage="train")
+    assert all(not states[name].modules["encoder"].calls for name in of.roster.blocks)
+
+
 class Until:
     """A channel of a party that dies as it is about to send ``last``."""
 
@@ -185,6 +203,17 @@ class Until:
         await self.net.send(to, tag, tensors)
 
 
+def play(made, of, use, *, last=None, at=None):
+    """Let every party play ``use(net, party)``, where b dies as it is about to send ``last``."""
+
+    async def part(party, net):
+        with suppress(ProcessLookupError):
+            return await use(Until(net, last) if party == "b" else net, party)
+
+    parts = {party: partial(part, party) for party in of.roster.names}
+    return (at or worlds.Table()).play(of.roster, made.can.messages, parts)
+
+
 @pytest.mark.parametrize("last", ["likelihood", "slope"])
 @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
 def test_a_party_that_dies_within_a_batch_is_missed(name, last):
@@ -192,16 +221,11 @@ def test_a_party_that_dies_within_a_batch_is_missed(name, last):
     states, batch = worlds.begin(made, of), worlds.batch_of(torch.arange(12), stage="pretrain")
     before = worlds.weights(states)
 
-    def part(party):
-        async def played(net):
-            stage = worlds.stage_of(made, of.seat(party), "pretrain")
-            with suppress(ProcessLookupError):
-                return await stage.step(Until(net, last) if party == "b" else net, states[party], of.rows[party], batch)
-
-        return played
+    def step(net, party):
+        return worlds.stage_of(made, of.seat(party), "pretrain").step(net, states[party], of.rows[party], batch)
 
     at = worlds.Table()
-    loss = at.play(of.roster, made.can.messages, {party: part(party) for party in of.roster.names})["a"]
+    loss = play(made, of, step, last=last, at=at)["a"]
     after = worlds.weights(states)
     assert math.isfinite(loss)
     assert all(torch.isfinite(tensor).all() for tensor in after.values())
@@ -211,11 +235,55 @@ def test_a_party_that_dies_within_a_batch_is_missed(name, last):
 
 
 @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
-def test_answers_equal_a_direct_computation(name):
+class TestAPartyThatDiesBeforeItsLikelihood:
+    """Its embedding came; what it would have said of the samples, which alone makes them its rows', did not."""
+
+    @staticmethod
+    def world_of(name):
+        """The world, the method, trained networks, and the rows that b alone has."""
+        of, made = world(N=56, echo=True), method(name, **SMALL)
+        states = worlds.states_of(worlds.train(made, of, epochs=1))
+        return of, made, states, of.observed[:, 1] & (of.observed.sum(dim=1) == 1)
+
+    def test_it_has_no_part_in_answers(self, name):
+        of, made, states, alone = self.world_of(name)
+
+        def use(net, party):
+            return predict_rows(made, net, states[party], of.rows[party], of.places(), of.roster.blocks, Seeds(0))
+
+        said = play(made, of, use, last="likelihood")["a"]
+        assert torch.equal(said.answered, ~alone)
+        assert torch.equal(said.scores.isnan().any(dim=1), alone)
+        assert torch.equal(said.took_part, of.observed & torch.tensor([True, False, True]))
+        assert said.silent == ("b",)
+        assert said.reasons.keys() == set(alone.nonzero().flatten().tolist())
+        assert said.reasons == worlds.predict(made, of, states, leaves={"b"}).reasons
+
+    def test_nor_in_likelihoods(self, name):
+        of, made, states, alone = self.world_of(name)
+        batch = Batch(of.places(), Seeds(0))
+
+        def use(net, party):
+            return log_likelihood(made, net, states[party], of.rows[party], batch, of.roster.blocks)
+
+        assert torch.equal(play(made, of, use, last="likelihood")["a"].isnan(), alone)
+
+    @pytest.mark.parametrize("owner", ["a", "c"])
+    def test_nor_in_what_is_filled_in(self, name, owner):
+        of, made, states, alone = self.world_of(name)
+        batch = Batch(of.places(), Seeds(0))
+
+        def use(net, party):
+            asked = of.roster.blocks
+            return impute(made, net, states[party], of.rows[party], batch, asked, owner=owner, S=3)
+
+        filled = play(made, of, use, last="likelihood")[owner]
+        for block in (filled.mean, *filled.samples):
+            assert torch.equal(block.isnan(), alone.unsqueeze(1).expand_as(block))
+
+
+def direct(made, of, states):
     """Section 3.3.4, row by row and sample by sample in double precision, with the numbers that prediction draws."""
-    of, made = world(N=14, echo=True), method(name, **SMALL)
-    states = worlds.states_of(worlds.train(made, of, epochs=1))
-    answered = worlds.predict(made, of, states)
     L, seeds = made.predict_samples, Seeds(0)
     joint = Joint(replace(made, samples=L), of, states, worlds.batch_of(of.places()))
     joint.eps_z = torch.randn(L, 1, 3, generator=seeds.torch("prediction", "z")).double().expand(-1, of.n, -1)
@@ -223,12 +291,51 @@ def test_answers_equal_a_direct_computation(name):
     joint.block_noise = lambda party, _, sample: torch.randn(
         L, 1, 3, generator=seeds.torch("prediction", f"block of {party}")
     )[sample, 0]
+    return joint, lambda n: torch.stack([joint.log_weight(n, sample, labels=False) for sample in range(L)])
+
+
+@pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
+def test_answers_equal_a_direct_computation(name):
+    of, made = world(N=14, echo=True), method(name, **SMALL)
+    states = worlds.states_of(worlds.train(made, of, epochs=1))
+    answered = worlds.predict(made, of, states)
+    joint, log_weights = direct(made, of, states)
     for n in range(of.n):
-        log_w = torch.stack([joint.log_weight(n, sample, labels=False) for sample in range(L)])
-        q = joint.posterior(n)
+        log_w, q = log_weights(n), joint.posterior(n)
         answers = [joint.net("a", "discriminator", q.mean + q.stddev * e).softmax(0) for e in joint.eps_z[:, n]]
         expected = sum(alpha * answer for alpha, answer in zip(log_w.softmax(0), answers, strict=True))
         assert answered.scores[n].tolist() == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
+def test_a_rows_likelihood_is_the_mean_of_its_weights(name):
+    of, made = world(N=14, echo=True), method(name, **SMALL)
+    states, batch = worlds.states_of(worlds.train(made, of, epochs=1)), Batch(of.places(), Seeds(0))
+
+    def use(net, party):
+        return log_likelihood(made, net, states[party], of.rows[party], batch, of.roster.blocks)
+
+    found = play(made, of, use)["a"]
+    _, log_weights = direct(made, of, states)
+    for n in range(of.n):
+        expected = log_weights(n).logsumexp(0) - math.log(made.predict_samples)
+        assert found[n].item() == pytest.approx(expected.item(), abs=1e-4)
+
+
+def test_samples_of_a_block_spread_as_its_decoder_says():
+    """The decoder answers N(3, 4), whatever z."""
+    made, L = FalseVFL1(embedding=1, top=1, floor=1e-6), 10
+    of = world(K=2, N=2, d=1, observed=torch.tensor([[True, False]] * 2))
+    state, decoder = worlds.begin(made, of)["b"], nn.Linear(1, 2)
+    with torch.no_grad():
+        decoder.weight.zero_()
+        decoder.bias.copy_(torch.tensor([3.0, math.log(math.expm1(2.0))]))
+    state.modules["decoder"] = decoder
+    turn = made.turn(None, state, of.rows["b"], Batch(of.places(), Seeds(0)), ("a",), L=L)
+    told = {"z": torch.zeros(L, 2, 1), "weight": torch.full((L, 2), 1 / L)}
+    filled = _fill(made, turn, state, told, 2000, counts=False)
+    assert filled.samples.mean(dim=0).flatten().tolist() == pytest.approx([3.0] * 2, abs=0.2)
+    assert filled.samples.std(dim=0).flatten().tolist() == pytest.approx([2.0] * 2, rel=0.1)
 
 
 class TestMissingNotAtRandom:

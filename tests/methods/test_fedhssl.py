@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from anyparty.errors import ConfigError
 from anyparty.methods.table import method
+from anyparty.nets.mlp import MLP
 from tests import worlds
 from tests.worlds import Table, world
 
@@ -53,6 +55,16 @@ def test_passive_parties_hear_from_the_active_one_alone_and_of_rows_that_both_ha
     assert {(frm, to) for frm, to, _, _ in at.notes} == {("a", "b"), ("b", "a"), ("a", "c"), ("c", "a")}
     told = next(tensors["z"] for frm, to, _, tensors in at.notes if (frm, to) == ("a", "b"))
     assert torch.equal(told.any(dim=1), of.observed[of.observed[:, 1], 0])
+
+
+def test_local_encoders_are_as_deep_as_the_cross_partys_one():
+    made = method("fedhssl", embedding=5)
+    encoder = worlds.begin(made, world(), encoder=MLP(hidden=(7, 6)))["b"].modules["encoder"]
+
+    def depth(*modules):
+        return sum(isinstance(layer, nn.Linear) for module in modules for layer in module.modules())
+
+    assert depth(encoder.bottom, encoder.top) == depth(encoder.cross) == 3
 
 
 def test_a_server_without_columns_has_nothing_to_compare():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from anyparty.errors import ConfigError
-from anyparty.methods.pseudo import ALL_LABELLED, PseudoLabelled
+from anyparty.methods.pseudo import ALL_LABELLED, SURE, UNLABELLED, PseudoLabelled, _record
 from anyparty.methods.table import method
 from anyparty.schedules.table import scheduled
 from tests import worlds
@@ -46,11 +46,22 @@ def test_after_pretraining_too():
     assert torch.equal(every, there.observed.any(dim=1))
 
 
+def test_it_goes_on_with_what_the_stage_before_has_trained():
+    assert [stage.continues for stage in pseudo().stages(world().seat("a"))] == [False, True]
+
+
 @pytest.mark.parametrize(("sure", "share"), [(0.0, 1.0), (0.9999, 0.0)])
 def test_an_epoch_says_how_many_rows_it_learnt_from(sure, share):
     trained = worlds.train(pseudo(sure=sure), world(N=40, scarce=True), epochs=2, training=torch.ones(40).bool())
     history = trained["a"].history
     assert [record.get("pseudo_labels") for record in history] == [None, None, share, share]
+
+
+def test_the_share_of_an_epoch_is_its_own():
+    state = worlds.begin(pseudo(), world())["a"]
+    state.kept |= {SURE: torch.tensor(3), UNLABELLED: torch.tensor(4)}
+    assert _record(state) == {"pseudo_labels": 0.75}
+    assert _record(state) == {}
 
 
 def test_with_nothing_sure_labelled_rows_teach_as_before():

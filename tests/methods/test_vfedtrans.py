@@ -1,5 +1,6 @@
 """FedSVD against numpy's, what masks hide, who plays which role, and VFedTrans as a whole."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -216,6 +217,11 @@ class TestMethod:
                 students.append(worlds.weights({"a": trained["a"].state}))
             assert all(torch.equal(students[0][n], students[1][n]) for n in students[0]) == same
 
+    def test_every_student_has_first_weights_of_its_own(self):
+        modules = worlds.begin(VFedTrans(**SMALL), world(K=3))["a"].modules
+        one, two = (modules[f"student{k}"].state_dict() for k in range(2))
+        assert not any(torch.equal(one[name], two[name]) for name in one if name.endswith("weight"))
+
     def test_what_the_classifier_reads(self):
         of = world(K=3)
         for append, width in ((True, 3 + 2 * 6), (False, 2 * 6)):
@@ -239,3 +245,10 @@ class TestMethod:
     def test_roles_that_cannot_be(self, roles, said):
         with pytest.raises(ConfigError, match=said):
             train(helped(pair()), parameters=roles)
+
+    @pytest.mark.parametrize("role", ["server", "key_generator"])
+    def test_who_holds_labels_alone_has_no_role(self, role):
+        roles, of = {"server": "s", "key_generator": "g"}, helped(pair())
+        parties = tuple(replace(p, labels=p.labels or p.name == roles[role]) for p in of.roster.parties)
+        with pytest.raises(ConfigError, match=f"{role} = '{roles[role]}' holds columns or labels"):
+            worlds.begin(VFedTrans(**SMALL | roles), replace(of, roster=replace(of.roster, parties=parties)))

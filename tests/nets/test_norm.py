@@ -6,6 +6,7 @@ from torch import nn
 
 from anyparty.methods.table import method
 from anyparty.nets.mlp import build
+from anyparty.nets.norm import bear_single_rows
 from anyparty.nets.resnet import ResNet
 from tests import worlds
 from tests.worlds import world
@@ -29,6 +30,13 @@ def test_one_row_is_normalised_by_what_is_known_so_far():
     assert not norm.training
     made.train()(torch.randn(2, 3))
     assert not torch.equal(norm.running_mean, mean)
+
+
+def test_one_image_has_statistics_of_its_own():
+    layer = bear_single_rows(nn.BatchNorm2d(3))
+    layer(torch.randn(1, 3, 4, 4) + 5)
+    assert layer.num_batches_tracked == 1
+    assert layer.running_mean.min() > 0.3
 
 
 def test_an_error_on_the_way_leaves_it_training():

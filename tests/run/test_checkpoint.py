@@ -3,6 +3,7 @@
 import json
 import pickle
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -12,8 +13,11 @@ from torch import nn
 
 from anyparty.errors import AnypartyWarning, ModelError
 from anyparty.methods.method import State
+from anyparty.methods.table import method
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.checkpoint import KEEP, Checkpoints, Progress, load_module, read, tensors_of, write
+from anyparty.run.watch import Watch
+from tests import worlds
 from tests.worlds import same_bits, world
 
 OPTIMIZERS = {
@@ -159,6 +163,38 @@ class TestAfterAPowerFailure:
         (moment,) = Checkpoints(tmp_path).begin("", resume=True)
         with pytest.raises(ModelError, match=r"00-000004\.safetensors: this is not a whole file"):
             Checkpoints(tmp_path).load(fresh(), moment)
+
+
+class Stops(Watch):
+    """Interrupts a run at the end of an epoch, before the active party has kept it."""
+
+    def __init__(self, after):
+        self.after = after
+
+    def on_epoch_end(self, record):
+        if record["epoch"] == self.after:
+            raise KeyboardInterrupt
+
+
+def test_a_party_that_was_away_has_the_plain_mean_of_the_epochs_since_it_came_back(tmp_path):
+    """Of sixteen epochs the last four are averaged; b comes back before the last two, with its very first networks."""
+    run = partial(worlds.train, method("laser", embedding=4), world(K=2), folder=tmp_path,
+                  epochs=16, checkpoint_every=1, keep="average")  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        run(watch=Stops(2))
+    first = (tmp_path / "b" / "00-000001.safetensors").read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        run(watch=Stops(15), resume=True)
+    for path in (tmp_path / "b").glob("*.safetensors"):
+        path.unlink()
+    (tmp_path / "b" / "00-000001.safetensors").write_bytes(first)
+    trained = run(resume=True)
+    (one, _), (two, about) = (read(tmp_path / "b" / f"00-0000{epoch}.safetensors") for epoch in (15, 16))
+    for name, mean in weights(trained["b"].state).items():
+        assert not torch.allclose(one[f"module/{name}"], two[f"module/{name}"], atol=1e-4)
+        assert torch.allclose(mean, (one[f"module/{name}"] + two[f"module/{name}"]) / 2, atol=1e-6)
+    _, of_a = read(tmp_path / "a" / "00-000016.safetensors")
+    assert (of_a["averaged"], about["averaged"]) == (4, 2)
 
 
 class TestRefusals:

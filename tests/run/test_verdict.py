@@ -1,13 +1,14 @@
 """After an epoch the active party lets in who has come back, with its own last checkpoint."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from anyparty.errors import PartyLost
+from anyparty.errors import AlignmentError, PartyLost
 from anyparty.methods.table import method
-from anyparty.run import agree, verdict
+from anyparty.run import agree, kept_alignment, verdict
 from anyparty.run.checkpoint import Progress
 from anyparty.run.door import Closed
 from anyparty.terms import Party, Roster
@@ -84,6 +85,43 @@ def test_other_settings_are_refused_and_named_and_the_run_goes_on():
     assert "party 'b' runs with other settings than the active party 'a': method" in door.lost["b"]
     assert "back" not in record
     assert progress.best == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_another_alignment_is_refused(same):
+    number = torch.arange(16, dtype=torch.uint8)
+
+    async def a(net):
+        try:
+            await kept_alignment.welcome(number, net, "b")
+        except AlignmentError as error:
+            return str(error)
+
+    async def b(net):
+        await net.send("a", "alignment", {"number": number if same else number + 1})
+        try:
+            return (await net.recv("a", "realign", kept_alignment.NUMBER))["number"]
+        except PartyLost:
+            return None
+
+    heard = inproc.play({"a": a, "b": b})
+    assert (heard["a"] is None) is same
+    assert (heard["b"] is not None) is same
+    assert same or "party 'b' came back with another alignment" in heard["a"]
+
+
+def test_who_is_just_back_hears_no_verdict_of_the_epoch_it_missed():
+    sent = []
+
+    class Net:
+        me = "a"
+
+        async def send(self, to, tag, tensors):
+            sent.append((to, tag, tensors["back"].tolist()))
+
+    roster = Roster((*ROSTER.parties, Party(name="c")), "a")
+    asyncio.run(agree.share_verdict(Net(), roster, agree.Verdict(back=("b",))))
+    assert sent == [("c", "verdict", [0, 1, 0])]
 
 
 def test_nobody_is_let_in_at_the_end():

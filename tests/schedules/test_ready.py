@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -84,22 +85,23 @@ def test_a_party_without_a_row_is_not_waited_for():
     assert history[-1]["rounds"] == 12
 
 
-def play_without_c(of: World, made: Any, states: Any) -> tuple[list[Any], Table]:
-    """Play six meetings, of which c knows nothing; return the losses, and who sent what."""
+def play(of: World, made: Any, states: Any, meetings: int, leaves: str = "") -> tuple[list[Any], Table]:
+    """Play an epoch of so many meetings, of which who leaves knows nothing; return a's losses, and who sent what."""
     losses: list[Any] = []
 
     async def stays(name: str, net: Any) -> None:
         stage = worlds.stage_of(made, of.seat(name))
-        for number in range(6):
-            batch = worlds.batch_of(of.places(), number)
-            losses.append(await stage.step(net, states[name], of.rows[name], batch))
+        for number in range(meetings):
+            loss = await stage.step(net, states[name], of.rows[name], worlds.batch_of(of.places(), number))
+            if name == "a":
+                losses.append(loss)
             await asyncio.sleep(0)
         await stage.finish(net, states[name], of.rows[name])
 
-    async def leaves(net: Any) -> None:
+    async def left(net: Any) -> None:
         """Play no part."""
 
-    parts = {"a": lambda net: stays("a", net), "b": lambda net: stays("b", net), "c": leaves}
+    parts = {name: left if name in leaves else partial(stays, name) for name in of.roster.names}
     at = Table()
     at.play(of.roster, made.can.messages, parts)
     return losses, at
@@ -107,15 +109,26 @@ def play_without_c(of: World, made: Any, states: Any) -> tuple[list[Any], Table]
 
 def test_a_party_that_leaves_is_missed():
     of, made = whole(), vafl()
-    losses, at = play_without_c(of, made, worlds.begin(made, of))
+    losses, at = play(of, made, worlds.begin(made, of), 6, leaves="c")
     assert meetings(at)["b"] >= 2
     assert len([loss for loss in losses if loss is not None]) >= 4
+
+
+def test_it_costs_a_meeting_once_and_never_again():
+    of, made = whole(), vafl()
+    losses, _ = play(of, made, worlds.begin(made, of), 12, leaves="c")
+    assert losses.count(None) <= 1
+
+
+def test_before_all_were_met_a_method_that_needs_everybody_has_no_loss():
+    of, made = whole(), vafl("standard")
+    assert play(of, made, worlds.begin(made, of), 1)[0] == [None]
 
 
 def test_a_method_that_needs_everybody_stops_where_a_party_left():
     of, made = whole(), vafl("standard")
     with pytest.raises(PartyLost, match="party 'c' is gone: Standard VFL cannot train without it"):
-        play_without_c(of, made, worlds.begin(made, of))
+        play(of, made, worlds.begin(made, of), 6, leaves="c")
 
 
 def test_a_run_that_diverges_leaves_nobody_waiting():

@@ -58,6 +58,14 @@ def test_embeddings_of_the_others_are_those_last_seen_of_the_same_rows():
         assert (kept["embeddings"][:, 2] == h).all(dim=1).any()
 
 
+def second_visit(made, of, states, rows, at=None):
+    """Play the first meeting of the second epoch; return the active party's loss."""
+    batch = worlds.Batch(rows, worlds.Seeds(0), ("train", 1, 0), number=1)
+    stage = {name: worlds.stage_of(made, of.seat(name)) for name in of.roster.names}
+    parts = {name: (lambda net, name=name: stage[name].step(net, states[name], of.rows[name], batch)) for name in stage}
+    return (at or Table()).play(of.roster, made.can.messages, parts)["a"]
+
+
 def test_a_meeting_equals_a_slow_version():
     """The second visit of the rows, by b: a and c as they were at the first, b and the head as they are."""
     of, made = whole(), under("vafl", "standard", Clock(iteration={"a": 9.0, "b": 1.0, "c": 9.0}, latency=1))
@@ -70,12 +78,8 @@ def test_a_meeting_equals_a_slow_version():
     parameters = [*encoder.parameters(), *heads.parameters()]
     moved = torch.autograd.grad(loss, parameters)
     expected = [parameter.detach() - SGD.lr * g for parameter, g in zip(parameters, moved, strict=True)]
-    batch = worlds.Batch(of.places(), worlds.Seeds(0), ("train", 1, 0), number=1)
-    at, found = Table(), {}
-    stage = {name: worlds.stage_of(made, of.seat(name)) for name in of.roster.names}
-    parts = {name: (lambda net, name=name: stage[name].step(net, states[name], of.rows[name], batch)) for name in stage}
-    found = at.play(of.roster, made.can.messages, parts)
-    assert found["a"] == pytest.approx(loss.item())
+    at = Table()
+    assert second_visit(made, of, states, of.places(), at) == pytest.approx(loss.item())
     assert [note[:3] for note in at.notes] == [("b", "a", "embedding"), ("a", "b", "gradient")]
     for one, other in zip(parameters, expected, strict=True):
         assert torch.allclose(one, other, atol=1e-6)
@@ -89,6 +93,22 @@ def test_a_party_that_leaves_is_missed():
     assert worlds.step(made, of, states, of.places(), leaves={"b", "c"}, number=1) > 0  # a alone
     after = worlds.weights(states)
     assert worlds.same_bits(*({k: v for k, v in w.items() if k[0] == "c"} for w in (before, after)))
+
+
+@pytest.mark.parametrize("name", ["laser", "plug"])
+def test_a_party_that_has_not_sent_its_rows_does_not_have_them(name):
+    """c was away in the first epoch: the loss is that of a world in which c has no row."""
+    clock, losses = Clock(iteration={"a": 9.0, "b": 1.0, "c": 9.0}, latency=1), []
+    there = worlds.all_patterns(28, 3)
+    without = there & torch.tensor([True, True, False])
+    rows = without.any(dim=1).nonzero().squeeze(1)
+    for observed, leaves in ((there, {"c"}), (without, ())):
+        of, made = world(observed=observed), under("vafl", name, clock)
+        states = worlds.begin(made, of)
+        worlds.step(made, of, states, rows, leaves=leaves)
+        every = of.places() if leaves and name == "plug" else rows
+        losses.append(second_visit(made, of, states, every))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 @pytest.mark.parametrize("number", [0, 1])

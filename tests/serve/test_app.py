@@ -1,6 +1,7 @@
 """The service over HTTP: what it answers, what it refuses, and in which words."""
 
 import asyncio
+import hmac
 import json
 import socket
 import time
@@ -18,7 +19,9 @@ from anyparty import Federation
 from anyparty.errors import ConfigError, ModelError, PredictionError
 from anyparty.run.runs import predict_run
 from anyparty.serve import application, serve
+from anyparty.serve.gate import Gate
 from anyparty.serve.limits import Limits, Tokens, certificates, check_open_to
+from anyparty.serve.meter import Meter
 from anyparty.serve.start import listening
 from anyparty.serve.words import Answers
 
@@ -250,6 +253,53 @@ def test_more_requests_at_once_than_the_limit_are_told_to_come_again(run):
     assert {each.status_code for each in answers} == {200, 503}
 
 
+def at_gate(work, **limits):
+    """A gate before ``work(gate)``, which gives no answer, and how to ask there; ``said`` gets the statuses."""
+    said = []
+
+    async def app(scope, receive, send):
+        await work(gate)
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        said.extend([message["status"]] if "status" in message else [])
+
+    gate = Gate(app, limits=Limits(**limits), tokens=Tokens(()), meter=Meter([], set))
+    return gate, lambda: gate({"type": "http", "path": "/predict", "headers": [], "client": None}, receive, send), said
+
+
+def test_no_more_than_the_limit_are_worked_on_at_once():
+    async def four():
+        go, inside = asyncio.Event(), []
+
+        async def waits(gate):
+            inside.append(gate.inside)
+            await go.wait()
+
+        _, ask_there, said = at_gate(waits, at_once=2)
+        tasks = [asyncio.create_task(ask_there()) for _ in range(4)]
+        while len(inside) + len(said) < 4:
+            await asyncio.sleep(0)
+        go.set()
+        await asyncio.gather(*tasks)
+        return inside, said
+
+    assert asyncio.run(asyncio.wait_for(four(), 60)) == ([1, 2], [503, 503])
+
+
+def test_a_request_that_fails_leaves_its_place():
+    async def fails(gate):
+        raise RuntimeError("it breaks")
+
+    gate, ask_there, said = at_gate(fails, at_once=1)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="it breaks"):
+            asyncio.run(ask_there())
+    assert (gate.inside, said) == (0, [])
+
+
 # ---- who is let in
 
 
@@ -301,6 +351,22 @@ def test_tokens_come_from_a_file_and_the_environment(tmp_path, monkeypatch):
         Tokens.read(file)
     with pytest.raises(ConfigError, match="cannot be read"):
         Tokens.read(tmp_path / "absent")
+
+
+def test_tokens_that_the_group_alone_can_read_are_said_too(tmp_path):
+    file = tmp_path / "tokens"
+    file.write_text(TOKENS[0])
+    file.chmod(0o640)
+    with pytest.warns(UserWarning, match="others on this machine can read these tokens"):
+        Tokens.read(file)
+
+
+def test_every_token_is_compared_and_in_a_time_that_says_nothing(monkeypatch):
+    real, compared = hmac.compare_digest, []
+    monkeypatch.setattr(hmac, "compare_digest", lambda one, other: compared.append(other) or real(one, other))
+    tokens = Tokens.of(TOKENS)
+    assert tokens.let_in(f"Bearer {TOKENS[0]}")
+    assert compared == list(tokens.hashes)
 
 
 def test_strangers_are_not_served_without_a_token_or_a_certificate(tmp_path):

@@ -544,3 +544,20 @@ def test_the_breaker_opens_and_closes():
     assert breaker.waits("shop")
     breaker.missed("shop")  # one miss, and nobody waits again
     assert not breaker.waits("shop")
+
+
+def test_a_party_is_not_asked_again_before_its_answer_would_be_late():
+    breaker = Breaker(after=1, every_s=1.0)
+    breaker.missed("shop")
+    breaker.probe("shop", 7, 10.0, until=15.0)
+    assert not breaker.probes("shop", 12.0)
+    breaker.heard("shop", 7, 14.0)
+    assert breaker.waits("shop")
+
+
+def test_what_a_former_process_was_asked_is_forgotten():
+    breaker = Breaker(after=2, every_s=1.0)
+    breaker.probe("shop", 7, 10.0, until=15.0)
+    breaker.forget("shop")
+    breaker.heard("shop", 7, 11.0)
+    assert breaker.misses["shop"] == 0

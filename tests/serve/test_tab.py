@@ -5,9 +5,10 @@ import contextlib
 import json
 
 import pytest
+from filelock import FileLock
 
 from anyparty.config import Config
-from anyparty.errors import ConfigError, PartyLost, StorageError
+from anyparty.errors import AnypartyWarning, ConfigError, PartyLost, StorageError
 from anyparty.run import meanwhile
 from anyparty.serve import bridge
 from anyparty.serve.home import serve_at_home
@@ -81,6 +82,44 @@ def test_two_processes_add_up(tmp_path):
         tab.write()
         tab.write()
     assert [(row["messages"], row["bytes_sent"]) for row in kept(tmp_path)["ledger"]] == [(3, 30)]
+
+
+def test_another_process_that_writes_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("anyparty.serve.tab.PATIENCE_S", 0.05)
+    tab = Tab(tmp_path, "shop")
+    tab.ledger.add(UP, 10)
+    with FileLock(tmp_path / ".served.json.lock"), pytest.raises(StorageError, match="cannot be written"):
+        tab.write()
+    tab.write()
+    assert count(tmp_path, "embedding") == 1
+
+
+SPOILT = {
+    "empty": b"",
+    "cut short": b'{"party": "shop", "began": "2020-01-01T00:00:00+00:00", "ledger": [{"sen',
+    "of another coding": b"\xff",
+    "no object": b"[]",
+    "without a ledger": b"{}",
+    "no rows": b'{"ledger": 7}',
+    "another kind of row": b'{"ledger": [7]}',
+    "half a row": b'{"ledger": [{"sender": "shop"}]}',
+}
+
+
+@pytest.mark.parametrize("spoilt", SPOILT)
+def test_an_account_that_cannot_be_read_is_kept_aside_and_a_new_one_begins(tmp_path, spoilt):
+    (tmp_path / "served.json").write_bytes(SPOILT[spoilt])
+    tab = Tab(tmp_path, "shop")
+    tab.ledger.add(UP, 10)
+    with pytest.warns(AnypartyWarning, match=r"not readable as an account .* kept as served\..*\.json, and a new one"):
+        tab.write()
+    (aside,) = set(tmp_path.glob("served.*.json"))
+    assert aside.read_bytes() == SPOILT[spoilt]
+    tab.ledger.add(UP, 10)
+    tab.write()
+    assert kept(tmp_path)["party"] == "shop"
+    assert kept(tmp_path)["began"] > "2020-01-01T00:00:00+00:00"
+    assert [(row["messages"], row["bytes_sent"]) for row in kept(tmp_path)["ledger"]] == [(2, 20)]
 
 
 def test_a_tab_that_cannot_be_written_spoils_no_job(tmp_path, caplog):

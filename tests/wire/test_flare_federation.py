@@ -13,6 +13,7 @@ import sys
 import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tomli_w
@@ -23,7 +24,7 @@ from anyparty.errors import ConfigError, MessageError, PartyLost, RunError, Tabl
 from anyparty.nets.mlp import MLP
 from anyparty.run.house import encoder_at
 from anyparty.terms import Party, Roster
-from anyparty.wire.flare import federation
+from anyparty.wire.flare import federation, sites
 from anyparty.wire.flare.ask import about
 from anyparty.wire.flare.kits import dress
 from anyparty.wire.flare.site import Site
@@ -347,6 +348,15 @@ def test_a_process_of_ours_that_ends_while_it_is_looked_at_is_no_error(tmp_path)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert found.info["cmdline"] == sleeps
         assert federation.processes(tmp_path / "fed") == []
+
+
+def test_a_kit_whose_name_begins_with_anothers_is_another(tmp_path, monkeypatch):
+    psutil = pytest.importorskip("psutil", reason="the extra 'flare' is not installed")
+    words = ["python", "-m", "nvflare.private.fed.app.client.client_train", "-m"]
+    bank, other = (SimpleNamespace(info={"cmdline": [*words, str(tmp_path / kit)]}) for kit in ("bank", "bank2"))
+    monkeypatch.setattr(psutil, "process_iter", lambda _: [bank, other])
+    assert sites.at_kit(tmp_path / "bank") == [bank]
+    assert sites.at_kit(tmp_path) == [bank, other]
 
 
 def test_a_server_that_is_not_there_is_named(tmp_path):

@@ -17,11 +17,11 @@ from anyparty.errors import MessageError, PartyLost
 from anyparty.wire.flare.channel import Posted
 from anyparty.wire.flare.incoming import MOST_TAGS
 from anyparty.wire.flare.note import PIECE_BYTES, Note
-from anyparty.wire.flare.peer import Peer
+from anyparty.wire.flare.peer import Peer, Waiting
 from anyparty.wire.flare.post import Patience, Post
 from anyparty.wire.flare.seat import farewell
 from anyparty.wire.ledger import Counted, Flow, Ledger, Tally
-from anyparty.wire.message import MOST_NAME, Header, encode
+from anyparty.wire.message import MOST_HEADER_BYTES, MOST_NAME, Header, encode
 
 QUICK = Patience(join_s=0.6, silent_s=0.6, message_s=5, retry_s=0.05, receipt_s=0.02, flush_s=3)
 CALM = replace(QUICK, join_s=20, silent_s=20, message_s=20)  # for tests that are not of these: machines are noisy
@@ -389,6 +389,17 @@ def test_a_party_that_is_alive_and_takes_nothing_is_given_up_in_the_end():
     assert peer.gone == "it is alive but did not take what was sent for 60 s"
 
 
+def test_silence_counts_from_when_one_begins_to_wait():
+    """While nobody waits for a party nobody asks it, so that it has nothing to say."""
+    peer, given_to_it = Peer("b", Patience(silent_s=10), heard=0.0), []
+    peer.waiting["x"] = Waiting(given_to_it.append, since=100.0)
+    peer.check(105.0)
+    assert not peer.gone
+    peer.check(110.5)
+    assert "gave no sign of life for 10 s" in peer.gone
+    assert [type(item) for item in given_to_it] == [PartyLost]
+
+
 def test_a_run_that_is_ended_from_outside_ends_all_waiting():
     async def a(net):
         net.post.news = lambda: "the job was aborted"
@@ -503,3 +514,18 @@ def test_a_flood_that_nobody_reads_is_bounded():
     for number in range(1500):
         alone.message(number)
     assert len(alone.post.peers["b"].come.inbox["x"]) <= 1024
+
+
+def test_lanes_without_end_are_bounded():
+    alone = Alone()
+    for number in range(MOST_TAGS + 50):
+        alone.message(tag=f"t{number}")
+    assert len(alone.post.peers["b"].come.inbox) == MOST_TAGS
+
+
+def test_messages_that_are_never_whole_are_bounded():
+    alone = Alone(most_bytes=1000)
+    for number in range(1000):
+        alone.post.arrived("b", Note(life="b1", tag="x", number=number, pieces=2).write(), bytes(500))
+    held = sum(len(piece) for pieces in alone.post.peers["b"].come.pieces.values() for piece in pieces.values())
+    assert held <= 1000 + MOST_HEADER_BYTES + 500

@@ -174,6 +174,19 @@ def test_a_certificate_that_ends_soon_is_worth_a_warning(home):
     assert f"the certificate ends on {NOW + timedelta(days=12, hours=1):%Y-%m-%d %H:%M} UTC, in 12 days" in said[0]
 
 
+def test_a_certificate_ends_with_its_authoritys(home, monkeypatch):
+    def until(end):
+        return SimpleNamespace(
+            not_valid_before_utc=NOW - timedelta(days=9), not_valid_after_utc=end,
+            verify_directly_issued_by=lambda _: None, subject=SimpleNamespace(get_attributes_for_oid=lambda _: []),
+        )  # fmt: skip
+
+    both = until(NOW + timedelta(days=99)), until(NOW - timedelta(days=1))
+    monkeypatch.setattr(reach, "_certificates", lambda _: both)
+    with pytest.raises(ConfigError, match="the certificate expired on"):
+        check_certificate(Gate.of(home / "ours" / "kits" / "shop"))
+
+
 def test_a_certificate_of_another_authority_is_named(home):
     ours, theirs = (home / name / "kits" / "shop" for name in ("ours", "theirs"))
     for name in ("client.crt", "client.key"):

@@ -135,6 +135,19 @@ def test_what_the_dead_process_sent_and_arrives_late_is_nothing():
     air.close()
 
 
+def test_nor_is_what_any_process_before_that_one_sent():
+    air = new_air()
+    post = air.post("a", patience=PATIENCE)
+    post.arrived("b", Note(life="first").write(), b"")
+    for life in ("second", "third"):
+        post.lose("b", "killed")
+        post.arrived("b", Note(life=life, ask=1).write(), b"")
+        post.admit("b")
+    post.arrived("b", Note(life="first", tag="x", number=0).write(), b"late")
+    assert post.gone() == {}
+    air.close()
+
+
 def test_what_the_next_process_heard_of_the_asks_of_before_says_nothing_of_new_messages():
     air = new_air()
     post = air.post("a", patience=PATIENCE)

@@ -64,6 +64,7 @@ LEARNS = {
     TRAIN: ("encoder", "global_encoder", "discriminator"),
 }
 ALL_LABELLED = "every row has a label: it has seen labelled rows alone"
+VIEW = "mean and deviation side by side"
 AT_ONCE = 2**22  # numbers of z in one message of prediction: 16 MiB
 
 
@@ -163,7 +164,7 @@ class FalseVFL(ABC):
     def _feature_side(self, seat: Seat) -> dict[str, nn.Module]:
         decoder = self.make_decoder or mirrored(seat.encoder, self.decoder_hidden, self.hidden)
         return {
-            "encoder": build(seat.encoder, seat.inputs, 2 * self.embedding, party=seat.me),
+            "encoder": build(seat.encoder, seat.inputs, 2 * self.embedding, party=seat.me, holds=VIEW),
             "decoder": build(decoder, self.embedding, 2 * seat.inputs, party=seat.me),
         }
 
@@ -231,17 +232,18 @@ class FalseVFL(ABC):
         """
         if state.seat.task is not None:
             refuse_without_labels(state.seat.task)
-        parts, scores = [], []
+        parts, known, scores = [], [], []
         for chunk in self.chunks(batch.rows):
             weighed = await self.weighed(net, state, rows, replace(batch, rows=chunk), asked)
             if weighed is not None:
                 parts.append(weighed.there)
+                known.append(weighed.known(state.seat.roster))
                 with torch.no_grad():
                     answers = label_side(state, self.floor).answers(weighed.z)
                     scores.append(mixture(weighed.log_w, answers))
         if not parts:
             return None
-        observed = torch.cat([there.observed for there in parts])
+        observed = torch.cat(known)
         silent = list(dict.fromkeys(name for there in parts for name in there.silent))
         answer = Answer(scores=torch.cat(scores), answered=observed.any(dim=1), took_part=observed)
         return predictions(answer, state.seat, asked, Gathered(observed, silent=silent), self.title)

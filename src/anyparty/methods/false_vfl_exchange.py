@@ -104,7 +104,7 @@ class Turn:
             views = side.encode(x)
         if views.shape != (len(held), 2 * self.D):
             raise ConfigError(f"party {self.seat.me!r}: its encoder should give {[len(held), 2 * self.D]}, mean and "
-                              f"deviation side by side; it gives {list(views.shape)}")  # fmt: skip
+                              f"deviation side by side, it gives {list(views.shape)}")  # fmt: skip
         self.finite(views, f"party {self.seat.me!r}: its embeddings are")
         return Home(side, x, held, views, noise, encoder, decoder)
 

@@ -16,7 +16,7 @@ from anyparty.methods.exchange import Gathered, Wanted, gather
 from anyparty.methods.false_vfl_exchange import Home, Turn
 from anyparty.methods.false_vfl_nets import LabelSide
 from anyparty.nets.gaussian import Gaussian
-from anyparty.terms import Expect
+from anyparty.terms import Expect, Roster
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,11 @@ class Weighed:
     noise: tuple[Tensor, Tensor]
     z: Tensor
     log_w: Tensor
+
+    def known(self, roster: Roster) -> Tensor:
+        """Return whose block is in the weights, [B, K] bool: not of a party that was lost after its embedding."""
+        gone = torch.tensor([name in self.there.silent for name in roster.blocks], device=self.z.device)
+        return self.there.observed & ~gone
 
 
 async def weigh(turn: Turn, side: LabelSide, home: Home | None) -> Weighed:

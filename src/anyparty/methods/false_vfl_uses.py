@@ -58,7 +58,7 @@ async def impute(
         part = replace(batch, rows=chunk, moment=("impute", 0, number))
         weighed = await method.weighed(net, state, rows, part, asked)
         if weighed is not None:
-            known = weighed.there.observed.any(dim=1)
+            known = weighed.known(state.seat.roster).any(dim=1)
             told = {"z": weighed.z, "weight": torch.where(known, weighed.log_w.softmax(dim=0), 0.0)}
             if owner == active:
                 fill(part, told)
@@ -105,6 +105,6 @@ async def log_likelihood(
     for chunk in method.chunks(batch.rows):
         weighed = await method.weighed(net, state, rows, replace(batch, rows=chunk), asked)
         if weighed is not None:
-            known = weighed.there.observed.any(dim=1)
+            known = weighed.known(state.seat.roster).any(dim=1)
             parts.append(torch.where(known, bound(weighed.log_w), torch.nan).cpu())
     return torch.cat(parts) if parts else None

@@ -42,6 +42,7 @@ class Progress:
         best_epoch: the epoch (counted from 0) that reached it.
         best_stage: the stage of that epoch, by name.
         history: one record an epoch, at the active party.
+        averaged: over how many epochs the kept mean is, with ``keep = "average"``.
 
     """
 
@@ -51,6 +52,7 @@ class Progress:
     best_epoch: int = -1
     best_stage: str = ""
     history: list[dict[str, Any]] = field(default_factory=list)
+    averaged: int = 0
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:

@@ -7,12 +7,14 @@ Two jobs may be at work at once, in two processes: each adds what it sent since 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from anyparty.errors import ModelError, StorageError
+from anyparty.errors import AnypartyWarning, ModelError, StorageError
 from anyparty.run.files import read_json, write_json
 from anyparty.run.watch import now
 from anyparty.wire.ledger import Flow, Ledger, Tally
@@ -64,10 +66,19 @@ class Tab:
 
     def _add(self, new: Ledger) -> None:
         path = self.folder / RECORD
-        try:
-            old = read_json(path)
-        except ModelError:
-            old = {}
-        whole = Ledger.of(old.get("ledger", []))
+        old: dict[str, Any] = {}
+        whole = Ledger()
+        if path.exists():
+            try:
+                old = read_json(path)
+                if not isinstance(old["ledger"], list):
+                    raise TypeError("no list of rows")
+                whole = Ledger.of(old["ledger"])
+            except (ModelError, KeyError, TypeError, ValueError):
+                aside = path.with_suffix(f".{now().replace(':', '')}.json")
+                path.replace(aside)
+                warnings.warn(f"{path}: not readable as an account of what was sent; it is kept as {aside.name}, and a "
+                              f"new one begins", AnypartyWarning, stacklevel=3)  # fmt: skip
+                old, whole = {}, Ledger()
         whole.merge(new)
         write_json(path, {"party": self.party, "began": old.get("began", now()), "ledger": whole.rows()})
