@@ -1,5 +1,6 @@
 """What the commands do when all is well."""
 
+import json
 import re
 import warnings
 from pathlib import Path
@@ -152,7 +153,11 @@ def test_a_run_of_relative_paths_is_found_from_anywhere(
 def test_evaluate_other_tables(run: Path, tmp_path: Path, call: Call) -> None:
     write_tables(tmp_path, rows=90)
     tables = {name: tmp_path / f"{name}.csv" for name in ("bank", "shop")}
-    assert evaluate_run(run, tables).overall["rows"] == 70
+    with pytest.warns(AnypartyWarning, match="55 of the 70 rows that are scored are the run's own training rows"):
+        assert evaluate_run(run, tables).overall["rows"] == 70
+    for path in tables.values():
+        frame = pl.read_csv(path)
+        frame.with_columns(pl.format("new{}", "customer").alias("customer")).write_csv(path)
     shown = call("evaluate", run, *(f"--table={name}={path}" for name, path in tables.items()))
     assert "bank + shop" in shown.stdout
     assert shown.stderr == ""
@@ -179,6 +184,37 @@ def test_evaluate_one_table_that_a_run_was_trained_on_beside_another(run: Path, 
     said = "the table of party 'bank' is the one that the model was trained on, so that most of its rows are not new"
     with pytest.warns(AnypartyWarning, match=said):
         assert evaluate_run(run, {name: tmp_path / f"{name}.csv" for name in ("bank", "shop")}).overall["rows"] == 100
+
+
+def test_evaluate_tables_with_rows_that_the_run_was_trained_on(run: Path, tmp_path: Path) -> None:
+    """A table of the same people with another row is another table: the ids tell."""
+    write_tables(tmp_path)
+    for name in ("bank", "shop"):
+        frame = pl.read_csv(tmp_path / f"{name}.csv")
+        pl.concat([frame, frame.tail(1).with_columns(customer=pl.lit("new", pl.String).cast(frame["customer"].dtype))
+                   if frame["customer"].dtype == pl.String else frame.tail(1).with_columns(customer=pl.lit(10**6))]
+                  ).write_csv(tmp_path / f"{name}.csv")  # fmt: skip
+    with pytest.warns(AnypartyWarning, match="80 of the 10[01] rows that are scored are the run's own training rows"):
+        evaluate_run(run, {name: tmp_path / f"{name}.csv" for name in ("bank", "shop")})
+
+
+def test_a_run_whose_leading_party_holds_labels_alone_is_evaluated_again(work: Path, call: Call) -> None:
+    plain = ["credit.toml", "-q", "--set", "run.folder=run", "--set", "parties.bank.columns=false"]
+    assert call("train", *plain).exit_code == 0
+    kept = json.loads((work / "run" / "record.json").read_text())["evaluation"]
+    assert evaluate_run("run").to_json() == kept
+    with pytest.warns(AnypartyWarning, match="the rows that its run held out are scored"):
+        again = evaluate_run("run", {"bank": "bank.csv", "shop": "shop.csv"})
+    assert again.to_json() == kept
+    refused = call("evaluate", "run", "--parties", "bank,shop")
+    assert "party 'bank' holds no columns that could take part" in refused.stderr
+
+
+def test_settings_are_checked_before_tables_are_read(work: Path, call: Call) -> None:
+    (work / "shop.csv").write_text("no table")
+    for change, said in (("method.name=Laser", "no method 'Laser'"), ("train.device=meta", "'meta' cannot be used"),
+                         ("train.metric=acc", "there is no metric 'acc'")):  # fmt: skip
+        assert said in call("train", "credit.toml", "--set", change).stderr
 
 
 def test_a_run_may_be_moved_with_its_tables(tmp_path: Path, call: Call) -> None:

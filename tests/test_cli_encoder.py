@@ -28,7 +28,7 @@ def test_scores_and_a_plot(settings, call, tmp_path):
     assert [epoch.epoch for epoch in epochs] == [2, 4]
     for epoch in epochs:
         assert f"{epoch.loss:.4f}" in shown.stdout
-        assert f"{epoch.scores.embedded.mean():.3f} ± {epoch.scores.embedded.std():.3f}" in shown.stdout
+        assert f"{epoch.scores.embedded.mean():.3f} ± {epoch.scores.embedded.std(ddof=1):.3f}" in shown.stdout
     assert "After epoch 4 embeddings are" in shown.stdout
     assert imread(tmp_path / "plots" / "seen.png").std() > 0.01
     assert call("inspect-encoder", settings, "--epochs", 1, "--folds", 3, "-o", "seen.svg").exit_code == 0
@@ -68,7 +68,7 @@ def test_rows_that_test_are_left_out(settings):
         (["--party", "shop"], "party 'shop' has no labels, and an encoder is scored by how well its"),
         (["--party", "shpo"], "there is no party 'shpo'; did you mean 'shop'?"),
         (["--folds", "60"], "rows, so it would be absent from some of 60 folds"),
-        (["--folds", "500"], "rows are fewer than 500 folds; choose fewer folds"),
+        (["--folds", "500"], "rows are fewer than 500 folds; lower --folds"),
         (["--folds", "1"], "cross-validation: folds must be at least 2, got 1"),
         (["--metric", "accurcy"], "accurcy"),
         (["--classifier", "Forest"], "no classifier 'Forest'"),

@@ -480,9 +480,20 @@ def test_tables_of_a_regression_and_of_names_that_look_like_markup():
         silent=("[red]",),
     )
     text = shown(predictions, torch.tensor([0.0, -1.0]), torch.ones(2, 2, dtype=torch.bool))
-    for part in ("rmse", "4.743", "[red] + shop", "did not answer: [red]"):
+    for part in ("rmse", "4.743", "[red] + shop", "did not answer: [red]", "always answering their mean: rmse 5.000"):
         assert part in text, part
     assert "client" not in text
+
+
+def test_what_one_answer_for_all_has_stands_beside():
+    """Of four rows, two "no" and one "yes" are answered: coverage is told apart from how good answers are."""
+    answers, everybody = predicted([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [NAN, NAN]]), torch.ones(4, 3, dtype=torch.bool)
+    found = evaluate(answers, torch.tensor([0, 1, 0, 1]), None, everybody, Seeds(0))
+    assert found.constant == {"accuracy": pytest.approx(2 / 3)}
+    assert found.to_json()["constant"] == found.constant
+    text = shown(answers, torch.tensor([0, 1, 0, 1]), everybody)
+    assert f"always answering {TWO.classes[0]!r}: accuracy 0.6667" in text
+    assert "scores are of the 3 of 4 rows that got an answer" in text
 
 
 def test_tables_say_how_many_rows_have_rarer_patterns():

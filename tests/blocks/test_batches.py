@@ -30,6 +30,11 @@ class TestMixed:
         assert all(n == size for n in sizes(batches[:-1]))
         assert 0 < len(batches[-1]) <= size
 
+    def test_a_size_beyond_all_rows_is_one_batch(self):
+        rows = torch.arange(5)
+        assert sizes(mixed(rows, 2**63, stream())) == [5]
+        assert sizes(by_pattern(rows, torch.zeros(5), 2**63, stream())) == [5]
+
     def test_the_same_at_all_parties_and_another_each_epoch(self):
         rows = torch.arange(50)
         one, other, later = (torch.cat(list(mixed(rows, 8, stream(0, e)))) for e in (0, 0, 1))
@@ -66,6 +71,11 @@ class TestByPattern:
         kinds = [int(batch[0] % 4) for batch in batches]
         changes = sum(one != other for one, other in itertools.pairwise(kinds))
         assert changes > 15  # of 39; one pattern after the other would be 3
+
+    def test_a_size_beyond_all_rows_is_one_batch(self):
+        rows = torch.arange(5)
+        assert sizes(mixed(rows, 2**63, stream())) == [5]
+        assert sizes(by_pattern(rows, torch.zeros(5), 2**63, stream())) == [5]
 
     def test_the_same_at_all_parties_and_another_each_epoch(self):
         rows = torch.arange(60)

@@ -118,7 +118,7 @@ def check_gradients_equal_the_joint_reference(case: Case, folder: Path) -> None:
             assert torch.allclose(found[name].double(), gradient, rtol=1e-4, atol=case.rounding), name
         assert any(gradient.abs().max() > 1e-3 for gradient in expected.values())
         if not isinstance(made, Split) or len(made.hosts(of.roster)) == 1:
-            assert got == pytest.approx(loss, rel=1e-5, abs=case.rounding / 10)
+            assert (0.0 if got is None else got) == pytest.approx(loss, rel=1e-5, abs=case.rounding / 10)
 
 
 def check_same_over_another_carrier(case: Case, folder: Path) -> None:
@@ -176,7 +176,8 @@ def check_resumed_equals_uninterrupted(case: Case, folder: Path) -> None:
     settings = {"epochs": 7, "validation": validation, "training": training, "keep": "best", "checkpoint_every": 2}
     chosen = list(RESUMED) if case.title == case.of else [list(RESUMED)[len(case.title) % len(RESUMED)]]
     for name in chosen:
-        run = partial(case.train, of, optimizer=RESUMED[name], patience=4, **settings)
+        patience = 5 if "pseudo" in case.title else 4  # a stage that continues may never be better
+        run = partial(case.train, of, optimizer=RESUMED[name], patience=patience, **settings)
         whole = run()
         lead, before = of.roster.active, 0
         for number, stage in enumerate(case.stages(of)):
@@ -243,7 +244,7 @@ def check_one_row_at_a_time(case: Case, folder: Path) -> None:
     pairs = [(stage, n) for stage in case.stages(of) for n in case.trainable(of, stage).tolist()[:8]]
     for stage, n in pairs:
         before = worlds.weights(states)
-        assert math.isfinite(worlds.step(made, of, states, torch.tensor([n]), number=n, stage=stage))
+        assert math.isfinite(worlds.step(made, of, states, torch.tensor([n]), number=n, stage=stage) or 0.0)
         after = worlds.weights(states)
         assert not worlds.same_bits(before, after)
         assert all(torch.isfinite(tensor).all() for tensor in after.values())
@@ -318,7 +319,7 @@ def check_no_labels_in_the_batch(case: Case, folder: Path) -> None:
         states = case.begin(of, optimizer=SGD)
         worlds.step(made, of, states, case.trainable(of, stage), stage=stage)
         before = {name: tensor for name, tensor in worlds.weights(states).items() if not name.endswith("calls")}
-        assert worlds.step(made, of, states, torch.arange(14, 24), number=1, stage=stage) == 0.0
+        assert worlds.step(made, of, states, torch.arange(14, 24), number=1, stage=stage) in {None, 0.0}
         after = worlds.weights(states)
         assert worlds.same_bits(before, {name: after[name] for name in before})
 

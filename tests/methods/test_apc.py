@@ -308,6 +308,24 @@ class TestRefusals:
     def test_nobody_to_learn_from(self):
         with pytest.raises(ConfigError, match="needs a passive party with columns"):
             train(world(K=1))
+        with pytest.raises(ConfigError, match="with distillation = 0 and classify_on = 'own' the active party trains"):
+            train(world(K=1), parameters={"distillation": 0.0, "classify_on": "either"})
+
+    @pytest.mark.filterwarnings("ignore:One or more samples have no neighbors")
+    def test_a_classifier_that_gives_no_number_gives_a_reason(self):
+        """Neighbours within a radius in which nobody is: the row is there, and its answer rests on nothing."""
+        of = pair(kind="regression")
+        made, trained = train(
+            of, parameters={"classifier": "RadiusNeighborsRegressor", "classifier_settings": {"radius": 1e-9}}
+        )
+        states = worlds.states_of(trained)
+        states["a"].modules["classifier"].rows += 5
+        states["a"].modules["classifier"].made = None
+        answered = worlds.predict(made, of, states)
+        assert not answered.answered.any()
+        assert not answered.took_part.any()
+        held = of.observed[:, 0].nonzero().squeeze(1).tolist()
+        assert {answered.reasons[n] for n in held} == {"the classifier gave no number for this row"}
 
     def test_an_active_party_without_columns(self):
         with pytest.raises(ConfigError, match=r"active party's own columns, and 'server' has none"):

@@ -77,7 +77,7 @@ def test_scores_are_of_embeddings_without_dropout(monkeypatch):
             "class 0 has 5 rows, so it would be absent from some of 10",
         ),
         ([1] * 200, {}, AlignmentError, "all 200 labels are 1"),
-        ([0, 1] * 100, {"folds": 201}, AlignmentError, "200 rows are fewer than 201 folds; choose fewer folds"),
+        ([0, 1] * 100, {"folds": 201}, AlignmentError, "200 rows are fewer than 201 folds; lower --folds"),
         ([0, 1] * 100, {"folds": 1}, ConfigError, "folds must be at least 2"),
         ([0, 1] * 100, {"metric": "accurcy"}, ConfigError, "accurcy"),
         ([0, 1, 2, 1] * 50, {"metric": "f1"}, ConfigError, "f1 has no value with 3 classes and logistic; .* f1_macro"),

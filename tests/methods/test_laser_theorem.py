@@ -234,7 +234,7 @@ class TestByHand:
         order = torch.tensor([[[0, 2, 1], [1, 0, 2], [2, 1, 0]]])
         monkeypatch.setattr(laser, "draw_order", lambda *_: order)
         for normalize, expected in ((False, 144.5), (True, 144.5 / 7)):
-            made = method("laser", embedding=1, normalize=normalize)
+            made = method("laser", embedding=1, normalize=normalize, head_hidden=())
             states = worlds.begin(made, of, encoder=torch.nn.Identity)
             with torch.no_grad():
                 states["a"].modules["heads"].first.weight.fill_(1.0)

@@ -34,17 +34,20 @@ def close(one, other, atol=1e-5):
         assert torch.allclose(one[name], other[name], atol=atol, equal_nan=True), name
 
 
+LINEAR = {"head_hidden": ()}
+
+
 class TestOneParty:
     @pytest.mark.parametrize("kind", ["classification", "regression"])
     @pytest.mark.parametrize(
         ("complex_one", "simple_one"),
         [
-            (("laser", {}), ("local", {})),
-            (("laser", {"normalize": False}), ("local", {})),
-            (("laser", {"tasks": "all"}), ("local", {})),
-            (("laser", {"heads": "active"}), ("local", {})),
-            (("laser", {"heads": "one"}), ("local", {})),
-            (("laser", {"heads": "one", "tasks": "all", "normalize": False}), ("local", {})),
+            (("laser", LINEAR), ("local", {})),
+            (("laser", LINEAR | {"normalize": False}), ("local", {})),
+            (("laser", LINEAR | {"tasks": "all"}), ("local", {})),
+            (("laser", LINEAR | {"heads": "active"}), ("local", {})),
+            (("laser", LINEAR | {"heads": "one"}), ("local", {})),
+            (("laser", LINEAR | {"heads": "one", "tasks": "all", "normalize": False}), ("local", {})),
             (("standard", {"absent": "zeros"}), ("standard", {})),
             (("laser", {"head_hidden": (4,)}), ("local", {"head_hidden": (4,)})),
             (("combinatorial", {}), ("standard", {})),
@@ -120,6 +123,15 @@ class TestNothingMissing:
         assert worlds.step(standard, of, states, of.places()) == pytest.approx(
             worlds.step(plug, of, wide, of.places()), rel=1e-5
         )
+
+    def test_a_row_that_only_a_party_that_left_has_is_nobodys(self):
+        """Its embeddings would be zeros throughout: plug learns as if the row were not in the batch."""
+        of, made = world(N=28), method("plug", embedding=5, dropout=0.0)
+        left = of.observed[:, :2].any(dim=1).nonzero().squeeze(1)
+        every, known = (
+            worlds.step(made, of, worlds.begin(made, of), rows, leaves={"c"}) for rows in (of.places(), left)
+        )
+        assert every == pytest.approx(known)
 
     def test_normalized_laser_is_the_papers_with_another_learning_rate(self):
         """On whole rows of K = 3 every row's weights sum to 2^3 - 1 = 7."""

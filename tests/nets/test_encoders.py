@@ -89,3 +89,47 @@ class TestBuild:
         with torch.no_grad():
             module[0].weight.zero_()
         assert twin[0].weight.any()
+
+    def test_a_factory_that_takes_other_things_is_refused(self):
+        with pytest.raises(ConfigError, match=r"party 'shop': its encoder cannot be made of \(inputs, outputs\) = "):
+            build(lambda inputs: nn.Linear(inputs, 2), 5, 2, party="shop")  # type: ignore[call-arg]
+
+    @pytest.mark.parametrize("copies", [1, 2])
+    def test_a_users_own_may_change_its_input(self, copies):
+        x = torch.randn(6, 5)
+        before = x.clone()
+        module = build(lambda i, o: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(i, o)), 5, 2, copies)
+        module(x)
+        assert torch.equal(x, before)
+
+    @pytest.mark.parametrize(
+        ("own", "said"),
+        [
+            (lambda i, _: nn.Linear(i, 9), r"should give \[6, 2\], it gives \[6, 9\]"),
+            (nn.LSTM, r"should give a tensor \[6, 2\], it gives a tuple"),
+            ("doubles", "should give torch.float32, it gives torch.float64"),
+        ],
+    )  # fmt: skip
+    def test_an_answer_of_another_form_is_refused_by_name(self, own, said):
+        with pytest.raises(ConfigError, match=f"party 'shop': its encoder {said}"):
+            build(Doubles if own == "doubles" else own, 5, 2, party="shop")(torch.randn(6, 5))
+
+    def test_weights_in_double_precision_become_single(self):
+        assert build(lambda i, o: nn.Linear(i, o).double(), 5, 2)(torch.randn(6, 5)).dtype == torch.float32
+
+    def test_lazy_layers_learn_their_widths_at_once(self):
+        module = build(lambda _, o: nn.LazyLinear(o), 5, 2)
+        assert module.training
+        assert module.weight.shape == (2, 5)
+
+    def test_batch_normalisation_without_statistics_of_its_own_is_refused(self):
+        own = nn.Sequential(nn.BatchNorm1d(5, track_running_stats=False), nn.Linear(5, 2))
+        with pytest.raises(ConfigError, match=r"party 'shop': BatchNorm1d.* leave track_running_stats on"):
+            build(lambda *_: own, 5, 2, party="shop")
+
+
+class Doubles(nn.Linear):
+    """Answers in double precision."""
+
+    def forward(self, x):
+        return super().forward(x).double()

@@ -7,7 +7,7 @@ from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 
-from anyparty.errors import AlignmentError, ConfigError
+from anyparty.errors import AlignmentError, ConfigError, PredictionError
 from anyparty.nets.estimator import Fitted
 from anyparty.nets.objective import answers
 from anyparty.terms import Task
@@ -99,3 +99,13 @@ def test_refusals():
         fitted("logistic", THREE, u, 0 * y)
     with pytest.raises(AlignmentError, match=r"'KNeighborsClassifier' refuses its 80 rows: .*n_neighbors"):
         fitted("KNeighborsClassifier", THREE, u, y, n_neighbors=-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), [("KNeighborsClassifier", {}), ("RadiusNeighborsClassifier", {"radius": 1e-9})]
+)
+def test_a_classifier_that_refuses_when_it_is_asked_is_named(name, settings):
+    u, y = rows(classes=2, n=4)
+    made = fitted(name, TWO, u, y, **settings)
+    with pytest.raises(PredictionError, match=f"classifier: '{name}', fitted to 4 rows, gives no answer for 4: "):
+        made(u + 5)

@@ -2,6 +2,7 @@
 
 import io
 import re
+import warnings
 
 import numpy as np
 import polars as pl
@@ -12,7 +13,7 @@ from rich.console import Console
 from anyparty import Federation
 from anyparty.blocks.splits import TEST, TRAIN
 from anyparty.config import Config
-from anyparty.errors import AlignmentError, ConfigError, ResumeError, TableError
+from anyparty.errors import AlignmentError, AnypartyWarning, ConfigError, PredictionError, ResumeError, TableError
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
 
@@ -206,6 +207,7 @@ def test_what_was_read_and_what_is_predicted_are_told():
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(federation.reading)
     assert [line.count("number") for line in console.export_text().splitlines() if "number" in line] == [1] * 4
+    assert federation.remarks is None
 
 
 def test_one_class_beside_one_that_is_read_as_missing():
@@ -288,3 +290,51 @@ def test_balance_is_for_classes():
     federation = Federation.from_tables({"bank": rows, "shop": rows.select("id", z="x")}, id="id", label="y")
     with pytest.raises(ConfigError, match="balance = true weighs classes, and numbers are predicted here"):
         federation.train(epochs=1, balance=True)
+
+
+def test_methods_and_watchers_of_another_kind():
+    federation = Federation.from_tables(tables(bank="y"), label="y")
+    with pytest.raises(ConfigError, match="method: expected a name, or a method such as"):
+        federation.train(object(), epochs=1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="watch: expected a Watch"):
+        federation.train(epochs=1, watch=print)  # type: ignore[arg-type]
+
+
+def test_tables_without_their_partys_name():
+    model = Federation.from_tables(tables(bank="y"), label="y").train(epochs=1)
+    for wrong in (tables()["bank"], "bank.csv"):
+        with pytest.raises(PredictionError, match=r"expected a table by the name of its party, \{'bank': \.\.\.\}"):
+            model.predict(wrong)
+
+
+def test_labels_of_a_second_holder_are_not_ignored_without_a_word():
+    federation = Federation.from_config(
+        Config.of({"federation": {"label": "y", "active": "bank"}, "parties": {"bank": {}, "shop": {"label": "y"}}}),
+        tables(bank="y", shop="y"),
+    )
+    with pytest.warns(AnypartyWarning, match="the labels of party 'shop' are not used: those of 'bank', which leads"):
+        federation.train("laser", epochs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AnypartyWarning)
+        federation.train("laser", parameters={"hosting": "labelers"}, epochs=1)
+
+
+def test_rows_without_a_cell_are_told_of_when_they_are_asked_for():
+    model = Federation.from_tables(tables(bank="y"), label="y").train(epochs=1)
+    empty = pl.DataFrame({"id": ["u1", "u2"], "c": [None, 1.0], "d": [None, None]})
+    with pytest.warns(AnypartyWarning, match="party 'shop', data frame: 1 of 2 rows are empty but for the id"):
+        model.predict({"shop": empty})
+
+
+def test_numbers_by_laser_have_a_hidden_layer_unless_told_otherwise():
+    """A linear head on a mean cannot add up what several parties know: here a label that is the sum of four columns."""
+    rng = np.random.default_rng(0)
+    x, ids = rng.normal(size=(400, 4)), [f"u{n}" for n in range(400)]
+    frames = {name: pl.DataFrame({"id": ids, "x": x[:, k]}) for k, name in enumerate("abcd")}
+    frames["a"] = frames["a"].with_columns(y=x.sum(axis=1))
+    federation = Federation.from_tables(frames, label="y")
+    off = [
+        federation.train("laser", parameters=parameters, epochs=60).evaluate().overall["rmse"]
+        for parameters in ({}, {"head_hidden": ()})
+    ]
+    assert off[0] < off[1] / 1.5

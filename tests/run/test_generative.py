@@ -61,6 +61,11 @@ class TestImpute:
         assert np.isfinite(filled.mean).all()
         assert filled.samples.shape == (0, 400, 3)
 
+    def test_a_row_that_nobody_asked_has_is_null(self, model):
+        given = {"bank": tables()[0]["bank"][:5], "shop": tables()[0]["shop"][:2]}
+        filled = impute(model, given, "shop", parties=["shop"])
+        assert filled.frame()["spent"].null_count() == len(filled.ids) > 0
+
     def test_the_active_party_fills_in_its_own(self, model):
         given = tables()[0]
         filled = impute(model, {"bank": given["bank"][:10], "shop": given["shop"]}, "bank", samples=2)

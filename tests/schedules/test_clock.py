@@ -145,3 +145,9 @@ class TestRefuses:
     def test_a_party_that_there_is_not(self, values):
         with pytest.raises(ConfigError, match=r"clock: there is no party 'shopp'.*did you mean 'shop'\?"):
             Clock(**values).check(["bank", "shop"])
+
+
+def test_iterations_without_end_are_refused():
+    ticks = Clock(iteration={"b": 1e-300}, timeout=1.0)
+    with pytest.raises(ConfigError, match="party 'b' would make more than 1,000,000,000,000 iterations of 1e-300"):
+        SyncMin().iterations(ticks, ["a", "b"], 0)

@@ -86,6 +86,10 @@ class TestOverAMethod:
         with pytest.raises(ConfigError, match="schedule 'flex' is for split methods, APC-VFL is none"):
             scheduled(method("apc"), config_of(schedule={"name": "flex"}))
 
+    def test_a_stage_of_pretraining_before_it(self):
+        with pytest.raises(ConfigError, match=r"schedule 'flex' knows no stage of pretraining: method\.pretrain"):
+            scheduled(method("laser", pretrain="simsiam"), config_of(schedule={"name": "flex"}))
+
     def test_what_does_not_fit_the_parties(self):
         of = world()
         for made, said in (

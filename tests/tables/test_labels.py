@@ -132,7 +132,7 @@ class TestPositive:
 
     def test_what_it_cannot_be(self):
         refuses("should be one of two classes; here are 'ja', 'nein'; did you mean 'ja'", "ja", "nein", positive="jaa")
-        refuses("should be one of two classes; here are 'a', 'b', 'c'", "a", "b", "c", positive="a")
+        refuses("is for two classes, and here are 3: 'a', 'b', 'c'; leave it out", "a", "b", "c", positive="a")
         refuses("its labels are numbers, of which none is positive", 0.5, 1.5, positive="0.5")
 
 

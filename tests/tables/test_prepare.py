@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from anyparty.errors import ModelError, TableError
+from anyparty.errors import AnypartyWarning, ModelError, TableError
 from anyparty.tables.prepare import Prepare
 from anyparty.tables.table import read_table
 
@@ -68,11 +68,14 @@ class TestFit:
 
     @pytest.mark.parametrize("empty", [[None, None, 1.0], [None, "", "x"]])
     def test_column_that_is_empty_in_training(self, empty):
+        said = "'clinic', data frame: 'age' is empty in all 2 training rows"
         table = table_of({"age": empty, "other": [1, 2, 3]})
-        with pytest.raises(
-            TableError, match=r"'clinic', data frame: 'age' is empty in all 2 training rows; leave it out"
-        ):
-            Prepare.fit(table, rows(0, 1))
+        with pytest.warns(AnypartyWarning, match=f"{said}, and is left out"):
+            made = Prepare.fit(table, rows(0, 1))
+        assert made.names == ("other",)
+        assert made.apply(table).shape == (3, 1)
+        with pytest.raises(TableError, match=f"{said}, and there is no other column: leave the party out"):
+            Prepare.fit(table_of({"age": empty}), rows(0, 1))
 
     def test_no_training_rows(self):
         with pytest.raises(TableError, match="none of its rows is for training"):

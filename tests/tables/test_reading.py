@@ -5,7 +5,7 @@ import io
 import polars as pl
 from rich.console import Console
 
-from anyparty.tables.reading import columns, render
+from anyparty.tables.reading import columns, remarked, render
 from anyparty.tables.table import read_table
 
 
@@ -37,7 +37,7 @@ def test_every_kind_and_remark():
         ("town", "categorical", 2, 0.25, ""),
         ("same", "numeric", None, 0.25, "constant"),
         ("truth", "numeric", None, 0, "constant"),
-        ("nothing", "numeric", None, 1, "empty: leave it out with drop"),
+        ("nothing", "numeric", None, 1, "empty: left out"),
         ("rare", "categorical", 1, 0.75, "constant"),
         ("mostly", "numeric", None, 0, ""),
     ]
@@ -85,3 +85,19 @@ def test_many_narrow_tables_are_counted():
 def test_a_party_of_labels_only():
     labels = read_table(pl.DataFrame({"id": [1, 2], "y": [0, 1]}), party="boss", id="id", label="y")
     assert "0 columns" in shown(labels)
+
+
+def test_numbers_far_from_all_others_are_remarked():
+    """9999 for missing swells a deviation until the column says nothing."""
+    ages = [20 + n % 50 for n in range(97)]
+    read = columns(table(age=[*ages, 9999, 9999, 9999], tail=[n**3 for n in range(100)], few=[1.0] * 50 + [2.0] * 50))
+    far = "3 cells far from all others (9999): leave empty what stands for missing"
+    assert [c.remark for c in read] == [far, "", ""]
+    shown = Console(width=120, record=True, file=io.StringIO())
+    shown.print(remarked([table(age=[*ages, 9999])]))
+    assert "1 cell far from all others (9999)" in " ".join(shown.export_text().split())
+    assert remarked([table(age=ages)]) is None
+
+
+def test_levels_that_differ_in_case_are_remarked():
+    assert columns(table(town=["Ulm", "ulm ", "Bonn", "Bonn"]))[0].remark == "'Ulm' and 'ulm' are two levels"

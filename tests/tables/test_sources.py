@@ -315,3 +315,8 @@ def test_pandas_is_not_imported_to_read_a_table():
         "r(pl.DataFrame({'id': [1]}), party='a', id='id'); sys.exit('pandas' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603
+
+
+def test_pandas_sparse_numbers_are_numbers():
+    frame = pd.DataFrame({"id": ["a", "b", "c"], "x": pd.arrays.SparseArray([0.0, 0.0, 2.5])})
+    assert read(frame).columns["x"].to_list() == [0.0, 0.0, 2.5]

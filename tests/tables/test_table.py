@@ -124,13 +124,26 @@ class TestLabels:
         cells_of = ["a"] * (100 - marked) + ["NA"] * marked + [""] * 50
         assert bool(read({"y": cells_of}, label="y").notes) == noted
 
+    def test_classes_that_differ_in_case_are_noted(self):
+        (note,) = read({"y": ["Yes", "no", "yes "], "size": [1, 2, 3]}, label="y").notes
+        assert "'Yes' and 'yes' in label column 'y' differ in nothing but case or blanks, and are two classes" in note
+
     @pytest.mark.parametrize(("marked", "noted"), [(9, False), (10, True)])
     def test_ten_of_many_are_noted(self, marked, noted):
         assert bool(read({"y": ["1.5"] * 5000 + ["?"] * marked}, label="y").notes) == noted
 
     def test_features_and_labels_that_are_no_text_are_not_noted(self):
-        table = read({"y": [1.0, float("nan")], "town": ["NA", "Ulm"]}, label="y")
+        table = read({"y": [1.0, float("nan")], "town": ["NA", "Ulm"], "size": [1, 2]}, label="y")
         assert table.notes == ()
+
+
+class TestRowsWithoutCells:
+    def test_are_noted(self):
+        (note,) = read({"y": [1, 0, 1], "town": ["NA", "Ulm", ""], "size": [None, 2, None]}, label="y").notes
+        assert "2 of 3 rows are empty but for the id, and still count as rows that the party has" in note
+
+    def test_none_are_without_columns(self):
+        assert read({"y": [1, 0, 1]}, label="y").notes == ()
 
 
 class TestColumns:

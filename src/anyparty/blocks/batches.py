@@ -10,7 +10,7 @@ from torch import Tensor
 
 def mixed(rows: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Yield batches of ``rows`` [n] in random order, whatever their patterns of presence; the last may be smaller."""
-    yield from torch.split(rows[torch.randperm(len(rows), generator=generator)], size)
+    yield from torch.split(rows[torch.randperm(len(rows), generator=generator)], min(size, max(1, len(rows))))
 
 
 def by_pattern(rows: Tensor, pattern: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
@@ -18,7 +18,7 @@ def by_pattern(rows: Tensor, pattern: Tensor, size: int, generator: torch.Genera
 
     ``pattern`` [n] numbers the pattern of each of ``rows`` [n]; the last batch of a pattern may be smaller.
     """
-    shuffled = torch.randperm(len(rows), generator=generator)
+    shuffled, size = torch.randperm(len(rows), generator=generator), min(size, max(1, len(rows)))
     shuffled = shuffled[pattern[shuffled].argsort(stable=True)]
     counts = torch.unique_consecutive(pattern[shuffled], return_counts=True)[1]
     batches = [batch for group in torch.split(rows[shuffled], counts.tolist()) for batch in torch.split(group, size)]

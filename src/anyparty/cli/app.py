@@ -70,6 +70,7 @@ def train(
     from anyparty import config as settings
     from anyparty.run.federation import Federation
     from anyparty.run.runs import default_folder
+    from anyparty.run.simulate import check
 
     _look_for_modules_in(config.parent)
     resolved = settings.load(config, changes or [])
@@ -79,8 +80,11 @@ def train(
                           f"(--run)")  # fmt: skip
     console = Console(quiet=quiet)
     try:
+        check(resolved)
         federation = Federation.from_config(resolved)
         console.print(federation.overlap.render())
+        if (remarks := federation.remarks) is not None:
+            console.print(remarks)
         console.print(federation.predicted(), markup=False, highlight=False, soft_wrap=True)
         model = federation.train(folder=folder, resume=resume, progress=not quiet)
     except KeyboardInterrupt:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from anyparty.errors import ConfigError, nearest
 
@@ -15,6 +15,18 @@ class Settings(BaseModel):
     """A group of settings: frozen, and without room for a key that does not exist."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false for numbers, and other words for true and false: pydantic reads them as such."""
+        wanted = cls.model_fields[str(info.field_name)].annotation
+        numbers = {int, float} & {wanted, *get_args(wanted)}
+        if numbers and isinstance(value, bool):
+            raise ValueError("expected a number")
+        if wanted is bool and not isinstance(value, bool):
+            raise ValueError("expected true or false")
+        return value
 
     @classmethod
     def of(cls, values: Mapping[str, Any], source: str = "settings") -> Any:
@@ -38,7 +50,7 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
             known = _known(model, found["loc"][:-1])
             said.append(f"no setting {where!r}{nearest(str(found['loc'][-1]), known)}")
         else:
-            message = found["msg"].removeprefix("Value error, ")
+            message = found["msg"].removeprefix("Value error, ").removeprefix(f"{where.rpartition('.')[2]}: ")
             said.append(
                 f"{where}: {message}" + ("" if isinstance(found["input"], dict) else f", got {found['input']!r}")
             )

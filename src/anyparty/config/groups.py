@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from anyparty.config.base import Settings
 from anyparty.config.networks import Encoder
 from anyparty.errors import nearest
-from anyparty.metrics import headline
+from anyparty.metrics import METRICS, headline
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.terms import Task
@@ -54,6 +54,13 @@ class TrainSettings(Settings):
         if self.validation + self.test >= 1:
             raise ValueError(f"validation {self.validation} and test {self.test} leave no rows to train on")
         return self
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, metric: str | None) -> str | None:
+        if metric is not None and metric not in METRICS:
+            raise ValueError(f"there is no metric {metric!r}{nearest(metric, METRICS)}")
+        return metric
 
     def metric_for(self, task: Task) -> tuple[str, bool]:
         """Return the metric that selects epochs, and whether more of it is better.

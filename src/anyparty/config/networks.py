@@ -54,7 +54,11 @@ class Encoder(Settings):
             return MLP(hidden=self.hidden, activation=self.activation, dropout=self.dropout, norm=self.norm)
         module, _, name = self.factory.partition(":")
         try:
-            return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+            made = getattr(importlib.import_module(module), name)
+            if not callable(made):
+                raise ConfigError(f"encoder: factory {self.factory!r} is no function of (inputs, outputs), but a "
+                                  f"{type(made).__name__}")  # fmt: skip
+            return made  # type: ignore[no-any-return]
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(f"encoder: cannot import factory {self.factory!r} ({error}); "
                               f"write it as 'module:function'") from None  # fmt: skip

@@ -171,8 +171,8 @@ class Apc:
         roster = seat.roster
         enriched.active_block(roster, TITLE)
         if self.exchanges and not enriched.others(roster):
-            raise ConfigError(f"{TITLE} needs a passive party with columns to learn from; with distillation = 0 the "
-                              f"active party trains alone")  # fmt: skip
+            raise ConfigError(f"{TITLE} needs a passive party with columns to learn from; with distillation = 0 and "
+                              f"classify_on = 'own' the active party trains alone")  # fmt: skip
         modules: dict[str, nn.Module] = {}
         with torch.random.fork_rng(devices=[]):
             for name in self._networks(seat):

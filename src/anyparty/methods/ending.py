@@ -42,6 +42,7 @@ class Embedded:
 Classified = Callable[[State, Rows, Tensor], Embedded]
 
 NOBODY = "no party that was asked and answered has this row"
+NO_NUMBER = "the classifier gave no number for this row"
 
 
 class Classifying(Protocol):
@@ -149,11 +150,12 @@ class Ending:
         scores = answers(task, outputs)
         there = rows.observed[batch.rows].cpu() & torch.tensor([name in asked for name in blocks])
         known, answered = there.any(dim=1).tolist(), ~torch.isnan(scores).any(dim=1).cpu()
-        lacking = (~answered).nonzero().squeeze(1).tolist()
+        lacking, asked_it = (~answered).nonzero().squeeze(1).tolist(), set(held.tolist())
+        reasons = {n: NO_NUMBER if n in asked_it else why if known[n] else NOBODY for n in lacking}
         return Predictions(
-            task=task, blocks=blocks, scores=scores.cpu(), took_part=took_part.cpu(),
+            task=task, blocks=blocks, scores=scores.cpu(), took_part=took_part.cpu() & answered.unsqueeze(1),
             asked=torch.tensor([name in asked for name in blocks]), silent=tuple(silent), predictor=self.title,
-            reasons={n: why if known[n] else NOBODY for n in lacking},
+            reasons=reasons,
         )  # fmt: skip
 
 

@@ -122,7 +122,8 @@ class Rule(Protocol):
     """What is left of a split method when encoders, exchange and optimisers are taken out.
 
     A rule with a predictor for every set of parties also says which of them rows train, ``sets(roster)``: how many, and
-    a function of who has the rows (``nets.taught``); what no row has trained gives no answer.
+    a function of who has the rows (``nets.taught``); what no row has trained gives no answer.  One whose heads ask for
+    hidden layers says which for a task, ``hidden(task)``.
     """
 
     @property

@@ -20,6 +20,9 @@ Where we differ, knowingly
 - ``normalize`` divides a row's loss by the sum of its weights, 2^|O_n| - 1 with a head for every party, so that one
   learning rate serves every K.  Off is the paper's loss.
 - One answer per row: the mean of the answers of the heads in O_n.  Each head's own stands in ``by_party``.
+- Where a number is predicted, which the paper does not do, heads have a hidden layer by default.  A head reads the mean
+  of as many embeddings as parties are there, so that a linear one cannot weigh what several know together by more than
+  what one knows: with y the sum of four parties' columns its predictions had a slope of .57.
 - ``heads="one"`` ties all g_m to one head, so that (5) is the sum over all S in O_n of loss(g(mean_{k in S} f_k), y_n),
   estimated with one S of each size weighted comb(|O_n|, i): LASER-VFL as compared with in FALSE-VFL (Hong, Park,
   Hwang, arXiv 2505.11035, appendix D.1: "a version of LASER-VFL with only one fusion model").
@@ -44,9 +47,10 @@ from anyparty.methods.combinatorial import subsets
 from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, all_blocks, joint, mean_over
 from anyparty.methods.method import Batch
 from anyparty.nets.objective import losses
-from anyparty.terms import Capabilities, Roster
+from anyparty.terms import Capabilities, Roster, Task
 
 MOST_EXACT = 10
+WIDTH = 64  # of the hidden layer of heads that answer with numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +114,10 @@ class Laser:
         """One head for each of ``owners``, or one, on a mean embedding."""
         owners = self.owners(roster)
         return 1 if owners is None else len(owners), width
+
+    def hidden(self, task: Task) -> tuple[int, ...]:
+        """Return a hidden layer for numbers, of which the paper has none: a mean hides how many parties it is over."""
+        return (WIDTH,) if task.kind == "regression" else ()
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:
         """Return the rows that a party with a head has: P_m(O_n) is empty for all others."""

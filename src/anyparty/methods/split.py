@@ -42,18 +42,19 @@ class Split(Places):
     """A split method: a rule, and the shape of what all rules share.
 
     Attributes:
-        head_hidden: widths of the heads' hidden layers; none is the papers' single linear layer.
+        head_hidden: widths of the heads' hidden layers; none is the papers' single linear layer, which is the default
+            where the rule does not ask for more.
         make_head: a user's own head, (width of its input, C) -> module; instead of ``head_hidden``.
 
     """
 
-    head_hidden: tuple[int, ...] = ()
+    head_hidden: tuple[int, ...] | None = None
     make_head: Factory | None = None
 
     def __post_init__(self) -> None:
-        if self.embedding < 1 or any(width < 1 for width in self.head_hidden):
+        if self.embedding < 1 or any(width < 1 for width in self.head_hidden or ()):
             raise ConfigError(f"method: widths must be at least 1, got embedding {self.embedding}, "
-                              f"head_hidden {list(self.head_hidden)}")  # fmt: skip
+                              f"head_hidden {list(self.head_hidden or ())}")  # fmt: skip
         if self.hosting not in {"active", "labelers"}:
             raise ConfigError(f"method: hosting is 'active' or 'labelers', not {self.hosting!r}")
 
@@ -101,7 +102,9 @@ class Split(Places):
             count = len(self.hosts(roster)[host])
         if self.make_head is not None:
             return ModuleHeads([self.make_head(width, task.outputs) for _ in range(count)])
-        return StackedMLP(count, (width, *self.head_hidden, task.outputs))
+        asked = getattr(self.rule, "hidden", None)
+        hidden = self.head_hidden if self.head_hidden is not None else asked(task) if asked else ()
+        return StackedMLP(count, (width, *hidden, task.outputs))
 
     def heads_of(self, state: State) -> Fusion:
         """Return what a host fuses with."""

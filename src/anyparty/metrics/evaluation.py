@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import torch
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from anyparty.metrics.clients import client_metrics
 from anyparty.metrics.groups import by_count, by_pattern
-from anyparty.metrics.scores import Scores, score
+from anyparty.metrics.scores import Answers, Scores, score
 from anyparty.predictions import Predictions, members
 from anyparty.seeds import Seeds
 from anyparty.terms import Task
@@ -33,6 +34,9 @@ class Evaluation:
         by_pattern: the same by who was present, most frequent first, at most 32 patterns.
         clients: ``client_accuracy`` and ``client_f1`` of LASER-VFL's Appendix D; empty for a regression.
         unseen: classes that training never saw, with the number of rows of each: every answer to them counts as wrong.
+        constant: the accuracy, or RMSE, that one and the same answer would have had on the rows that got one: their
+            commonest label, or the mean.
+        commonest: that label; empty for a regression.
     """
 
     task: Task
@@ -44,6 +48,8 @@ class Evaluation:
     by_pattern: dict[str, Scores]
     clients: Scores
     unseen: dict[str, int] = field(default_factory=dict)
+    constant: Scores = field(default_factory=dict)
+    commonest: str = ""
 
     @property
     def positive(self) -> str | None:
@@ -61,6 +67,7 @@ class Evaluation:
             "asked": list(self.asked),
             "silent": list(self.silent),
             "unseen": self.unseen,
+            "constant": _plain(self.constant),
             "overall": _plain(self.overall),
             "clients": _plain(self.clients),
             "by_count": {str(count): _plain(scores) for count, scores in self.by_count.items()},
@@ -74,23 +81,35 @@ class Evaluation:
     def render(self) -> RenderableType:
         """Return the tables: overall, by number of parties present, by who was present."""
         rarer = int(self.overall["rows"] - sum(scores["rows"] for scores in self.by_pattern.values()))
-        tables = [
+        tables: list[RenderableType] = [
             self._summary(),
+            *map(Text, self._notes()),
             _table("By number of parties present", "parties", self.by_count),
             _table("By who was present", "present", self.by_pattern, f"{rarer:,} rows in rarer patterns" * (rarer > 0)),
         ]
         return Group(*tables)
 
     def _summary(self) -> Table:
-        notes = [f"positive class: {self.positive}"] if self.positive else []
-        notes += [f"did not answer: {', '.join(self.silent)}"] if self.silent else []
-        notes += [f"counted as wrong: {rows} rows of class {name!r}, which training never saw"
-                  for name, rows in self.unseen.items()]  # fmt: skip
-        table = Table("metric", title=_title("Overall"), caption=_title("; ".join(notes)), title_justify="left")
+        table = Table("metric", title=_title("Overall"), title_justify="left")
         table.add_column("value", justify="right")
         for name, value in {**self.overall, **self.clients}.items():
             table.add_row(name, _shown(name, value))
         return table
+
+    def _notes(self) -> Iterator[str]:
+        """Yield what is to be said of the numbers."""
+        if self.positive:
+            yield f"positive class: {self.positive}"
+        for name, value in self.constant.items():
+            one = repr(self.commonest) if self.commonest else "their mean"
+            yield f"always answering {one}: {name} {_shown(name, value)}"
+        if (share := self.overall["coverage"]) < 1:
+            rows = self.overall["rows"]
+            yield f"scores are of the {share * rows:,.0f} of {rows:,.0f} rows that got an answer"
+        if self.silent:
+            yield f"did not answer: {', '.join(self.silent)}"
+        for name, rows in self.unseen.items():
+            yield f"counted as wrong: {rows} rows of class {name!r}, which training never saw"
 
 
 def evaluate(
@@ -110,6 +129,7 @@ def evaluate(
     """
     predictions, known = predictions.over(unseen), predictions.task.outputs
     guess = seeds.torch("evaluate", "guess")
+    constant, commonest = _constant(Answers.of(predictions, y, labeled))
     classification = predictions.task.kind == "classification"
     return Evaluation(
         task=predictions.task,
@@ -120,11 +140,24 @@ def evaluate(
         by_count=by_count(predictions, y, observed, labeled),
         by_pattern=by_pattern(predictions, y, observed, labeled),
         clients=client_metrics(predictions, y, observed, guess, labeled) if classification else {},
+        constant=constant,
+        commonest=commonest,
         unseen={
             name: int((y if labeled is None else y[labeled]).eq(known + place).sum())
             for place, name in enumerate(unseen)
         },
     )
+
+
+def _constant(rows: Answers) -> tuple[Scores, str]:
+    """Return what one answer for all answered rows has at best, and that answer if it is a class."""
+    y = rows.y[rows.answered]
+    if not len(y):
+        return {}, ""
+    if rows.task.kind == "regression":
+        return {"rmse": float((y - y.mean()).square().mean().sqrt())}, ""
+    counts = torch.bincount(y, minlength=rows.task.outputs)[: rows.trained.outputs]
+    return {"accuracy": float(counts.max()) / len(y)}, rows.task.classes[int(counts.argmax())]
 
 
 def _plain(scores: Scores) -> dict[str, float | int | None]:

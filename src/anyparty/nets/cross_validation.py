@@ -75,7 +75,7 @@ def check_folds(labels: NDArray[Any], folds: int) -> None:
     if folds < 2:
         raise ConfigError(f"cross-validation: folds must be at least 2, got {folds}")
     if len(labels) < folds:
-        raise AlignmentError(f"cross-validation: {len(labels)} rows are fewer than {folds} folds; choose fewer folds")
+        raise AlignmentError(f"cross-validation: {len(labels)} rows are fewer than {folds} folds; lower --folds")
     names, counts = np.unique(labels, return_counts=True)
     if len(names) < 2:
         raise AlignmentError(
@@ -83,4 +83,4 @@ def check_folds(labels: NDArray[Any], folds: int) -> None:
         )
     if counts.min() < folds:
         raise AlignmentError(f"cross-validation: class {names[counts.argmin()]!s} has {counts.min()} rows, so it would "
-                             f"be absent from some of {folds} folds; choose fewer folds")  # fmt: skip
+                             f"be absent from some of {folds} folds; lower --folds")  # fmt: skip

@@ -20,7 +20,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.utils import all_estimators
 from torch import Tensor, nn
 
-from anyparty.errors import AlignmentError, ConfigError, nearest
+from anyparty.errors import AlignmentError, ConfigError, PredictionError, nearest
 from anyparty.nets.buffers import any_length
 from anyparty.terms import Task
 
@@ -130,11 +130,15 @@ class Fitted(nn.Module):
         if self.made is None:
             self.made = self._fit(self.rows, self.labels)
         given = u.detach().cpu().double().numpy()
-        if self.task.kind == "regression":
-            return torch.as_tensor(self.made.predict(given)).float().view(-1, 1).to(u.device)
         chances = np.zeros((len(u), self.task.outputs))
-        if hasattr(self.made, "predict_proba"):
-            chances[:, self.made.classes_] = self.made.predict_proba(given)
-        else:
-            chances[np.arange(len(u)), self.made.predict(given)] = 1
+        try:
+            if self.task.kind == "regression":
+                return torch.as_tensor(self.made.predict(given)).float().view(-1, 1).to(u.device)
+            if hasattr(self.made, "predict_proba"):
+                chances[:, self.made.classes_] = self.made.predict_proba(given)
+            else:
+                chances[np.arange(len(u)), self.made.predict(given)] = 1
+        except ValueError as error:
+            raise PredictionError(f"classifier: {self.name!r}, fitted to {len(self.rows)} rows, gives no answer for "
+                                  f"{len(u)}: {error}") from None  # fmt: skip
         return torch.as_tensor(chances).log().clamp(min=NEVER).float().to(u.device)

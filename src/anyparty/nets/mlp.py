@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from anyparty.errors import ConfigError, nearest
 from anyparty.nets.norm import bear_single_rows
@@ -67,26 +69,59 @@ class Copies(nn.Module):
         return self.stack(x.unsqueeze(1).expand(-1, self.copies, -1))  # type: ignore[no-any-return]
 
 
-def build(encoder: Factory, inputs: int, outputs: int, copies: int = 1, *, party: str = "") -> nn.Module:
+def _guarded(module: nn.Module, width: int, outputs: int, whose: str, holds: str) -> nn.Module:
+    """Let a user's own module have inputs of its own, and be refused by name where it answers in another shape."""
+
+    def look(_: nn.Module, given: tuple[Any, ...], made: Any) -> None:
+        wanted = [*given[0].shape[:-1], outputs]
+        if not isinstance(made, Tensor):
+            raise ConfigError(f"{whose}its encoder should give a tensor {wanted}, it gives a {type(made).__name__}")
+        if list(made.shape) != wanted:
+            raise ConfigError(f"{whose}its encoder should give {wanted}{holds and f', {holds}'}, it gives "
+                              f"{list(made.shape)}")  # fmt: skip
+        if made.dtype != given[0].dtype:
+            raise ConfigError(f"{whose}its encoder should give {given[0].dtype}, it gives {made.dtype}")
+
+    module.float()
+    module.register_forward_pre_hook(lambda _, given: (given[0].clone(), *given[1:]))
+    module.register_forward_hook(look)
+    if any(isinstance(parameter, UninitializedParameter) for parameter in module.parameters()):
+        training = module.training
+        with torch.no_grad():
+            module.eval()(torch.zeros(2, width))  # lazy layers learn their widths
+        module.train(training)
+    return module
+
+
+def build(
+    encoder: Factory, inputs: int, outputs: int, copies: int = 1, *, party: str = "", holds: str = ""
+) -> nn.Module:  # fmt: skip
     """Return a party's encoder [B, inputs] -> [B, H], or [B, M, H] for M copies.
 
-    Its batch normalisation bears batches of a single row: see ``nets.norm``.
+    Its batch normalisation bears batches of a single row: see ``nets.norm``.  A user's own module computes in single
+    precision on a copy of its input, which it may change, and is refused by name when its answer is of another shape;
+    ``holds`` says what that should hold, where it is not an embedding.
 
     Raises:
-        ConfigError: the user's factory makes something else than a module, or is itself one.
+        ConfigError: the user's factory makes something else than a module, or is itself one, or takes no two widths.
     """
     if isinstance(encoder, nn.Module):
         raise ConfigError(f"party {party!r}: its encoder should be a function of (inputs, outputs) that makes one, "
                           f"not the module itself")  # fmt: skip
 
     def checked(width: int, embedding: int) -> nn.Module:
+        whose = f"party {party!r}: " if party else ""
         try:
             module = encoder(width, embedding)
+            if not isinstance(module, nn.Module):
+                raise ConfigError(f"its encoder must make a torch.nn.Module, got {type(module).__name__}")
+            bear_single_rows(module)
         except ConfigError as error:
-            raise ConfigError(f"party {party!r}: {error}" if party else str(error)) from None
-        if not isinstance(module, nn.Module):
-            raise ConfigError(f"party {party!r}: its encoder must make a torch.nn.Module, got {type(module).__name__}")
-        return bear_single_rows(module)
+            raise ConfigError(whose + str(error).removeprefix(whose)) from None
+        except TypeError as error:
+            raise ConfigError(f"{whose}its encoder cannot be made of (inputs, outputs) = {(width, embedding)}: "
+                              f"{error}") from error  # fmt: skip
+        return module if isinstance(encoder, MLP) else _guarded(module, width, embedding, whose, holds)
 
     if copies > 1:
         return Copies(encoder if isinstance(encoder, MLP) else checked, copies, inputs, outputs)

@@ -11,11 +11,20 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from anyparty.errors import ConfigError
+
 
 def bear_single_rows(module: nn.Module) -> nn.Module:
-    """Let a module's batch normalisation use its running statistics wherever a batch gives one number a channel."""
+    """Let a module's batch normalisation use its running statistics wherever a batch gives one number a channel.
+
+    Raises:
+        ConfigError: it keeps none.
+    """
     for layer in module.modules():
-        if isinstance(layer, _BatchNorm) and layer.track_running_stats:
+        if isinstance(layer, _BatchNorm):
+            if not layer.track_running_stats:
+                raise ConfigError(f"{layer} answers for a row by which others are in its batch, also in prediction, "
+                                  f"and a batch may be of one: leave track_running_stats on")  # fmt: skip
             layer.register_forward_pre_hook(_rest, with_kwargs=True)
             layer.register_forward_hook(_resume, always_call=True)
     return module

@@ -23,6 +23,7 @@ from anyparty.terms import Task
 
 MOST_CLASSES = 20
 MOST_ROWS = 8
+FEW_ROWS = 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +76,8 @@ def by_set(run: Run, scores: Scores) -> Section:
         f"counts with the answer that needs nobody, whose score is {number(nobody, digits)}. Intervals are of 95 %, "
         f"from {len(worth.resamples)} resamples of these rows."
     )
+    if len(worth.of.wanted) < FEW_ROWS:
+        text += " So few rows may all be right or wrong by chance, which resampling does not see."
     lost = Grid(
         heads=["absent", "what is lost"],
         rows=[[name, spread(each, sign=True, digits=digits)] for name, each in worth.absence().items()],

@@ -195,6 +195,11 @@ class Federation:
         """How each party's columns were read: kind, levels, share missing, and what may be a mistake; to be printed."""
         return reading.render(list(self.tables.values()))
 
+    @property
+    def remarks(self) -> RichTable | None:
+        """The columns whose reading may be a mistake; ``None`` if there is none."""
+        return reading.remarked(list(self.tables.values()))
+
     # Training
 
     def train(
@@ -232,6 +237,10 @@ class Federation:
 
         """
         config = self.config
+        if method is not None and not isinstance(method, str) and not hasattr(method, "can"):
+            raise ConfigError(f"method: expected a name, or a method such as method('laser'), got {method!r}")
+        if not isinstance(watch, Watch | None):
+            raise ConfigError(f"watch: expected a Watch, a class of yours that inherits from it, got {watch!r}")
         if resume and folder is None:
             raise ConfigError("resume = True goes on with a run in a folder, and none is named; give folder, too")
         if isinstance(method, str) or (method is None and parameters):

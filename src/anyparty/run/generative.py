@@ -51,8 +51,8 @@ class Imputation:
     samples: NDArray[np.float64]
 
     def frame(self) -> pl.DataFrame:
-        """Return the means, a row for each id."""
-        filled = pl.from_numpy(self.mean, schema=list(self.columns))
+        """Return the means, a row for each id; null where nobody that was asked has the row."""
+        filled = pl.from_numpy(self.mean, schema=list(self.columns)).fill_nan(None)
         return filled if self.ids is None else filled.insert_column(0, pl.Series("id", self.ids, dtype=pl.String))
 
 

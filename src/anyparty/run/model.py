@@ -5,6 +5,7 @@ How it lies on disk says ``anyparty.run.files``.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,7 +19,7 @@ from anyparty import metrics
 from anyparty.align import plain
 from anyparty.align.alignment import Alignment
 from anyparty.blocks.blocks import Rows
-from anyparty.errors import ModelError, PredictionError, nearest
+from anyparty.errors import AnypartyWarning, ModelError, PredictionError, nearest
 from anyparty.methods.method import Method, Seat
 from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions, refuse_without_labels
@@ -176,13 +177,20 @@ class Model:
         wrap = partial(_wrapped, roster=self.roster, method=self.method, ledger=ledger or Ledger())
         return inproc.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
 
-    def _asked(self, tables: Mapping[str, Any], parties: Sequence[str] | None) -> list[str]:
+    def _asked(self, tables: Any, parties: Sequence[str] | None) -> list[str]:
+        if not isinstance(tables, Mapping):
+            one = self.roster.active
+            raise PredictionError(f"tables: expected a table by the name of its party, {{{one!r}: ...}}, got "
+                                  f"{type(tables).__name__}")  # fmt: skip
         if isinstance(parties, str):
             raise PredictionError(f"parties: expected a list of names, got the text {parties!r}; write [{parties!r}]")
         for name in (*tables, *(parties or ())):
             if name not in self.roster.names:
                 raise PredictionError(f"the model has no party {name!r}{nearest(name, self.roster.names)}")
         asked = [name for name in self.roster.blocks if name in tables and (parties is None or name in parties)]
+        for name in parties or ():
+            if name not in self.roster.blocks:
+                raise PredictionError(f"party {name!r} holds no columns that could take part; leave it out of parties")
         lacking = [name for name in parties or () if name not in tables]
         if lacking:
             raise PredictionError(f"party {lacking[0]!r} is to take part, but there is no table of it")
@@ -193,7 +201,10 @@ class Model:
     def _read(self, name: str, source: Any, *, labels: bool) -> Table:
         member = self.members[name]
         expect = member.prepare.kinds if member.prepare else {}
-        return read_table(source, party=name, id=member.id, label=member.label if labels else None, expect=expect)
+        table = read_table(source, party=name, id=member.id, label=member.label if labels else None, expect=expect)
+        for note in table.notes:
+            warnings.warn(note, AnypartyWarning, stacklevel=4)
+        return table
 
     def _rows(self, tables: Sequence[Table], unseen: Sequence[str] = ()) -> tuple[dict[str, Rows], Alignment]:
         task = replace(self.task, classes=(*self.task.classes, *unseen))

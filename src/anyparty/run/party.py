@@ -280,7 +280,7 @@ def device_of(name: str, what: str = "train.device") -> torch.device:
     """
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=device).item()  # a device that computes nothing, as "meta", has no number
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         raise ConfigError(f"{what}: {name!r} cannot be used here ({str(error).splitlines()[0]}); try 'cpu'") from None
     return device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -19,7 +20,7 @@ class Bar(Watch):
     def __init__(self, console: Console | None = None) -> None:
         self.bar = Progress(
             TextColumn("{task.description}", markup=False),  # names of parties may hold brackets
-            BarColumn(bar_width=16),
+            BarColumn(bar_width=8),
             MofNCompleteColumn(),
             TextColumn("{task.fields[seen]}", markup=False),
             TimeRemainingColumn(compact=True),
@@ -40,7 +41,7 @@ class Bar(Watch):
         self.rows += rows
         now = time.perf_counter()
         if now - self.since >= OFTEN and self.task is not None:
-            self.loss = f"loss {loss:.4f}"
+            self.loss = f"loss {loss:.4f}" if math.isfinite(loss) else ""
             self.bar.update(self.task, seen=f"{self.loss} {self.metric} {self.rows / (now - self.since):,.0f} rows/s")
             self.rows, self.since = 0.0, now
 

@@ -19,16 +19,23 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import polars as pl
+import torch
 from filelock import FileLock
+from numpy.typing import NDArray
 
 import anyparty
+from anyparty.blocks.splits import TEST
 from anyparty.config import Config
 from anyparty.errors import ConfigError, ResumeError
 from anyparty.run.alone import take
+from anyparty.run.checkpoint import write
 from anyparty.run.files import read_json, write_json
 from anyparty.run.model import Model
 from anyparty.run.watch import Watch, noted, now
@@ -38,7 +45,7 @@ from anyparty.wire.ledger import Ledger
 if TYPE_CHECKING:
     from anyparty.run.federation import Federation
 
-FORMAT = 1
+FORMAT, TRAINED = 1, "trained.safetensors"
 MAY_DIFFER = {
     "run.folder", "train.device", "train.checkpoint_every", "track.tensorboard", "track.mlflow", "track.experiment",
 }  # fmt: skip
@@ -106,6 +113,7 @@ class Record(Watch):
         }
         write_json(folder / "record.json", began)  # first: config.toml alone is somebody else's
         _write(settings, config)
+        _note_trained(folder / TRAINED, federation, config)
         return cls(folder, began)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
@@ -135,6 +143,21 @@ class Record(Watch):
             finally:
                 if self.lock is not None:
                     self.lock.release()
+
+
+def hashes(ids: pl.Series) -> NDArray[np.int64]:
+    """Return a number for each id [n], the same on every machine."""
+    texts = ids.cast(pl.String).to_list()
+    return np.array([int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), signed=True) for text in texts],
+                    dtype=np.int64)  # fmt: skip
+
+
+def _note_trained(path: Path, federation: Federation, config: Config) -> None:
+    """Keep whose labels train or choose epochs, as hashes of ids: scores of their rows are not those of new ones."""
+    ids = federation.alignment.ids
+    assert ids is not None
+    use = federation.labeled & federation.observed.any(axis=1) & (federation.split(config.train) != TEST)
+    write(path, {"ids": torch.from_numpy(hashes(ids.filter(pl.Series(use))))}, {})
 
 
 def _write(path: Path, config: Config) -> None:

@@ -22,12 +22,15 @@ from anyparty.errors import AnypartyWarning, ConfigError, ModelError, TableError
 from anyparty.metrics import Evaluation
 from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions
+from anyparty.run.checkpoint import read
 from anyparty.run.federation import Federation, read_party
 from anyparty.run.files import read_json
 from anyparty.run.model import Model
 from anyparty.run.party import device_of
+from anyparty.run.record import TRAINED, hashes
 from anyparty.run.rows import assemble
 from anyparty.tables.labels import encode
+from anyparty.tables.table import read_table
 
 
 def default_folder(path: Path | str, config: Config) -> Path:
@@ -137,12 +140,31 @@ def evaluate_run(
     if model.test_rows:
         warnings.warn("the model was trained on these tables: the rows that its run held out are scored, no others",
                       AnypartyWarning, stacklevel=2)  # fmt: skip
-        return model.evaluate(parties=same if parties is None else parties)
+        there = [name for name in same if name in model.roster.blocks]  # others hold labels alone
+        return model.evaluate(parties=there if parties is None else parties)
     scored = model.evaluate(tables, parties)
+    seen, of = _seen(Path(folder), model, tables)
+    if seen and not same:
+        warnings.warn(f"{seen:,} of the {of:,} rows that are scored are the run's own training rows, by their ids: "
+                      f"leave them out for a score of new ones", AnypartyWarning, stacklevel=2)  # fmt: skip
     if same:
         warnings.warn(f"the table of party {some(same)} is the one that the model was trained on, so that most of its "
                       f"rows are not new to the model; give others", AnypartyWarning, stacklevel=2)  # fmt: skip
     return scored
+
+
+def _seen(folder: Path, model: Model, tables: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many of the labelled rows of ``tables`` the run was trained on, by id, and how many there are."""
+    path = folder / TRAINED
+    if not path.exists():
+        return 0, 0
+    member = model.members[model.roster.active]
+    name = model.roster.active
+    table = read_table(tables[name], party=name, id=member.id, label=member.label, expect={})
+    assert table.label is not None
+    labelled = table.ids.filter(table.label.is_not_null())
+    known = read(path)[0]["ids"].numpy()
+    return int(np.isin(hashes(labelled), known).sum()), len(labelled)
 
 
 def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
@@ -180,7 +202,8 @@ def hold_out(model: Model, federation: Federation) -> None:
     alignment, tables = federation.alignment, federation.tables
     use = federation.split(federation.config.train)
     features = {
-        name: member.prepare.apply(tables[name]) for name, member in model.members.items() if member.prepare is not None
+        name: member.prepare.apply(tables[name]) if member.prepare else np.empty((len(tables[name]), 0), np.float32)
+        for name, member in model.members.items()
     }
     held = {name: table.label for name, table in tables.items() if table.label is not None}
     labels = {name: encode(label, model.task, name) for name, label in held.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -13,7 +14,7 @@ import torch
 
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
-from anyparty.errors import ConfigError
+from anyparty.errors import AnypartyWarning, ConfigError, some
 from anyparty.methods.method import Method
 from anyparty.methods.table import method as method_by_name
 from anyparty.methods.table import settings_of
@@ -23,12 +24,13 @@ from anyparty.run import agree, costs
 from anyparty.run.as_trained import as_trained
 from anyparty.run.files import Member
 from anyparty.run.model import Model
-from anyparty.run.party import House, Known, Outcome, take_part
+from anyparty.run.party import House, Known, Outcome, device_of, take_part
 from anyparty.run.progress import Bar
 from anyparty.run.record import Record
 from anyparty.run.rows import row_keys
 from anyparty.run.trackers import trackers
 from anyparty.run.watch import All, Watch, told
+from anyparty.schedules.scheduled import Scheduled
 from anyparty.schedules.table import scheduled
 from anyparty.terms import Channel
 from anyparty.wire import inproc
@@ -37,6 +39,16 @@ from anyparty.wire.ledger import Counted, Ledger
 
 if TYPE_CHECKING:
     from anyparty.run.federation import Federation
+
+
+def check(config: Config) -> None:
+    """Refuse a method, its parameters, a schedule or a device that cannot be, before any table is read.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    scheduled(method_by_name(config.method.name, **config.method.parameters), config)
+    device_of(config.train.device)
 
 
 def train(
@@ -58,6 +70,12 @@ def train(
                           f"train(method({config.method.name!r}, {functions[0]}=...))")  # fmt: skip
     plain = method or method_by_name(config.method.name, **config.method.parameters)
     made = scheduled(plain, config)
+    idle = [name for name in federation.roster.labelers if name != federation.roster.active]
+    shared = isinstance(made, Scheduled) and made.local.labels == "shared"
+    if idle and not shared and getattr(plain, "hosting", "active") != "labelers":
+        warnings.warn(f"the labels of party {some(idle)} are not used: those of {federation.roster.active!r}, which "
+                      f"leads, teach alone, unless a split method has hosting = 'labelers'",
+                      AnypartyWarning, stacklevel=3)  # fmt: skip
     observed, key = torch.from_numpy(federation.observed), row_keys(federation.alignment)
     kept = as_trained(config, method, encoders or {}, optimizers or {})
     record = None if folder is None else Record.begin(folder, federation, kept, resume=resume)

@@ -10,6 +10,7 @@ epochs (see ``door``), and the best epoch is looked for anew: its networks are n
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -104,7 +105,10 @@ async def _repeat(
         said = await _judged(part, stage, net, state, progress, plan, record)
         stop = said.stop
         if part.settings.keep == "average":
-            best = averaged(best, state, progress.epoch - int((1 - AVERAGED) * epochs))
+            begun = progress.epoch >= int((1 - AVERAGED) * epochs)
+            before = progress.averaged if best else 0  # a party that was away begins anew
+            best = averaged(best, state, before if begun else -1)
+            progress.averaged = before + 1
         elif said.keep:
             best = {name: tensors_of(module) for name, module in state.modules.items()}
         progress.epoch += 1
@@ -250,7 +254,7 @@ async def _epoch(
         loss = await stage.step(net, state, part.rows, batch)
         if loss is not None:
             total, seen = total + loss * len(rows), seen + len(rows)
-            part.watch.on_batch_end(len(rows), loss)
+        part.watch.on_batch_end(len(rows), math.nan if loss is None else loss)
         await asyncio.sleep(0)  # a party that waits for nobody hears Ctrl-C here
     if stage.finish is not None:
         await stage.finish(net, state, part.rows)

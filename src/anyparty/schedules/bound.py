@@ -8,10 +8,11 @@ bound is named.  Such a rate may converge all the same: (14) is sufficient, not 
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 
-from anyparty.errors import AnypartyWarning
+from anyparty.errors import AnypartyWarning, ConfigError
 from anyparty.methods.method import Seat
 from anyparty.schedules.clock import Clock
 from anyparty.schedules.flex import AdaptiveFlex, greatest
@@ -28,9 +29,17 @@ def bound(smoothness: float, tau: int, wbar: float) -> float:
 
 
 def wbar_of(seat: Seat, local: Local, tau: int, rate: float) -> float:
-    """Return a party's wbar_k for ``tau`` local iterations at a learning rate."""
+    """Return a party's wbar_k for ``tau`` local iterations at a learning rate.
+
+    Raises:
+        ConfigError: it is beyond all bounds, as where eta mu is far above 1.
+    """
     momentum = seat.optimizer.momentum if seat.optimizer.name == "sgd" else 0.0
-    return greatest(tau, momentum=momentum, pull=rate * local.mu)
+    found = greatest(tau, momentum=momentum, pull=rate * local.mu)
+    if not math.isfinite(found):
+        raise ConfigError(f"schedule: with mu = {local.mu:g} and a learning rate of {rate:g} {tau} local iterations of "
+                          f"{seat.me!r} have no bound; lower one of them")  # fmt: skip
+    return found
 
 
 def warn(seat: Seat, schedule: Schedule, clock: Clock, local: Local, parties: Sequence[str]) -> None:

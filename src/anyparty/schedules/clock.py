@@ -22,6 +22,7 @@ from anyparty.seeds import Seeds
 from anyparty.tables import datasets
 
 EXACT = 1e-9  # 20 / (20 / 15) should be 15
+MOST = 10**12  # local iterations in a round
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +105,9 @@ class Samples(dict[str, tuple[tuple[float, ...], tuple[int, ...]]]):
         clock = self.clock
         own = clock.iteration.get(party, 1.0) if isinstance(clock.iteration, Mapping) else clock.iteration
         times = tuple(own / (1 - share) for share in clock.use.get(party, (0.0,)))
+        if clock.timeout > MOST * min(times):
+            raise ConfigError(f"clock: party {party!r} would make more than {MOST:,} iterations of {min(times):g} in "
+                              f"timeout = {clock.timeout:g}; lower it, or let iterations last")  # fmt: skip
         self[party] = times, tuple(math.floor(clock.timeout / each * (1 + EXACT)) for each in times)
         return self[party]
 

@@ -12,6 +12,7 @@ from anyparty.config import ClockSettings, Config
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.methods.method import Method
 from anyparty.methods.pseudo import PseudoLabelled
+from anyparty.methods.self_supervised import Pretrained
 from anyparty.methods.split import Split
 from anyparty.schedules.clock import Clock, trace_of
 from anyparty.schedules.flex import AdaptiveFlex, Flex
@@ -100,6 +101,9 @@ def scheduled(method: Method, config: Config) -> Method:
                               f"{nearest('', SCHEDULES)}")  # fmt: skip
         return method
     made, local = schedule(config.schedule.name, **config.schedule.parameters)
+    if isinstance(method, Pretrained):
+        raise ConfigError(f"schedule {config.schedule.name!r} knows no stage of pretraining: method.pretrain = 'none', "
+                          f"or no schedule")  # fmt: skip
     if not isinstance(method, Split):
         raise ConfigError(f"schedule {config.schedule.name!r} is for split methods, {method.can.title} is none: its "
                           f"parties do not meet at every batch")  # fmt: skip

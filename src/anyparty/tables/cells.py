@@ -110,3 +110,15 @@ def _whole_as_integers(series: pl.Series) -> pl.Series:
     exact = 2**24 if series.dtype == pl.Float32 else 2**53
     whole = ((series == series.floor()) & (series.abs() <= exact)).fill_null(value=True).all()
     return series.cast(pl.Int64) if whole else series
+
+
+def differ_in_case(levels: pl.Series) -> tuple[str, str] | None:
+    """Return two levels that differ in nothing but case, or in blanks within, if there are any.
+
+    >>> differ_in_case(pl.Series(["no", "Yes", "yes", None]))
+    ('Yes', 'yes')
+    """
+    known = pl.DataFrame({"level": levels.drop_nulls().unique().sort()})
+    alike = pl.col("level").str.to_lowercase().str.replace_all(r"\s+", " ")
+    twice = known.with_columns(alike=alike).filter(pl.col("alike").is_duplicated()).sort("alike", "level")
+    return (twice["level"][0], twice["level"][1]) if twice.height else None

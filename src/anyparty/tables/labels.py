@@ -211,7 +211,10 @@ def _classification(names: pl.Series, rows: Rows, where: str) -> Task:
 
 def _with_positive(task: Task, positive: str, where: str) -> Task:
     """Put the positive class second."""
-    if len(task.classes) != 2 or positive not in task.classes:
+    if len(task.classes) > 2:
+        raise TableError(f"{where}: federation.positive = {positive!r} is for two classes, and here are "
+                         f"{len(task.classes)}: {some(task.classes, 20)}; leave it out")  # fmt: skip
+    if positive not in task.classes:
         raise TableError(f"{where}: federation.positive = {positive!r} should be one of two classes; here are "
                          f"{some(task.classes, 20)}{nearest(positive, task.classes)}")  # fmt: skip
     (other,) = set(task.classes) - {positive}

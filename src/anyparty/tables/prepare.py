@@ -36,7 +36,7 @@ class Prepare(BaseModel):
 
     @classmethod
     def fit(cls, table: Table, rows: Rows, *, scale: bool = True, impute: Impute = "mean") -> Prepare:
-        """Fit on the party's own training rows.
+        """Fit on the party's own training rows; a column that is empty in all of them is left out, with a warning.
 
         Args:
             table: the party's table, n rows.
@@ -45,17 +45,19 @@ class Prepare(BaseModel):
             impute: what a missing number becomes.
 
         Raises:
-            TableError: no training rows; a column that is empty in all of them, or has too many levels.
+            TableError: no training rows; columns that are all empty in them, or one that has too many levels.
         """
         if len(rows) == 0:
-            raise TableError(f"{_where(table)}: none of its rows is for training; at least one was expected")
+            raise TableError(f"{_where(table)}: none of its rows is for training; at least one was expected: leave the "
+                             f"party out, hold out fewer rows (train.test), or draw others (train.seed)")  # fmt: skip
         empty = [column.name for column in table.columns.iter_columns() if column[rows].null_count() == len(rows)]
         if empty:
-            raise TableError(
-                f"{_where(table)}: {some(empty)} is empty in all {len(rows)} training rows; leave it out with drop"
-            )
+            said = f"{_where(table)}: {some(empty)} is empty in all {len(rows)} training rows"
+            if len(empty) == table.columns.width:
+                raise TableError(f"{said}, and there is no other column: leave the party out")
+            warnings.warn(f"{said}, and is left out", AnypartyWarning, stacklevel=2)
         numeric, categorical = (
-            table.columns.select([name for name, of in table.kinds.items() if of == kind])
+            table.columns.select([name for name, of in table.kinds.items() if of == kind and name not in empty])
             for kind in ("numeric", "categorical")
         )
         return cls(

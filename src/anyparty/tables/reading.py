@@ -10,12 +10,14 @@ import polars as pl
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from anyparty.tables.cells import differ_in_case
 from anyparty.tables.kinds import MANY_LEVELS, Kind
 from anyparty.tables.table import Table
 
 WIDE = 12  # a party with more columns shows only those with a remark
 TALL = 48  # so do all parties where the others have more columns together
 PARTIES = 16  # and no more parties are shown
+FAR, RARE, FEWEST = 50, 0.05, 20  # interquartile ranges away, at most this share of cells, of as many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,19 @@ def columns(table: Table) -> tuple[Column, ...]:
     return tuple(_column(series, kinds[series.name]) for series in table.columns.iter_columns())
 
 
+def remarked(tables: Sequence[Table]) -> RichTable | None:
+    """Return the columns with a remark for the terminal; ``None`` if there is none."""
+    found = [(table.party, column) for table in tables for column in columns(table) if column.remark]
+    if not found:
+        return None
+    shown = RichTable("party", "column", "read as", "remark", title="columns to look at", title_justify="left")
+    for party, column in found[:TALL]:
+        shown.add_row(*map(Text, (party, column.name, _kind(column), column.remark)))
+    if len(found) > TALL:
+        shown.add_row(f"... {len(found) - TALL:,} more")
+    return shown
+
+
 def render(tables: Sequence[Table]) -> RichTable:
     """Return the columns of all parties for the terminal: in full, or where they are many, those with a remark."""
     shown = RichTable(title="how columns were read", title_justify="left")
@@ -74,12 +89,30 @@ def _column(series: pl.Series, kind: Kind) -> Column:
 
 def _remark(series: pl.Series, levels: int | None, missing: float) -> str:
     if series.null_count() == len(series):
-        return "empty: leave it out with drop"
+        return "empty: left out"
     if levels == 1 or (levels is None and series.min() == series.max()):
         return "constant"
     if levels is not None and levels > MANY_LEVELS:
         return "many levels: a column of zeros and ones for each"
-    return "mostly missing" if missing > 0.5 else ""
+    if missing > 0.5:
+        return "mostly missing"
+    return _alike(series) if levels is not None else _far(series.drop_nulls().cast(pl.Float64))
+
+
+def _far(numbers: pl.Series) -> str:
+    """Say that some numbers lie so far from the others that they may stand for something, as 9999 for missing."""
+    low, middle, high = (float(numbers.quantile(share, "linear") or 0.0) for share in (0.25, 0.5, 0.75))
+    away = numbers.filter((numbers - middle).abs() > FAR * (high - low))
+    if len(numbers) < FEWEST or high == low or len(away) > RARE * len(numbers) or not len(away):
+        return ""
+    which = ", ".join(f"{value:g}" for value in away.unique().sort()[:2])
+    return f"{_counted(len(away), 'cell')} far from all others ({which}): leave empty what stands for missing"
+
+
+def _alike(levels: pl.Series) -> str:
+    """Say that some levels differ in nothing but case, or blanks within."""
+    pair = differ_in_case(levels)
+    return f"{pair[0]!r} and {pair[1]!r} are two levels" if pair else ""
 
 
 def _add(shown: RichTable, party: str, read: Sequence[Column], *, wide: bool) -> None:

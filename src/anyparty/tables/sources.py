@@ -221,6 +221,8 @@ def _from_pandas(frame: pd.DataFrame, party: str) -> pl.DataFrame:
 
 def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
     """Convert one column; what pandas calls object may hold anything."""
+    if str(column.dtype).startswith("Sparse"):
+        column = column.sparse.to_dense()
     if column.dtype == object:
         known = column[column.notna()]
         if all(isinstance(cell, str | numbers.Number) for cell in known) and len({type(cell) for cell in known}) > 1:

@@ -107,9 +107,11 @@ def read_table(
     columns = pl.DataFrame(
         [feature(raw[name], kind, where, trained=expect is not None) for name, kind in kinds.items()]
     )
+    notes = _without_cells(columns, where)
     if label is None:
-        return Table(party, file, ids, columns)
-    return Table(party, file, ids, columns, _label(raw[label], where), _marked(raw[label], where))
+        return Table(party, file, ids, columns, notes=notes)
+    labels = _label(raw[label], where)
+    return Table(party, file, ids, columns, labels, (*notes, *_marked(raw[label], where), *_cases(labels, where)))
 
 
 def _check_named(
@@ -195,6 +197,30 @@ def _marked(column: pl.Series, where: str) -> tuple[str, ...]:
     note = (
         f"{where}: {count:,} of {labels:,} cells of label column {column.name!r} are {written}, which stands "
         f"for missing: these rows are unlabelled. If it is meant as a class, give it another name in the table"
+    )
+    return (note,)
+
+
+def _without_cells(columns: pl.DataFrame, where: str) -> tuple[str, ...]:
+    """Say that rows have no cell: they count as rows that the party has, though it knows nothing of them."""
+    if not columns.width:
+        return ()
+    count = int(columns.select(pl.all_horizontal(pl.all().is_null())).to_series().sum())
+    note = (
+        f"{where}: {count:,} of {columns.height:,} rows are empty but for the id, and still count as rows that the "
+        f"party has: leave them out of its table if it does not know these people"
+    )
+    return (note,) if count else ()
+
+
+def _cases(label: pl.Series, where: str) -> tuple[str, ...]:
+    """Say that two classes differ in nothing but case."""
+    pair = cells.differ_in_case(label) if label.dtype == pl.String else None
+    if pair is None:
+        return ()
+    note = (
+        f"{where}: {pair[0]!r} and {pair[1]!r} in label column {label.name!r} differ in nothing but case or blanks, "
+        f"and are two classes"
     )
     return (note,)
 
