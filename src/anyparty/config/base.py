@@ -21,8 +21,7 @@ class Settings(BaseModel):
     def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse true and false for numbers, and other words for true and false: pydantic reads them as such."""
         wanted = cls.model_fields[str(info.field_name)].annotation
-        numbers = {int, float} & {wanted, *get_args(wanted)}
-        if numbers and isinstance(value, bool):
+        if isinstance(value, bool) and {int, float} & _leaves(wanted):
             raise ValueError("expected a number")
         if wanted is bool and not isinstance(value, bool):
             raise ValueError("expected true or false")
@@ -39,6 +38,12 @@ class Settings(BaseModel):
             return cls.model_validate(dict(values))
         except ValidationError as error:
             raise ConfigError(f"{source}: {_explain(error, cls)}") from None
+
+
+def _leaves(annotation: Any) -> set[Any]:
+    """Return the types that a type is made of."""
+    parts = [part for part in get_args(annotation) if isinstance(part, type) or get_args(part)]
+    return {annotation}.union(*map(_leaves, parts)) if parts else {annotation}
 
 
 def _explain(error: ValidationError, model: type[BaseModel]) -> str:
