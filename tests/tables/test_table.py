@@ -137,6 +137,17 @@ class TestLabels:
         assert table.notes == ()
 
 
+def test_all_columns_that_are_none_are_told_of_at_once():
+    rows = 60
+    dates = [f"2024-01-{day % 28 + 1:02d}" for day in range(rows)]
+    with pytest.raises(TableError) as refused:
+        read({"born": dates, "size": range(rows), "code": [f"x{n}" for n in range(rows)]})
+    born, code = str(refused.value).splitlines()
+    assert "'born'" in born
+    assert "looks like dates" in born
+    assert "'code'" in code
+
+
 class TestRowsWithoutCells:
     def test_are_noted(self):
         (note,) = read({"y": [1, 0, 1], "town": ["NA", "Ulm", ""], "size": [None, 2, None]}, label="y").notes

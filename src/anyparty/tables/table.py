@@ -21,6 +21,7 @@ from anyparty.tables.kinds import Kind, feature
 if TYPE_CHECKING:
     from anyparty.tables.sources import Source
 
+MANY_WRONG = 10  # columns whose errors are told at once
 MANY_MARKERS, MARKED_SHARE = 10, 0.05  # labels written as missing: as many, or above this share, may be a class
 
 
@@ -104,9 +105,7 @@ def read_table(
         kinds: dict[str, Kind | None] = {c: (types or {}).get(c) for c in raw.columns if c not in {id, label, *drop}}
     else:
         kinds = dict(_expected(raw.columns, expect, where))
-    columns = pl.DataFrame(
-        [feature(raw[name], kind, where, trained=expect is not None) for name, kind in kinds.items()]
-    )
+    columns = _features(raw, kinds, where, trained=expect is not None)
     notes = _without_cells(columns, where)
     if label is None:
         return Table(party, file, ids, columns, notes=notes)
@@ -147,6 +146,20 @@ def _expected(names: list[str], expect: Mapping[str, Kind], where: str) -> Mappi
             f"{nearest(missing[0], names)}; add the column, empty where it is not known"
         )
     return expect
+
+
+def _features(raw: pl.DataFrame, kinds: Mapping[str, Kind | None], where: str, *, trained: bool) -> pl.DataFrame:
+    """Return the feature columns, or say of each that is none why: who mends one would meet the next."""
+    read, wrong = [], []
+    for name, kind in kinds.items():
+        try:
+            read.append(feature(raw[name], kind, where, trained=trained))
+        except TableError as error:
+            wrong.append(str(error))
+    if wrong:
+        more = [f"... and {len(wrong) - MANY_WRONG} more columns"] if len(wrong) > MANY_WRONG else []
+        raise TableError("\n".join([*wrong[:MANY_WRONG], *more]))
+    return pl.DataFrame(read)
 
 
 def _ids(column: pl.Series, where: str) -> pl.Series:
