@@ -42,8 +42,8 @@ class Split(Places):
     """A split method: a rule, and the shape of what all rules share.
 
     Attributes:
-        head_hidden: widths of the heads' hidden layers; none is the papers' single linear layer, which is the default
-            where the rule does not ask for more.
+        head_hidden: widths of the heads' hidden layers; [] is the papers' single linear layer. By default that, or what
+            the rule asks for: LASER-VFL [64] where a number is predicted.
         make_head: a user's own head, (width of its input, C) -> module; instead of ``head_hidden``.
 
     """
