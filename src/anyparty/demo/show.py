@@ -34,7 +34,7 @@ def caption(study: Study) -> str:
     each = "each with" if study.seeds > 1 else "with"
     return (
         f"{_of(study).capitalize()}, {each} gaps of its own (the files have those of seed 0), on the same "
-        f" {study.rows} test rows; with 2 or 1 present, the mean over who they are.  {NONE} is no answer: "
+        f"{study.rows} test rows; with 2 or 1 present, the mean over who they are.  {NONE} is no answer: "
         f"Standard VFL needs all parties (the papers count a guess, right half of the time).  Local answers from one "
         f"party: from {LEAD} where {LEAD} is there."
     )

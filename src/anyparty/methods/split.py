@@ -199,10 +199,6 @@ class Split(Places):
         if not len(held):
             return None
         h: Tensor = state.modules["encoder"](x)
-        width = self.width(state.seat.roster)
-        if h.shape != (len(held), *width):
-            raise ConfigError(f"party {state.seat.me!r}: its encoder should give {[len(held), *width]}, "
-                              f"it gives {list(h.shape)}")  # fmt: skip
         if not finite(h.detach()):
             raise Diverged(f"party {state.seat.me!r}: its embeddings are no longer numbers at {moment(batch)}: lower "
                            f"its learning rate, or look for extreme values in its columns")  # fmt: skip

@@ -11,7 +11,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from anyparty.errors import ConfigError
 from anyparty.nets.mlp import MLP, Factory, build
 from anyparty.nets.stacked import ACTIVATIONS
 
@@ -36,7 +35,6 @@ class Autoencoder(nn.Module):
         mirror = MLP(hidden=(outputs,))
         if isinstance(encoder, MLP):
             mirror = MLP(hidden=encoder.hidden[::-1], activation=encoder.activation)
-        self.width, self.party = outputs, party
         self.encoder = build(encoder, inputs, outputs, party=party)
         self.last = ACTIVATIONS[activation]() if activation else nn.Identity()
         self.decoder = mirror(outputs, inputs)
@@ -47,11 +45,7 @@ class Autoencoder(nn.Module):
         Raises:
             ConfigError: a user's own encoder gives another shape.
         """
-        h: Tensor = self.encoder(x)
-        if h.shape != (len(x), self.width):
-            raise ConfigError(f"party {self.party!r}: its encoder should give {[len(x), self.width]}, "
-                              f"it gives {list(h.shape)}")  # fmt: skip
-        return self.last(h)  # type: ignore[no-any-return]
+        return self.last(self.encoder(x))  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the embedding [B, H] and what the decoder makes of it [B, I]."""

@@ -11,7 +11,7 @@ one team's own data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +31,7 @@ from anyparty.errors import ConfigError, some
 from anyparty.methods.method import Method
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
+from anyparty.run.given import by_party, check_kinds
 from anyparty.run.holders import check_parties, label_columns
 from anyparty.run.model import Model
 from anyparty.run.party import labeled_rows, predicted, task_of
@@ -237,10 +238,7 @@ class Federation:
 
         """
         config = self.config
-        if method is not None and not isinstance(method, str) and not hasattr(method, "can"):
-            raise ConfigError(f"method: expected a name, or a method such as method('laser'), got {method!r}")
-        if not isinstance(watch, Watch | None):
-            raise ConfigError(f"watch: expected a Watch, a class of yours that inherits from it, got {watch!r}")
+        check_kinds(method, watch)
         if resume and folder is None:
             raise ConfigError("resume = True goes on with a run in a folder, and none is named; give folder, too")
         if isinstance(method, str) or (method is None and parameters):
@@ -264,8 +262,8 @@ class Federation:
             self,
             config,
             method=None if method is None or isinstance(method, str) else method,
-            encoders=_by_party(encoder, self.roster, "encoder"),
-            optimizers=_by_party(optimizer, self.roster, "optimizer"),
+            encoders=by_party(encoder, self.roster, "encoder"),
+            optimizers=by_party(optimizer, self.roster, "optimizer"),
             folder=None if folder is None else Path(folder),
             resume=resume,
             watch=watch,
@@ -284,21 +282,3 @@ def read_party(config: Config, name: str, source: Any, label: str | None) -> Tab
         source, party=name, id=own.id or config.federation.id, label=label, drop=own.drop, types=own.types,
         expect=None if own.columns else {},
     )  # fmt: skip
-
-
-def _by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
-    """Return a value for each party that has one."""
-    if given is None:
-        return {}
-    if isinstance(given, Mapping):
-        check_parties(given, roster.names, what)
-    each = dict(given) if isinstance(given, Mapping) else dict.fromkeys(roster.names, given)
-    fits: dict[str, tuple[Any, str]] = {
-        "encoder": (Callable, "a function of (inputs, outputs) that makes one, such as MLP(hidden=(64,))"),
-        "optimizer": (Optimizer, 'an Optimizer, such as Optimizer(name="sgd", lr=0.1)'),
-    }
-    kind, wanted = fits[what]
-    for name, one in each.items():
-        if not isinstance(one, kind):
-            raise ConfigError(f"party {name!r}: {what} should be {wanted}, got {one!r}")
-    return each
