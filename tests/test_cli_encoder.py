@@ -62,6 +62,17 @@ def test_rows_that_test_are_left_out(settings):
     assert np.array_equal(found[0].embedded, found[1].embedded)
 
 
+def test_rows_without_a_cell_are_left_out(settings):
+    of, bank, shop = config.load(settings), pl.read_csv("bank.csv"), pl.read_csv("shop.csv")
+    blank = pl.DataFrame({"customer": [f"x{n}" for n in range(20)], "default": bank["default"][:20]})
+    found = [
+        list(inspect_encoder(of, tables={"bank": table, "shop": shop}, epochs=2, folds=3))[-1].scores
+        for table in (bank, pl.concat([bank, blank], how="diagonal"))
+    ]
+    assert np.array_equal(found[0].raw, found[1].raw)
+    assert np.array_equal(found[0].embedded, found[1].embedded)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -151,7 +151,7 @@ def test_all_columns_that_are_none_are_told_of_at_once():
 class TestRowsWithoutCells:
     def test_are_noted(self):
         (note,) = read({"y": [1, 0, 1], "town": ["NA", "Ulm", ""], "size": [None, 2, None]}, label="y").notes
-        assert "2 of 3 rows are empty but for the id, and still count as rows that the party has" in note
+        assert "2 of 3 rows are empty but for the id and the label: there the party counts as absent" in note
 
     def test_none_are_without_columns(self):
         assert read({"y": [1, 0, 1]}, label="y").notes == ()

@@ -7,7 +7,7 @@ its own rows and nobody the ids, so everything after it asks for positions only.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -21,16 +21,19 @@ class Alignment:
     Attributes:
         parties: all parties, in the roster's order.
         n: N, the rows of the union.
-        position: for each party [N] int64: its own row of row n, -1 where it does not know the row.
+        position: for each party [N] int64: its own row of row n, -1 where it does not have the row.
         ids: [N] the rows' ids, sorted as text; ``None`` under private alignment.
+        blocks: as ``position``, and -1 also where the party's own row has no cell; by default ``position``.
     """
 
     parties: tuple[str, ...]
     n: int
     position: dict[str, NDArray[np.int64]]
     ids: pl.Series | None = None
+    blocks: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.blocks.update({name: at for name, at in self.position.items() if name not in self.blocks})
         assert all(at.shape == (self.n,) and at.dtype == np.int64 for at in self.position.values())
         assert self.ids is None or len(self.ids) == self.n
 
@@ -43,5 +46,5 @@ class Alignment:
         """
         out = np.empty((self.n, len(blocks)), dtype=np.bool_)
         for k, party in enumerate(blocks):
-            np.greater_equal(self.position[party], 0, out=out[:, k])
+            np.greater_equal(self.blocks[party], 0, out=out[:, k])
         return out

@@ -29,8 +29,8 @@ CHANGES: dict[str, Callable[[pl.Series], pl.Series]] = {
 def align(tables: Sequence[Table], *, apart: bool = False) -> Alignment:
     """Return the union of the tables' ids, sorted as text, and where each row stands at every party.
 
-    The order of rows in a file changes positions, and nothing else.  ``apart`` admits parties that share no id, as
-    when a model predicts.
+    The order of rows in a file changes positions, and nothing else.  ``apart`` admits parties that share no id, and
+    ids of which nobody knows more than that, as when a model predicts: they are asked for all the same.
 
     >>> from anyparty.tables.table import read_table
     >>> bank = read_table(pl.DataFrame({"id": [3, 1], "age": [41, 52]}), party="bank", id="id")
@@ -45,15 +45,18 @@ def align(tables: Sequence[Table], *, apart: bool = False) -> Alignment:
     if not tables:
         raise AlignmentError("there are no tables to align; give at least one party's")
     _check_names(tables)
-    union = pl.concat([table.ids.alias("id") for table in tables]).unique().sort()
-    if not apart and len(tables) > 1 and len(union) == sum(map(len, tables)):
+    ids = [table.ids.alias("id") if apart else table.ids.alias("id").filter(table.told) for table in tables]
+    union = pl.concat(ids).unique().sort()
+    if not apart and len(tables) > 1 and len(union) == sum(map(len, ids)):
         raise AlignmentError(_no_overlap(tables))
     rows = union.to_frame().with_row_index("row")
+    position = {table.party: _positions(rows, table.ids) for table in tables}
     return Alignment(
         parties=tuple(table.party for table in tables),
         n=len(union),
-        position={table.party: _positions(rows, table.ids) for table in tables},
+        position=position,
         ids=union,
+        blocks={table.party: table.blocks_at(position[table.party]) for table in tables},
     )
 
 

@@ -73,7 +73,8 @@ def _rows(federation: Federation, name: str) -> tuple[np.ndarray[Any, Any], np.n
         raise ConfigError(f"party {name!r}: the label {table.label.name!r} is a number, and the encoder check scores "
                           f"classes")  # fmt: skip
     y, labelled = encode(table.label, task, name)
-    own = position[(position >= 0) & (use != TEST)]
+    own = table.blocks_at(position)
+    own = own[(own >= 0) & (use != TEST)]
     own = own[labelled.numpy()[own]]
     party = federation.config.parties.get(name)
     prepare = Prepare.fit(table, own, scale=party is None or party.scale)

@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from anyparty.align import private
-from anyparty.errors import AlignmentError, ModelError, ResumeError, some
+from anyparty.errors import AlignmentError, MessageError, ModelError, ResumeError, some
 from anyparty.run import checkpoint
 from anyparty.run.party import Known
 from anyparty.tables.table import Table
@@ -29,7 +31,11 @@ MESSAGES = (
     Declared(tag="realign", frm="active", to="passive",
              holds="whether to align anew, and the new alignment's number",
              learns="nothing else"),
+    Declared(tag="without-cells", frm="passive", to="active",
+             holds="from label holders that have columns too: which of their rows have a label and no other cell",
+             learns="that the party is absent there"),
 )  # fmt: skip
+ROWS = {"rows": Expect((-1,), torch.int64)}
 NUMBER = {"number": Expect((ID_BYTES,), torch.uint8)}
 
 
@@ -41,6 +47,7 @@ class Kept:
         known: what it knows of it.
         number: [16] uint8, names the alignment.
         table: the fingerprint of the table that was aligned.
+        rows: how many rows that table has.
         parties: whose rows were aligned, and which of them held columns.
 
     """
@@ -48,6 +55,7 @@ class Kept:
     known: Known
     number: Tensor
     table: str
+    rows: int
     parties: dict[str, list[str]]
 
     @classmethod
@@ -63,7 +71,10 @@ class Kept:
         except KeyError as error:
             raise ModelError(f"{path}: this is no alignment of anyparty's: it has no {error}") from None
         known = Known(position=position, observed=tensors.get("observed"), key=tensors.get("key"))
-        return cls(known=known, number=number, table=str(about.get("table")), parties=dict(about.get("parties", {})))
+        return cls(
+            known=known, number=number, table=str(about.get("table")), rows=int(about.get("rows", -1)),
+            parties=dict(about.get("parties", {})),
+        )  # fmt: skip
 
     def write(self, path: Path) -> None:
         """Write the file."""
@@ -71,14 +82,14 @@ class Kept:
         tensors = {"position": torch.from_numpy(known.position), "number": self.number}
         if known.observed is not None and known.key is not None:
             tensors |= {"observed": known.observed.contiguous(), "key": known.key}
-        checkpoint.write(path, tensors, {"table": self.table, "parties": self.parties})
+        checkpoint.write(path, tensors, {"table": self.table, "rows": self.rows, "parties": self.parties})
 
     def fits(self, table: Table) -> bool:
         """Say whether a table is the one that was aligned, or that one with rows added below."""
         if table.fingerprint == self.table:
             return True
-        n = int((self.known.position >= 0).sum())  # all of the party's rows were aligned
-        if len(table) <= n:
+        n = self.rows
+        if not 0 <= n < len(table):
             return False
         label = None if table.label is None else table.label[:n]
         return replace(table, ids=table.ids[:n], columns=table.columns[:n], label=label).fingerprint == self.table
@@ -93,10 +104,13 @@ async def aligned(
     salt: str,
     resume: bool = False,
     there: Sequence[str] | None = None,
+    apart: bool = False,
 ) -> tuple[Known, Tensor]:
     """Return what the party knows of the alignment, and its number: the one that all keep, or a new one.
 
-    ``there`` are the parties that are up, where some need not be: the alignment that is kept serves without them.
+    Passive parties align the rows of which they know a cell or the label, the active party all of its own: it may ask
+    for a row of which others alone know more.  ``there`` are the parties that are up, where some need not be: the
+    alignment that is kept serves without them.  ``apart`` admits parties that share no row, as when a model predicts.
 
     Raises:
         AlignmentError: a new alignment is needed, and not all parties are there.
@@ -108,15 +122,43 @@ async def aligned(
     if again is None:
         assert kept is not None
         return kept.known, number
-    fresh = await private.align(net, roster, table.ids, salt=salt)
-    leads = net.me == roster.active
+    own = np.arange(len(table)) if net.me == roster.active else np.flatnonzero(table.told)
+    fresh = await private.align(net, roster, table.ids.gather(own), salt=salt, apart=apart)
+    position = np.full(fresh.n, -1)
+    position[fresh.position >= 0] = own[fresh.position[fresh.position >= 0]]
     known = Known(
-        position=fresh.position,
-        observed=torch.from_numpy(fresh.observed(roster.blocks)) if leads else None,
+        position=position,
+        observed=await _observed(net, roster, fresh, position >= 0, table.blocks_at(position) >= 0),
         key=None if fresh.key is None else torch.from_numpy(fresh.key),
     )
-    Kept(known=known, number=again, table=table.fingerprint, parties=_parties(roster)).write(path)
+    kept = Kept(known=known, number=again, table=table.fingerprint, rows=len(table), parties=_parties(roster))
+    kept.write(path)
     return known, again
+
+
+async def _observed(
+    net: Channel, roster: Roster, fresh: private.PrivateAlignment, aligned: NDArray[np.bool_], told: NDArray[np.bool_]
+) -> Tensor | None:
+    """Return who knows a cell of which row [N, K], at the active party; label holders tell it where they know none.
+
+    ``aligned`` [N] are the party's rows, ``told`` those of which it knows a cell.
+    """
+    both = [name for name in roster.labelers if name in roster.blocks]
+    if net.me != roster.active:
+        if net.me in both:
+            await net.send(roster.active, "without-cells", {"rows": torch.from_numpy(np.flatnonzero(aligned & ~told))})
+        return None
+    observed = torch.from_numpy(fresh.observed(roster.blocks))
+    if net.me in roster.blocks:
+        observed[:, roster.blocks.index(net.me)] &= torch.from_numpy(told)
+    for name in both:
+        if name != net.me:
+            column = observed[:, roster.blocks.index(name)]
+            rows = (await net.recv(name, "without-cells", ROWS))["rows"]
+            if len(rows) and (not 0 <= rows.min() <= rows.max() < fresh.n or not column[rows].all()):
+                raise MessageError(f"party {name!r} names rows without cells that are not rows of its own")
+            column[rows] = False
+    return observed
 
 
 def _parties(roster: Roster) -> dict[str, list[str]]:
@@ -129,7 +171,8 @@ def _of(path: Path, table: Table, parties: dict[str, list[str]]) -> Kept | None:
         kept = Kept.read(path)
     except ModelError:
         return None
-    return kept if kept.table == table.fingerprint and kept.parties == parties else None
+    same = kept.table == table.fingerprint and kept.rows == len(table) and kept.parties == parties
+    return kept if same else None
 
 
 async def _agree_on_alignment(

@@ -48,7 +48,7 @@ class Known:
 
     Attributes:
         position: [N] int64, its own row of each aligned row, -1 where it has none.
-        observed: [N, K] bool, who has which row, at the active party; label holders get it from there.
+        observed: [N, K] bool, who knows a cell of which row, at the active party; label holders get it from there.
         key: [N] int64, a number that belongs to the row, at the active party.
 
     """
@@ -132,7 +132,7 @@ async def take_part(
         settings.metric_for(task)  # a metric that does not fit is named now, not after the first epoch
     prepare = features = None
     if house.name in roster.blocks:
-        at = known.position
+        at = table.blocks_at(known.position)
         prepare = Prepare.fit(table, at[(at >= 0) & (use == TRAIN)], scale=house.scale)
         features = prepare.apply(table)
     seat = Seat(
@@ -141,8 +141,8 @@ async def take_part(
     )  # fmt: skip
     labels = None if task is None or table.label is None else encode(table.label, task, house.name)
     rows = own_rows(
-        known.position, features=features, labels=labels, observed=observed, key=known.key,
-        ids=table.ids if leads else None, device=seat.device,
+        known.position, blocks=table.blocks_at(known.position), features=features, labels=labels, observed=observed,
+        key=known.key, ids=table.ids if leads else None, device=seat.device,
     )  # fmt: skip
     part = Part(
         seat=seat, method=method, rows=rows, settings=settings, agreed=agreed_on(config, method, roster, rows.n),

@@ -106,11 +106,11 @@ async def _predict(
     wired = Guarded(net, roster, (*declared(part.method), *MESSAGES))
     names = _asked(roster, asked, there) if leads else None
     await _same_run(wired, part, names, there)
-    known, _ = await aligned(keep, wired, roster, table, salt=config.federation.salt, there=there)
+    known, _ = await aligned(keep, wired, roster, table, salt=config.federation.salt, there=there, apart=True)
     prepare = part.member.prepare
     rows = own_rows(
-        known.position, features=prepare.apply(table) if prepare else None, observed=known.observed, key=known.key,
-        ids=table.ids if leads else None,
+        known.position, blocks=table.blocks_at(known.position), features=prepare.apply(table) if prepare else None,
+        observed=known.observed, key=known.key, ids=table.ids if leads else None,
     )  # fmt: skip
     names, wanted, observed = await _share(wired, roster, rows, names, known.position)
     if not leads and site.party in roster.labelers:

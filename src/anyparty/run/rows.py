@@ -20,6 +20,7 @@ Labels = Mapping[str, tuple[Tensor, Tensor]]
 def own_rows(
     position: NDArray[np.int64],
     *,
+    blocks: NDArray[np.int64] | None = None,
     features: NDArray[np.float32] | None = None,
     labels: tuple[Tensor, Tensor] | None = None,
     observed: Tensor | None = None,
@@ -31,6 +32,7 @@ def own_rows(
 
     Args:
         position: [N], its own row of each aligned row, -1 where it has none.
+        blocks: [N], the same, -1 also where that row has no cell; by default ``position``.
         features: its prepared block [n_k, width]; ``None`` without columns.
         labels: of its own rows, (y [n_k], labeled [n_k]); ``None`` without labels.
         observed: [N, K], at hosts.
@@ -41,7 +43,8 @@ def own_rows(
     """
     block = y = labeled = None
     if features is not None:
-        block = Block(torch.from_numpy(features).to(device), torch.from_numpy(position).to(device))
+        at = torch.from_numpy(position if blocks is None else blocks)
+        block = Block(torch.from_numpy(features).to(device), at.to(device))
     if labels is not None:
         y, labeled = (part.to(device) for part in _spread(labels, position))
     return Rows(
@@ -73,14 +76,18 @@ def assemble(
 
     """
     nobody = np.full(alignment.n, -1)
-    position = {name: alignment.position[name] if name in features else nobody for name in roster.names}
-    observed = torch.from_numpy(np.stack([position[name] >= 0 for name in roster.blocks], axis=1))
+    position, blocks = (
+        {name: at[name] if name in features else nobody for name in roster.names}
+        for at in (alignment.position, alignment.blocks)
+    )
+    observed = torch.from_numpy(np.stack([blocks[name] >= 0 for name in roster.blocks], axis=1))
     key = row_keys(alignment)
 
     def rows(name: str) -> Rows:
         host = name in roster.labelers
         return own_rows(
             position[name],
+            blocks=blocks[name],
             features=features.get(name) if name in roster.blocks else None,
             labels=(labels or {}).get(name),
             observed=observed if host else None,
@@ -102,10 +109,16 @@ def _spread(labels: tuple[Tensor, Tensor], position: NDArray[np.int64]) -> tuple
 
 
 def own_ids(alignment: Alignment, name: str) -> pl.Series | None:
-    """Return a party's ids in the order of its own rows [n_k]; ``None`` where ids are not known together."""
+    """Return a party's ids in the order of its own rows [n_k], null for one that nobody knows a thing of.
+
+    ``None`` where ids are not known together.
+    """
+    if alignment.ids is None:
+        return None
     position = alignment.position[name]
-    (held,) = (position >= 0).nonzero()
-    return None if alignment.ids is None else alignment.ids.gather(held[position[held].argsort()])
+    at = np.full(position.max(initial=-1) + 1, alignment.n)
+    at[position[position >= 0]] = np.flatnonzero(position >= 0)
+    return alignment.ids.extend_constant(None, 1).gather(at)
 
 
 def row_keys(alignment: Alignment) -> Tensor:

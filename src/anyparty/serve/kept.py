@@ -102,7 +102,7 @@ class Directory:
 
     Attributes:
         ids: the place of every id in what follows.
-        own: [M] int64, the active party's own row, -1 where it has none.
+        own: [M] int64, the active party's own row, -1 where it has none or no cell in it.
         aligned: [M] int64, the place among the N aligned rows, -1 for a row that is not in the alignment.
         observed: [N, K] bool, who has which aligned row.
         key: [N] int64, a number that belongs to the row.
@@ -200,7 +200,7 @@ def directory(known: Known, blocks: int, aligned: Table | None, current: Table) 
         at[_places(ids, aligned)] = places
     n = len(known.position)
     return Directory(
-        ids=ids, own=torch.from_numpy(own), aligned=torch.from_numpy(at),
+        ids=ids, own=torch.from_numpy(current.blocks_at(own)), aligned=torch.from_numpy(at),
         observed=torch.zeros(n, blocks, dtype=torch.bool) if known.observed is None else known.observed,
         key=torch.zeros(n, dtype=torch.int64) if known.key is None else known.key,
         unknown=f"{current.party!r}, which is asked, has no row with this id",

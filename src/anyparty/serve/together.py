@@ -68,7 +68,7 @@ def _open(model: Model, about: About, sources: Mapping[str, Any]) -> tuple[Servi
                 me=name, method=model.method, about=about, state=member.state, features=features, number="",
                 mark=about.parts.get(name, ""),
                 ids=(pl.Series(dtype=pl.String) if table is None else table.ids) if name == active else None,
-                position=torch.from_numpy(alignment.position.get(name, nobody)),
+                position=torch.from_numpy(alignment.blocks.get(name, nobody)),
             )  # fmt: skip
     lead = kept.pop(active)
     return Service(lead, _directory(alignment, lead)), kept
@@ -76,12 +76,12 @@ def _open(model: Model, about: About, sources: Mapping[str, Any]) -> tuple[Servi
 
 def _directory(alignment: Alignment, lead: Kept) -> Directory:
     n, nobody = alignment.n, np.full(alignment.n, -1)
-    position = [alignment.position.get(name, nobody) for name in lead.roster.blocks]
+    blocks = [alignment.blocks.get(name, nobody) for name in lead.roster.blocks]
     return Directory(
         ids={name: place for place, name in enumerate(alignment.ids.cast(pl.String))},  # type: ignore[union-attr]
         own=lead.position, aligned=torch.arange(n), key=row_keys(alignment),
         unknown="no party here has a row with this id",
-        observed=torch.from_numpy(np.stack([each >= 0 for each in position], axis=1)),
+        observed=torch.from_numpy(np.stack([each >= 0 for each in blocks], axis=1)),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from anyparty.errors import TableError, nearest, some
 from anyparty.tables import cells, sources
@@ -47,6 +48,22 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @cached_property
+    def blank(self) -> NDArray[np.bool_]:
+        """[n], rows in which none of its columns has a cell: the party knows nothing of them, and is absent there."""
+        return _blank(self.columns, len(self))
+
+    @property
+    def told(self) -> NDArray[np.bool_]:
+        """[n], rows of which the party knows a cell or the label."""
+        return ~self.blank if self.label is None else ~self.blank | self.label.is_not_null().to_numpy()
+
+    def blocks_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where its blocks of N rows stand: ``position`` [N], its own rows, and -1 where that one is blank."""
+        if not self.blank.any():
+            return position
+        return np.where((position >= 0) & ~self.blank[position], position, -1)
 
     @property
     def kinds(self) -> dict[str, Kind]:
@@ -106,7 +123,7 @@ def read_table(
     else:
         kinds = dict(_expected(raw.columns, expect, where))
     columns = _features(raw, kinds, where, trained=expect is not None)
-    notes = _without_cells(columns, where)
+    notes = _without_cells(columns, where, labels=label is not None)
     if label is None:
         return Table(party, file, ids, columns, notes=notes)
     labels = _label(raw[label], where)
@@ -214,14 +231,19 @@ def _marked(column: pl.Series, where: str) -> tuple[str, ...]:
     return (note,)
 
 
-def _without_cells(columns: pl.DataFrame, where: str) -> tuple[str, ...]:
-    """Say that rows have no cell: they count as rows that the party has, though it knows nothing of them."""
+def _blank(columns: pl.DataFrame, n: int) -> NDArray[np.bool_]:
+    """Return which of n rows have no cell in any column: none of a party that holds labels alone."""
     if not columns.width:
-        return ()
-    count = int(columns.select(pl.all_horizontal(pl.all().is_null())).to_series().sum())
+        return np.zeros(n, dtype=np.bool_)
+    return columns.select(pl.all_horizontal(pl.all().is_null())).to_series().to_numpy()
+
+
+def _without_cells(columns: pl.DataFrame, where: str, *, labels: bool) -> tuple[str, ...]:
+    """Say that rows have no cell, as an outer join leaves them: the party counts as absent there."""
+    count = int(_blank(columns, columns.height).sum())
     note = (
-        f"{where}: {count:,} of {columns.height:,} rows are empty but for the id, and still count as rows that the "
-        f"party has: leave them out of its table if it does not know these people"
+        f"{where}: {count:,} of {columns.height:,} rows are empty but for the id{' and the label' if labels else ''}: "
+        f"there the party counts as absent"
     )
     return (note,) if count else ()
 

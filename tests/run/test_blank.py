@@ -1,0 +1,266 @@
+"""Rows of a table without a single cell, as an outer join leaves them: the party is absent there, and no wiser."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import polars as pl
+import pytest
+
+from anyparty.align import plain
+from anyparty.config import Config
+from anyparty.errors import AlignmentError, AnypartyWarning, MessageError
+from anyparty.run import kept_alignment
+from anyparty.run.federation import Federation
+from anyparty.run.generative import impute
+from anyparty.run.kept_alignment import Kept
+from anyparty.run.model import Model
+from anyparty.run.predict_home import ANSWERS
+from anyparty.run.runs import hold_out
+from anyparty.serve.together import answering, open_run
+from anyparty.tables.table import read_table
+from anyparty.wire import inproc
+from tests.run import test_predict_home as together
+from tests.run.test_house import NAMES, run, settings, world
+from tests.serve.houses import Houses
+from tests.serve.test_service import answered, play
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*rows are empty but for the id:anyparty.errors.AnypartyWarning")
+
+METHODS = {
+    "laser": {},
+    "apc": {"embedding": 8, "classify_on": "either"},
+    "false-vfl-2": {"embedding": 4, "top": 2, "hidden": (8,), "head_hidden": (8,), "samples": 2},
+    "standard": {"absent": "zeros"},
+    "local": {},
+}
+
+
+def frames(home):
+    return {name: pl.read_csv(site.table) for name, site in world(home).items()}
+
+
+def joined(given, *, label=False):
+    """The same tables, each with everybody's ids; ``label`` keeps the label of every third row that the bank lacks."""
+    ids = pl.concat([frame.select("id") for frame in given.values()]).unique().sort("id")
+    whole = {name: ids.join(frame, on="id", how="left") for name, frame in given.items()}
+    if label:
+        filled = pl.when(pl.int_range(pl.len()) % 3 == 0).then(pl.int_range(pl.len()) % 2)
+        whole["bank"] = whole["bank"].with_columns(pl.col("y").fill_null(filled))
+    return whole
+
+
+def federation(given):
+    config = settings(epochs=2, validation=0.2, test=0.2)
+    return Federation.from_config(config, given)
+
+
+def with_nobody(given):
+    """The same tables, each with an id first of which nobody knows more."""
+    nobody = pl.DataFrame({"id": ["nobody"]})
+    return {name: pl.concat([nobody, frame], how="diagonal") for name, frame in given.items()}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_outer_join_changes_nothing(tmp_path, name):
+    given = frames(tmp_path / "world")
+    whole = with_nobody(joined(given))
+    trained = [
+        federation(each).train(name, parameters=METHODS[name], folder=tmp_path / str(n))
+        for n, each in enumerate((given, whole))
+    ]
+    for member in NAMES:
+        one, other = ((tmp_path / n / "parties" / member / "model.safetensors").read_bytes() for n in "01")
+        assert one == other
+    assert trained[0].evaluate() == trained[1].evaluate()
+    again = Model.load(tmp_path / "1")
+    hold_out(again, federation(whole))
+    assert again.evaluate() == trained[0].evaluate()
+    for asked in (NAMES, ("bank",), ("shop", "clinic")):
+        want, got = trained[0].predict(given, asked).frame(), trained[1].predict(whole, asked).frame()
+        assert got.row(0, named=True).items() >= {"id": "nobody", "parties": "", "prediction": None}.items()
+        assert got[1:].equals(want), "the ids are those of all three tables"
+
+
+def test_who_has_nothing_but_ids_is_told_so(tmp_path):
+    given = frames(tmp_path)
+    model = federation(given).train(epochs=1)
+    mine = joined(given)["shop"].filter(pl.col("id").is_in(given["shop"]["id"].implode()).not_())
+    with pytest.warns(AnypartyWarning, match=f"{mine.height} of {mine.height} rows are empty but for the id"):
+        answers = model.predict({"shop": mine}).frame()
+    assert answers["id"].to_list() == mine["id"].sort().to_list()
+    assert answers["prediction"].null_count() == answers.height
+    assert set(answers["parties"]) == {""}
+
+
+def test_a_label_without_columns_teaches(tmp_path):
+    """Whose row only others describe: it is known to them, and the label is used."""
+    given = frames(tmp_path)
+    without, taught = federation(given), federation(joined(given, label=True))
+    more = joined(given, label=True)["bank"]["y"].drop_nulls().len() - given["bank"].height
+    assert more > 10
+    assert taught.overlap.labelled == without.overlap.labelled + more
+    assert taught.overlap.held == without.overlap.held
+    assert taught.train(epochs=1).evaluate().overall["rows"] > without.train(epochs=1).evaluate().overall["rows"]
+
+
+def test_ids_that_nobody_tells_of_are_no_overlap():
+    bank = read_table(pl.DataFrame({"id": ["a", "b"], "x": [1.0, None]}), party="bank", id="id")
+    shop = read_table(pl.DataFrame({"id": ["a", "b"], "z": [None, 2.0]}), party="shop", id="id")
+    with pytest.raises(AlignmentError, match="no id is known to two parties"):
+        plain.align([bank, shop])
+    both = plain.align([bank, shop], apart=True)
+    assert both.observed(["bank", "shop"]).tolist() == [[True, False], [False, True]]
+    assert both.position["shop"].tolist() == [0, 1]
+
+
+def test_a_blank_block_is_filled_in_for_its_owner(tmp_path):
+    given = frames(tmp_path)
+    model = federation(given).train("false-vfl-1", parameters=METHODS["false-vfl-2"])
+    lacking, whole = impute(model, given, "shop"), impute(model, joined(given), "shop")
+    assert whole.ids == lacking.ids
+    assert np.allclose(whole.mean, lacking.mean, equal_nan=True)
+
+
+# ---- each at home
+
+
+def houses(home, given, kind=together.Site):
+    sites = {name: kind(**vars(site)) for name, site in world(home).items()}
+    for name, site in sites.items():
+        given[name].write_csv(site.table)
+    return sites
+
+
+def with_labels_at_the_shop():
+    values = settings(epochs=2).model_dump(exclude_none=True)
+    values["parties"]["shop"]["label"] = "y"
+    values["method"] = {"embedding": 8, "hosting": "labelers"}
+    return Config.of(values)
+
+
+def test_at_home_a_blank_row_is_not_even_aligned(tmp_path):
+    given = frames(tmp_path / "world")
+    sites = houses(tmp_path / "home", joined(given))
+    run(sites, settings(epochs=2))
+    kept = {name: Kept.read(site.folder / "alignment.safetensors") for name, site in sites.items()}
+    total = pl.concat([frame["id"] for frame in given.values()]).n_unique()
+    assert all(len(each.known.position) == total for each in kept.values())
+    for k, name in enumerate(NAMES):
+        assert int(kept["bank"].known.observed[:, k].sum()) == given[name].height
+        assert kept[name].rows == total
+        aligned = total if name == "bank" else given[name].height
+        assert int((kept[name].known.position >= 0).sum()) == aligned
+        label = "y" if name == "bank" else None
+        assert kept[name].fits(read_table(sites[name].table, party=name, id="id", label=label))
+    first = {name: (site.folder / "alignment.safetensors").read_bytes() for name, site in sites.items()}
+    run(sites, settings(epochs=2))
+    assert first == {name: (site.folder / "alignment.safetensors").read_bytes() for name, site in sites.items()}
+
+
+def test_an_alignment_from_before_is_made_anew(tmp_path):
+    """When blank rows were aligned as the party's own, its file did not say how many rows there were."""
+    sites = houses(tmp_path, frames(tmp_path / "world"))
+    run(sites, settings(epochs=1))
+    path = sites["shop"].folder / "alignment.safetensors"
+    replace(Kept.read(path), rows=-1).write(path)
+    before = path.read_bytes()
+    run(sites, settings(epochs=1))
+    assert path.read_bytes() != before
+    assert Kept.read(path).rows == 192
+
+
+@pytest.mark.parametrize("label", [False, True])
+def test_at_home_the_answers_are_those_of_the_whole_model(tmp_path, label):
+    given = joined(frames(tmp_path / "world"), label=label)
+    sites = houses(tmp_path / "home", given)
+    run(sites, settings(epochs=2))
+    told, got = together.predict(sites)
+    tables = {name: site.table for name, site in sites.items()}
+    together.same(got, together.expected(tmp_path, sites, tables))
+    assert got.height == given["bank"].height == told["bank"]["answered"]
+    _, got = together.predict(sites, asked=["bank"])
+    assert got["prediction"].null_count() == given["bank"]["income"].null_count() > 0
+
+
+def test_label_holders_say_at_home_where_they_have_a_label_and_no_cell(tmp_path):
+    whole = joined(frames(tmp_path / "world"))
+    labels = whole["bank"].select("id", y=pl.int_range(pl.len()) % 2)
+    whole["shop"] = whole["shop"].join(labels, on="id")
+    sites = houses(tmp_path / "home", whole)
+    config = with_labels_at_the_shop()
+    run(sites, config)
+    observed = Kept.read(sites["bank"].folder / "alignment.safetensors").known.observed
+    assert observed.sum(dim=0).tolist() == [whole[name].drop_nulls().height for name in NAMES]
+    shop = Kept.read(sites["shop"].folder / "alignment.safetensors")
+    assert int((shop.known.position >= 0).sum()) == whole["shop"].height, "all have a label there"
+    told = inproc.play(
+        {name: partial(lambda net, site: together.predict_at_home(site, config, net), site=site)
+         for name, site in sites.items()}
+    )  # fmt: skip
+    assert told["bank"]["answered"] == whole["bank"].height
+    got = pl.read_parquet(sites["bank"].folder / ANSWERS)
+    together.same(got, together.expected(tmp_path, sites, {name: site.table for name, site in sites.items()}))
+
+
+def test_a_label_holder_names_rows_of_its_own(tmp_path, monkeypatch):
+    sites = houses(tmp_path, {name: pl.read_csv(site.table) for name, site in world(tmp_path / "other").items()})
+    shop = pl.read_csv(sites["shop"].table).with_columns(y=pl.int_range(pl.len()) % 2)
+    shop.write_csv(sites["shop"].table)
+    monkeypatch.setattr(kept_alignment.np, "flatnonzero", lambda mask: np.arange(len(mask)))
+    with pytest.raises(MessageError, match="party 'shop' names rows without cells that are not rows of its own"):
+        run(sites, with_labels_at_the_shop())
+
+
+def test_new_rows_that_only_the_active_party_knows(tmp_path):
+    """No row that two have: no reason to answer nobody."""
+    given = frames(tmp_path / "world")
+    sites = houses(tmp_path / "home", given)
+    run(sites, settings(epochs=2))
+    new = dict(sites)
+    for name, column in (("bank", "income"), ("shop", "spent"), ("clinic", "pulse")):
+        frame = pl.DataFrame({"id": [f"new {name}", "blank"], column: [0.5, None]})
+        if name == "shop":
+            frame = frame.with_columns(visits=pl.lit(None))
+        frame.write_csv(tmp_path / f"{name}.csv")
+        new[name] = replace(sites[name], new=tmp_path / f"{name}.csv")
+    told, got = together.predict(new)
+    assert told["bank"]["answered"] == 1
+    assert dict(got.select("id", "parties").iter_rows()) == {"new bank": "bank", "blank": ""}
+
+
+def test_a_run_is_served_with_who_knows_a_row(tmp_path):
+    given, (home, tables) = with_nobody(joined(frames(tmp_path / "world"))), (tmp_path / "run", {})
+    for name, frame in given.items():
+        tables[name] = tmp_path / f"{name}.csv"
+        frame.write_csv(tables[name])
+    model = federation(tables).train(epochs=1, folder=home)
+    service, others = open_run(home)
+    ids = given["bank"]["id"].to_list()
+
+    async def asked():
+        async with answering(service, others):
+            return await service.predict(ids, None, budget_s=20.0)
+
+    want = {row["id"]: row for row in model.predict(tables).frame().iter_rows(named=True)}
+    for each in play(asked()):
+        assert " ".join(each.took_part) == want[each.id]["parties"]
+        assert each.prediction == want[each.id]["prediction"]
+        assert (each.prediction is None) == (each.id == "nobody")
+
+
+def test_a_service_has_no_number_for_whom_nobody_knows(tmp_path):
+    given = joined(frames(tmp_path / "world"))
+    nobody = pl.DataFrame({"id": ["blank"]})
+    given["bank"] = pl.concat([given["bank"], nobody], how="diagonal")
+    of = Houses(houses(tmp_path / "home", given))
+    run(of.sites, settings(epochs=2))
+    ids = of.ids("bank")
+    said = play(answered(of, ids))
+    want = of.model(tmp_path / "model").predict({name: site.table for name, site in of.sites.items()}).frame()
+    rows = {row["id"]: row for row in want.iter_rows(named=True)}
+    for each in said:
+        assert " ".join(each.took_part) == rows[each.id]["parties"]
+        assert each.prediction == rows[each.id]["prediction"]
+    assert [each.id for each in said if each.prediction is None] == ["blank"]
+    assert said[-1].reason
