@@ -4,11 +4,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from anyparty.config import Config
 from anyparty.errors import PredictionError
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.federation import Federation
-from anyparty.run.generative import impute, log_likelihood
+from anyparty.run.generative import impute, impute_run, log_likelihood, log_likelihood_run
 from anyparty.run.model import Model
 from anyparty.wire.ledger import Ledger
 
@@ -55,6 +56,25 @@ class TestImpute:
         assert np.median(inside) < 20  # of thirty samples one is near
         assert filled.frame().columns == ["id", *filled.columns]
 
+    def test_as_the_owners_table_has_it(self, model):
+        given = tables()[0]
+        shop = given["shop"]
+        filled = impute(model, given, "shop", samples=3)
+        table = filled.table()
+        assert table.columns == shop.columns
+        assert table["id"].to_list() == list(filled.ids)
+        assert np.allclose(table["spent"], filled.mean[:, 0])
+        likeliest = np.where(filled.mean[:, 1] > filled.mean[:, 2], "gold", "grey")
+        assert table["colour"].to_list() == likeliest.tolist()
+        drawn = filled.table(samples=True)
+        assert drawn.columns == ["id", "sample", "spent", "colour"]
+        assert drawn["sample"].to_list() == [s for s in (1, 2, 3) for _ in filled.ids]
+        assert np.allclose(drawn["spent"], filled.samples[:, :, 0].ravel())
+        whole = pl.concat([shop, table.with_columns(pl.col("id").cast(pl.Int64))])
+        assert model.predict({"shop": whole}).answered.all(), "such a table is one that the model takes"
+        with pytest.raises(PredictionError, match="there are no samples"):
+            impute(model, given, "shop").table(samples=True)
+
     def test_a_party_whose_table_is_not_there(self, model):
         filled = impute(model, {"bank": tables()[0]["bank"]}, "shop")
         assert len(filled.mean) == 400
@@ -65,6 +85,7 @@ class TestImpute:
         given = {"bank": tables()[0]["bank"][:5], "shop": tables()[0]["shop"][:2]}
         filled = impute(model, given, "shop", parties=["shop"])
         assert filled.frame()["spent"].null_count() == len(filled.ids) > 0
+        assert filled.table().null_count().row(0) == (0, len(filled.ids), len(filled.ids))
 
     def test_the_active_party_fills_in_its_own(self, model):
         given = tables()[0]
@@ -118,3 +139,61 @@ def test_rows_unlike_those_of_training_are_unlikely(model):
     low, high = (both.filter(pl.col("odd") == here)["log_likelihood"].median() for here in (True, False))
     assert low < high - 2
     assert set(scores["parties"]) == {"bank", "bank shop"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    home = tmp_path_factory.mktemp("command")
+    given = tables(80)[0]
+    config = {"federation": {"label": "bad"}, "method": {"name": "false-vfl-1", **PARAMETERS},
+              "parties": {name: {"table": str(home / f"{name}.csv")} for name in given},
+              "train": {"epochs": 2, "test": 0.0, "validation": 0.0}}  # fmt: skip
+    for name, frame in given.items():
+        frame.write_csv(home / f"{name}.csv")
+    Federation.from_config(Config.of(config)).train(folder=home / "run")
+    return home / "run"
+
+
+class TestByCommand:
+    def test_impute(self, run, call, tmp_path):
+        out = tmp_path / "filled.csv"
+        shown = call("impute", run, "--party", "shop", "--out", out)
+        assert shown.exit_code == 0, shown.output
+        assert "20 rows that shop lacks, 2 columns" in shown.stdout
+        found = pl.read_csv(out)
+        want = impute_run(run, "shop").table()
+        assert found.columns == ["id", "spent", "colour"]
+        assert np.allclose(found["spent"], want["spent"])
+        assert found["colour"].to_list() == want["colour"].to_list()
+        drawn = call("impute", run, "--party", "shop", "--samples", 2, "--out", out)
+        assert drawn.exit_code == 0, drawn.output
+        assert pl.read_csv(out)["sample"].to_list() == [1] * 20 + [2] * 20
+        assert "The first 8 rows" in call("impute", run, "--party", "shop").stdout
+
+    def test_likelihood(self, run, call, tmp_path):
+        out = tmp_path / "rows.csv"
+        shown = call("likelihood", run, "--parties", "bank", "--out", out)
+        assert shown.exit_code == 0, shown.output
+        found = pl.read_csv(out)
+        assert found.columns == ["id", "log_likelihood", "parties"]
+        assert found["log_likelihood"].is_sorted()
+        want = log_likelihood_run(run, parties=["bank"])
+        assert np.allclose(found.sort("id")["log_likelihood"], want.sort(pl.col("id").cast(int))["log_likelihood"])
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["--party", "shp"], "no party 'shp' with columns; did you mean 'shop'?"),
+            (["--party", "shop", "--out", "x.txt"], "name a file that ends in .parquet or .csv"),
+            (["--party", "shop", "--parties", "bnk"], "the model has no party 'bnk'; did you mean 'bank'?"),
+        ],
+    )
+    def test_what_cannot_be(self, run, call, words, said):
+        shown = call("impute", run, *words)
+        assert shown.exit_code == 2
+        assert said in " ".join(shown.stderr.split())
+
+    def test_a_table_is_not_written_over(self, run, call):
+        for words in (["impute", run, "--party", "shop"], ["likelihood", run]):
+            shown = call(*words, "--out", run.parent / "bank.csv")
+            assert "this is a party's table, which would be lost" in " ".join(shown.stderr.split())

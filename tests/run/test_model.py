@@ -149,6 +149,8 @@ class TestTablesAtPrediction:
     def test_scoring_needs_the_labels(self, laser):
         with pytest.raises(PredictionError, match="labels are at 'bank': give its table too"):
             laser.evaluate({"shop": tables()["shop"]})
+        with pytest.raises(TableError, match=r"no column 'bad', named as label; .*; rows are scored by their labels"):
+            laser.evaluate(tables() | {"bank": tables()["bank"].drop("bad")})
 
     def test_only_the_active_party_s_labels_are_asked_for(self):
         """Those of other label holders teach, and do not count."""

@@ -270,6 +270,16 @@ def test_decimals_read_as_the_numbers_that_they_are():
     assert table.kinds == {"age": "numeric"}
 
 
+def test_pandas_index_without_a_name_is_told_of():
+    frame = pd.DataFrame({"age": [1.0, 2.0]}, index=["u1", "u2"])
+    with pytest.raises(TableError, match=r"no column 'id', named as id.*rename_axis\(\.\.\.\) makes it a column"):
+        read(frame)
+    assert read(frame.rename_axis("id")).ids.to_list() == ["u1", "u2"]
+    with pytest.raises(TableError) as refused:
+        read(frame.reset_index(drop=True))
+    assert "rename_axis" not in str(refused.value)
+
+
 def test_pandas_numbers_that_nobody_computes_with():
     with pytest.raises(TableError, match=r"column 'z' has cells that are neither numbers nor text"):
         read(pd.DataFrame({"id": [1, 2], "z": [1j, 2j]}))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +14,9 @@ from anyparty.cli.bench import bench
 from anyparty.cli.doctor import doctor
 from anyparty.cli.encoder import inspect_encoder
 from anyparty.cli.federate import federate, party
+from anyparty.cli.generative import impute, likelihood
 from anyparty.cli.guard import STOPPED, say, sentences
+from anyparty.cli.options import Parties, Run, Tables, look_for_modules_in, names
 from anyparty.cli.report import report
 from anyparty.cli.serve import serve
 from anyparty.errors import ConfigError
@@ -31,13 +32,6 @@ app = typer.Typer(
 Settings = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The federation's settings.")]
 Changes = Annotated[
     list[str] | None, typer.Option("--set", metavar="GROUP.KEY=VALUE", help="Change a setting, e.g. train.epochs=5.")
-]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that `anyparty train` left.")]
-Tables = Annotated[
-    list[str] | None, typer.Option("--table", metavar="PARTY=FILE", help="A party's table; by default the run's own.")
-]
-Parties = Annotated[
-    str | None, typer.Option("--parties", metavar="A,B", help="Who may take part; by default all that have a table.")
 ]
 
 
@@ -72,7 +66,7 @@ def train(
     from anyparty.run.runs import default_folder
     from anyparty.run.simulate import check
 
-    _look_for_modules_in(config.parent)
+    look_for_modules_in(config.parent)
     resolved = settings.load(config, changes or [])
     folder = run or default_folder(config, resolved)
     if not resume and config.resolve() == (folder / "config.toml").resolve():
@@ -117,21 +111,15 @@ def predict(
     In Python: anyparty.run.runs.predict_run("RUN", {"bank": "new.csv"}, ["bank"]).
     """
     from anyparty.cli import show
-    from anyparty.run.runs import predict_run, settings_of, tables_from
+    from anyparty.run.runs import predict_run, tables_from
 
-    _look_for_modules_in(*run.absolute().parents[:2])
+    look_for_modules_in(*run.absolute().parents[:2])
     given = tables_from(table or [])
-    if out is not None:
-        show.check_kind(out, [*given.values(), *(own.table for own in settings_of(run).parties.values())])
-    answered = predict_run(run, given, _names(parties))
+    show.check_out(out, run, given)
+    answered = predict_run(run, given, names(parties))
     console = Console()
     console.print(show.summary(answered))
-    if out is None:
-        console.print(show.head(answered.frame()))
-        console.print("Keep all rows with --out FILE.parquet or --out FILE.csv.", markup=False)
-    else:
-        show.write(answered.frame(), out)
-        console.print(f"{len(answered):,} rows are in {out}", markup=False, soft_wrap=True)
+    show.keep(answered.frame(), out, console)
 
 
 @app.command()
@@ -143,8 +131,8 @@ def evaluate(run: Run, table: Tables = None, parties: Parties = None) -> None:
     """
     from anyparty.run.runs import evaluate_run, tables_from
 
-    _look_for_modules_in(*run.absolute().parents[:2])
-    Console().print(evaluate_run(run, tables_from(table or []), _names(parties)).render())
+    look_for_modules_in(*run.absolute().parents[:2])
+    Console().print(evaluate_run(run, tables_from(table or []), names(parties)).render())
 
 
 @app.command()
@@ -198,6 +186,8 @@ app.command()(bench)
 app.command()(doctor)
 app.command()(report)
 app.command()(serve)
+app.command()(impute)
+app.command()(likelihood)
 app.command()(inspect_encoder)
 app.add_typer(federate, name="federate")
 app.add_typer(party, name="party")
@@ -211,12 +201,3 @@ def _how_to_go_on(config: Path, changes: list[str], run: Path | None, folder: Pa
     words += [word for change in changes for word in ("--set", change)]
     words += ["--run", str(run)] if run else []
     return f"Stopped. Go on where it was with: {shlex.join(words)} --resume"
-
-
-def _look_for_modules_in(*folders: Path) -> None:
-    """Let a user's own encoders, ``factory = "module:function"``, stand beside the settings or where one is."""
-    sys.path += [str(folder) for folder in (Path.cwd(), *folders) if str(folder) not in sys.path]
-
-
-def _names(parties: str | None) -> list[str] | None:
-    return None if parties is None else [name.strip() for name in parties.split(",") if name.strip()]

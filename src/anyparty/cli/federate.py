@@ -130,9 +130,7 @@ def predict(
         console.print(pl.read_parquet(file).head(10))
         console.print(f"All rows are in {file}", markup=False, soft_wrap=True)
     else:
-        answers = pl.read_parquet(file)
-        show.write(answers, out)
-        console.print(f"{len(answers):,} rows are in {out}", markup=False, soft_wrap=True)
+        show.keep(pl.read_parquet(file), out, console)
 
 
 @federate.command()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +18,7 @@ from rich.text import Text
 from anyparty.errors import ConfigError
 from anyparty.methods.table import METHODS, method, parameters_of
 from anyparty.predictions import Predictions, members, patterns
+from anyparty.run.runs import settings_of
 from anyparty.storage import writing
 from anyparty.terms import Capabilities
 
@@ -43,14 +44,25 @@ def check_kind(out: Path, tables: Iterable[Path | None] = ()) -> None:
         raise ConfigError(f"--out {out}: name a file that ends in {' or '.join(KINDS)}")
 
 
-def write(frame: pl.DataFrame, out: Path) -> None:
-    """Write the answers as the file's name says, in one move.
+def check_out(out: Path | None, run: Path, tables: Mapping[str, Path]) -> None:
+    """Refuse a file for the answers of a run, as ``check_kind``, if any is named."""
+    if out is not None:
+        check_kind(out, [*tables.values(), *(own.table for own in settings_of(run).parties.values())])
+
+
+def keep(frame: pl.DataFrame, out: Path | None, console: Console) -> None:
+    """Write the answers as the file's name says, in one move; show the first ones where none is named.
 
     Raises:
         StorageError: the disk is full, the folder cannot be written to.
     """
+    if out is None:
+        console.print(head(frame))
+        console.print("Keep all rows with --out FILE.parquet or --out FILE.csv.", markup=False)
+        return
     with writing(out) as beside:
         KINDS[out.suffix.lower()](frame, beside)
+    console.print(f"{len(frame):,} rows are in {out}", markup=False, soft_wrap=True)
 
 
 def summary(answered: Predictions) -> RenderableType:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from anyparty.methods.method import Batch
 from anyparty.predictions import members, patterns
 from anyparty.run.files import Member
 from anyparty.run.model import Model
+from anyparty.run.runs import model_for_run, own_tables
 from anyparty.seeds import Seeds
 from anyparty.tables.prepare import Prepare
 from anyparty.terms import Channel
@@ -37,7 +39,8 @@ class Imputation:
     Attributes:
         party: who owns the columns, and alone has this.
         ids: the rows' ids as text, ``None`` where the tables have none.
-        columns: the names of the F outputs: numeric columns first, then ``column=level``.
+        id: the column of ids in the party's table.
+        prepare: how that table became numbers.
         mean: [n, F], numeric columns in their own units, levels as numbers around 0 and 1; NaN where nobody that was
             asked has the row.
         samples: [S, n, F], the same.
@@ -46,14 +49,41 @@ class Imputation:
 
     party: str
     ids: tuple[str, ...] | None
-    columns: tuple[str, ...]
+    id: str
+    prepare: Prepare
     mean: NDArray[np.float64]
     samples: NDArray[np.float64]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the F outputs: numeric columns first, then ``column=level``."""
+        return self.prepare.names
+
+    def table(self, *, samples: bool = False) -> pl.DataFrame:
+        """Return rows as the party's own table has them, of a category the likeliest level; empty where none is known.
+
+        With ``samples`` every sample is a row: S for each id, with a column ``sample`` from 1 to S behind that of ids.
+
+        Raises:
+            PredictionError: samples are asked for, and none were drawn.
+        """
+        if not samples:
+            return self._with_ids(self.prepare.table(self.mean))
+        if not len(self.samples):
+            raise PredictionError(
+                "there are no samples: ask for them where rows are filled in, impute(..., samples=20)"
+            )
+        each = [self._with_ids(self.prepare.table(one)) for one in self.samples]
+        return pl.concat(one.insert_column(1, pl.repeat(s, one.height, eager=True).alias("sample"))
+                         for s, one in enumerate(each, 1))  # fmt: skip
 
     def frame(self) -> pl.DataFrame:
         """Return the means, a row for each id; null where nobody that was asked has the row."""
         filled = pl.from_numpy(self.mean, schema=list(self.columns)).fill_nan(None)
         return filled if self.ids is None else filled.insert_column(0, pl.Series("id", self.ids, dtype=pl.String))
+
+    def _with_ids(self, table: pl.DataFrame) -> pl.DataFrame:
+        return table if self.ids is None else table.insert_column(0, pl.Series(self.id, self.ids, dtype=pl.String))
 
 
 def impute(
@@ -93,9 +123,22 @@ def impute(
     filled, prepare = model.play(part, ledger)[party], model.members[party].prepare
     assert isinstance(filled, uses.Imputed)
     assert prepare is not None
-    return Imputation(party=party, ids=_ids(alignment, lacking), columns=prepare.names,
-                      mean=_own_units(filled.mean.numpy(), prepare),
-                      samples=_own_units(filled.samples.numpy(), prepare))  # fmt: skip
+    return Imputation(
+        party=party, ids=_ids(alignment, lacking), id=model.members[party].id, prepare=prepare,
+        mean=prepare.units(filled.mean.numpy()), samples=prepare.units(filled.samples.numpy()),
+    )  # fmt: skip
+
+
+def impute_run(
+    folder: Path | str, party: str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
+    samples: int = 0,
+) -> Imputation:  # fmt: skip
+    """Fill in the block of ``party`` as ``impute`` does, by a run's folder and for its own tables or others.
+
+    Raises:
+        ModelError, PredictionError, TableError: see ``anyparty.errors``.
+    """
+    return impute(model_for_run(folder), tables or own_tables(folder, parties), party, samples=samples, parties=parties)
 
 
 def log_likelihood(
@@ -127,6 +170,17 @@ def log_likelihood(
     return pl.DataFrame(columns | {"parties": [names[p] for p in which.tolist()]})
 
 
+def log_likelihood_run(
+    folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
+) -> pl.DataFrame:
+    """Return how likely each row is, as ``log_likelihood`` does, by a run's folder.
+
+    Raises:
+        ModelError, PredictionError, TableError: see ``anyparty.errors``.
+    """
+    return log_likelihood(model_for_run(folder), tables or own_tables(folder, parties), parties)
+
+
 def _generative(model: Model, what: str) -> FalseVFL:
     if not isinstance(model.method, FalseVFL):
         raise PredictionError(f"{what} needs a model of how the columns come about: train false-vfl-1 or false-vfl-2, "
@@ -142,12 +196,3 @@ def _observed(model: Model, rows: Mapping[str, Rows]) -> torch.Tensor:
 
 def _ids(alignment: Alignment, rows: torch.Tensor) -> tuple[str, ...] | None:
     return None if alignment.ids is None else tuple(alignment.ids.gather(rows.numpy()).cast(pl.String).to_list())
-
-
-def _own_units(prepared: NDArray[np.float32], prepare: Prepare) -> NDArray[np.float64]:
-    """Undo the scaling of numeric columns: [..., F]; in double precision, which a large mean needs."""
-    mean, scale = prepare.numeric.mean, prepare.numeric.scale
-    out = prepared.astype(np.float64)
-    if mean is not None and scale is not None:
-        out[..., : len(mean)] = out[..., : len(mean)] * np.array(scale) + np.array(mean)
-    return out

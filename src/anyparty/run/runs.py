@@ -189,12 +189,17 @@ def predict_run(
     Raises:
         ModelError, PredictionError, TableError: see ``anyparty.errors``.
     """
-    model = model_for_run(folder)
-    if not tables:
-        own = {name: party.table for name, party in _with_tables(Path(folder)).parties.items()}
-        asked = own if parties is None else parties  # the file of a party that is not may be away
-        tables = {name: path for name, path in own.items() if name in asked or Path(str(path)).exists()}
-    return model.predict(tables, parties)
+    return model_for_run(folder).predict(tables or own_tables(folder, parties), parties)
+
+
+def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict[str, Path]:
+    """Return the files of a run's own tables; that of a party which is not among ``parties`` may be away.
+
+    Raises:
+        ModelError: no such run, or one that was trained from data frames.
+    """
+    own = {name: Path(str(party.table)) for name, party in _with_tables(Path(folder)).parties.items()}
+    return {name: path for name, path in own.items() if parties is None or name in parties or path.exists()}
 
 
 def hold_out(model: Model, federation: Federation) -> None:

@@ -100,6 +100,28 @@ class Prepare(BaseModel):
             self._fill(out[start : start + step], frame[start : start + step], table)
         return out
 
+    def units(self, prepared: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Undo the scaling of numeric columns in outputs [..., width]; in double precision: a large mean needs it."""
+        out = prepared.astype(np.float64)
+        mean, scale = self.numeric.mean, self.numeric.scale
+        if mean is not None and scale is not None:
+            out[..., : len(mean)] = out[..., : len(mean)] * np.array(scale) + np.array(mean)
+        return out
+
+    def table(self, values: NDArray[np.float64]) -> pl.DataFrame:
+        """Return outputs in their own units [n, width] as columns of the party's table: of a category the level that
+        has most.
+
+        NaN becomes an empty cell, and so does a category whose level of missing cells has most.
+        """
+        start = len(self.numeric.columns)
+        columns = [pl.Series(name, values[:, k]).fill_nan(None) for k, name in enumerate(self.numeric.columns)]
+        for name, levels in zip(self.categorical.columns, self.categorical.levels, strict=True):
+            part, start = values[:, start : start + len(levels)], start + len(levels)
+            most = np.where(np.isnan(part).any(axis=1), len(levels), np.nan_to_num(part).argmax(axis=1))
+            columns.append(pl.Series(name, [*levels, None], dtype=pl.String).gather(most))
+        return pl.DataFrame(columns)
+
     def to_json(self) -> dict[str, Any]:
         """Return what was fitted as values that JSON can hold, exactly."""
         return self.model_dump(mode="json")

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO, TypeAlias
+from typing import TYPE_CHECKING, TextIO, TypeAlias, TypeGuard
 
 import polars as pl
 
@@ -36,7 +36,7 @@ def read(source: Source, party: str) -> tuple[str, pl.DataFrame]:
             source = source.collect()
     if isinstance(source, pl.DataFrame):
         return named(source), source
-    if type(source).__module__.split(".")[0] == "pandas":
+    if _is_pandas(source):
         return named(source), _from_pandas(source, party)
     if not isinstance(source, str | Path):
         raise TableError(
@@ -44,6 +44,18 @@ def read(source: Source, party: str) -> tuple[str, pl.DataFrame]:
             f"frame, not from {type(source).__name__}"
         )
     return named(source), _from_file(Path(source), party)
+
+
+def has_unnamed_index(source: Source) -> bool:
+    """Say whether a source is a pandas frame whose index is more than the rows' numbers, and has no name.
+
+    Such an index is no column, though it may hold the ids.
+    """
+    return _is_pandas(source) and type(source.index).__name__ != "RangeIndex" and not any(source.index.names)
+
+
+def _is_pandas(source: Source) -> TypeGuard[pd.DataFrame]:
+    return type(source).__module__.split(".")[0] == "pandas"
 
 
 def names(source: Source, party: str) -> list[str]:

@@ -114,7 +114,11 @@ def read_table(
     """
     file, raw = sources.read(source, party)
     where = f"party {party!r}, {file}"
-    _check_named(raw.columns, where, id=id, label=label, drop=drop, types=types or {})
+    _check_named(raw.columns, where, id=id, label=label, drop=drop, types=types or {}, hints={
+        "id": "; the data frame's index has no name: frame.rename_axis(...) makes it a column"
+              if sources.has_unnamed_index(source) else "",
+        "label": "; rows are scored by their labels" if expect is not None else "",
+    })  # fmt: skip
     if raw.height == 0:
         raise TableError(f"{where}: there are no rows; at least one was expected below the column names")
     ids = _ids(raw[id], where)
@@ -138,13 +142,18 @@ def _check_named(
     label: str | None,
     drop: Collection[str],
     types: Mapping[str, Kind],
+    hints: Mapping[str, str],
 ) -> None:
-    """Refuse names of columns that are not there, or that are asked to be two things."""
+    """Refuse names of columns that are not there, or that are asked to be two things.
+
+    ``hints`` say by role what a missing column may come of.
+    """
     if isinstance(drop, str):
         raise TableError(f"{where}: drop takes a list of column names, not the text {drop!r}")
     for role, name in [("id", id), ("label", label), *(("drop", d) for d in drop), *(("types", t) for t in types)]:
         if name is not None and name not in names:
-            raise TableError(f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}")
+            raise TableError(f"{where}: there is no column {name!r}, named as {role}{nearest(name, names)}"
+                             f"{hints.get(role, '')}")  # fmt: skip
     if id == label:
         raise TableError(f"{where}: column {id!r} is named both as id and as label; name two columns")
     for name in (id, label):
