@@ -9,7 +9,7 @@ import random
 import types
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,7 @@ class World:
     """Aligned rows of all parties, as an onlooker sees them, and as each party does.
 
     ``x`` holds every cell [N, d] by party, also those that nobody observes: a test may ask what they would have been.
+    ``gaps`` says by party which of them were empty [N, d], where some were.
     """
 
     roster: Roster
@@ -74,6 +75,7 @@ class World:
     observed: Tensor
     labeled: Tensor
     rows: dict[str, Rows]
+    gaps: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def n(self) -> int:
@@ -99,7 +101,7 @@ def world(
     K: int = 3, N: int = 24, d: int = 3, *,
     classes: int = 3, kind: str = "classification", labelers: Sequence[int] = (0,), server: bool = False,
     observed: Tensor | None = None, labeled: Tensor | None = None, signal: int | None = None, shuffled: bool = False,
-    garbage: bool = False, echo: bool = False, scarce: bool = False, seed: int = 0,
+    garbage: bool = False, echo: bool = False, scarce: bool = False, gaps: bool = False, seed: int = 0,
 ) -> World:  # fmt: skip
     """Draw a world.
 
@@ -109,6 +111,7 @@ def world(
         signal: the party whose first column alone decides the label; ``None``: the columns of all do.
         shuffled: labels are drawn without a look at the columns.
         echo: a party's columns say much the same, as those of real tables do; else each is noise of its own.
+        gaps: a third of all cells were empty, and hold what they were filled with.
         garbage: NaN in the cells that no row points to, and nonsense for the labels that are not known.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -131,7 +134,19 @@ def world(
         name: _rows(name, roster, x, y, observed, labeled, garbage=garbage, generator=generator)
         for name in roster.names
     }
-    return World(roster=roster, task=task, x=x, y=y, observed=observed, labeled=labeled, rows=rows)
+    lots = torch.Generator().manual_seed(seed + 1)  # not moved by who has which row
+    empty = {name: torch.rand(N, d, generator=lots) < 1 / 3 for name in roster.blocks} if gaps else {}
+    rows = {name: _with_gaps(own, empty[name]) if name in empty else own for name, own in rows.items()}
+    return World(roster=roster, task=task, x=x, y=y, observed=observed, labeled=labeled, rows=rows, gaps=empty)
+
+
+def _with_gaps(rows: Rows, empty: Tensor) -> Rows:
+    """Mark the cells of a party's block that were empty: [N, d], in the order of the aligned rows."""
+    assert rows.block is not None
+    at = rows.block.position
+    marked = torch.zeros(rows.block.x.shape, dtype=torch.bool)
+    marked[at[at >= 0]] = empty[at >= 0]
+    return replace(rows, block=replace(rows.block, gaps=marked))
 
 
 def given(x: dict[str, Tensor], y: Tensor, observed: Tensor, labeled: Tensor | None = None) -> World:

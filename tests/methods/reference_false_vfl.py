@@ -66,7 +66,8 @@ class Joint:
         decoded, total = self.normal(party, "decoder", z), torch.zeros((), dtype=torch.float64)
         x = self.of.x[party][n].double()
         if party in self.has(n):
-            total = decoded.log_prob(x).sum()
+            each = decoded.log_prob(x)
+            total = each[~self.of.gaps[party][n]].sum() if party in self.of.gaps else each.sum()
         elif self.method.mnar:
             x = decoded.mean + decoded.stddev * self.block_noise(party, b, sample)
         if self.method.mnar:

@@ -80,8 +80,8 @@ class TestTheBound:
             for A, s in zip(self.A, self.s, strict=True)
         ]
 
-    def log_w(self, L, observed, rows=400, seed=0):
-        """Log-weights of all rows, for parties ``observed``."""
+    def log_w(self, L, observed, rows=400, seed=0, known=(None, None)):
+        """Log-weights of all rows, for parties ``observed``, of cells ``known``."""
         generator = torch.Generator().manual_seed(seed)
         above = Linear(self.W.T @ torch.linalg.inv(self.of_z), 1.0)
         side = LabelSide(encoder=above, decoder=Linear(self.W, 0.6), discriminator=nn.Linear(3, 2), task=TWO, floor=0.0)
@@ -91,8 +91,8 @@ class TestTheBound:
         draws = side.draw(side.posterior(views, mask), noise)
         held = torch.arange(rows)
         terms = [
-            party.log_likelihood(x[:rows], held, draws.z, None)
-            for party, x, here in zip(sides, self.x, observed, strict=True)
+            party.log_likelihood(x[:rows], held, draws.z, None, cells)
+            for party, x, here, cells in zip(sides, self.x, observed, known, strict=True)
             if here
         ]
         return draws.log_ratio + sum(terms)
@@ -103,6 +103,17 @@ class TestTheBound:
         s = torch.cat([torch.full((2,), s) for s, here in zip(self.s, observed, strict=True) if here])
         x = torch.cat([x for x, here in zip(self.x, observed, strict=True) if here], dim=1)
         return MultivariateNormal(torch.zeros(len(s)), A @ self.of_z @ A.T + (s**2).diag()).log_prob(x)
+
+    def test_with_an_empty_cell_it_is_that_of_the_others(self):
+        """What the cell is filled with goes into the encoder alone: a worse proposal, and the same likelihood."""
+        known = torch.tensor([[False, True]]).expand(400, 2)
+        A, s = torch.cat([self.A[0], self.A[1][1:]]), torch.tensor([self.s[0]] * 2 + [self.s[1]])
+        x = torch.cat([self.x[0], self.x[1][:, 1:]], dim=1)
+        exact = MultivariateNormal(torch.zeros(3), A @ self.of_z @ A.T + (s**2).diag()).log_prob(x).mean().item()
+        with torch.no_grad():
+            means = [bound(self.log_w(L, (True, True), known=(None, known))).mean().item() for L in (1, 16, 4096)]
+        assert means == sorted(means)
+        assert exact - 0.03 < means[-1] < exact + 0.01
 
     @pytest.mark.parametrize("observed", [(True, True), (True, False), (False, True)])
     def test_it_grows_with_the_number_of_samples_and_stays_below_the_likelihood(self, observed):

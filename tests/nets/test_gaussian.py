@@ -1,5 +1,7 @@
 """Gaussians against torch's own, and equation (1) of FALSE-VFL by hand."""
 
+import math
+
 import pytest
 import torch
 from torch.distributions import Independent, MultivariateNormal, Normal
@@ -41,6 +43,26 @@ def test_the_log_density_of_outputs_has_the_value_and_gradient_that_autograd_fin
     (expected * weight).sum().backward()
     (found * weight).sum().backward()
     assert torch.allclose(fast.grad, slow.grad, rtol=1e-9)
+
+
+def test_the_log_density_of_the_numbers_that_are_known():
+    """Value and gradient are those of the columns that are known, whatever stands in the others."""
+    generator = torch.Generator().manual_seed(3)
+    outputs = torch.randn(4, 5, 6, generator=generator, dtype=torch.float64)
+    x, known = torch.randn(5, 3, generator=generator).double(), torch.rand(5, 3, generator=generator) < 0.6
+    known[0] = False
+    slow, fast = outputs.clone().requires_grad_(), outputs.clone().requires_grad_()
+    whole = Gaussian.of(slow, 1e-3)
+    away = -((x - whole.mean) ** 2) / (2 * whole.std**2) - whole.std.log() - 0.5 * math.log(2 * math.pi)
+    expected = torch.where(known, away, 0.0).sum(dim=-1)
+    found = LogProb.apply(fast, torch.where(known, x, 1e3), 1e-3, known)
+    assert torch.allclose(found, expected, rtol=1e-12)
+    assert (found[:, 0] == 0).all()
+    expected.sum().backward()
+    found.sum().backward()
+    assert torch.allclose(fast.grad, slow.grad, rtol=1e-9)
+    every = LogProb.apply(outputs, x, 1e-3, torch.ones_like(known))
+    assert torch.equal(every, LogProb.apply(outputs, x, 1e-3))
 
 
 class TestAggregate:

@@ -89,6 +89,24 @@ class TestFit:
             Prepare.fit(table_of(MIXED), rows(0, 1, 3))
 
 
+class TestFeatures:
+    def test_numbers_that_stand_for_an_empty_cell(self):
+        """Not those of a category, whose missing cells are a level; and by name, as columns are matched."""
+        table = table_of({"age": [1.0, None, 3.0], "town": ["Ulm", None, "Ulm"], "sick": [None, 0, 1]})
+        found = Prepare.fit(table, rows(0, 1, 2)).features(
+            table_of({"sick": [1, None], "town": [None, "Ulm"], "age": [None, 2.0]})
+        )
+        assert found.x.shape == found.gaps.shape == (2, 4)
+        assert found.gaps.tolist() == [[True, False, False, False], [False, True, False, False]]
+
+    def test_without_any(self):
+        table = table_of(MIXED | {"age": [1.0, 2.0, 3.0, 4.0]})
+        prepare = Prepare.fit(table, rows(0, 1, 2))
+        found = prepare.features(table)
+        assert found.gaps is None
+        assert (found.x == prepare.apply(table)).all()
+
+
 class TestApply:
     PREPARE = Prepare.fit(table_of(MIXED), rows(0, 1, 2, 3))
 

@@ -20,10 +20,12 @@ class Block:
     Attributes:
         x: [N_k, ...] float32, the party's own rows in its own order.
         position: [N] int64, row n stands at ``x[position[n]]``; -1 where the party does not hold row n.
+        gaps: [N_k, width] bool, cells that were empty and hold what they were filled with; ``None`` without any.
     """
 
     x: Tensor
     position: Tensor
+    gaps: Tensor | None = None
 
     def __post_init__(self) -> None:
         assert self.position.dtype == torch.int64
@@ -36,6 +38,10 @@ class Block:
         if len(held) == len(rows):
             return self.x[own], held
         return self.x[own[held]], held
+
+    def known(self, rows: Tensor) -> Tensor | None:
+        """Return which cells of ``rows`` [B], all of them held, were not empty [B, width]; ``None`` if all were not."""
+        return None if self.gaps is None else ~self.gaps[self.position[rows]]
 
 
 @dataclass(frozen=True, kw_only=True)

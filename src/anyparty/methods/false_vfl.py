@@ -22,6 +22,8 @@ What the paper leaves open, and what stands here
 - The samples of a prediction use the same standard normal numbers for every row, drawn once by the run's seed: an
   answer depends on the row alone, neither on its batch nor on its place.  Training draws anew for every batch.
 - Deviations are softplus plus ``floor``, .1 of a standardised column; it names no bound (decision 12).
+- An empty cell in a row that a party has: its factor is p of the columns that are known, as MIWAE's; encoder and
+  missing indicator see the cell filled in.  A category's missing cells are a level, explained as the others are.
 - With ``balance`` a labelled row's term is weighted by its class.
 """
 

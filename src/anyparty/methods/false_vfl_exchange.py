@@ -95,15 +95,17 @@ class Turn:
             return None
         assert self.rows.block is not None
         x, held = self.rows.block.take(self.batch.rows)
+        known = self.rows.block.known(self.batch.rows[held])
         lacking, noise = len(self.batch.rows) - len(held), None
         if self.mnar:
             noise = self.block_noise(lacking, x.shape[1])
         if not len(held):
-            return Home(side, x, held, x.new_zeros(0, 2 * self.D), noise, encoder, decoder) if self.mnar else None
+            views = x.new_zeros(0, 2 * self.D)
+            return Home(side, x, known, held, views, noise, encoder, decoder) if self.mnar else None
         with torch.set_grad_enabled(self.follows), self._drawing("encoder draws"):
             views = side.encode(x)
         self.finite(views, f"party {self.seat.me!r}: its embeddings are")
-        return Home(side, x, held, views, noise, encoder, decoder)
+        return Home(side, x, known, held, views, noise, encoder, decoder)
 
     def decode(self, home: Home, z: Tensor) -> Tensor:
         """Return how well samples of z explain the party's block, without a graph: log p of z [L, n, D] -> [L, n].
@@ -114,7 +116,7 @@ class Turn:
         if self.follows and self.batch.moment[-1] == 0:  # once an epoch
             self._look_at_floor(home.side, z[:1])
         with torch.no_grad(), self._drawing("decoder draws"):
-            log_p = home.side.log_likelihood(home.x, home.held, z, home.noise)
+            log_p = home.side.log_likelihood(home.x, home.held, z, home.noise, home.known)
         return self.finite(log_p, f"party {self.seat.me!r}: log-likelihoods of its block are")
 
     def follow(self, home: Home, z: Tensor, u: Tensor) -> Tensor:
@@ -137,9 +139,10 @@ class Turn:
         noise = home.noise
         if noise is not None:
             noise = noise[sample[~own], place[row[~own]]].unsqueeze(0)
-        x, at = home.x[place[row[own]]], own.nonzero().squeeze(1)
+        mine, at = place[row[own]], own.nonzero().squeeze(1)
+        known = None if home.known is None else home.known[mine]
         with torch.enable_grad(), self._drawing("decoder draws"):
-            log_p = home.side.log_likelihood(x, at, picked.unsqueeze(0), noise)[0]
+            log_p = home.side.log_likelihood(home.x[mine], at, picked.unsqueeze(0), noise, known)[0]
         torch.autograd.backward(log_p, u[sample, row], inputs=[picked, *home.decoder])
         assert picked.grad is not None
         return self.finite(picked.grad, f"party {self.seat.me!r}: slopes of its log-likelihoods are")
@@ -199,6 +202,7 @@ class Home:
     Attributes:
         side: its networks.
         x: [B_k, F], its block of the rows that it has.
+        known: [B_k, F], which of these cells were not empty; ``None`` where none was.
         held: [B_k], which rows of the batch they are.
         views: [B_k, 2 D], mean and variance of z.
         noise: under MNAR, what blocks of rows that it lacks are drawn with, [L, B - B_k, F].
@@ -209,6 +213,7 @@ class Home:
 
     side: FeatureSide
     x: Tensor
+    known: Tensor | None
     held: Tensor
     views: Tensor
     noise: Tensor | None

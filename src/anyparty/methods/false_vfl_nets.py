@@ -57,28 +57,31 @@ class FeatureSide:
         """Return p(x^k | z) over [..., F]; the decoder sees the samples as rows."""
         return Gaussian.of(self._decoded(z), self.floor)
 
-    def explain(self, x: Tensor, z: Tensor) -> Tensor:
-        """Return log p(x^k | z_l) of rows x [B, F]: z [L, B, D] -> [L, B]."""
-        found: Tensor = LogProb.apply(self._decoded(z), x, self.floor)  # type: ignore[no-untyped-call]
+    def explain(self, x: Tensor, z: Tensor, known: Tensor | None = None) -> Tensor:
+        """Return log p(x^k | z_l) of rows x [B, F], of their ``known`` cells [B, F]: z [L, B, D] -> [L, B]."""
+        found: Tensor = LogProb.apply(self._decoded(z), x, self.floor, known)  # type: ignore[no-untyped-call]
         return found
 
     def _decoded(self, z: Tensor) -> Tensor:
         out: Tensor = self.decoder(z.flatten(0, -2))
         return out.view(*z.shape[:-1], out.shape[-1])
 
-    def log_likelihood(self, x: Tensor, held: Tensor, z: Tensor, noise: Tensor | None) -> Tensor:
+    def log_likelihood(
+        self, x: Tensor, held: Tensor, z: Tensor, noise: Tensor | None, known: Tensor | None = None
+    ) -> Tensor:
         """Return the party's factor of the weights, in logs.
 
-        Under MAR log p(x^k | z_l) of the rows that it has: x [B_k, F], z [L, B_k, D] -> [L, B_k].  Under MNAR z is of
+        Under MAR log p(x^k | z_l) of the rows that it has: x [B_k, F], z [L, B_k, D] -> [L, B_k]; of ``known`` cells
+        [B_k, F] alone, where some were empty (where the paper has whole blocks or none).  Under MNAR z is of
         all rows, [L, B, D] -> [L, B]: that and log pi(x^k) where it has the row, else log(1 - pi(x^k_l)) with x^k_l
         drawn from p(x^k | z_l) by ``noise`` [L, B - B_k, F] (appendix A.2).
         """
         if self.indicator is None:
-            return self.explain(x, z)
+            return self.explain(x, z, known)
         lacking = torch.ones(z.shape[1], dtype=torch.bool, device=z.device)
         lacking[held] = False
         rest = lacking.nonzero().squeeze(1)
-        there = self.explain(x, z[:, held]) + functional.logsigmoid(self.indicator(x)).squeeze(-1)
+        there = self.explain(x, z[:, held], known) + functional.logsigmoid(self.indicator(x)).squeeze(-1)
         assert noise is not None
         drawn = self.decode(z[:, rest]).at(noise)
         gone = functional.logsigmoid(-self.indicator(drawn.flatten(0, 1))).view(drawn.shape[:2])

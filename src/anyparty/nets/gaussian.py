@@ -49,31 +49,40 @@ class Gaussian:
 class LogProb(torch.autograd.Function):
     """``Gaussian.of(outputs, floor).log_prob(x)``: outputs [..., 2 D], x [..., D] (no gradient by it) -> [...].
 
+    Where ``known`` [..., D] is given, it is that of the numbers known alone; the others may be anything finite.
+
     With its gradient, for it stands where most of a decoder's numbers do: one tensor as wide as the outputs is kept and
     not six of half, and a way back is one product, of which a batch takes two.
         a = (x - mean) / std        d/d mean = a / std      d/d raw = (a^2 - 1) / std * (1 - exp(floor - std))
     """
 
     @staticmethod
-    def forward(ctx: Any, outputs: Tensor, x: Tensor, floor: float) -> Tensor:
+    def forward(ctx: Any, outputs: Tensor, x: Tensor, floor: float, known: Tensor | None = None) -> Tensor:
         """Return the log-density."""
         mean, raw = outputs.chunk(2, dim=-1)
         std = functional.softplus(raw).add_(floor)
         precise = std.reciprocal()
         away = (x - mean).mul_(precise)
         square = away.square()
-        found = (0.5 * square).add_(std.log()).sum(dim=-1).neg_() - x.shape[-1] * HALF_LOG_2PI
+        each = (0.5 * square).add_(std.log())
+        count = x.shape[-1] if known is None else known.sum(dim=-1, dtype=x.dtype)
+        if known is not None:
+            each.mul_(known)
+        found: Tensor = each.sum(dim=-1).neg_() - count * HALF_LOG_2PI
         if ctx.needs_input_grad[0]:
             slope = (floor - std).expm1_().neg_()  # of softplus: sigmoid(raw) = 1 - exp(-softplus(raw))
+            if known is not None:
+                away.mul_(known)
+                slope.mul_(known)
             by_raw = square.sub_(1).mul_(slope).mul_(precise)
             ctx.save_for_backward(torch.cat([away.mul_(precise), by_raw], dim=-1))
         return found
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         """Return the derivative by the network's outputs."""
         (by_outputs,) = ctx.saved_tensors
-        return gradients[0].unsqueeze(-1) * by_outputs, None, None
+        return gradients[0].unsqueeze(-1) * by_outputs, None, None, None
 
 
 def standard(x: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ from anyparty.run.predict import predict_rows
 from anyparty.run.rows import assemble
 from anyparty.seeds import Seeds
 from anyparty.tables import labels
+from anyparty.tables.prepare import Features
 from anyparty.tables.table import Table, read_table
 from anyparty.terms import Channel, Roster, Task
 from anyparty.wire import inproc
@@ -212,7 +213,7 @@ class Model:
         features = {}
         for table in tables:
             prepare = self.members[table.party].prepare
-            features[table.party] = prepare.apply(table) if prepare else np.empty((len(table), 0), np.float32)
+            features[table.party] = prepare.features(table) if prepare else Features.none(len(table))
         known = {
             table.party: labels.encode(table.label, task, table.party) for table in tables if table.label is not None
         }

@@ -109,7 +109,7 @@ async def _predict(
     known, _ = await aligned(keep, wired, roster, table, salt=config.federation.salt, there=there, apart=True)
     prepare = part.member.prepare
     rows = own_rows(
-        known.position, blocks=table.blocks_at(known.position), features=prepare.apply(table) if prepare else None,
+        known.position, blocks=table.blocks_at(known.position), features=prepare.features(table) if prepare else None,
         observed=known.observed, key=known.key, ids=table.ids if leads else None,
     )  # fmt: skip
     names, wanted, observed = await _share(wired, roster, rows, names, known.position)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from anyparty.align.alignment import Alignment
 from anyparty.blocks.blocks import Block, Rows
+from anyparty.tables.prepare import Features
 from anyparty.terms import Roster
 
 Labels = Mapping[str, tuple[Tensor, Tensor]]
@@ -21,7 +22,7 @@ def own_rows(
     position: NDArray[np.int64],
     *,
     blocks: NDArray[np.int64] | None = None,
-    features: NDArray[np.float32] | None = None,
+    features: Features | None = None,
     labels: tuple[Tensor, Tensor] | None = None,
     observed: Tensor | None = None,
     key: Tensor | None = None,
@@ -33,7 +34,7 @@ def own_rows(
     Args:
         position: [N], its own row of each aligned row, -1 where it has none.
         blocks: [N], the same, -1 also where that row has no cell; by default ``position``.
-        features: its prepared block [n_k, width]; ``None`` without columns.
+        features: its prepared block, of n_k rows; ``None`` without columns.
         labels: of its own rows, (y [n_k], labeled [n_k]); ``None`` without labels.
         observed: [N, K], at hosts.
         key: [N], at the active party.
@@ -43,8 +44,7 @@ def own_rows(
     """
     block = y = labeled = None
     if features is not None:
-        at = torch.from_numpy(position if blocks is None else blocks)
-        block = Block(torch.from_numpy(features).to(device), at.to(device))
+        block = block_of(features, torch.from_numpy(position if blocks is None else blocks), device)
     if labels is not None:
         y, labeled = (part.to(device) for part in _spread(labels, position))
     return Rows(
@@ -58,10 +58,16 @@ def own_rows(
     )
 
 
+def block_of(features: Features, position: Tensor, device: torch.device | str = "cpu") -> Block:
+    """Return prepared rows as the block of aligned rows that stand at ``position`` [N]."""
+    gaps = None if features.gaps is None else torch.from_numpy(features.gaps).to(device)
+    return Block(torch.from_numpy(features.x).to(device), position.to(device), gaps)
+
+
 def assemble(
     alignment: Alignment,
     roster: Roster,
-    features: Mapping[str, NDArray[np.float32]],
+    features: Mapping[str, Features],
     labels: Labels | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, Rows]:
@@ -70,7 +76,7 @@ def assemble(
     Args:
         alignment: who has which of N rows.
         roster: the parties.
-        features: by party, its prepared block [n_k, width]; a party that is not there has no rows.
+        features: by party, its prepared block of n_k rows; a party that is not there has no rows.
         labels: by label holder, for its own rows: (y [n_k], labeled [n_k]).
         device: where tensors go.
 

@@ -30,6 +30,7 @@ from anyparty.run.party import device_of
 from anyparty.run.record import TRAINED, hashes
 from anyparty.run.rows import assemble
 from anyparty.tables.labels import encode
+from anyparty.tables.prepare import Features
 from anyparty.tables.table import read_table
 
 
@@ -207,7 +208,7 @@ def hold_out(model: Model, federation: Federation) -> None:
     alignment, tables = federation.alignment, federation.tables
     use = federation.split(federation.config.train)
     features = {
-        name: member.prepare.apply(tables[name]) if member.prepare else np.empty((len(tables[name]), 0), np.float32)
+        name: member.prepare.features(tables[name]) if member.prepare else Features.none(len(tables[name]))
         for name, member in model.members.items()
     }
     held = {name: table.label for name, table in tables.items() if table.label is not None}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import anyparty
-from anyparty.blocks.blocks import Block, Rows
+from anyparty.blocks.blocks import Rows
 from anyparty.config import Config
 from anyparty.errors import ModelError
 from anyparty.methods.method import Method, State
@@ -24,8 +24,10 @@ from anyparty.run.house import Site
 from anyparty.run.kept_alignment import ALIGNMENT
 from anyparty.run.party import Known
 from anyparty.run.predict_home import Part
+from anyparty.run.rows import block_of
 from anyparty.serve.ask import NOWHERE
 from anyparty.tables import cells, sources
+from anyparty.tables.prepare import Features
 from anyparty.tables.table import Table, read_table
 from anyparty.terms import Roster
 
@@ -40,7 +42,7 @@ class Kept:
         me: the party.
         method, about: what was trained.
         state: its networks.
-        features: [n, width] its prepared rows; ``None`` without columns.
+        features: its n prepared rows; ``None`` without columns.
         ids: [n] their ids, at the active party.
         position: [N] int64, its row of each aligned row, -1 where it has none.
         number: what names the alignment, as bytes in hexadecimal; empty without one.
@@ -52,7 +54,7 @@ class Kept:
     method: Method
     about: About
     state: State
-    features: Tensor | None
+    features: Features | None
     ids: pl.Series | None
     position: Tensor
     number: str
@@ -86,7 +88,7 @@ class Kept:
 
     def rows(self, own: Tensor, observed: Tensor | None = None, key: Tensor | None = None) -> Rows:
         """Return what the party knows of B rows: ``own`` [B] are its own places for them, -1 where it has none."""
-        block = None if self.features is None else Block(self.features, own)
+        block = None if self.features is None else block_of(self.features, own)
         return Rows(n=len(own), block=block, observed=observed, key=key, ids=self.ids)
 
     def own(self, rows: Tensor) -> Tensor:
@@ -155,7 +157,7 @@ def open_kept(site: Site, config: Config | None = None, source: Any = None) -> t
         raise ModelError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
     table = table_of(member, site.party, site.table if source is None else source)
     alignment = kept_alignment.Kept.read(site.folder / ALIGNMENT)
-    features = None if member.prepare is None else torch.from_numpy(member.prepare.apply(table))
+    features = None if member.prepare is None else member.prepare.features(table)
     kept = Kept(
         me=site.party, method=part.method, about=about, state=member.state, features=features,
         ids=table.ids if site.party == about.roster.active else None,

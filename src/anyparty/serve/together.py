@@ -24,6 +24,7 @@ from anyparty.serve.home import Answering
 from anyparty.serve.kept import Directory, Kept, table_of
 from anyparty.serve.link import Link
 from anyparty.serve.service import Service
+from anyparty.tables.prepare import Features
 from anyparty.terms import Channel
 from anyparty.wire import inproc
 from anyparty.wire.ledger import Ledger
@@ -61,8 +62,8 @@ def _open(model: Model, about: About, sources: Mapping[str, Any]) -> tuple[Servi
         member, table = model.members[name], read.get(name)
         features = None
         if member.prepare is not None:
-            x = np.empty((0, member.prepare.width), np.float32) if table is None else member.prepare.apply(table)
-            features = torch.from_numpy(x)
+            empty = Features(np.empty((0, member.prepare.width), np.float32))
+            features = empty if table is None else member.prepare.features(table)
         if table is not None or name == active:
             kept[name] = Kept(
                 me=name, method=model.method, about=about, state=member.state, features=features, number="",

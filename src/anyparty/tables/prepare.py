@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +23,24 @@ from anyparty.tables import cells
 from anyparty.tables.fitted import CHUNK, STRICT, Categorical, Impute, Numeric, Rows
 from anyparty.tables.kinds import Kind
 from anyparty.tables.table import Table
+
+
+@dataclass(frozen=True)
+class Features:
+    """A table's rows as numbers.
+
+    Attributes:
+        x: [n, width] float32.
+        gaps: [n, width] bool, numbers that stand for an empty cell; ``None`` where none does.
+    """
+
+    x: NDArray[np.float32]
+    gaps: NDArray[np.bool_] | None = None
+
+    @classmethod
+    def none(cls, n: int) -> Features:
+        """Return those of a party without columns."""
+        return cls(np.empty((n, 0), dtype=np.float32))
 
 
 class Prepare(BaseModel):
@@ -99,6 +118,19 @@ class Prepare(BaseModel):
         for start in range(0, len(table), step):
             self._fill(out[start : start + step], frame[start : start + step], table)
         return out
+
+    def features(self, table: Table) -> Features:
+        """Return the table's rows as ``apply`` does, and which numbers were filled in.
+
+        A category's missing cells are a level of their own, and no gaps.
+        """
+        x = self.apply(table)
+        numbers = table.columns.select(self.numeric.columns)
+        if not sum(numbers.null_count().row(0)):
+            return Features(x)
+        gaps = np.zeros(x.shape, dtype=np.bool_)
+        gaps[:, : numbers.width] = numbers.select(pl.all().is_null()).to_numpy()
+        return Features(x, gaps)
 
     def units(self, prepared: NDArray[np.float32]) -> NDArray[np.float64]:
         """Undo the scaling of numeric columns in outputs [..., width]; in double precision: a large mean needs it."""
