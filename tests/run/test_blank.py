@@ -9,7 +9,7 @@ import pytest
 
 from anyparty.align import plain
 from anyparty.config import Config
-from anyparty.errors import AlignmentError, AnypartyWarning, MessageError
+from anyparty.errors import AlignmentError, AnypartyWarning, MessageError, PredictionError, TableError
 from anyparty.run import kept_alignment
 from anyparty.run.federation import Federation
 from anyparty.run.generative import impute
@@ -102,6 +102,51 @@ def test_a_label_without_columns_teaches(tmp_path):
     assert taught.overlap.labelled == without.overlap.labelled + more
     assert taught.overlap.held == without.overlap.held
     assert taught.train(epochs=1).evaluate().overall["rows"] > without.train(epochs=1).evaluate().overall["rows"]
+
+
+@pytest.mark.parametrize(
+    ("label", "train"),
+    [(7, {}), (1, {"balance": True}), (1e6, {"task": "regression"})],
+    ids=["class", "weight", "number"],
+)
+def test_a_label_of_a_row_that_nobody_describes_teaches_nothing(tmp_path, label, train):
+    """Neither a class, nor how much classes count, nor the mean and spread of numbers."""
+    given = frames(tmp_path)
+    blank = pl.DataFrame({"id": [f"z{n}" for n in range(150)], "y": [label] * 150})
+    more = given | {"bank": pl.concat([given["bank"], blank], how="diagonal_relaxed")}
+    values = settings(epochs=1, test=0.2, **{key: value for key, value in train.items() if key != "task"})
+    values = values.model_dump(exclude_none=True)
+    values["federation"] |= {key: value for key, value in train.items() if key == "task"}
+    of = [Federation.from_config(Config.of(values), each) for each in (given, more)]
+    assert of[0].predicted() == of[1].predicted()
+    models = [each.train(folder=tmp_path / str(n)) for n, each in enumerate(of)]
+    assert models[0].task == models[1].task
+    again = Model.load(tmp_path / "1")
+    hold_out(again, of[1])
+    assert again.evaluate() == models[1].evaluate()
+
+
+def test_who_holds_labels_alone_knows_of_those_that_it_has():
+    frame = pl.DataFrame({"id": ["a", "b"], "y": ["yes", None]})
+    assert read_table(frame, party="lab", id="id", label="y").told.tolist() == [True, False]
+    assert read_table(frame.select("id"), party="server", id="id").told.tolist() == [True, True]
+
+
+def test_a_party_without_any_cell_is_named(tmp_path):
+    given = frames(tmp_path)
+    given["shop"] = given["shop"].with_columns(spent=pl.lit(None), visits=pl.lit(None))
+    with pytest.raises(TableError, match="all 192 rows are empty but for the id: leave the party out"):
+        federation(given).train(epochs=1)
+
+
+def test_a_column_named_as_the_numbers_of_samples_are(tmp_path):
+    given = frames(tmp_path)
+    given["shop"] = given["shop"].rename({"spent": "sample"})
+    model = federation(given).train("false-vfl-1", parameters=METHODS["false-vfl-2"])
+    filled = impute(model, given, "shop", samples=2)
+    assert "sample" in filled.table().columns
+    with pytest.raises(PredictionError, match="party 'shop' has a column 'sample' of its own"):
+        filled.table(samples=True)
 
 
 def test_ids_that_nobody_tells_of_are_no_overlap():
@@ -226,7 +271,8 @@ def test_new_rows_that_only_the_active_party_knows(tmp_path):
             frame = frame.with_columns(visits=pl.lit(None))
         frame.write_csv(tmp_path / f"{name}.csv")
         new[name] = replace(sites[name], new=tmp_path / f"{name}.csv")
-    told, got = together.predict(new)
+    with pytest.warns(AnypartyWarning, match="under 1% of the ids of"):
+        told, got = together.predict(new)
     assert told["bank"]["answered"] == 1
     assert dict(got.select("id", "parties").iter_rows()) == {"new bank": "bank", "blank": ""}
 
@@ -249,6 +295,29 @@ def test_a_run_is_served_with_who_knows_a_row(tmp_path):
         assert " ".join(each.took_part) == want[each.id]["parties"]
         assert each.prediction == want[each.id]["prediction"]
         assert (each.prediction is None) == (each.id == "nobody")
+
+
+def test_an_alignment_for_a_prediction_is_none_to_train_on(tmp_path):
+    """There nobody asked whether parties share a row."""
+    sites = houses(tmp_path, frames(tmp_path / "world"))
+    run(sites, settings(epochs=1))
+    for name, site in sites.items():
+        pl.read_csv(site.table).with_columns(pl.col("id") + name).write_csv(site.table)
+    with pytest.warns(AnypartyWarning, match="under 1% of the ids of"):
+        told, _ = together.predict(sites)
+    assert told["bank"]["answered"] == 192
+    with pytest.raises(AlignmentError, match="no id is known to two parties"):
+        run(sites, settings(epochs=1))
+
+
+def test_a_party_at_home_is_told_of_its_blank_rows(tmp_path):
+    sites = houses(tmp_path, joined(frames(tmp_path / "world")))
+    with pytest.warns(AnypartyWarning) as told:
+        run(sites, settings(epochs=1))
+    said = [str(each.message) for each in told]
+    assert [sum(name in each for each in said) for name in ("'bank'", "'shop'", "'clinic'")] == [0, 1, 1]
+    with pytest.warns(AnypartyWarning, match="party 'clinic', table.csv: 45 of 237 rows are empty but for the id"):
+        together.predict(sites)
 
 
 def test_a_service_has_no_number_for_whom_nobody_knows(tmp_path):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from anyparty.align.alignment import Alignment
 from anyparty.errors import AlignmentError, some
-from anyparty.tables.table import Table
+from anyparty.tables.table import EMPTY, Table
 
 CHANGES: dict[str, Callable[[pl.Series], pl.Series]] = {
     "upper and lower case": lambda ids: ids.str.to_lowercase(),
@@ -79,11 +79,11 @@ def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:
 def _no_overlap(tables: Sequence[Table]) -> str:
     """Return the sentence for parties that share no id: what their ids look like, and what may be wrong."""
     looks = "; ".join(f"{table.party} ({table.source}): {some(table.ids.sort().head(2))}" for table in tables)
-    blank = "".join(f". {note}" for table in tables if table.blank.any() for note in table.notes)
+    blank = "".join(f". {note}" for table in tables for note in table.notes if EMPTY in note)
     return (
         f"no id is known to two parties, so there is nothing to learn together. Ids look like this: {looks}. "
         f"Check that the id columns name the same things and are written the same way"
-        f"{hint([table.ids for table in tables])}{blank}"
+        f"{hint([table.ids.filter(table.told) for table in tables])}{blank}"
     )
 
 

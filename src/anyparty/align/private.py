@@ -149,8 +149,7 @@ async def align(
         pool.shutdown(wait=False, cancel_futures=True)
     union = await asyncio.to_thread(_Union.of, lists) if net.me == roster.active else None
     n, rows, few = await (_hear(net, roster, sizes, batch) if union is None else _tell(net, union, sizes, batch))
-    if not apart:
-        _judge(own, net.me, sizes, n, few)
+    _judge(own, net.me, sizes, n, few, apart=apart)
     position = np.full(n, -1, dtype=np.int64)
     position[rows] = order
     return PrivateAlignment(
@@ -272,13 +271,15 @@ async def _hear(
     return n, rows, [me] if told["few"].any() else []
 
 
-def _judge(own: pl.Series, me: str, sizes: Mapping[str, int], n: int, few: Sequence[str]) -> None:
+def _judge(own: pl.Series, me: str, sizes: Mapping[str, int], n: int, few: Sequence[str], *, apart: bool) -> None:
     """Refuse parties that share nothing, and warn where they share hardly anything, with one's own ids as examples."""
     looks = (
         f"Ids of {me} look like this: {some(own.sort().head(2))}. Ask the other parties whether theirs are written the "
         f"same way (upper and lower case, leading zeros, blanks and dashes)"
     )
-    if len(sizes) > 1 and n == sum(sizes.values()):
+    if not len(own):
+        looks = f"No row of {me} has a cell"
+    if len(sizes) > 1 and n == sum(sizes.values()) and not apart:
         raise AlignmentError(f"no id is known to two parties, so there is nothing to learn together. {looks}")
     if few:
         warnings.warn(

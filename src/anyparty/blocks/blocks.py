@@ -39,9 +39,12 @@ class Block:
             return self.x[own], held
         return self.x[own[held]], held
 
-    def known(self, rows: Tensor) -> Tensor | None:
-        """Return which cells of ``rows`` [B], all of them held, were not empty [B, width]; ``None`` if all were not."""
-        return None if self.gaps is None else ~self.gaps[self.position[rows]]
+    def known(self, rows: Tensor, held: Tensor) -> Tensor | None:
+        """Return which cells of what ``take`` returns were not empty [B_k, width]; ``None`` where none can be.
+
+        ``rows`` [B] may be on the CPU, as those of a prediction, while ``held`` [B_k] is where the block is.
+        """
+        return None if self.gaps is None else ~self.gaps[self.position[rows][held]]
 
 
 @dataclass(frozen=True, kw_only=True)

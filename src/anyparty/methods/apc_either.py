@@ -36,7 +36,7 @@ def remember(state: State, rows: Rows, places: Tensor, joint: Tensor, there: Ten
     assert rows.block is not None
     assert rows.ids is not None
     came = there.sum(dim=1) > 1
-    ids = rows.ids.gather(rows.block.position[places[came]].cpu().numpy())
+    ids = rows.ids.gather(rows.block.position[places][came].cpu().numpy())
     _memory(state).remember(ids, joint[came], there[came])
 
 
@@ -45,7 +45,7 @@ def embed(state: State, rows: Rows, places: Tensor, own: Embedded) -> Embedded:
     assert rows.block is not None
     assert rows.ids is not None
     known = _memory(state)
-    at = known.find(rows.ids.gather(rows.block.position[places[own.held]].cpu().numpy()))
+    at = known.find(rows.ids.gather(rows.block.position[places][own.held].cpu().numpy()))
     crossed = at >= 0
     joint, took = torch.zeros_like(own.u), own.took_part.clone()
     joint[crossed], took[crossed] = known.vectors[at[crossed]], known.took_part[at[crossed]]

@@ -95,7 +95,7 @@ class Turn:
             return None
         assert self.rows.block is not None
         x, held = self.rows.block.take(self.batch.rows)
-        known = self.rows.block.known(self.batch.rows[held])
+        known = self.rows.block.known(self.batch.rows, held)
         lacking, noise = len(self.batch.rows) - len(held), None
         if self.mnar:
             noise = self.block_noise(lacking, x.shape[1])

@@ -61,7 +61,7 @@ def _rows(federation: Federation, name: str) -> tuple[np.ndarray[Any, Any], np.n
     roster, settings = federation.roster, federation.config.train
     if name not in roster.names:
         raise ConfigError(f"there is no party {name!r}{nearest(name, roster.names)}")
-    table, position = federation.tables[name], federation.alignment.position[name]
+    table, position = federation.teaching(name), federation.alignment.position[name]
     if table.label is None or name not in roster.blocks:
         have = [each for each in roster.labelers if each in roster.blocks]
         lacks = "labels" if table.label is None else "columns"

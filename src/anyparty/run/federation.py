@@ -34,7 +34,7 @@ from anyparty.nets.optimizer import Optimizer
 from anyparty.run.given import by_party, check_kinds
 from anyparty.run.holders import check_parties, label_columns
 from anyparty.run.model import Model
-from anyparty.run.party import labeled_rows, predicted, task_of
+from anyparty.run.party import labeled_rows, predicted, task_of, teaching
 from anyparty.run.simulate import train
 from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
@@ -181,7 +181,11 @@ class Federation:
             TableError: no labels, or a single class.
         """
         active = self.roster.active
-        return task_of(self.tables[active], self.alignment.position[active], use, self.config.federation)
+        return task_of(self.teaching(active), self.alignment.position[active], use, self.config.federation)
+
+    def teaching(self, party: str) -> Table:
+        """Return a label holder's table without labels of rows of which nobody knows a cell."""
+        return teaching(self.tables[party], self.alignment.position[party], self.observed)
 
     def predicted(self) -> str:
         """Return in one line what is predicted: the classes, or the range of numbers, of all known labels.
@@ -189,7 +193,7 @@ class Federation:
         Raises:
             TableError: the labels cannot be used, such as a single class.
         """
-        return predicted(self.tables[self.roster.active], self.config.federation)
+        return predicted(self.teaching(self.roster.active), self.config.federation)
 
     @property
     def reading(self) -> RichTable:

@@ -62,6 +62,8 @@ class Imputation:
     def table(self, *, samples: bool = False) -> pl.DataFrame:
         """Return rows as the party's own table has them, of a category the likeliest level; empty where none is known.
 
+        Columns are those that the model knows, numbers first.
+
         With ``samples`` every sample is a row: S for each id, with a column ``sample`` from 1 to S behind that of ids.
 
         Raises:
@@ -69,6 +71,9 @@ class Imputation:
         """
         if not samples:
             return self._with_ids(self.prepare.table(self.mean))
+        if "sample" in {self.id, *self.prepare.kinds}:
+            raise PredictionError(f"party {self.party!r} has a column 'sample' of its own, where the number of each "
+                                  f"sample would stand: rename it, or take impute(...).samples in Python")  # fmt: skip
         if not len(self.samples):
             raise PredictionError(
                 "there are no samples: ask for them where rows are filled in, impute(..., samples=20)"

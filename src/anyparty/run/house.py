@@ -13,6 +13,7 @@ What a party keeps, in its folder:
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from anyparty.align import private
 from anyparty.align.overlap import Overlap
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
-from anyparty.errors import ConfigError
+from anyparty.errors import AnypartyWarning, ConfigError
 from anyparty.methods.method import Method
 from anyparty.methods.table import method as method_by_name
 from anyparty.methods.table import settings_of
@@ -39,7 +40,7 @@ from anyparty.run.files import About, Member, save_member
 from anyparty.run.holders import check_features, labels_asked
 from anyparty.run.journal import Journal
 from anyparty.run.kept_alignment import ALIGNMENT, aligned, welcome
-from anyparty.run.party import House, Known, Outcome, agreed_on, labeled_rows, predicted, take_part
+from anyparty.run.party import House, Known, Outcome, agreed_on, labeled_rows, predicted, take_part, teaching
 from anyparty.run.predict import predict_rows
 from anyparty.schedules.table import scheduled
 from anyparty.seeds import Seeds
@@ -155,6 +156,8 @@ async def train_at_home(site: Site, config: Config, net: Channel, *, resume: boo
 
 async def _train(site: Site, config: Config, net: Channel, *, resume: bool) -> dict[str, Any]:
     home, door = Home.of(site, config), door_of(net)
+    if site.party != site.active:  # whose remarks are in the overlap
+        remarked(home.table)
     journal = Journal.begin(
         site.folder, party=site.party, active=site.active, parties=home.roster.names, settings=config.to_toml(),
         table=home.table.fingerprint, job=door.run, resume=resume,
@@ -187,13 +190,21 @@ def declared(method: Method) -> tuple[Declared, ...]:
     return (*method.can.messages, *agree.MESSAGES, *parts.MESSAGES, *private.MESSAGES, *kept_alignment.MESSAGES)
 
 
+def remarked(table: Table) -> Table:
+    """Return the party's table; what may be a mistake in it is said at home."""
+    for note in table.notes:
+        warnings.warn(note, AnypartyWarning, stacklevel=3)
+    return table
+
+
 def _known(home: Home, known: Known) -> dict[str, Any]:
     """Return who has which rows, and in a line what is predicted, at the active party."""
     if known.observed is None:
         return {}
     labeled = labeled_rows(home.table, known.position)
     overlap = Overlap.count(known.observed.numpy(), home.roster.blocks, labeled, home.table.notes)
-    return {"overlap": overlap.to_json(), "predicted": predicted(home.table, home.config.federation)}
+    told = teaching(home.table, known.position, known.observed.numpy())
+    return {"overlap": overlap.to_json(), "predicted": predicted(told, home.config.federation)}
 
 
 def _house(home: Home, known: Known, number: Tensor, door: Door, journal: Journal) -> House:

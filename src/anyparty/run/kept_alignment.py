@@ -33,7 +33,7 @@ MESSAGES = (
              learns="nothing else"),
     Declared(tag="without-cells", frm="passive", to="active",
              holds="from label holders that have columns too: which of their rows have a label and no other cell",
-             learns="that the party is absent there"),
+             learns="that the party is absent there, and has a label"),
 )  # fmt: skip
 ROWS = {"rows": Expect((-1,), torch.int64)}
 NUMBER = {"number": Expect((ID_BYTES,), torch.uint8)}
@@ -48,6 +48,7 @@ class Kept:
         number: [16] uint8, names the alignment.
         table: the fingerprint of the table that was aligned.
         rows: how many rows that table has.
+        apart: whether parties that share no row were admitted.
         parties: whose rows were aligned, and which of them held columns.
 
     """
@@ -56,6 +57,7 @@ class Kept:
     number: Tensor
     table: str
     rows: int
+    apart: bool
     parties: dict[str, list[str]]
 
     @classmethod
@@ -73,7 +75,7 @@ class Kept:
         known = Known(position=position, observed=tensors.get("observed"), key=tensors.get("key"))
         return cls(
             known=known, number=number, table=str(about.get("table")), rows=int(about.get("rows", -1)),
-            parties=dict(about.get("parties", {})),
+            apart=bool(about.get("apart", False)), parties=dict(about.get("parties", {})),
         )  # fmt: skip
 
     def write(self, path: Path) -> None:
@@ -82,7 +84,9 @@ class Kept:
         tensors = {"position": torch.from_numpy(known.position), "number": self.number}
         if known.observed is not None and known.key is not None:
             tensors |= {"observed": known.observed.contiguous(), "key": known.key}
-        checkpoint.write(path, tensors, {"table": self.table, "rows": self.rows, "parties": self.parties})
+        checkpoint.write(path, tensors, {
+            "table": self.table, "rows": self.rows, "apart": self.apart, "parties": self.parties,
+        })  # fmt: skip
 
     def fits(self, table: Table) -> bool:
         """Say whether a table is the one that was aligned, or that one with rows added below."""
@@ -116,7 +120,7 @@ async def aligned(
         AlignmentError: a new alignment is needed, and not all parties are there.
         ResumeError: a run is to go on, and a party's table has changed or its alignment is not there.
     """
-    kept = _of(path, table, _parties(roster))
+    kept = _of(path, table, _parties(roster), apart=apart)
     number = torch.zeros(ID_BYTES, dtype=torch.uint8) if kept is None else kept.number
     again = await _agree_on_alignment(net, roster, number, resume=resume, there=there)
     if again is None:
@@ -131,7 +135,8 @@ async def aligned(
         observed=await _observed(net, roster, fresh, position >= 0, table.blocks_at(position) >= 0),
         key=None if fresh.key is None else torch.from_numpy(fresh.key),
     )
-    kept = Kept(known=known, number=again, table=table.fingerprint, rows=len(table), parties=_parties(roster))
+    kept = Kept(known=known, number=again, table=table.fingerprint, rows=len(table), apart=apart,
+                parties=_parties(roster))  # fmt: skip
     kept.write(path)
     return known, again
 
@@ -165,14 +170,17 @@ def _parties(roster: Roster) -> dict[str, list[str]]:
     return {"names": list(roster.names), "blocks": list(roster.blocks)}
 
 
-def _of(path: Path, table: Table, parties: dict[str, list[str]]) -> Kept | None:
-    """Return the alignment that is kept, if it is there, of this very table and of these parties."""
+def _of(path: Path, table: Table, parties: dict[str, list[str]], *, apart: bool) -> Kept | None:
+    """Return the alignment that is kept, if it is there, of this very table and of these parties.
+
+    One for which nobody asked whether parties share a row is good for ``apart`` alone.
+    """
     try:
         kept = Kept.read(path)
     except ModelError:
         return None
     same = kept.table == table.fingerprint and kept.rows == len(table) and kept.parties == parties
-    return kept if same else None
+    return kept if same and (apart or not kept.apart) else None
 
 
 async def _agree_on_alignment(
@@ -189,7 +197,8 @@ async def _agree_on_alignment(
     same = bool(number.any()) and not unlike
     if resume and not same:
         raise ResumeError(f"cannot resume: the alignment is not that of the run at {unlike or [net.me]} "
-                          f"(its table changed, or its folder is another); start without --resume")  # fmt: skip
+                          f"(its table changed, its folder is another, or it is of a former version); "
+                          f"start without --resume")  # fmt: skip
     away = [name for name in roster.names if name not in {net.me, *others}]
     if away and not same:
         raise AlignmentError(f"{some(away)} is not there, and who has which row must be found anew (a table changed, "

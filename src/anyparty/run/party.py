@@ -122,6 +122,8 @@ async def take_part(
     leads = house.name == roster.active
     setup = await share_setup(net, roster, _setup(house, config, method.can) if leads else None)
     use, task, observed = setup
+    if observed is not None:
+        table = teaching(table, known.position, observed.numpy())
 
     async def welcome(net: Channel, name: str) -> None:
         if house.welcome is not None:
@@ -163,14 +165,30 @@ def _setup(house: House, config: Config, can: Capabilities) -> Setup:
     known = house.known
     assert house.table.label is not None
     assert known.observed is not None
-    usable = labeled_rows(house.table, known.position) & known.observed.any(dim=1).numpy()
+    table = teaching(house.table, known.position, known.observed.numpy())
+    usable = labeled_rows(table, known.position)
     use = split(usable, config.train.validation, config.train.test, Seeds(config.train.seed))
-    task = task_of(house.table, known.position, use, config.federation, without=can.without_labels)
+    task = task_of(table, known.position, use, config.federation, without=can.without_labels)
     if config.train.balance and task.kind == "regression":
         raise ConfigError("train.balance = true weighs classes, and numbers are predicted here: leave it out")
     if config.train.balance:
-        task = replace(task, weights=balanced(house.table, known.position, use, task))
+        task = replace(task, weights=balanced(table, known.position, use, task))
     return use, task, known.observed
+
+
+def teaching(table: Table, position: NDArray[np.int64], observed: NDArray[np.bool_]) -> Table:
+    """Return a label holder's table without labels of rows of which nobody knows a cell: they can teach nothing.
+
+    Args:
+        table: the party's.
+        position: [N], its own row of each aligned row, -1 where it has none.
+        observed: [N, K], who knows a cell of which row.
+    """
+    if table.label is None:
+        return table
+    kept = np.zeros(len(table), dtype=np.bool_)
+    kept[position[(position >= 0) & observed.any(axis=1)]] = True
+    return replace(table, label=table.label.zip_with(pl.Series(kept), table.label.clear(len(table))))
 
 
 def labeled_rows(table: Table, position: NDArray[np.int64]) -> NDArray[np.bool_]:

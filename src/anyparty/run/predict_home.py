@@ -25,7 +25,7 @@ from anyparty.predictions import Predictions
 from anyparty.run import parts
 from anyparty.run.alone import alone
 from anyparty.run.files import About, Member, check_mark, load_member, write_json
-from anyparty.run.house import Home, Site, declared, encoder_at
+from anyparty.run.house import Home, Site, declared, encoder_at, remarked
 from anyparty.run.kept_alignment import ALIGNMENT, aligned
 from anyparty.run.meanwhile import meanwhile
 from anyparty.run.predict import predict_rows
@@ -128,10 +128,10 @@ def _table(site: Site, config: Config, part: Part) -> tuple[Table, Path]:
     new: Path | None = getattr(site, "new", None)
     if new is None:
         home = Home.of(site, config)
-        return home.table, site.folder / ALIGNMENT
+        return remarked(home.table), site.folder / ALIGNMENT
     kinds = part.member.prepare.kinds if part.member.prepare else {}
     table = read_table(new, party=site.party, id=part.member.id, label=None, expect=kinds)
-    return table, site.folder / "alignment-new.safetensors"
+    return remarked(table), site.folder / "alignment-new.safetensors"
 
 
 async def _same_run(net: Channel, part: Part, asked: Sequence[str] | None, there: Sequence[str] | None) -> None:

@@ -211,7 +211,8 @@ def hold_out(model: Model, federation: Federation) -> None:
         name: member.prepare.features(tables[name]) if member.prepare else Features.none(len(tables[name]))
         for name, member in model.members.items()
     }
-    held = {name: table.label for name, table in tables.items() if table.label is not None}
+    told = {name: federation.teaching(name).label for name in tables}
+    held = {name: label for name, label in told.items() if label is not None}
     labels = {name: encode(label, model.task, name) for name, label in held.items()}
     device = model.members[model.roster.active].state.seat.device
     rows = assemble(alignment, model.roster, features, labels, device)

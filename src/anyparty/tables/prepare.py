@@ -22,7 +22,7 @@ from anyparty.errors import AnypartyWarning, ModelError, TableError, nearest, so
 from anyparty.tables import cells
 from anyparty.tables.fitted import CHUNK, STRICT, Categorical, Impute, Numeric, Rows
 from anyparty.tables.kinds import Kind
-from anyparty.tables.table import Table
+from anyparty.tables.table import EMPTY, Table
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,8 @@ class Prepare(BaseModel):
         Raises:
             TableError: no training rows; columns that are all empty in them, or one that has too many levels.
         """
+        if table.blank.all() and table.columns.width:
+            raise TableError(f"{_where(table)}: all {len(table)} rows {EMPTY}: leave the party out")
         if len(rows) == 0:
             raise TableError(f"{_where(table)}: none of its rows is for training; at least one was expected: leave the "
                              f"party out, hold out fewer rows (train.test), or draw others (train.seed)")  # fmt: skip

@@ -22,6 +22,7 @@ from anyparty.tables.kinds import Kind, feature
 if TYPE_CHECKING:
     from anyparty.tables.sources import Source
 
+EMPTY = "are empty but for the id"
 MANY_WRONG = 10  # columns whose errors are told at once
 MANY_MARKERS, MARKED_SHARE = 10, 0.05  # labels written as missing: as many, or above this share, may be a class
 
@@ -56,8 +57,11 @@ class Table:
 
     @property
     def told(self) -> NDArray[np.bool_]:
-        """[n], rows of which the party knows a cell or the label."""
-        return ~self.blank if self.label is None else ~self.blank | self.label.is_not_null().to_numpy()
+        """[n], rows of which the party knows a cell or the label; all of one that has neither columns nor labels."""
+        if self.label is None:
+            return ~self.blank
+        labeled = self.label.is_not_null().to_numpy()
+        return ~self.blank | labeled if self.columns.width else labeled
 
     def blocks_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where its blocks of N rows stand: ``position`` [N], its own rows, and -1 where that one is blank."""
@@ -251,7 +255,7 @@ def _without_cells(columns: pl.DataFrame, where: str, *, labels: bool) -> tuple[
     """Say that rows have no cell, as an outer join leaves them: the party counts as absent there."""
     count = int(_blank(columns, columns.height).sum())
     note = (
-        f"{where}: {count:,} of {columns.height:,} rows are empty but for the id{' and the label' if labels else ''}: "
+        f"{where}: {count:,} of {columns.height:,} rows {EMPTY}{' and the label' if labels else ''}: "
         f"there the party counts as absent"
     )
     return (note,) if count else ()
