@@ -20,7 +20,7 @@ from anyparty.errors import ConfigError, nearest
 from anyparty.methods.encoder_check import Epoch, inspect
 from anyparty.methods.table import method as method_by_name
 from anyparty.run.federation import Federation
-from anyparty.run.party import task_of
+from anyparty.run.task import task_of
 from anyparty.tables.labels import encode
 from anyparty.tables.prepare import Prepare
 

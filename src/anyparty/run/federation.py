@@ -34,8 +34,8 @@ from anyparty.nets.optimizer import Optimizer
 from anyparty.run.given import by_party, check_kinds
 from anyparty.run.holders import check_parties, label_columns
 from anyparty.run.model import Model
-from anyparty.run.party import labeled_rows, predicted, task_of, teaching
 from anyparty.run.simulate import train
+from anyparty.run.task import labeled_rows, predicted, task_of, teaching
 from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
 from anyparty.tables import reading

@@ -40,8 +40,9 @@ from anyparty.run.files import About, Member, save_member
 from anyparty.run.holders import check_features, labels_asked
 from anyparty.run.journal import Journal
 from anyparty.run.kept_alignment import ALIGNMENT, aligned, welcome
-from anyparty.run.party import House, Known, Outcome, agreed_on, labeled_rows, predicted, take_part, teaching
+from anyparty.run.party import House, Known, Outcome, agreed_on, take_part
 from anyparty.run.predict import predict_rows
+from anyparty.run.task import labeled_rows, predicted, teaching
 from anyparty.schedules.table import scheduled
 from anyparty.seeds import Seeds
 from anyparty.tables.table import Table, read_table
