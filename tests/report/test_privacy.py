@@ -94,6 +94,7 @@ def test_what_crosses_is_what_the_page_says(tmp_path, method, two_label_holders)
     assert {row["sender"] for row in crossed} == set(homes.NAMES)
     seen = found(crossed, roster, said)
     assert not {line for line in said - seen if line[3]}, f"the page promises what no party of a {method} run sent"
+    assert two_label_holders == any(row["tag"] == "without-cells" for row in crossed)
     hosts = two_label_holders and any(line[0] == "outputs" for line in said)
     assert hosts == any(row["tag"] == "outputs" for row in crossed)
     homes.predict(sites, config)

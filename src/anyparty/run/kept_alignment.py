@@ -32,7 +32,8 @@ MESSAGES = (
              holds="whether to align anew, and the new alignment's number",
              learns="nothing else"),
     Declared(tag="without-cells", frm="passive", to="active",
-             holds="from label holders that have columns too: which of their rows have a label and no other cell",
+             holds="which of the party's rows have a label and no other cell. Sent only where a label holder with "
+                   "columns does not lead",
              learns="that the party is absent there, and has a label"),
 )  # fmt: skip
 ROWS = {"rows": Expect((-1,), torch.int64)}
