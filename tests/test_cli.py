@@ -91,7 +91,7 @@ def test_a_class_that_is_read_as_missing_is_noted(work: Path, call: Call, comman
 def test_train_shows_overlap_and_scores(work: Path, call: Call) -> None:
     shown = call("train", "credit.toml")
     assert shown.exit_code == 0
-    assert "120 rows of all parties" in shown.stdout
+    assert "120 rows of all tables together" in shown.stdout
     assert (
         "task: classification, classes no, yes; positive is yes, unless federation.positive names the other\n"
         in shown.stdout

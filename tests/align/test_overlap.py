@@ -125,7 +125,7 @@ def test_render():
     observed = np.concatenate([OBSERVED, [[0, 0, 1]] * 2000])
     text = shown(Overlap.count(observed, ["[red]", "b", "c"], np.ones(2005, dtype=bool)))
     for line in (
-        "2,005 rows of all",
+        "2,005 rows of all tables together",
         "[red], b",
         "all 3",
         "nobody with columns",

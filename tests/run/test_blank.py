@@ -11,7 +11,7 @@ from anyparty.align import plain
 from anyparty.config import Config
 from anyparty.errors import AlignmentError, AnypartyWarning, MessageError, PredictionError, TableError
 from anyparty.run import kept_alignment
-from anyparty.run.federation import Federation
+from anyparty.run.federation import Federation, read_party
 from anyparty.run.generative import impute
 from anyparty.run.kept_alignment import Kept
 from anyparty.run.model import Model
@@ -130,6 +130,16 @@ def test_who_holds_labels_alone_knows_of_those_that_it_has():
     frame = pl.DataFrame({"id": ["a", "b"], "y": ["yes", None]})
     assert read_table(frame, party="lab", id="id", label="y").told.tolist() == [True, False]
     assert read_table(frame.select("id"), party="server", id="id").told.tolist() == [True, True]
+
+
+def test_a_label_that_is_misspelt_in_training_is_not_said_to_score():
+    """Not of a party that holds labels alone, either, from which no column is expected."""
+    bank = pl.DataFrame({"id": ["a", "b"], "y": ["yes", "no"]})
+    for columns in (True, False):
+        config = Config.of({"federation": {"label": "yy", "active": "bank"}, "parties": {"bank": {"columns": columns}}})
+        with pytest.raises(TableError, match="'yy', named as label") as refused:
+            read_party(config, "bank", bank, "yy")
+        assert "scored" not in str(refused.value)
 
 
 def test_a_party_without_any_cell_is_named(tmp_path):

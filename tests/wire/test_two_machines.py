@@ -196,7 +196,7 @@ def test_the_recipe_for_two_machines(machines, tmp_path):
     for command in ("anyparty federate train house credit.toml", "anyparty federate train house credit.toml --resume"):
         assert "FINISHED:COMPLETED" in said[command]
         assert '"accuracy"' in said[command]
-        assert "rows of all parties" in said[command]
+        assert "rows of all tables together" in said[command]
         assert "task: classification" in said[command]
     alone = in_one_process(parts_of(machines), tmp_path)
     assert weights(parts_of(machines)) == alone

@@ -116,7 +116,7 @@ class Overlap:
         return Group(self._by_pattern(), self._by_party(), *map(Text, self.notes))
 
     def _by_pattern(self) -> RichTable:
-        table = _table(f"{self.rows:,} rows of all parties", "known to exactly", "labelled")
+        table = _table(f"{self.rows:,} rows of all tables together", "known to exactly", "labelled")
         for p in self.patterns:
             table.add_row(Text(self._who(p.parties)), *self._share(p.rows), _number(p.labelled))
         if self.more_patterns:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from anyparty.cli.guard import sentences
+from anyparty.cli.options import look_for_modules_in
 
 
 @sentences
@@ -50,7 +50,7 @@ def inspect_encoder(
     from anyparty.run.encoder import inspect_encoder as inspected
 
     encoder_figure.check_kind(out)
-    sys.path += [str(folder) for folder in (Path.cwd(), config.parent) if str(folder) not in sys.path]
+    look_for_modules_in(config.parent)
     how: dict[str, Any] = {"epochs": epochs, "every": every, "classifier": classifier, "metric": metric, "folds": folds}
     how |= {} if embedding is None else {"embedding": embedding}
     table = Table("epoch", title=f"{metric}, {folds} folds", title_justify="left")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 from rich.console import Console
 
 from anyparty.cli.guard import sentences
+from anyparty.cli.options import look_for_modules_in
 
 
 @sentences
@@ -41,7 +41,7 @@ def report(
     """
     from anyparty.report import costs, ledgers, page, records
 
-    _look_for_modules_beside(runs)
+    look_for_modules_in(*(parent for run in runs for parent in run.absolute().parents[:2]))
     console = Console()
     for run in records.find(runs):
         console.print(ledgers.render(run))
@@ -53,9 +53,3 @@ def report(
         written = page.write(runs, folder, metric=metric, model=model)
     console.print(f"\nThe page is {written}, its figures are in {written.parent / 'figures'}", markup=False,
                   highlight=False, soft_wrap=True)  # fmt: skip
-
-
-def _look_for_modules_beside(runs: list[Path]) -> None:
-    """Let a user's own encoders, ``factory = "module:function"``, stand where those of a run do."""
-    folders = (Path.cwd(), *(parent for run in runs for parent in run.absolute().parents[:2]))
-    sys.path += [str(folder) for folder in folders if str(folder) not in sys.path]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from anyparty.cli.guard import sentences
+from anyparty.cli.options import look_for_modules_in
 
 
 @sentences
@@ -48,8 +48,7 @@ def serve(
     from anyparty.run.runs import tables_from
     from anyparty.serve.limits import Limits, Tokens, certificates
 
-    folders = (Path.cwd(), *place.absolute().parents[:2], *([config.absolute().parent] if config else []))
-    sys.path += [str(folder) for folder in folders if str(folder) not in sys.path]  # a user's own encoders
+    look_for_modules_in(*place.absolute().parents[:2], *([config.absolute().parent] if config else []))
     service.serve(
         place, host=host, port=port, limits=Limits(budget_ms=budget_ms, batch_ids=batch_ids),
         tokens=Tokens.read(token_file), tls=certificates(tls_cert, tls_key, client_ca),

@@ -121,7 +121,7 @@ def read_table(
     _check_named(raw.columns, where, id=id, label=label, drop=drop, types=types or {}, hints={
         "id": "; the data frame's index has no name: frame.rename_axis(...) makes it a column"
               if sources.has_unnamed_index(source) else "",
-        "label": "; rows are scored by their labels" if expect is not None else "",
+        "label": "; rows are scored by their labels" if expect else "",
     })  # fmt: skip
     if raw.height == 0:
         raise TableError(f"{where}: there are no rows; at least one was expected below the column names")
