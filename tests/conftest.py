@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from typer.testing import CliRunner
 
-from anyparty.cli import app
+from anyparty.cli.app import app
 
 torch.set_num_threads(1)  # tensors here are tiny: threads would wait for each other
 # machines are noisy: no example has to be quick

@@ -4,7 +4,7 @@ import pytest
 from filelock import FileLock
 from typer.testing import CliRunner
 
-from anyparty.cli import app
+from anyparty.cli.app import app
 
 runner = CliRunner()
 

@@ -17,7 +17,7 @@ import contextlib, io, json, sys
 for name in {packages}:
     sys.modules[name] = None  # as if it were not installed
 from typer.testing import CliRunner
-from anyparty.cli import app
+from anyparty.cli.app import app
 shown = []
 for words in json.loads(sys.argv[1]):
     result = CliRunner().invoke(app, words)

@@ -29,14 +29,15 @@ def epochs(run: Path) -> int:
 
 
 def interrupt(
-    words: list[str], when: Callable[[], bool], how: signal.Signals = signal.SIGINT, *, ignoring: bool = False
-) -> tuple[int, str]:
+    words: list[str], when: Callable[[], bool], how: signal.Signals = signal.SIGINT, *, ignoring: bool = False,
+    **environment: str,
+) -> tuple[int, str]:  # fmt: skip
     """Start the command line, send Ctrl-C when it is time, and return its exit code and what it said on stderr.
 
     With ``ignoring`` it is started as a shell's background job, which ignores Ctrl-C.
     """
     command = [sys.executable, "-m", "anyparty", *words]
-    quick = os.environ | {"OMP_NUM_THREADS": "1"}
+    quick = os.environ | {"OMP_NUM_THREADS": "1"} | environment
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ignoring else signal.getsignal(signal.SIGINT)
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=quick) as child:  # noqa: S603
         signal.signal(signal.SIGINT, before)
@@ -105,6 +106,17 @@ def test_a_suite_that_is_stopped_leaves_nobody_at_work(tmp_path: Path) -> None:
     assert "Stopped." in said
     assert len(at_work) >= 2
     assert not psutil.wait_procs(at_work, timeout=20)[1]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_while_python_imports_it_ends_at_once(work: Path, how: signal.Signals) -> None:
+    """An exception there is lost where somebody else's code catches all."""
+    slow = "import pathlib, time\npathlib.Path('imports').touch()\n"
+    slow += "try:\n    time.sleep(60)\nexcept BaseException:\n    time.sleep(60)\n"
+    (work / "slow").mkdir()
+    (work / "slow" / "torch.py").write_text(slow, encoding="utf-8")
+    code, said = interrupt(["align", "credit.toml"], (work / "imports").exists, how, PYTHONPATH=str(work / "slow"))
+    assert (code, said) == (-how, "")
 
 
 def test_stopped_before_training_keeps_nothing(work: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

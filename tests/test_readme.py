@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from anyparty import METHODS
-from anyparty.cli import app
+from anyparty.cli.app import app
 
 from .conftest import Call, write_tables
 

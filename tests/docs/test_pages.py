@@ -127,7 +127,7 @@ def started(tmp_path_factory):
     """The folder of a reader who has followed the first page."""
     from typer.testing import CliRunner  # noqa: PLC0415
 
-    from anyparty.cli import app  # noqa: PLC0415
+    from anyparty.cli.app import app  # noqa: PLC0415
 
     folder = tmp_path_factory.mktemp("first")
     with pytest.MonkeyPatch.context() as patch:

@@ -10,7 +10,7 @@ import typer.main
 
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
-from anyparty.cli import app as commands
+from anyparty.cli.app import app as commands
 from anyparty.serve import application
 from anyparty.serve.limits import Limits
 from anyparty.serve.words import Said

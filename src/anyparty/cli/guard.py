@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from anyparty.cli.interrupts import heard
 from anyparty.errors import AnypartyError, warned
 
 P = ParamSpec("P")
@@ -34,6 +35,7 @@ def sentences(command: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
+            heard()
             with warned(functools.partial(say, style="yellow")):
                 return command(*args, **kwargs)
         except (AnypartyError, OSError) as error:
