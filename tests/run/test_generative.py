@@ -104,6 +104,53 @@ class TestImpute:
         found = impute(other, given, "shop", samples=5).samples[:, :, 0]
         assert len(np.unique(found)) > 50
 
+    def test_empty_cells_of_rows_that_it_has(self, model):
+        given = tables()[0]
+        whole = given["shop"].with_columns(spend=pl.col("spent"))
+        gap = pl.col("id") % 5 == 0
+        shop = whole.with_columns(
+            spent=pl.when(~gap).then("spent"),
+            colour=pl.when(pl.col("id") == 2).then(pl.lit("pink")).when(pl.col("id") != 3).then("colour"),
+        )
+        filled = impute(model, given | {"shop": shop}, "shop", samples=20, cells=True)
+        assert (filled.gaps, len(filled.ids)) == (shop["spent"].null_count(), 300)
+        table = filled.table().with_columns(pl.col("id").cast(pl.Int64)).sort("id")
+        assert table.columns == ["id", "spent", "colour"], "columns that the model knows"
+        assert table.filter(~gap)["spent"].equals(whole.filter(~gap)["spent"]), "to the last bit"
+        assert table["colour"].equals(shop.sort("id")["colour"]), "also what training never saw, and what is empty"
+        found, truth = table.filter(gap)["spent"].to_numpy(), whole.sort("id").filter(gap)["spent"].to_numpy()
+        assert np.corrcoef(found, truth)[0, 1] > 0.9
+        drawn = filled.table(samples=True).with_columns(pl.col("id").cast(pl.Int64))
+        spread = drawn.group_by("id").agg(pl.col("spent").n_unique()).with_columns(gap=pl.col("id") % 5 == 0)
+        assert set(spread.filter("gap")["spent"]) == {20}
+        assert set(spread.filter(~pl.col("gap"))["spent"]) == {1}
+        alone = impute(model, {"shop": shop}, "shop", cells=True).table()
+        assert alone.height == 300, "by the colour alone"
+        assert alone["spent"].null_count() == 0
+
+    def test_nobody_is_told_which_rows_have_empty_cells(self, model):
+        given = tables()[0]
+        crossed = []
+        for place in (3, 200):
+            shop = given["shop"].with_columns(spent=pl.when(pl.int_range(pl.len()) > place).then("spent"))
+            ledger = Ledger()
+            impute(model, given | {"shop": shop}, "shop", cells=True, ledger=ledger)
+            crossed.append({(row["sender"], row["receiver"], row["tag"]): row["bytes_sent"] for row in ledger.rows()})
+        assert crossed[0] == crossed[1]
+        assert ("bank", "shop", "imputation") in crossed[0]
+
+    @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
+    def test_at_the_active_party_too_and_where_no_cell_is_empty(self, name):
+        given = tables(80)[0]
+        other = Federation.from_tables(given, label="bad").train(name, parameters=PARAMETERS, epochs=1, test=0.0)
+        bank = given["bank"].with_columns(savings=pl.when(pl.col("id") > 9).then("savings"))
+        filled = impute(other, given | {"bank": bank}, "bank", cells=True)
+        assert (filled.gaps, len(filled.ids), filled.table()["savings"].null_count()) == (10, 80, 0)
+        assert filled.frame()["income"].sort().equals(bank["income"].sort())
+        same = impute(other, given, "shop", cells=True, samples=2)
+        assert same.gaps == 0
+        assert same.table().sort(pl.col("id").cast(int))["spent"].equals(given["shop"].sort("id")["spent"])
+
     def test_only_the_owner_hears_of_it(self, model):
         ledger = Ledger()
         impute(model, tables()[0], "shop", samples=3, ledger=ledger)
@@ -121,6 +168,11 @@ class TestImpute:
             impute(model, tables()[0], "shopp")
         with pytest.raises(PredictionError, match="samples must not be below 0"):
             impute(model, tables()[0], "shop", samples=-1)
+        for without in ({"parties": ["bank"]}, {"tables": {"bank": tables()[0]["bank"]}}):
+            with pytest.raises(
+                PredictionError, match="empty cells of 'shop' are filled in by its own other cells, too"
+            ):
+                impute(model, **({"tables": tables()[0]} | without), party="shop", cells=True)
         other = Federation.from_tables(tables()[0], label="bad").train("local", epochs=1)
         with pytest.raises(PredictionError, match="train false-vfl-1 or false-vfl-2, not Local"):
             impute(other, tables()[0], "shop")
@@ -169,6 +221,16 @@ class TestByCommand:
         assert drawn.exit_code == 0, drawn.output
         assert pl.read_csv(out)["sample"].to_list() == [1] * 20 + [2] * 20
         assert "The first 8 rows" in call("impute", run, "--party", "shop").stdout
+
+    def test_impute_cells(self, run, call, tmp_path):
+        shop = pl.read_csv(run.parent / "shop.csv").with_columns(spent=pl.when(pl.col("id") > 3).then("spent"))
+        shop.write_csv(tmp_path / "shop.csv")
+        words = ["--party", "shop", "--cells", "--table", f"shop={tmp_path / 'shop.csv'}"]
+        shown = call("impute", run, *words, "--out", tmp_path / "whole.csv")
+        assert shown.exit_code == 0, shown.output
+        assert "3 empty cells in the 60 rows that shop has, 2 columns" in shown.stdout
+        assert pl.read_csv(tmp_path / "whole.csv").sort("id")["spent"].null_count() == 0
+        assert pl.read_csv(tmp_path / "whole.csv").sort("id")[3:].equals(shop[3:])
 
     def test_likelihood(self, run, call, tmp_path):
         out = tmp_path / "rows.csv"

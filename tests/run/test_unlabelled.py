@@ -129,3 +129,27 @@ def test_stage_1_says_that_it_saw_labelled_rows_alone(work: Path, keep: int, sai
     train({"bank": bank, "shop": shop}, watch=ends)
     assert ("every row has a label: it has seen labelled rows alone" in ends.reasons["pretrain"]) == said
     assert ends.reasons["train"] == "all epochs done"
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        ((), "every row is known to bank and shop: sets of parties without are not learnt"),
+        (("shop",), "every row is known to bank: sets of parties without are not learnt"),
+        (("shop", "bank"), None),
+    ],
+)
+def test_stage_1_says_which_sets_of_parties_it_never_saw(
+    work: Path, without: tuple[str, ...], said: str | None
+) -> None:
+    write_tables(work)
+    both = {name: pl.read_csv(work / f"{name}.csv") for name in ("bank", "shop")}
+    ids = sorted(set(both["bank"]["customer"]) & set(both["shop"]["customer"]))
+    lost = {"shop": ids[:5], "bank": ids[5:9]}
+    for name, table in both.items():
+        keep = [one for one in ids if name not in without or one not in lost[name]]
+        both[name] = table.filter(pl.col("customer").is_in(keep))
+    ends = Ends()
+    train(both, watch=ends)
+    assert (said or "all epochs done") in ends.reasons["pretrain"]
+    assert ("are not learnt" in ends.reasons["pretrain"]) == (said is not None)

@@ -26,6 +26,9 @@ def impute(
     samples: Annotated[
         int, typer.Option("--samples", min=0, help="So many samples of each row instead of its mean.")
     ] = 0,
+    cells: Annotated[
+        bool, typer.Option("--cells", help="Fill in empty cells of rows that it has, and not rows that it lacks.")
+    ] = False,
 ) -> None:
     """Fill in a party's columns for the rows that it lacks, by a run of FALSE-VFL.
 
@@ -38,9 +41,13 @@ def impute(
     look_for_modules_in(*run.absolute().parents[:2])
     given = tables_from(table or [])
     show.check_out(out, run, given)
-    filled, console = impute_run(run, party, given, names(parties), samples=samples), Console()
+    filled, console = impute_run(run, party, given, names(parties), samples=samples, cells=cells), Console()
     frame = filled.table(samples=samples > 0)
-    console.print(f"{len(filled.mean):,} rows that {party} lacks, {len(filled.prepare.kinds)} columns", markup=False)
+    n = len(filled.mean)
+    what = (
+        f"{filled.gaps:,} empty cells in the {n:,} rows that {party} has" if cells else f"{n:,} rows that {party} lacks"
+    )
+    console.print(f"{what}, {len(filled.prepare.kinds)} columns", markup=False)
     show.keep(frame, out, console)
 
 

@@ -57,7 +57,7 @@ from anyparty.methods.fusion import Answer
 from anyparty.methods.method import Batch, Seat, Stage, State
 from anyparty.nets.mlp import MLP, Factory, build
 from anyparty.nets.optimizer import Optimizer
-from anyparty.predictions import Predictions, refuse_without_labels
+from anyparty.predictions import Predictions, members, refuse_without_labels
 from anyparty.seeds import Seeds
 from anyparty.terms import Capabilities, Channel
 
@@ -67,6 +67,7 @@ LEARNS = {
 }
 ALL_LABELLED = "every row has a label: it has seen labelled rows alone"
 VIEW = "mean and deviation side by side"
+ALWAYS = "every row is known to {}: sets of parties without are not learnt, and their answers may be far off"
 AT_ONCE = 2**22  # numbers of z in one message of prediction: 16 MiB
 
 
@@ -197,11 +198,17 @@ class FalseVFL(ABC):
             assert at.labeled is not None
             return at.labeled & anybodys(at)
 
+        def remark(at: Rows) -> str:
+            assert at.observed is not None
+            always = members(at.observed[anybodys(at)].all(dim=0).cpu(), seat.roster.blocks)
+            known = ALWAYS.format(" and ".join(always)) if always and len(seat.roster.blocks) > 1 else ""
+            return "; ".join(filter(None, ("" if (anybodys(at) & ~labelled(at)).any() else ALL_LABELLED, known)))
+
         first = Stage(
             name=PRETRAIN, step=partial(step, self, PRETRAIN), rows=anybodys, validates=False,
             epochs=self.pretrain_epochs, batch_size=self.pretrain_batch_size,
             optimizer=self._optimizer(seat, PRETRAIN),
-            remark=lambda at: "" if (anybodys(at) & ~labelled(at)).any() else ALL_LABELLED,
+            remark=remark,
         )  # fmt: skip
         nothing = seat.task is not None and not seat.task.outputs
         return first, Stage(name=TRAIN, step=partial(step, self, TRAIN), rows=labelled, optional=nothing)

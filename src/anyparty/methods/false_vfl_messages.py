@@ -41,8 +41,9 @@ GRADIENT = Declared(
 )  # fmt: skip
 IMPUTATION = Declared(
     tag="imputation", frm="active", to="block",
-    holds="z_l, [L, B, D], and how much each counts, [L, B], of the rows whose block the party wants filled in",
+    holds="z_l, [L, B, D], and how much each counts, [L, B], of the rows whose block, or empty cells, the party wants "
+          "filled in: all that it lacks, or all that it has",
     learns="what the other parties' blocks say of the party's own columns, which is what it asks for",
-    when="a party's missing block is imputed (impute)",
+    when="a party's missing blocks or empty cells are imputed (impute)",
 )  # fmt: skip
 MESSAGES = (EMBEDDING, SAMPLES, LIKELIHOOD, WEIGHT, SLOPE, GRADIENT, IMPUTATION)

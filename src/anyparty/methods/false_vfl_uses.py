@@ -43,11 +43,14 @@ class Imputed:
 
 async def impute(
     method: FalseVFL, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *,
-    owner: str, S: int = 0,
+    owner: str, S: int = 0, lacks: bool = True,
 ) -> Imputed | None:  # fmt: skip
-    """Play a party's part in filling in the block of ``owner``, who alone gets it, for the rows of a batch."""
+    """Play a party's part in filling in the block of ``owner``, who alone gets it, for the rows of a batch.
+
+    The owner ``lacks`` all of them, or has all of them, with cells that are empty.
+    """
     me, active = state.seat.me, state.seat.roster.active
-    counts = method.mnar and owner in asked  # that the owner lacks a row is in the weights
+    counts = method.mnar and lacks and owner in asked  # that the owner lacks a row is in the weights
     parts: list[Imputed] = []
 
     def fill(part: Batch, told: dict[str, Tensor]) -> None:

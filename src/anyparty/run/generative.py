@@ -1,6 +1,7 @@
-"""What a trained FALSE-VFL does besides predicting: fill in a party's missing blocks, and find unlikely rows.
+"""What a trained FALSE-VFL does besides predicting: fill in a party's missing blocks or cells, and find unlikely rows.
 
 filled = impute(model, tables, party="shop", samples=20)     what shop would have known of rows that it lacks
+whole = impute(model, tables, party="shop", cells=True)      shop's own rows, with their empty cells filled in
 likely = log_likelihood(model, tables)                       one number a row: low is unlike the training rows
 """
 
@@ -34,7 +35,7 @@ from anyparty.wire.ledger import Ledger
 
 @dataclass(frozen=True, kw_only=True)
 class Imputation:
-    """A party's block, filled in for rows that it lacks.
+    """A party's block, filled in for rows that it lacks; or its own rows, with their empty cells filled in.
 
     Attributes:
         party: who owns the columns, and alone has this.
@@ -44,6 +45,8 @@ class Imputation:
         mean: [n, F], numeric columns in their own units, levels as numbers around 0 and 1; NaN where nobody that was
             asked has the row.
         samples: [S, n, F], the same.
+        own: [n, d], the columns of rows that the party has, null where a cell was filled in, if it was one of numbers;
+            ``None`` of rows that it lacks.
 
     """
 
@@ -53,6 +56,7 @@ class Imputation:
     prepare: Prepare
     mean: NDArray[np.float64]
     samples: NDArray[np.float64]
+    own: pl.DataFrame | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -62,7 +66,8 @@ class Imputation:
     def table(self, *, samples: bool = False) -> pl.DataFrame:
         """Return rows as the party's own table has them, of a category the likeliest level; empty where none is known.
 
-        Columns are those that the model knows, numbers first.
+        Columns are those that the model knows, numbers first.  Of rows that the party has all cells are as they were
+        but for empty ones among numbers.
 
         With ``samples`` every sample is a row: S for each id, with a column ``sample`` from 1 to S behind that of ids.
 
@@ -70,7 +75,7 @@ class Imputation:
             PredictionError: samples are asked for, and none were drawn.
         """
         if not samples:
-            return self._with_ids(self.prepare.table(self.mean))
+            return self._as_own(self.mean)
         if "sample" in {self.id, *self.prepare.kinds}:
             raise PredictionError(f"party {self.party!r} has a column 'sample' of its own, where the number of each "
                                   f"sample would stand: rename it, or take impute(...).samples in Python")  # fmt: skip
@@ -78,7 +83,7 @@ class Imputation:
             raise PredictionError(
                 "there are no samples: ask for them where rows are filled in, impute(..., samples=20)"
             )
-        each = [self._with_ids(self.prepare.table(one)) for one in self.samples]
+        each = [self._as_own(one) for one in self.samples]
         return pl.concat(one.insert_column(1, pl.repeat(s, one.height, eager=True).alias("sample"))
                          for s, one in enumerate(each, 1))  # fmt: skip
 
@@ -87,15 +92,27 @@ class Imputation:
         filled = pl.from_numpy(self.mean, schema=list(self.columns)).fill_nan(None)
         return filled if self.ids is None else filled.insert_column(0, pl.Series("id", self.ids, dtype=pl.String))
 
-    def _with_ids(self, table: pl.DataFrame) -> pl.DataFrame:
+    @property
+    def gaps(self) -> int:
+        """How many empty cells of rows that the party has were filled in."""
+        numbers = [] if self.own is None else self.own.select(self.prepare.numeric.columns).null_count().row(0)
+        return sum(numbers)
+
+    def _as_own(self, values: NDArray[np.float64]) -> pl.DataFrame:
+        table = self.prepare.table(values)
+        if self.own is not None:
+            table = table.with_columns(self.own.select(self.prepare.categorical.columns))
         return table if self.ids is None else table.insert_column(0, pl.Series(self.id, self.ids, dtype=pl.String))
 
 
 def impute(
     model: Model, tables: Mapping[str, Any], party: str, *,
-    samples: int = 0, parties: Sequence[str] | None = None, ledger: Ledger | None = None,
+    samples: int = 0, cells: bool = False, parties: Sequence[str] | None = None, ledger: Ledger | None = None,
 ) -> Imputation:  # fmt: skip
     """Fill in the block of ``party`` for the rows of ``tables`` that it lacks; only that party gets it.
+
+    Or, with ``cells``, the empty cells of the rows that it has, by its own other cells, too: of columns of numbers, for
+    a category's missing cells are a level of their own.  Nobody is told which rows have some.
 
     With FALSE-VFL-II it counts that just those rows lack the block, where ``party``'s own table is given, and samples
     are some of ``predict_samples`` different ones.  Without that table nobody knows whether the party has a row.
@@ -105,11 +122,13 @@ def impute(
         tables: by party, a file name or data frame; ``party``'s own may be left out.
         party: who owns the columns.
         samples: S, how many samples of each row's block.
+        cells: whether empty cells of rows that ``party`` has are filled in, and not rows that it lacks.
         parties: whose blocks may take part; by default all that have a table here.
         ledger: counts what crosses.
 
     Raises:
-        PredictionError: the model is no generative one, or has no such party.
+        PredictionError: the model is no generative one, or has no such party; or empty cells are to be filled in of a
+            party that has no table here, or may not take part.
 
     """
     method = _generative(model, "impute")
@@ -117,33 +136,45 @@ def impute(
         raise PredictionError(f"no party {party!r} with columns{nearest(party, model.roster.blocks)}")
     if samples < 0:
         raise PredictionError(f"samples must not be below 0, got {samples}")
-    rows, alignment, asked = model.aligned(tables, parties)
-    lacking = (~_observed(model, rows)[:, model.roster.blocks.index(party)]).nonzero().squeeze(1)
-    batch = Batch(lacking, Seeds(model.seed))
+    rows, alignment, asked, read = model.aligned(tables, parties)
+    if cells and party not in asked:
+        raise PredictionError(f"empty cells of {party!r} are filled in by its own other cells, too: give its table, "
+                              f"and let it take part")  # fmt: skip
+    wanted = (_observed(model, rows)[:, model.roster.blocks.index(party)] == cells).nonzero().squeeze(1)
+    batch = Batch(wanted, Seeds(model.seed))
 
     def part(member: Member, net: Channel) -> Any:
         own = rows[member.state.seat.me]
-        return uses.impute(method, net, member.state, own, batch, asked, owner=party, S=samples)
+        return uses.impute(method, net, member.state, own, batch, asked, owner=party, S=samples, lacks=not cells)
 
     filled, prepare = model.play(part, ledger)[party], model.members[party].prepare
     assert isinstance(filled, uses.Imputed)
     assert prepare is not None
+    mean, drawn = (prepare.units(each.numpy()) for each in (filled.mean, filled.samples))
+    own = None
+    if cells:
+        own, block = prepare.matched(read[party])[alignment.blocks[party][wanted.numpy()]], rows[party].block
+        assert block is not None
+        known, numbers = block.take(wanted)[0].cpu().double().numpy(), own.select(prepare.numeric.columns).to_numpy()
+        known[:, : numbers.shape[1]] = numbers  # NaN where empty
+        mean, drawn = (np.where(np.isnan(known), each, known) for each in (mean, drawn))
     return Imputation(
-        party=party, ids=_ids(alignment, lacking), id=model.members[party].id, prepare=prepare,
-        mean=prepare.units(filled.mean.numpy()), samples=prepare.units(filled.samples.numpy()),
+        party=party, ids=_ids(alignment, wanted), id=model.members[party].id, prepare=prepare, mean=mean,
+        samples=drawn, own=own,
     )  # fmt: skip
 
 
 def impute_run(
     folder: Path | str, party: str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
-    samples: int = 0,
+    samples: int = 0, cells: bool = False,
 ) -> Imputation:  # fmt: skip
     """Fill in the block of ``party`` as ``impute`` does, by a run's folder and for its own tables or others.
 
     Raises:
         ModelError, PredictionError, TableError: see ``anyparty.errors``.
     """
-    return impute(model_for_run(folder), tables or own_tables(folder, parties), party, samples=samples, parties=parties)
+    model, given = model_for_run(folder), tables or own_tables(folder, parties)
+    return impute(model, given, party, samples=samples, cells=cells, parties=parties)
 
 
 def log_likelihood(
@@ -159,7 +190,7 @@ def log_likelihood(
         PredictionError: the model is no generative one.
     """
     method = _generative(model, "log_likelihood")
-    rows, alignment, asked = model.aligned(tables, parties)
+    rows, alignment, asked, _ = model.aligned(tables, parties)
     every = torch.arange(alignment.n)
 
     def part(member: Member, net: Channel) -> Any:

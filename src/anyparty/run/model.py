@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -37,6 +37,15 @@ from anyparty.wire.ledger import Counted, Ledger
 
 Unseen = Literal["refuse", "wrong"]
 UNSEEN = get_args(Unseen)
+
+
+class Given(NamedTuple):
+    """Tables for a model, read and aligned: each party's rows, who has which, whom to ask, and the tables."""
+
+    rows: dict[str, Rows]
+    alignment: Alignment
+    asked: list[str]
+    tables: dict[str, Table]
 
 
 @dataclass(kw_only=True)
@@ -96,7 +105,7 @@ class Model:
 
         """
         refuse_without_labels(self.task)
-        rows, alignment, asked = self.aligned(tables, parties)
+        rows, alignment, asked, _ = self.aligned(tables, parties)
         return self._answer(rows, alignment, torch.arange(alignment.n), asked, ledger)
 
     def predict_proba(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> np.ndarray[Any, Any]:
@@ -161,9 +170,7 @@ class Model:
         y, observed = lead.y.cpu()[wanted], lead.observed.cpu()[wanted]
         return metrics.evaluate(answered, y, None, observed, Seeds(self.seed), unseen=strange)
 
-    def aligned(
-        self, tables: Mapping[str, Any], parties: Sequence[str] | None = None
-    ) -> tuple[dict[str, Rows], Alignment, list[str]]:
+    def aligned(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> Given:
         """Return each party's part of the rows of ``tables``, prepared as in training, who has which, and whom to ask.
 
         Raises:
@@ -171,7 +178,7 @@ class Model:
         """
         asked = self._asked(tables, parties)
         read = [self._read(name, tables[name], labels=False) for name in self.roster.names if name in tables]
-        return *self._rows(read), asked
+        return Given(*self._rows(read), asked, {table.party: table for table in read})
 
     def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
         """Let every party play ``part`` with what it keeps of the model; return what each returned."""

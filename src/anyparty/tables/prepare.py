@@ -113,7 +113,7 @@ class Prepare(BaseModel):
         Raises:
             TableError: a column is missing, or holds text where numbers were.
         """
-        frame = self._matched(table)
+        frame = self.matched(table)
         self._look_at_levels(frame, table)
         out = np.empty((len(table), self.width), dtype=np.float32)
         step = max(1, CHUNK // max(1, self.width))
@@ -172,8 +172,12 @@ class Prepare(BaseModel):
         except (TypeError, ValueError) as error:
             raise ModelError(f"the saved preparation of a table is not what was expected: {_reason(error)}") from error
 
-    def _matched(self, table: Table) -> pl.DataFrame:
-        """Return the needed columns: Float64 for numeric ones, String for categorical ones."""
+    def matched(self, table: Table) -> pl.DataFrame:
+        """Return the needed columns: Float64 for numeric ones, String for categorical ones.
+
+        Raises:
+            TableError: as ``apply``.
+        """
         there = table.columns.columns
         missing = [name for name in self.kinds if name not in there]
         if missing:

@@ -116,7 +116,7 @@ def _answers(run: Run, model: Model, test: Frames) -> float:
 
 def _embeddings(model: Model, active: pl.DataFrame) -> np.ndarray[Any, Any]:
     """Return the embeddings [n, M] of the active party's rows, in the table's order."""
-    rows, _, _ = model.aligned({"active": active.drop("label")})
+    rows = model.aligned({"active": active.drop("label")}).rows
     lead, state = rows["active"], model.members["active"].state
     assert lead.block is not None
     classified = getattr(model.method, "classified", None)
