@@ -50,7 +50,8 @@ class Maximum:
         return observed.any(dim=1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        stays = torch.rand(observed.shape, generator=batch.generator("stays")) > 0.3  # learn to miss parties
+        lots = torch.rand(observed.shape, generator=batch.generator("stays"))  # on the CPU, wherever h is
+        stays = lots.to(h.device) > 0.3  # learn to miss parties
         fused = maximum(h, torch.where((observed & stays).any(dim=1, keepdim=True), observed & stays, observed))
         return losses(fusion.task, fusion.heads(fused).squeeze(1), y).mean()
 

@@ -63,6 +63,7 @@ class Case:
         rounding: how far a gradient may be from the slow one's, by single precision alone.
         encoder: what makes the parties' networks.
         optimizer: what trains them, where a check does not say.
+        own: what makes a method that is not among ``METHODS``; ``of`` is any name for it.
     """
 
     title: str
@@ -73,8 +74,11 @@ class Case:
     rounding: float = 1e-5
     encoder: Callable[[int, int], nn.Module] = SMALL
     optimizer: Optimizer = SGD
+    own: Callable[[], Method] | None = None
 
     def make(self) -> Method:
+        if self.own is not None:
+            return self.own()
         return method(self.of, **{"embedding": 5} | self.parameters)
 
     def draw(self, **changes: Any) -> World:

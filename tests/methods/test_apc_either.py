@@ -65,9 +65,22 @@ def test_rows_that_crossed_are_read_by_the_joint_embedding_and_others_by_the_stu
     assert torch.equal(found.held, own)
     assert torch.allclose(found.u, u[own], atol=1e-5)
     fit = own[of.labeled[own]]
-    expected = LogisticRegression(max_iter=1000).fit(found.u[of.labeled[own]].double().numpy(), of.y[fit].numpy())
+    new = torch.zeros(70, 2 * 6 + 1)  # as if none had crossed
+    new[own, :6] = enriched.embed(states["a"], "g3", of.x["a"][own])
+    twice = fit[crossed(of)[fit]]
+    both = torch.cat([u[fit], new[twice]]).double().numpy(), of.y[torch.cat([fit, twice])].numpy()
+    expected = LogisticRegression(max_iter=1000).fit(*both)
     scores = worlds.predict(made, of, states).scores[own]
     assert np.allclose(scores, expected.predict_proba(u[own].double().numpy()), atol=1e-3)
+
+
+@pytest.mark.parametrize("classifier", ["logistic", "head"])
+def test_new_rows_are_told_apart_also_where_all_training_rows_crossed(classifier):
+    of = pair(N=300, aligned=200, d=2, signal=0, classes=2)
+    of.rows["a"] = replace(of.rows["a"], labeled=of.rows["a"].labeled & (torch.arange(300) < 200))
+    made, trained = train(of, parameters={"classifier": classifier}, epochs=30, batch_size=32)
+    scores = worlds.predict(made, of, worlds.states_of(trained)).scores
+    assert (scores.argmax(dim=1) == of.y)[200:].float().mean() > 0.85
 
 
 def test_a_party_that_was_lost_before_it_sent_is_not_said_to_have_taken_part():

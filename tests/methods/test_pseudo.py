@@ -77,6 +77,48 @@ def test_with_nothing_sure_labelled_rows_teach_as_before():
         assert torch.allclose(worlds.gradients(states)[name], gradient, atol=1e-6), name
 
 
+@pytest.mark.parametrize("of", ["local", "ensemble", "combinatorial", "plug", "laser"])
+def test_its_loss_by_hand(of):
+    """Of two parties b has few rows: each predictor that b is in has means over these alone."""
+    observed, labelled = torch.ones(40, 2, dtype=torch.bool), torch.arange(40) < 10
+    observed[25:, 1] = False
+    x, y = {name: torch.randn(40, 3) for name in "ab"}, torch.arange(40) % 2
+    exact = {"laser": {"tasks": "all"}, "plug": {"dropout": 0.0}}.get(of, {})
+    there, theirs = worlds.given(x, y, observed, labelled), ~labelled & observed[:, 1]
+    for threshold in (0.52, 0.56, 0.6, 0.65, 0.7, 0.8, 0.9):
+        made = pseudo(of, sure=threshold, unlabelled_weight=2.0, **exact)
+        states = worlds.begin(made, there)
+        fusion, whole = made.heads_of(states["a"]), worlds.batch_of(torch.arange(1), stage="pseudo")
+        with torch.no_grad():
+            h = torch.stack([states[name].modules["encoder"](x[name]) for name in "ab"], dim=1)
+            h *= observed.view(40, 2, *[1] * (h.ndim - 2))
+            guess, sure = made._guessed(fusion, there.seat("a"), h, observed)
+        if 0 < (sure & theirs).sum() < theirs.sum():
+            break
+    else:
+        raise AssertionError("all rows of b are as sure")
+    with torch.no_grad():
+        told = torch.where(labelled, y, guess)
+
+        def each(members):
+            """The loss of every row [40], as if ``members`` alone had it."""
+            return torch.stack([made.rule.loss(fusion, h[[n]], torch.tensor([members]), told[[n]], whole)
+                                for n in range(40)])  # fmt: skip
+
+        if of in {"plug", "laser"}:  # a mean over rows
+            losses = torch.where(observed[:, 1], each([True, True]), each([True, False]))
+            predictors = [(losses, observed[:, 0])]
+        else:
+            a, b, both = each([True, False]), each([False, True]), each([True, True])
+            predictors = [(a, observed[:, 0]), (b, observed[:, 1])]
+            predictors += [(both - a - b, observed.all(dim=1))] if of == "combinatorial" else []
+        expected = sum(
+            loss[has & labelled].mean() + 2.0 * loss[has & ~labelled & sure].sum() / (has & ~labelled).sum()
+            for loss, has in predictors
+        )
+    assert worlds.step(made, there, states, there.places(), stage="pseudo") == pytest.approx(expected.item(), abs=1e-5)
+
+
 def test_without_rows_to_stand_in_for_it_says_so():
     made = pseudo()
     last = made.stages(world().seat("a"))[-1]

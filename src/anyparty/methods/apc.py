@@ -149,7 +149,7 @@ class Apc:
 
     @property
     def _ending(self) -> Ending:
-        return Ending.of(self, TITLE)
+        return Ending.of(self, TITLE, self._fitted_to if self.classify_on == "either" else None)
 
     def published_costs(self, ran: costs.Ran) -> list[costs.Counted]:
         """Return what (6) counts of each passive party's message."""
@@ -204,8 +204,14 @@ class Apc:
 
     def classified(self, state: State, rows: Rows, places: Tensor) -> Embedded:
         """Return what the classifier reads of the rows at ``places`` [B] that the active party has: g3(x), or u."""
-        own = of_block(state, rows, places, lambda state, x: enriched.embed(state, "g3", x))
+        own = self._own(state, rows, places)
         return apc_either.embed(state, rows, places, own) if self.classify_on == "either" else own
+
+    def _fitted_to(self, state: State, rows: Rows, places: Tensor) -> Embedded:
+        return apc_either.both(state, rows, places, self._own(state, rows, places))
+
+    def _own(self, state: State, rows: Rows, places: Tensor) -> Embedded:
+        return of_block(state, rows, places, lambda state, x: enriched.embed(state, "g3", x))
 
     # Training
 

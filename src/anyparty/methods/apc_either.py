@@ -7,7 +7,8 @@ message more, before any label of theirs is known.
     u = (0, z_A, 1)             where z_A is known     [2 M + 1]
     u = (g3(x), 0, 0)           elsewhere
 
-A linear classifier of u is one of each, regularised together.  Letters as in ``apc``.
+A linear classifier of u is one of each, regularised together.  It is fitted to both forms of a row that crossed: else
+where all of them did, nothing would be learnt for new rows.  Letters as in ``apc``.
 """
 
 from __future__ import annotations
@@ -51,6 +52,15 @@ def embed(state: State, rows: Rows, places: Tensor, own: Embedded) -> Embedded:
     joint[crossed], took[crossed] = known.vectors[at[crossed]], known.took_part[at[crossed]]
     mine = torch.where(crossed.unsqueeze(1), 0.0, own.u)
     return Embedded(own.held, torch.cat([mine, joint, crossed.unsqueeze(1).to(own.u.dtype)], dim=1), took)
+
+
+def both(state: State, rows: Rows, places: Tensor, own: Embedded) -> Embedded:
+    """Return what the classifier is fitted to: u of the rows at ``places`` [B], and of those that crossed also as new."""
+    u, M = embed(state, rows, places, own), own.u.shape[1]
+    crossed = u.u[:, -1] == 1
+    new = torch.cat([own.u[crossed], torch.zeros_like(u.u[crossed][:, M:])], dim=1)
+    return Embedded(torch.cat([u.held, u.held[crossed]]), torch.cat([u.u, new]),
+                    torch.cat([u.took_part, own.took_part[crossed]]))  # fmt: skip
 
 
 def _memory(state: State) -> Remembered:

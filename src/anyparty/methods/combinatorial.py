@@ -14,12 +14,12 @@ Answer    of the predictor for exactly the parties that have the row
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
-from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, all_blocks, joint
+from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, all_blocks, joint, means
 from anyparty.methods.method import Batch
 from anyparty.nets.objective import losses
 from anyparty.nets.taught import Sets
@@ -81,7 +81,7 @@ class Combinatorial:
 
         def of(observed: Tensor) -> Tensor:
             members = subsets(roster.K)[0].to(observed.device)
-            return (observed.unsqueeze(1) | ~members).all(dim=2).any(dim=0)
+            return _having(members, observed).any(dim=0)
 
         return int(2**roster.K - 1), of
 
@@ -93,11 +93,9 @@ class Combinatorial:
         for k in range(K):
             of_k = members[:, k].nonzero().squeeze(1)
             total = total.index_add(1, of_k, h[:, k, slot[k, of_k]])
-        each = losses(
-            fusion.task, fusion.heads(total / members.sum(1, keepdim=True)), y[:, None].expand(-1, len(members))
-        )
-        has = (observed.unsqueeze(1) | ~members).all(dim=2)  # [B, T]: S is a subset of O_n
-        return (torch.where(has, each, 0.0).sum(0) / has.sum(0).clamp(min=1)).sum()
+        outputs = fusion.heads(total / members.sum(1, keepdim=True), _having(members, observed))
+        each = losses(fusion.task, outputs, y[:, None].expand(-1, len(members)))
+        return means(fusion, each, observed, partial(_having, members))
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return the answer of the predictor for exactly the observed parties."""
@@ -116,6 +114,11 @@ class Combinatorial:
     def answer(self, given: Given) -> Answer:
         """Return the joint answer."""
         return joint(given, UNTRAINED)
+
+
+def _having(members: Tensor, observed: Tensor) -> Tensor:
+    """Return which subsets a row has, S within O_n: members [T, K], observed [B, K] -> [B, T]."""
+    return (observed.unsqueeze(1) | ~members).all(dim=2)
 
 
 def _with_slots(h: Tensor) -> Tensor:

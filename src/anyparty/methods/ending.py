@@ -74,6 +74,7 @@ class Ending:
         classifier: "logistic" ("ridge" for numbers), a class of scikit-learn's, or "head": a network.
         settings: the estimator's own.
         head_hidden: hidden widths of the head.
+        fitted_to: makes what the classifier is fitted to, which may be a row twice; ``None``: what is classified.
 
     """
 
@@ -82,12 +83,14 @@ class Ending:
     classifier: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     head_hidden: tuple[int, ...] = ()
+    fitted_to: Classified | None = None
 
     @classmethod
-    def of(cls, method: Classifying, title: str) -> Ending:
+    def of(cls, method: Classifying, title: str, fitted_to: Classified | None = None) -> Ending:
         """Return the ending that a method's parameters describe."""
         return cls(title=title, classified=method.classified, classifier=method.classifier,
-                   settings=method.classifier_settings, head_hidden=method.head_hidden)  # fmt: skip
+                   settings=method.classifier_settings, head_hidden=method.head_hidden,
+                   fitted_to=fitted_to)  # fmt: skip
 
     def module(self, task: Task, inputs: int, seeds: Seeds) -> nn.Module:
         """Return a fresh classifier of embeddings of a width.
@@ -109,7 +112,7 @@ class Ending:
         """Fit the classifier to the labelled rows of a batch."""
         assert rows.y is not None
         places = enriched.labelled(rows, batch)
-        known = self.classified(state, rows, places)
+        known = (self.fitted_to or self.classified)(state, rows, places)
         return self.learn(state, known.u, rows.y[places[known.held]], batch)
 
     def learn(self, state: State, u: Tensor, y: Tensor, batch: Batch) -> float | None:

@@ -15,8 +15,9 @@ Protocol  key generator -> t, d   a seed of P, Q_i, a seed of R
 Lossless: P and Q are orthogonal and R goes out in the sum, so U is that of the plain decomposition, to rounding.
 Vectors of singular values that are 0 to rounding (columns that repeat others, or say nothing) are nobody's but the
 masks' own, and left out: r is at most the rank.
-All of it in double precision; columns' signs are set so that each one's largest entry is positive.  Masks come from
-torch's generator, which is none that cryptographers made: they hide from the curious, not from a determined attacker.
+All of it in double precision, and what comes of it handed on in single; columns' signs are set so that each one's
+largest entry is positive.  Masks come from torch's generator, which is none that cryptographers made: they hide from
+the curious, not from a determined attacker.
 """
 
 from __future__ import annotations

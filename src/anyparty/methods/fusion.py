@@ -8,6 +8,7 @@ Symbols   h[n, k] = f_k(x_k^n)   embeddings as a host sees them, zero where not 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -19,6 +20,8 @@ from anyparty.nets.objective import losses
 from anyparty.nets.stacked import Heads
 from anyparty.nets.taught import Taught
 from anyparty.terms import Capabilities, Declared, Roster, Task
+
+SOME = 1e-6  # below any number of rows but none
 
 
 def embedding(to: Literal["host", "active"], holds: str) -> Declared:
@@ -56,6 +59,8 @@ class Fusion:
         task: what is predicted.
         k: the host's own place among the K parties; -1 if it holds no columns.
         taught: what training has reached, where the heads are the host's own.
+        chosen_from: [B*, K] bool, who has the rows of which those of a loss were chosen, where a mean is over all of
+            them and the others count as 0 (``methods.pseudo``); ``None``: all were.
 
     """
 
@@ -65,6 +70,7 @@ class Fusion:
     task: Task
     k: int
     taught: Taught | None = None
+    chosen_from: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +152,11 @@ class Rule(Protocol):
         """Return which rows serve in training, by who has them: [N, K] -> [N] bool."""
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """Return the batch's loss, a scalar."""
+        """Return the batch's loss, a scalar, over rows [B] with labels y [B].
+
+        They are those rows of the batch that have a label and whose parties are there: where a party is late or lost,
+        or a host knows fewer labels, fewer than ``len(batch.rows)``.  Draw by the shape of ``observed``.
+        """
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return what heads answer, [B, M, C], and for which rows they have an answer, [B, M] bool."""
@@ -171,8 +181,18 @@ def own_rows(fusion: Fusion, outputs: Tensor, observed: Tensor, y: Tensor) -> Te
     No head's loss depends on another's rows.  outputs [B, M, C], observed [B, K], y [B].
     """
     each = losses(fusion.task, outputs, y.unsqueeze(1).expand(outputs.shape[:2]))  # [B, M]
-    mine = observed[:, fusion.owners]
-    return (torch.where(mine, each, 0.0).sum(dim=0) / mine.sum(dim=0).clamp(min=1)).sum()
+    return means(fusion, each, observed, lambda observed: observed[:, fusion.owners])
+
+
+def means(fusion: Fusion, each: Tensor, observed: Tensor, has: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the sum over predictors of the mean loss over the rows that each has, a scalar.
+
+    each [B, M], observed [B, K]; ``has`` says which rows a predictor has, [B, K] -> [B, M].
+    """
+    mine, count = has(observed), has(observed).sum(dim=0)
+    if fusion.chosen_from is not None:  # of a mean over all, the share that is here: ``pseudo`` counts that anew
+        count = has(fusion.chosen_from).sum(dim=0) * (len(observed) / len(fusion.chosen_from))
+    return (torch.where(mine, each, 0.0).sum(dim=0) / count.clamp(min=SOME)).sum()
 
 
 def joint(given: Given, reason: str = "") -> Answer:

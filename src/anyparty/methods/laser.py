@@ -134,9 +134,9 @@ class Laser:
         order = self._drawn(fusion, observed, batch.generator("tasks"))  # [B, M, K]
         products = fusion.heads.products(h)  # [B, K, M, D]
         means: Tensor = RunningMeans.apply(products, order)  # type: ignore[no-untyped-call]  # [B, M, T, D]
-        outputs = fusion.heads.finish(means)  # [B, M, T, C]
-        each = losses(fusion.task, outputs, y.view(-1, 1, 1).expand(outputs.shape[:3]))  # [B, M, T]
         weight = self._weights(fusion, observed)  # [B, M, T]
+        outputs = fusion.heads.finish(means, weight > 0)  # [B, M, T, C]
+        each = losses(fusion.task, outputs, y.view(-1, 1, 1).expand(outputs.shape[:3]))  # [B, M, T]
         return (weight * each).sum() / len(batch.rows)
 
     def _drawn(self, fusion: Fusion, observed: Tensor, generator: torch.Generator) -> Tensor:
@@ -171,8 +171,6 @@ class Laser:
         members, _ = subsets(K)
         members = members.to(h.device)  # [T, K]
         mean = members.to(h.dtype) / members.sum(dim=1, keepdim=True)
-        outputs = fusion.heads.finish(torch.einsum("tk,bkmd->bmtd", mean, fusion.heads.products(h)))
-        each = losses(fusion.task, outputs, y.view(-1, 1, 1).expand(outputs.shape[:3]))
         within = (observed.unsqueeze(1) | ~members).all(dim=2)  # [B, T]: S is a subset of O_n
         if self.heads == "one":
             weight = within.unsqueeze(1).to(h.dtype)
@@ -182,6 +180,9 @@ class Laser:
         if self.normalize:
             share = 1.0 if self.heads == "one" else self._share(fusion, observed)
             weight = weight / ((2.0 ** observed.sum(dim=1) - 1).clamp(min=1) * share).view(-1, 1, 1)
+        means = torch.einsum("tk,bkmd->bmtd", mean, fusion.heads.products(h))
+        outputs = fusion.heads.finish(means, weight > 0)
+        each = losses(fusion.task, outputs, y.view(-1, 1, 1).expand(outputs.shape[:3]))
         return (weight * each).sum()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:

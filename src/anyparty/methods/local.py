@@ -62,11 +62,13 @@ class Local:
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
         """Return the sum of the parties' own mean losses, (2)."""
-        return own_rows(fusion, fusion.heads(h[:, fusion.owners]), observed, y)
+        mine = observed[:, fusion.owners]
+        return own_rows(fusion, fusion.heads(h[:, fusion.owners], mine), observed, y)
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return each party's own answer."""
-        return fusion.heads(h[:, fusion.owners]), observed[:, fusion.owners]
+        mine = observed[:, fusion.owners]
+        return fusion.heads(h[:, fusion.owners], mine), mine
 
     def answer(self, given: Given) -> Answer:
         """Return the active party's own answer, or else the first party's that has the row."""

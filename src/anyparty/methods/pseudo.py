@@ -10,6 +10,8 @@ Symbols   L_n(y)   the rule's own loss of row n with label y
           p_n      the rule's answer for row n from everybody who has it, as prediction gives it: without parties
                    that training has not reached yet; by the networks as they are, no gradient passes it    [C]
 Loss      1/|B_y| sum_{n in B_y} L_n(y_n) + lambda/|B_u| sum_{n in B_u} 1[max_c p_nc >= tau] L_n(argmax_c p_nc)
+          where predictors have means of their own (Local, Ensemble, Combinatorial), the sum over these of that, each
+          over the rows that it has
 
 The same messages cross as in the stage before, of more rows.  All predictors must stand at the active party: elsewhere
 nobody has the answer that they give together.
@@ -141,8 +143,8 @@ class PseudoLabelled(Split):
             if len(rows):
                 some = replace(batch, rows=batch.rows[rows])
                 value += self.descend(
-                    fusion, state.seat, some, embeddings[rows], observed[rows], labels[rows],
-                    weight=share * len(rows) / int(of.sum()),
+                    replace(fusion, chosen_from=observed[of]), state.seat, some, embeddings[rows], observed[rows],
+                    labels[rows], weight=share * len(rows) / int(of.sum()),
                 )  # fmt: skip
         for name, count in ((SURE, sure), (UNLABELLED, unlabelled)):
             state.kept[name] = state.kept.get(name, torch.zeros((), dtype=torch.int64)) + count.sum().cpu()

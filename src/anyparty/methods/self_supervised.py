@@ -18,8 +18,8 @@ Rate      falls as a cosine, but for the predictor's; a step's gradient is cut t
 
 Where we differ   The papers do not say what a view of a table's row is.  Here one is the row as it is, and in the other
                   a share ``corrupt`` of its numbers is replaced by those of other rows of the batch (Bahri et al.:
-                  "SCARF", ICLR 2022).  m stays what it is; BYOL and MoCo let it rise to 1.  Projector and predictor are
-                  SimSiam's in all three.
+                  "SCARF", ICLR 2022).  m stays what it is; BYOL and MoCo let it rise to 1.  MoCo
+                  multiplies its loss by 2 T, which is left out.  Projector and predictor are SimSiam's in all three.
 """
 
 from __future__ import annotations

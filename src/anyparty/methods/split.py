@@ -101,7 +101,7 @@ class Split(Places):
         if self.rule.owners(roster) is not None:
             count = len(self.hosts(roster)[host])
         if self.make_head is not None:
-            return ModuleHeads([self.make_head(width, task.outputs) for _ in range(count)])
+            return ModuleHeads([self.make_head(width, task.outputs) for _ in range(count)], task.outputs)
         asked = getattr(self.rule, "hidden", None)
         hidden = self.head_hidden if self.head_hidden is not None else asked(task) if asked else ()
         return StackedMLP(count, (width, *hidden, task.outputs))
@@ -249,11 +249,15 @@ class Split(Places):
 
         Raises:
             Diverged: the loss is not a number.
+            ConfigError: the rule is a user's own, and its loss no scalar.
         """
         if fusion.taught is not None:
             fusion.taught.note(observed)
         with self._drawing(seat, batch, "head draws"):
             loss = self.rule.loss(fusion, h, observed, y, batch)
+        if loss.ndim:
+            raise ConfigError(f"{self.can.title}: expected one number as the loss of a batch, got {list(loss.shape)}: "
+                              f"take their mean")  # fmt: skip
         if weight != 1.0:
             loss = weight * loss
         value = loss.item()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from anyparty.blocks.blocks import Rows
+from anyparty.errors import ConfigError
 from anyparty.methods import exchange
 from anyparty.methods.exchange import Gathered
 from anyparty.methods.fusion import Given
@@ -31,7 +32,11 @@ UNREACHED = "no labelled row of the training had the block of a party that has t
 async def predict(
     method: Split, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
 ) -> Predictions | None:
-    """Play a party's part in predicting a batch; the active party has the answer."""
+    """Play a party's part in predicting a batch; the active party has the answer.
+
+    Raises:
+        ConfigError: the rule is a user's own, and its outputs have another shape.
+    """
     seat, hosts = state.seat, method.hosts(state.seat.roster)
     with torch.no_grad():  # never around an await: other parties' coroutines share the thread
         mine = method.embed(state, rows, batch) if seat.me in asked else None
@@ -48,6 +53,9 @@ async def predict(
         nobody = torch.zeros(*there.observed.shape, *width, device=seat.device)
         h = there.scatter(seat.roster) if there.parts else nobody
         outputs, valid = method.rule.outputs(fusion, h, there.observed)
+        if outputs.ndim != 3 or valid.shape != outputs.shape[:2]:
+            raise ConfigError(f"{method.can.title}: expected outputs [B, M, C] and, for which rows they are, [B, M], "
+                              f"got {list(outputs.shape)} and {list(valid.shape)}")  # fmt: skip
     if seat.me != seat.roster.active:
         reached = fusion.taught is None or bool(fusion.taught.parties[fusion.owners].any())
         await net.send(seat.roster.active, "outputs", {"outputs": outputs if reached else outputs[:0]})

@@ -13,6 +13,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from anyparty.errors import ConfigError
 from anyparty.nets.norm import bear_single_rows
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -56,15 +57,15 @@ class StackedMLP(nn.Module):
             rest += [ACTIVATIONS[activation](), StackedLinear(copies, inputs, outputs)]
         self.rest = nn.Sequential(*rest)
 
-    def forward(self, u: Tensor) -> Tensor:
-        """Apply copy m to u[:, m]."""
+    def forward(self, u: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Apply copy m to u[:, m]; also where not ``valid``, for no row depends on another."""
         return self.rest(self.first(u))  # type: ignore[no-any-return]
 
     def products(self, h: Tensor) -> Tensor:
         """Return the first layer of every copy for every input, without its bias: [B, F, I] -> [B, F, M, D]."""
         return self.first.products(h)
 
-    def finish(self, u: Tensor) -> Tensor:
+    def finish(self, u: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """Carry means of ``products`` to the outputs: [B, M, T, D] -> [B, M, T, C], for T tasks a copy."""
         u = u + self.first.bias.unsqueeze(1)
         if not len(self.rest):
@@ -75,26 +76,45 @@ class StackedMLP(nn.Module):
 
 
 class ModuleHeads(nn.Module):
-    """M modules of a user's own, with the same face as ``StackedMLP``; each maps [B, I] to [B, C]."""
+    """M modules of a user's own, with the same face as ``StackedMLP``; each maps [B, I] to [B, C].
 
-    def __init__(self, modules: Sequence[nn.Module]) -> None:
+    They see rows that are there and no others, for theirs may depend on one another (batch normalisation).
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], outputs: int) -> None:
         super().__init__()
         self.each = nn.ModuleList(bear_single_rows(module) for module in modules)
+        self.outputs = outputs
 
-    def forward(self, u: Tensor) -> Tensor:
-        """Apply module m to u[:, m]."""
-        return torch.stack([module(u[:, m]) for m, module in enumerate(self.each)], dim=1)
+    def forward(self, u: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Apply module m to u[:, m] where it is ``valid`` [B, M]; zero elsewhere.
+
+        Raises:
+            ConfigError: a module answers in another shape than [B, C].
+        """
+        there = u.new_ones(u.shape[:2], dtype=torch.bool) if valid is None else valid
+        return torch.stack([self._of(m, u[:, m], there[:, m]) for m in range(len(self.each))], dim=1)
 
     def products(self, h: Tensor) -> Tensor:
         """Return the inputs themselves for every module: they, too, commute with means."""
         return h.unsqueeze(2).expand(-1, -1, len(self.each), -1)
 
-    def finish(self, u: Tensor) -> Tensor:
-        """Apply module m to u[:, m, t] of every task t, which it sees as rows."""
-        B, T = u.shape[0], u.shape[2]
-        return torch.stack(
-            [module(u[:, m].flatten(0, 1)).unflatten(0, (B, T)) for m, module in enumerate(self.each)], dim=1
-        )
+    def finish(self, u: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Apply module m to u[:, m, t] of every task t, which it sees as rows, where it is ``valid`` [B, M, T]."""
+        flat = u.transpose(1, 2).flatten(0, 1)  # [B T, M, D]
+        out = self.forward(flat, None if valid is None else valid.transpose(1, 2).flatten(0, 1))
+        return out.view(u.shape[0], u.shape[2], *out.shape[1:]).transpose(1, 2)
+
+    def _of(self, m: int, u: Tensor, there: Tensor) -> Tensor:
+        """Return what module m says of rows [B, I] that are ``there`` [B]: [B, C]."""
+        rows = there.nonzero().squeeze(1)
+        if not len(rows):
+            return u.new_zeros(len(u), self.outputs)
+        out: Tensor = self.each[m](u if len(rows) == len(u) else u[rows])
+        if out.shape != (len(rows), self.outputs):
+            raise ConfigError(f"make_head: for {len(rows)} rows a head of yours answered {list(out.shape)}, expected "
+                              f"{[len(rows), self.outputs]}")  # fmt: skip
+        return out if len(rows) == len(u) else out.new_zeros(len(u), self.outputs).index_put((rows,), out)
 
 
 Heads = StackedMLP | ModuleHeads

@@ -20,6 +20,9 @@ def check_kinds(method: Any, watch: Any) -> None:
     """
     if method is not None and not isinstance(method, str) and not hasattr(method, "can"):
         raise ConfigError(f"method: expected a name, or a method such as method('laser'), got {method!r}")
+    if hasattr(method, "can") and not hasattr(method, "begin"):
+        raise ConfigError(f"method: {method!r} is a rule of a split method: give Split(rule=...), from "
+                          f"anyparty.methods.split")  # fmt: skip
     if not isinstance(watch, Watch | None):
         raise ConfigError(f"watch: expected a Watch, a class of yours that inherits from it, got {watch!r}")
 

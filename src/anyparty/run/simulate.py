@@ -70,6 +70,8 @@ def train(
                           f"train(method({config.method.name!r}, {functions[0]}=...))")  # fmt: skip
     plain = method or method_by_name(config.method.name, **config.method.parameters)
     made = scheduled(plain, config)
+    if isinstance(made, Scheduled):
+        plain = made.split  # the schedule is training's
     idle = [name for name in federation.roster.labelers if name != federation.roster.active]
     shared = isinstance(made, Scheduled) and made.local.labels == "shared"
     if idle and not shared and getattr(plain, "hosting", "active") != "labelers":

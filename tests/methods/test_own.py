@@ -1,0 +1,98 @@
+"""The method of docs/your-method.md passes what those that ship must pass; and slips with one of your own are said."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from anyparty.errors import ConfigError
+from anyparty.methods.method import Batch
+from anyparty.methods.split import Split
+from anyparty.methods.table import method
+from anyparty.run.federation import Federation
+from anyparty.run.model import Model
+from anyparty.schedules.flex import Flex
+from anyparty.schedules.scheduled import Scheduled
+from anyparty.seeds import Seeds
+from tests.methods.cases import Case
+from tests.methods.checks import CHECKS
+from tests.worlds import world
+
+Maximum = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "your_own_method.py"))["Maximum"]
+BY_NAME = {"refuses bad parameters", "gradients equal the joint reference"}
+OWN = Case(title="maximum", of="maximum", own=lambda: Split(rule=Maximum(), embedding=5))
+
+
+@pytest.mark.parametrize("check", sorted(CHECKS.keys() - BY_NAME))
+def test_the_examples_method(check, tmp_path):
+    CHECKS[check](OWN, tmp_path)
+
+
+def test_its_loss_is_where_its_embeddings_are():
+    """As on a GPU, whose tensors meet none of the CPU's."""
+    made = Split(rule=Maximum(), embedding=5)
+    of = world()
+    state = made.begin(of.seat("a"), Seeds(0))
+    state.modules["heads"].to("meta")
+    h, observed = torch.zeros(4, 3, 5, device="meta"), torch.ones(4, 3, dtype=torch.bool, device="meta")
+    y = torch.zeros(4, dtype=torch.int64, device="meta")
+    assert made.rule.loss(made.heads_of(state), h, observed, y, Batch(torch.arange(4), Seeds(0))).device.type == "meta"
+
+
+class Flat(Maximum):
+    def outputs(self, fusion, h, observed):
+        answered, valid = super().outputs(fusion, h, observed)
+        return answered.squeeze(1), valid
+
+
+class Whole(Maximum):
+    def loss(self, fusion, h, observed, y, batch):
+        return h.sum(dim=(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (Maximum(), r"Maximum\(\) is a rule of a split method: give Split\(rule=...\)"),
+        (Split(rule=Flat()), r"Maximum: expected outputs \[B, M, C\] and, for which rows they are, \[B, M\], got \["),
+        (Split(rule=Whole()), r"Maximum: expected one number as the loss of a batch, got \["),
+        (method("laser", make_head=lambda inputs, outputs: nn.Linear(inputs, outputs + 1)),
+         r"make_head: for .* rows a head of yours answered \[.*, 3\], expected \[.*, 2\]"),
+    ],
+)  # fmt: skip
+def test_slips(made, said, work):
+    tables = {name: work / f"{name}.csv" for name in ("bank", "shop")}
+    with pytest.raises(ConfigError, match=said):
+        Federation.from_tables(tables, label="default", id="customer").train(made, epochs=1)
+
+
+def test_a_schedule_given_in_python_needs_nothing_to_be_loaded(work, tmp_path):
+    tables = {name: work / f"{name}.csv" for name in ("bank", "shop")}
+    given = Scheduled(split=method("laser"), schedule=Flex())
+    model = Federation.from_tables(tables, label="default", id="customer").train(given, epochs=1)
+    model.save(tmp_path / "model")
+    assert Model.load(tmp_path / "model").predict(tables).frame().equals(model.predict(tables).frame())
+
+
+@pytest.mark.parametrize("name", ["local", "laser", "combinatorial"])
+@pytest.mark.parametrize("parameters", [{}, {"tasks": "all"}])
+def test_heads_of_a_users_own_learn_from_rows_that_are_there_alone(name, parameters):
+    """Rows that a party lacks, and sets of parties that a row does not have, have no share in batch statistics."""
+    if parameters and name != "laser":
+        return
+    made = method(name, embedding=5, make_head=lambda i, o: nn.Sequential(nn.BatchNorm1d(i), nn.Linear(i, o)),
+                  **parameters)  # fmt: skip
+    of = world()
+    state = made.begin(of.seat("a"), Seeds(0))
+    fusion, rule = made.heads_of(state), made.rule
+    seen = []
+    for module in fusion.heads.each:
+        module.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    observed = torch.tensor([[1, 0, 0]] * 6 + [[1, 1, 0]] * 3 + [[0, 0, 1]] * 2, dtype=torch.bool)
+    width = (rule.copies(of.roster),) if rule.copies(of.roster) > 1 else ()
+    h = torch.randn(11, 3, *width, 5)
+    rule.loss(fusion, h, observed, torch.zeros(11, dtype=torch.int64), Batch(torch.arange(11), Seeds(0)))
+    # a: 9 rows alone and 3 with b; b: 3 and 3; c: 2.  Combinatorial has a, b, ab, c in that order of subsets.
+    assert seen == {"local": [9, 3, 2], "laser": [12, 6, 2], "combinatorial": [9, 3, 3, 2]}[name]
