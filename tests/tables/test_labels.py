@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 import torch
 
-from anyparty.errors import TableError
+from anyparty.errors import AnypartyWarning, TableError
 from anyparty.tables.labels import described, encode, infer_task
 from anyparty.terms import Task
 
@@ -60,7 +60,8 @@ class TestInfer:
     def test_mean_and_scale_are_of_training_rows_and_classes_are_of_all(self):
         task = task_of(1.5, 3.5, 1000.0, None, train_rows=np.array([0, 1, 3]))
         assert (task.mean, task.scale) == (2.5, 1.0)
-        assert task_of("a", "b", "c", train_rows=np.array([0, 1])).classes == ("a", "b", "c")
+        with pytest.warns(AnypartyWarning, match="no row for training is of class 'c', as 1 that are held out are"):
+            assert task_of("a", "b", "c", train_rows=np.array([0, 1])).classes == ("a", "b", "c")
 
     @pytest.mark.parametrize("cells", [(None, None), ("", "NA"), (float("nan"),)])
     def test_no_labels(self, cells):

@@ -2,7 +2,9 @@
 
 import io
 
+import numpy as np
 import polars as pl
+import pytest
 from rich.console import Console
 
 from anyparty.tables.reading import columns, remarked, render
@@ -97,6 +99,62 @@ def test_numbers_far_from_all_others_are_remarked():
     shown.print(remarked([table(age=[*ages, 9999])]))
     assert "1 cell far from all others (9999)" in " ".join(shown.export_text().split())
     assert remarked([table(age=ages)]) is None
+
+
+NORMAL = np.random.default_rng(0).normal(size=2000)
+PLACES = np.arange(2000)
+
+
+def share(percent):
+    """Return which of 2000 cells are so many of a hundred."""
+    return PLACES % 100 < percent
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        *(
+            (np.where(share(k), -999, 50 + 10 * NORMAL), f"{20 * k:,} cells far from all others (-999)")
+            for k in (1, 4, 6, 10, 30, 90)
+        ),
+        (np.where(share(10), -999, np.where(share(11), 9999, NORMAL)), "220 cells far from all others (-999, 9999)"),
+        (np.where(share(20), -999, np.where(share(30), -9999, NORMAL)), "600 cells far from all others (-9999, -999)"),
+        (np.where(share(96), 999, PLACES % 27), "1,920 cells far from all others (999)"),
+        (np.where(share(10), 999, 1 + PLACES % 5), "200 cells far from all others (999)"),
+        (np.where(share(10), 0, 1990 + PLACES % 30), "200 cells far from all others (0)"),
+    ],
+)
+def test_marks_in_many_cells_are_remarked(cells, said):
+    """They stretch the interquartile range, by which they would be measured."""
+    (read,) = columns(table(x=cells))
+    assert read.remark == f"{said}: leave empty what stands for missing"
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        np.where(share(60), 0, np.exp(5 + NORMAL)),  # amounts with many zeros
+        np.where(share(30), 0, 1000 + 50 * NORMAL),
+        np.where(share(92), 0, np.where(share(93), 99_999, np.exp(8 + NORMAL))),
+        np.exp(9 + NORMAL),  # incomes
+        np.round(np.exp(9 + NORMAL), -3),
+        np.minimum(np.exp(9 + NORMAL), 15_000),  # the last number says "or more"
+        PLACES % 2,
+        1000 * (PLACES % 2),
+        share(3),
+        1 * share(3),
+        np.random.default_rng(0).poisson(1.2, 2000),
+        np.random.default_rng(0).negative_binomial(0.2, 0.01, 2000),
+        np.array([1, 2, 3, 1000])[PLACES % 4],  # levels
+        np.array([1, 5, 10, 50, 1000, 5000])[PLACES % 6],
+        np.where(share(30), 1e6 + NORMAL, NORMAL),  # two groups
+        np.r_[1e6, 2e6, np.arange(24)],  # two of few rows, and each a number of its own
+        np.where(PLACES % 4, PLACES, 10**9 + PLACES),
+    ],
+)
+def test_honest_numbers_are_not_remarked(cells):
+    (read,) = columns(table(x=cells))
+    assert read.remark == ""
 
 
 def test_levels_that_differ_in_case_are_remarked():

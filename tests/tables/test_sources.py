@@ -253,6 +253,17 @@ def test_pandas_numbers_that_are_categories_stay_so():
     assert read(pd.DataFrame({"id": range(40), "code": codes})).kinds == {"code": "categorical"}
 
 
+@pytest.mark.parametrize("column", ["code", "y"])
+def test_pandas_categories_that_are_one_as_text(column):
+    codes = pd.Categorical([1, 2, 3, None] * 10).rename_categories({1: 1, 2: "1", 3: 3})
+    table = read(
+        pd.DataFrame({"id": range(40), "size": range(40), column: codes}), label="y" if column == "y" else None
+    )
+    cells = table.label if column == "y" else table.columns["code"]
+    assert cells.cast(pl.String).to_list() == ["1", "1", "3", None] * 10
+    assert column == "y" or table.kinds["code"] == "categorical"
+
+
 def test_pandas_index_that_is_a_column_too():
     frame = pd.DataFrame({"id": ["7", "8"], "age": [1, 2]})
     assert read(frame.set_index("id", drop=False)).ids.to_list() == ["7", "8"]

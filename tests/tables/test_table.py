@@ -218,6 +218,25 @@ class TestColumns:
             refuses(rf"column 'sum' {said}", {"sum": numbers + texts})
             assert read({"sum": numbers + texts}, types={"sum": "categorical"}).kinds == {"sum": "categorical"}
 
+    @pytest.mark.parametrize("texts", [["-", "n.d.", "unk"], ["-"] * 5 + ["n.d.", "unk", "k.A.", "x"]])
+    def test_up_to_five_texts_beside_mostly_numbers_are_no_category(self, texts):
+        ages = [str(20 + i % 40) for i in range(850)]
+        refuses(
+            r"column 'age' has numbers but for '-' \(\d+ cells\), .*: leave these",
+            {"age": ages + texts * (150 // len(texts))},
+        )
+
+    @pytest.mark.parametrize(
+        "codes",
+        [
+            [*map(str, range(40))] * 4 + [f"S{i}" for i in range(6)] * 5,  # more texts
+            [*map(str, range(20))] * 8 + list("ABC") * 9,  # few numbers
+            [*map(str, range(40))] * 2 + list("ABC") * 9,  # many cells
+        ],
+    )
+    def test_codes_with_more_texts_are_a_category(self, codes):
+        assert read({"code": codes}).kinds == {"code": "categorical"}
+
     @pytest.mark.parametrize("texts", [["A"], ["A", "B"], list("ABC")])
     def test_codes_are_a_category(self, texts):
         codes = [str(i) for i in range(1, 10 if len(texts) < 3 else 31)]
@@ -267,11 +286,24 @@ class TestColumns:
         }
         assert read({"rate": ["5%", "10%", "20%"] * 90}).kinds == {"rate": "categorical"}
 
-    @pytest.mark.parametrize(
-        "code", ["{}A", "{}k", "E11.{}", "D-{:05}", "1.{}.0", "10.0.0.{}", "030 {}", "{}:1", "{}-9"]
-    )
+    @pytest.mark.parametrize("code", ["{}A", "E11.{}", "D-{:05}", "1.{}.0", "10.0.0.{}", "030 {}", "{}:1", "{}-9"])
     def test_codes_with_numbers_are_a_category(self, code):
         assert read({"code": [code.format(i) for i in range(30)] * 9}).kinds == {"code": "categorical"}
+
+    @pytest.mark.parametrize(
+        "levels",
+        [
+            [f"{i}{letter}" for i in range(30) for letter in "AB"],
+            [f"{i}{letter}" for i in range(30) for letter in ["", "", "", "a"]],  # house numbers
+            [f"{i} rooms" for i in range(1, 21)],
+            [f"{10_115 + i} {town}" for i in range(30) for town in ("Berlin", "Bonn")],
+            [f"{year} Q{quarter}" for year in range(1990, 2020) for quarter in range(1, 5)],
+            [f"{i}-{i + 4} years" for i in range(0, 150, 5)],
+            [f"({i})" for i in range(20)],
+        ],
+    )
+    def test_levels_with_numbers_are_a_category(self, levels):
+        assert read({"level": levels * 9}).kinds == {"level": "categorical"}
 
     @pytest.mark.parametrize(
         ("cells_of", "said"),
@@ -292,6 +324,19 @@ class TestColumns:
             ([f"-${i}.00" for i in range(30)], r"it looks like numbers with a unit"),
             ([f"{i}kg" for i in range(30)] + [f"{i} g" for i in range(30)], r"it looks like numbers with a unit"),
             ([f"{i} years" for i in range(30)], r"it looks like numbers with a unit"),
+            ([f"{i} mmHg" for i in range(30)] + ["high", "low"], r"'0 mmHg', '1 mmHg': .* with a unit; write the n"),
+            ([f"{i}mg/{d}" for i in range(30) for d in ("dL", "dl")], r"it looks like numbers with a unit"),
+            ([f"{i}.5 mL/min/1.73 m²" for i in range(30)], r"it looks like numbers with a unit"),
+            ([f"{i} rooms" for i in range(21)], r"it looks like numbers with a unit"),
+            ([f"{i}.5A" for i in range(30)], r"it looks like numbers with a unit"),
+            ([f"{i}k" for i in range(30)], r"it looks like numbers with a unit"),
+            ([f"{i}.1k" for i in range(30)] + [f"{i}M" for i in range(9)], r"it looks like numbers with a unit"),
+            ([f"\u2212{i} °C" for i in range(30)], r"it looks like numbers with a unit"),
+            ([f"${i}" for i in range(30)] + [f"($\t{i})" for i in range(9)], r"it looks like numbers with a unit"),
+            ([f"\u2212{i}" for i in range(30)] + ["3"] * 9, r"another sign than - for minus; write a hyphen for minus"),
+            ([f"({i})" for i in range(9)] + [f"{i}" for i in range(30)], r"numbers in brackets; write .* a minus sign"),
+            ([f"{i} days 00:00:00" for i in range(30)], r"durations; write a number instead, such as days, leave"),
+            ([f"-{i} days +04:{i}:07.250000" for i in range(10, 40)], r"it looks like durations"),
             ([f"02:{i:02d}" for i in range(30)], r"it looks like times; write a number instead, such as minutes"),
             ([f"{i}:30:07 pm" for i in range(30)], r"it looks like times"),
             ([f"{i} 035" for i in range(1, 30)] + ["35"] * 9, r"numbers with marks between thousands; write them with"),

@@ -197,6 +197,13 @@ def _notes(blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series | 
     return (*alone, *([] if ids is None else _partly(blocks, observed, ids, strangers)))
 
 
+def otherwise(alignment: Alignment, blocks: Sequence[str]) -> tuple[str, ...]:
+    """Say of which parties many ids would be others', were they written otherwise; of rows that are to be answered."""
+    if alignment.ids is None or len(blocks) == 1:
+        return ()
+    return tuple(_partly(blocks, alignment.observed(blocks), alignment.ids, ()))
+
+
 def _partly(
     blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series, strangers: Sequence[int]
 ) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -76,7 +77,7 @@ def train(
     try:
         check(resolved)
         federation = Federation.from_config(resolved)
-        console.print(federation.overlap.render())
+        console.print(replace(federation.overlap, notes=()).render())  # they are warnings of training
         if (remarks := federation.remarks) is not None:
             console.print(remarks)
         console.print(federation.predicted(), markup=False, highlight=False, soft_wrap=True)

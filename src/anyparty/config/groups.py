@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
+import numpy as np
+import polars as pl
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
@@ -15,6 +17,7 @@ from anyparty.errors import nearest
 from anyparty.metrics import METRICS, headline
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
+from anyparty.tables.cells import as_level
 from anyparty.terms import Task
 
 NONE = "none"
@@ -86,7 +89,9 @@ class PartySettings(Settings):
 
 
 def _as_text(value: Any) -> Any:
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    """Write a class as tables' classes are: true and false in lower case, whole numbers without a point."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return as_level(pl.Series([value]))[0] if isinstance(value, bool | int | float) else value
 
 
 class FederationSettings(Settings):

@@ -55,7 +55,7 @@ def embed(state: State, rows: Rows, places: Tensor, own: Embedded) -> Embedded:
 
 
 def both(state: State, rows: Rows, places: Tensor, own: Embedded) -> Embedded:
-    """Return what the classifier is fitted to: u of the rows at ``places`` [B], and of those that crossed also as new."""
+    """Return what the classifier is fitted to: u of rows at ``places`` [B], and of those that crossed also as new."""
     u, M = embed(state, rows, places, own), own.u.shape[1]
     crossed = u.u[:, -1] == 1
     new = torch.cat([own.u[crossed], torch.zeros_like(u.u[crossed][:, M:])], dim=1)

@@ -52,12 +52,14 @@ from anyparty.methods.false_vfl_nets import (
     mixture,
     trained,
 )
+from anyparty.methods.false_vfl_rows import UNTIED, anybodys, labelled, which_sets, without_labels
 from anyparty.methods.false_vfl_step import PRETRAIN, TRAIN, step
 from anyparty.methods.fusion import Answer
 from anyparty.methods.method import Batch, Seat, Stage, State
 from anyparty.nets.mlp import MLP, Factory, build
 from anyparty.nets.optimizer import Optimizer
-from anyparty.predictions import Predictions, members, refuse_without_labels
+from anyparty.nets.taught import Tied
+from anyparty.predictions import Predictions, refuse_without_labels
 from anyparty.seeds import Seeds
 from anyparty.terms import Capabilities, Channel
 
@@ -65,9 +67,7 @@ LEARNS = {
     PRETRAIN: ("encoder", "decoder", "indicator", "global_encoder", "global_decoder"),
     TRAIN: ("encoder", "global_encoder", "discriminator"),
 }
-ALL_LABELLED = "every row has a label: it has seen labelled rows alone"
 VIEW = "mean and deviation side by side"
-ALWAYS = "every row is known to {}: sets of parties without are not learnt, and their answers may be far off"
 AT_ONCE = 2**22  # numbers of z in one message of prediction: 16 MiB
 
 
@@ -156,6 +156,7 @@ class FalseVFL(ABC):
             if seat.me == seat.roster.active:
                 assert seat.task is not None
                 state.modules |= label_networks(seat.task, self.embedding, self.top, self.hidden, self.head_hidden)
+                state.modules["tied"] = Tied(seat.roster.K)
         for module in state.modules.values():
             module.to(seat.device)
         for stage in (PRETRAIN, TRAIN):
@@ -189,37 +190,24 @@ class FalseVFL(ABC):
 
     def stages(self, seat: Seat) -> Sequence[Stage]:
         """Return both stages: without labels, then with them."""
-
-        def anybodys(at: Rows) -> Tensor:
-            assert at.observed is not None
-            return at.observed.any(dim=1)
-
-        def labelled(at: Rows) -> Tensor:
-            assert at.labeled is not None
-            return at.labeled & anybodys(at)
-
-        def remark(at: Rows) -> str:
-            assert at.observed is not None
-            always = members(at.observed[anybodys(at)].all(dim=0).cpu(), seat.roster.blocks)
-            known = ALWAYS.format(" and ".join(always)) if always and len(seat.roster.blocks) > 1 else ""
-            return "; ".join(filter(None, ("" if (anybodys(at) & ~labelled(at)).any() else ALL_LABELLED, known)))
-
         first = Stage(
             name=PRETRAIN, step=partial(step, self, PRETRAIN), rows=anybodys, validates=False,
             epochs=self.pretrain_epochs, batch_size=self.pretrain_batch_size,
             optimizer=self._optimizer(seat, PRETRAIN),
-            remark=remark,
+            remark=partial(which_sets, seat.roster.blocks),
         )  # fmt: skip
+
         nothing = seat.task is not None and not seat.task.outputs
-        return first, Stage(name=TRAIN, step=partial(step, self, TRAIN), rows=labelled, optional=nothing)
+        return first, Stage(name=TRAIN, step=partial(step, self, TRAIN), rows=labelled, optional=nothing,
+                            remark=None if nothing else partial(without_labels, seat.roster.blocks))  # fmt: skip
 
     # Prediction
 
     async def weighed(
-        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
+        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], missed: Sequence[str] = ()
     ) -> Weighed | None:
         """Play a party's part in weighing samples for a few rows; the active party gets them."""
-        turn = self.turn(net, state, rows, batch, asked, L=self.predict_samples)
+        turn = replace(self.turn(net, state, rows, batch, asked, L=self.predict_samples), missed=missed)
         home = turn.encode(feature_side(state, self.floor)) if "encoder" in state.modules else None
         if state.seat.me == state.seat.roster.active:
             return await weigh(turn, label_side(state, self.floor), home)
@@ -241,12 +229,15 @@ class FalseVFL(ABC):
         """
         if state.seat.task is not None:
             refuse_without_labels(state.seat.task)
-        parts, known, scores = [], [], []
+        parts, known, held, scores = [], [], [], []
+        tied = state.modules.get("tied")
+        missed = [state.seat.roster.blocks[k] for k in tied.missed] if isinstance(tied, Tied) else []
         for chunk in self.chunks(batch.rows):
-            weighed = await self.weighed(net, state, rows, replace(batch, rows=chunk), asked)
+            weighed = await self.weighed(net, state, rows, replace(batch, rows=chunk), asked, missed)
             if weighed is not None:
                 parts.append(weighed.there)
                 known.append(weighed.known(state.seat.roster))
+                held.append(weighed.held)
                 with torch.no_grad():
                     answers = label_side(state, self.floor).answers(weighed.z)
                     scores.append(mixture(weighed.log_w, answers))
@@ -254,8 +245,9 @@ class FalseVFL(ABC):
             return None
         observed = torch.cat(known)
         silent = list(dict.fromkeys(name for there in parts for name in there.silent))
-        answer = Answer(scores=torch.cat(scores), answered=observed.any(dim=1), took_part=observed)
-        return predictions(answer, state.seat, asked, Gathered(observed, silent=silent), self.title)
+        answer = Answer(scores=torch.cat(scores), answered=observed.any(dim=1), took_part=observed, reason=UNTIED)
+        there = torch.cat(held) if missed else observed
+        return predictions(answer, state.seat, asked, Gathered(there, silent=silent), self.title)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -54,6 +54,7 @@ class Turn:
         follows: whether encoders learn, so that slopes by z are wanted.
         common: whether all rows share the numbers that samples are drawn with (prediction).
         own_decoder: whether the decoder is a user's own, which might draw as it computes.
+        missed: the parties that are asked and not heard, for training has tied no label to what they have.
 
     """
 
@@ -69,6 +70,7 @@ class Turn:
     follows: bool = False
     common: bool = False
     own_decoder: bool = False
+    missed: Sequence[str] = ()
 
     def noise(self, name: str, rows: int, width: int) -> Tensor:
         """Return standard normal numbers of this turn's stream ``name``: [L, rows, width]."""

@@ -25,6 +25,7 @@ class Weighed:
 
     Attributes:
         there: who took part.
+        held: [B, K] bool, that and parties that are not heard.
         views: [B, K, 2 D], a leaf of the active party's graph.
         posterior: q(z | x^O), with its graph.
         noise: what samples are drawn with: [L, B, D] for z and [L, B, T] for h.
@@ -34,6 +35,7 @@ class Weighed:
     """
 
     there: Gathered
+    held: Tensor
     views: Tensor
     posterior: Gaussian
     noise: tuple[Tensor, Tensor]
@@ -56,6 +58,8 @@ async def weigh(turn: Turn, side: LabelSide, home: Home | None) -> Weighed:
     mine = (home.held, home.views) if home is not None and len(home.held) else None
     there = await gather(turn.net, turn.seat, turn.rows, turn.batch, wanted, mine)
     B, K = there.observed.shape
+    held = there.observed.clone()
+    there.observed[:, [turn.seat.roster.blocks.index(name) for name in turn.missed]] = False
     nothing = torch.zeros(B, K, 2 * turn.D, device=turn.seat.device)
     views = (there.scatter(turn.seat.roster) if there.parts else nothing).requires_grad_(turn.follows)
     noise = turn.noise("z", B, turn.D), turn.noise("h", B, turn.T)
@@ -65,7 +69,7 @@ async def weigh(turn: Turn, side: LabelSide, home: Home | None) -> Weighed:
         draws = side.draw(posterior, noise)
     turn.finite(draws.z, "the samples of z are")
     log_p = await _likelihoods(turn, there, draws.z, home)
-    return Weighed(there, views, posterior, noise, draws.z, draws.log_ratio + log_p)
+    return Weighed(there, held, views, posterior, noise, draws.z, draws.log_ratio + log_p)
 
 
 async def learn(
@@ -125,7 +129,8 @@ async def _likelihoods(turn: Turn, there: Gathered, z: Tensor, home: Home | None
             except PartyLost:
                 there.silent.append(name)
                 continue
-        log_p.index_add_(1, own, got)
+        if name not in turn.missed:
+            log_p.index_add_(1, own, got)
     return log_p
 
 

@@ -18,6 +18,7 @@ from anyparty.methods.false_vfl_exchange import Home, Turn
 from anyparty.methods.false_vfl_lead import labels, learn, weigh
 from anyparty.methods.false_vfl_nets import LABEL_SIDE, bound, feature_side, followed, label_side, trained
 from anyparty.methods.method import Batch, State
+from anyparty.nets.taught import Tied
 from anyparty.terms import Channel
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ async def _lead(method: FalseVFL, stage: str, turn: Turn, state: State, home: Ho
     side = label_side(state, method.floor)
     weighed = await weigh(turn, side, home)
     known, log_w = labels(turn) if stage == TRAIN else None, weighed.log_w
+    tied = state.modules["tied"]
+    assert isinstance(tied, Tied)
+    tied.note(weighed.there.observed, None if known is None else known[1])
     if known is not None:
         with torch.no_grad():
             log_w = log_w + side.log_label(weighed.z, known[0])

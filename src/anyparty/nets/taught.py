@@ -45,3 +45,50 @@ class Taught(nn.Module):
         self.parties |= observed.any(dim=0)
         if self._sets is not None and not bool(self.sets.all()):
             self.sets |= self._sets[1](observed)
+
+
+class Tied(nn.Module):
+    """Which parties share rows of training, and which have rows with a label, where rows without one teach too.
+
+    Args:
+        parties: K.
+
+    """
+
+    together: Tensor
+    labelled: Tensor
+
+    def __init__(self, parties: int) -> None:
+        super().__init__()
+        self.register_buffer("together", torch.zeros(parties, parties, dtype=torch.bool))
+        self.register_buffer("labelled", torch.zeros(parties, dtype=torch.bool))
+
+    @property
+    def missed(self) -> list[int]:
+        """The parties k that no shared rows tie, by way of others or not, to one that has labelled rows."""
+        return untied(self.together, self.labelled)
+
+    def note(self, observed: Tensor, known: Tensor | None = None) -> None:
+        """Note rows [B, K] that have trained, and which of them had a label that is ``known`` [B]."""
+        if not bool(self.together.all()):
+            self.together |= shared(observed)
+        if known is not None:
+            self.labelled |= observed[known].any(dim=0)
+
+
+def shared(observed: Tensor) -> Tensor:
+    """Return which parties have rows in common: [N, K] bool -> [K, K] bool."""
+    there = observed.float()
+    return there.T @ there > 0
+
+
+def untied(together: Tensor, labelled: Tensor) -> list[int]:
+    """Return the parties k that shared rows do not tie to a labelled one; none where no row has a label.
+
+    >>> untied(torch.tensor([[1, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.bool), torch.tensor([True, False, False]))
+    [2]
+    """
+    reached = labelled
+    for _ in range(len(together)):
+        reached = reached | together[reached].any(dim=0)
+    return (~reached).nonzero().squeeze(1).tolist() if bool(labelled.any()) else []

@@ -11,6 +11,7 @@ one team's own data.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +28,7 @@ from anyparty.align.alignment import Alignment
 from anyparty.align.overlap import Overlap
 from anyparty.blocks.splits import split
 from anyparty.config import ClockSettings, Config, MethodSettings, TrainSettings
-from anyparty.errors import ConfigError, some
+from anyparty.errors import AnypartyWarning, ConfigError, some
 from anyparty.methods.method import Method
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
@@ -138,6 +139,9 @@ class Federation:
         parties = tuple(
             Party(name=name, columns=table.columns.width > 0, labels=name in holders) for name, table in read.items()
         )
+        if not any(party.columns for party in parties):
+            raise ConfigError("no party holds columns: there is nothing to learn from; leave columns = false, or drop, "
+                              "out for one of them")  # fmt: skip
         return cls(config, read, Roster(parties, active))
 
     # What the tables say
@@ -262,6 +266,8 @@ class Federation:
             config = config.model_copy(
                 update={"train": TrainSettings.of(config.train.model_dump() | settings, "train")}
             )
+        for note in self.overlap.notes:
+            warnings.warn(note, AnypartyWarning, stacklevel=2)
         return train(
             self,
             config,

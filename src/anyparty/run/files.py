@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -216,13 +217,21 @@ def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON in one move.
+    """Write JSON in one move; null for numbers that are none, of which JSON knows nothing.
 
     Raises:
         StorageError: it cannot be written.
     """
     with writing(path) as beside:
-        beside.write_text(json.dumps(value, indent=1), encoding="utf-8")
+        beside.write_text(json.dumps(_finite(value), indent=1, allow_nan=False), encoding="utf-8")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_json(path: Path) -> dict[str, Any]:

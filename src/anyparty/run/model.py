@@ -18,6 +18,7 @@ import torch
 from anyparty import metrics
 from anyparty.align import plain
 from anyparty.align.alignment import Alignment
+from anyparty.align.overlap import otherwise
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import AnypartyWarning, ModelError, PredictionError, nearest
 from anyparty.methods.method import Method, Seat
@@ -217,6 +218,8 @@ class Model:
     def _rows(self, tables: Sequence[Table], unseen: Sequence[str] = ()) -> tuple[dict[str, Rows], Alignment]:
         task = replace(self.task, classes=(*self.task.classes, *unseen))
         alignment = plain.align(tables, apart=True)
+        for note in otherwise(alignment, [table.party for table in tables if table.columns.width]):
+            warnings.warn(note, AnypartyWarning, stacklevel=4)
         features = {}
         for table in tables:
             prepare = self.members[table.party].prepare

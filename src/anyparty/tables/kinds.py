@@ -14,14 +14,16 @@ Kind: TypeAlias = Literal["numeric", "categorical"]
 
 NUMERIC_SHARE = 0.9  # a text column with this share of numbers is a numeric column with mistakes in it
 FEW_TEXTS = 2  # as many texts beside more than FEW_LEVELS different numbers may be marks of missing cells
+MORE_TEXTS, MOSTLY = 5, 0.8  # so may these, where this share of cells are numbers
 MANY_LEVELS = 50  # a text column with more values than this, and than half its rows, is no category
 FEW_LEVELS = 20  # with up to as many it is one, whatever they look like
-NUMBER = r"[+-]?((\d{1,3}([.,'\s]\d{3})+|\d+)([.,]\d+)?|[.,]\d+)"
+NUMBER = r"[+\u2212-]?(?:(?:\d{1,3}(?:[.,'\s]\d{3})+|\d+)(?:[.,]\d+)?|[.,]\d+)"
 MONEY = r"(\p{Sc}|EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN)"
-UNIT = (  # a closed list, for 7A and 7B are codes
-    r"([%‰]|°[CF]?|[kmµ]?g|[kcmµ]?m[²³]?|[cdm]?l|m?s|h|lbs?|oz|ft|mi|mph|km/h|m/s|k?Wh?|"
+UNIT = (  # a closed list, for 7A and 7B are codes; k and M are thousands and millions
+    r"([%‰]|°[CF]?|[kKM]|[kmµ]?g|[kcmµ]?m[²³23]?|[cdm]?l|m?s|h|lbs?|oz|ft|mi|mph|km/h|m/s|k?Wh?|"
     r"(year|yr|month|week|day|hour|hr|minute|min|second|sec)s?)"
 )
+SUFFIX = r"[\p{L}%‰°²³]+(?:[/·*^\s]+[\p{L}\d%²³.]+)*"  # a unit on no list, such as mL/min/1.73 m²
 LOOKS = {  # text that is no category though its values recur: what it is, and what to do
     "numbers with decimal commas": (
         r"^([<>]=?\s*)?[+-]?(\d+|\d{1,3}([.' ]\d{3})+),\d+$|^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$",
@@ -32,8 +34,17 @@ LOOKS = {  # text that is no category though its values recur: what it is, and w
         "write them without these marks",
     ),
     "numbers with a unit": (
-        rf"^({NUMBER}\s*({UNIT}|{MONEY})|[+-]?{MONEY}\s*{NUMBER})$",
+        rf"^\(?({NUMBER}\s*({UNIT}|{MONEY})|[+\u2212-]?{MONEY}\s*{NUMBER})\)?$",
         "write the numbers alone, all in the same unit",
+    ),
+    "numbers with another sign than - for minus": (rf"^[\u2212\u2013]\s?{NUMBER}$", "write a hyphen for minus"),
+    "numbers in brackets": (
+        rf"^\(\s*{NUMBER}\s*\)$",
+        "write them without brackets, and with a minus sign if that is what they stand for",
+    ),
+    "durations": (  # as pandas writes them to a CSV
+        r"^-?\d+ days? [+-]?\d\d:\d\d:\d\d(\.\d+)?$",
+        "write a number instead, such as days",
     ),
     "times": (
         r"^\d{1,2}:[0-5]\d(:[0-5]\d([.,]\d+)?)?(\s*[AaPp]\.?[Mm]\.?)?$",
@@ -108,16 +119,37 @@ def looks_of(text: pl.Series) -> tuple[str, str, pl.Series] | None:
         found = known.str.contains(pattern)
         if found.any() and (found | plain).sum() >= NUMERIC_SHARE * len(known):
             return what, f"{instead}, ", known.filter(found)
-    return None
+    found = _with_one_suffix(known)
+    return ("numbers with a unit", "write the numbers alone, ", found) if len(found) else None
+
+
+def _with_one_suffix(known: pl.Series) -> pl.Series:
+    """Return the cells that are a number and one and the same suffix, if nearly all are and the numbers are many.
+
+    A single letter right behind whole numbers only, as in 7A, is a code.
+
+    >>> len(_with_one_suffix(pl.Series([f"{n} mmHg" for n in range(30)] + ["high"])))
+    30
+    """
+    suffixes = known.str.extract(rf"^{NUMBER}\s*({SUFFIX})$", 1).str.to_lowercase()
+    most = suffixes.drop_nulls().value_counts(sort=True).to_series(0).head(1)
+    found = known.filter(suffixes.is_in(most.to_list()))
+    is_code = bool((most.str.len_chars() == 1).any()) and not found.str.contains(r"[\s.,]").any()
+    few = len(found) < NUMERIC_SHARE * len(known) or found.n_unique() <= FEW_LEVELS
+    return found.clear() if is_code or few else found
 
 
 def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
     """Name the texts that stand beside many different numbers, where they are so few that they may mark missing cells.
 
+    One or two may do so in any share of the cells, up to five where most cells are numbers.
+
     >>> marks_among(pl.Series(range(30)), pl.Series(["-", "-", "none"]))
     "'-' (2 cells), 'none' (1 cell)"
     """
-    if numbers.drop_nulls().n_unique() <= FEW_LEVELS or texts.n_unique() > FEW_TEXTS:
+    known = numbers.drop_nulls()
+    most = MORE_TEXTS if len(known) >= MOSTLY * (len(known) + len(texts)) else FEW_TEXTS
+    if known.n_unique() <= FEW_LEVELS or texts.n_unique() > most:
         return None
     found = texts.value_counts().sort("count", texts.name, descending=[True, False])
     return ", ".join(f"{text!r} ({count:,} cell{'' if count == 1 else 's'})" for text, count in found.iter_rows())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
@@ -12,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anyparty.errors import TableError, nearest, some
+from anyparty.errors import AnypartyWarning, TableError, nearest, some
 from anyparty.tables import cells
 from anyparty.tables.kinds import FEW_LEVELS, LARGEST, MANY_LEVELS, NUMERIC_SHARE, looks_of, marks_among
 from anyparty.terms import Task
@@ -204,6 +205,13 @@ def _classification(names: pl.Series, rows: Rows, where: str) -> Task:
             f"{where}: {len(classes)} different values in {known} labelled rows, such as {some(classes.sort().head(2))}"
             f", are too many to be classes; name another label column, or ask for regression if they are numbers"
         )
+    lacking = classes.filter(~classes.is_in(seen.implode())).sort()
+    if len(lacking):
+        rest = int(names.is_in(lacking.implode()).sum())
+        warnings.warn(
+            f"{where}: no row for training is of class {some(lacking)}, as {rest} that are held out are: nothing is "
+            f"learnt of it; give another train.seed, or hold out fewer rows", AnypartyWarning, stacklevel=3
+        )  # fmt: skip
     numbers, bad = cells.as_numbers(classes)
     by_number = pl.DataFrame([numbers.alias("number"), classes.alias("name")]).sort("number", "name")["name"]
     return Task(kind="classification", classes=tuple(classes.sort() if bad.any() else by_number))

@@ -11,13 +11,14 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from anyparty.tables.cells import differ_in_case
-from anyparty.tables.kinds import MANY_LEVELS, Kind
+from anyparty.tables.kinds import FEW_LEVELS, MANY_LEVELS, Kind
 from anyparty.tables.table import Table
 
 WIDE = 12  # a party with more columns shows only those with a remark
 TALL = 48  # so do all parties where the others have more columns together
 PARTIES = 16  # and no more parties are shown
 FAR, RARE, FEWEST = 50, 0.05, 20  # interquartile ranges away, at most this share of cells, of as many
+NINES = [sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1)]  # 99, -99, 999 and so on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +102,38 @@ def _remark(series: pl.Series, levels: int | None, missing: float) -> str:
 
 def _far(numbers: pl.Series) -> str:
     """Say that some numbers lie so far from the others that they may stand for something, as 9999 for missing."""
-    low, middle, high = (float(numbers.quantile(share, "linear") or 0.0) for share in (0.25, 0.5, 0.75))
-    away = numbers.filter((numbers - middle).abs() > FAR * (high - low))
-    if len(numbers) < FEWEST or high == low or len(away) > RARE * len(numbers) or not len(away):
-        return ""
+    away = _marks(numbers)
+    if not len(away):
+        away = numbers.filter(_are_far(numbers, numbers))
+        if len(away) > RARE * len(numbers) or not len(away):
+            return ""
     which = ", ".join(f"{value:g}" for value in away.unique().sort()[:2])
     return f"{_counted(len(away), 'cell')} far from all others ({which}): leave empty what stands for missing"
+
+
+def _marks(numbers: pl.Series) -> pl.Series:
+    """Return the cells of one or two numbers, each in several cells, that are not rare and far from all the others.
+
+    Many such cells would stretch the range by which they are measured, so that of the others is taken.  Beside few
+    different numbers only nines are marks, for there the numbers may be levels: sizes of 1, 2, 10 and 1000.
+    """
+    values = numbers.unique().sort()
+    for ends in (values[[0, -1]], values[:2], values[-2:], values[:1], values[-1:]):
+        among = numbers.is_in(ends.to_list())
+        may_be_levels = len(values) - len(ends) <= FEW_LEVELS and not ends.is_in(NINES).all()
+        if among.sum() <= RARE * len(numbers) or may_be_levels:
+            continue
+        marks = numbers.filter(among)
+        if _are_far(ends, numbers.filter(~among)).all() and marks.is_duplicated().all():
+            return marks
+    return numbers.clear()
+
+
+def _are_far(numbers: pl.Series, others: pl.Series) -> pl.Series:
+    """Say which numbers lie more than ``FAR`` interquartile ranges of the others from their median."""
+    low, middle, high = (float(others.quantile(share, "linear") or 0.0) for share in (0.25, 0.5, 0.75))
+    measured = len(others) >= FEWEST and high > low
+    return (numbers - middle).abs() > (FAR * (high - low) if measured else float("inf"))
 
 
 def _alike(levels: pl.Series) -> str:

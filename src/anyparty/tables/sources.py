@@ -239,8 +239,8 @@ def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
         known = column[column.notna()]
         if all(isinstance(cell, str | numbers.Number) for cell in known) and len({type(cell) for cell in known}) > 1:
             column = column.map(str, na_action="ignore")
-    if str(column.dtype) == "category":  # polars forgets that of numbers
-        column = column.cat.rename_categories([str(each) for each in column.cat.categories])
+    if str(column.dtype) == "category":  # polars forgets that of numbers; 1 and "1" become one level
+        column = column.map(str, na_action="ignore").astype("category")
     try:
         return pl.Series(name, pl.from_pandas(column))
     except (ValueError, TypeError, NotImplementedError, pl.exceptions.PolarsError) as error:

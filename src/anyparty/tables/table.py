@@ -226,6 +226,8 @@ def _label(column: pl.Series, where: str) -> pl.Series:
         raise TableError(f"{where}: label column {column.name!r} is of type {column.dtype}; expected numbers or text")
     if column.dtype.is_float():
         return column.fill_nan(None)
+    if cells.is_category(column):
+        return cells.as_level(column).cast(pl.Categorical)  # classes, said so by whoever made it
     return cells.as_level(column) if cells.is_text(column) else column
 
 
