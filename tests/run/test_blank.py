@@ -142,6 +142,7 @@ def test_a_label_that_is_misspelt_in_training_is_not_said_to_score():
         assert "scored" not in str(refused.value)
 
 
+@pytest.mark.filterwarnings("ignore:shop shares no row")
 def test_a_party_without_any_cell_is_named(tmp_path):
     given = frames(tmp_path)
     given["shop"] = given["shop"].with_columns(spent=pl.lit(None), visits=pl.lit(None))
