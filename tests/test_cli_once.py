@@ -98,6 +98,7 @@ def test_vfedtrans_decomposes_with_each_passive_party(three, call):
     alone(three, call)
 
 
+@pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(("name", "title"), [("apc", "APC-VFL"), ("vfedtrans", "VFedTrans")])
 def test_no_passive_party_shares_a_row_with_the_active_one(three, call, name, title):
     bank, shop = (pl.read_csv(f"{party}.csv") for party in ("bank", "shop"))
