@@ -86,7 +86,7 @@ class About:
         if given is not None:
             return given
         if self.method is None:
-            raise ModelError(f"{source}: trained with a method of the user's own; give it, load(..., method=...)")
+            raise ModelError(f"{source}: trained with a method of the user's own; give it in Python, load(..., method=...)")
         return method_by_name(**tuples(self.method))
 
 
