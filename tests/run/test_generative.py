@@ -142,9 +142,12 @@ class TestImpute:
     @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
     def test_at_the_active_party_too_and_where_no_cell_is_empty(self, name):
         given = tables(80)[0]
-        other = Federation.from_tables(given, label="bad").train(name, parameters=PARAMETERS, epochs=1, test=0.0)
+        few = PARAMETERS | {"predict_samples": 3}
+        other = Federation.from_tables(given, label="bad").train(name, parameters=few, epochs=1, test=0.0)
         bank = given["bank"].with_columns(savings=pl.when(pl.col("id") > 9).then("savings"))
-        filled = impute(other, given | {"bank": bank}, "bank", cells=True)
+        filled = impute(other, given | {"bank": bank}, "bank", cells=True, samples=9)
+        drawn = filled.samples[:, np.array([int(name) < 10 for name in filled.ids]), filled.columns.index("savings")]
+        assert all(len(set(row)) == 9 for row in drawn.T), "a row that is there is not drawn as one that is missing"
         assert (filled.gaps, len(filled.ids), filled.table()["savings"].null_count()) == (10, 80, 0)
         assert filled.frame()["income"].sort().equals(bank["income"].sort())
         same = impute(other, given, "shop", cells=True, samples=2)
