@@ -86,7 +86,8 @@ class About:
         if given is not None:
             return given
         if self.method is None:
-            raise ModelError(f"{source}: trained with a method of the user's own; give it in Python, load(..., method=...)")
+            raise ModelError(f"{source}: trained with a method of the user's own; give it in Python, "
+                             f"load(..., method=...)")  # fmt: skip
         return method_by_name(**tuples(self.method))
 
 
