@@ -16,6 +16,7 @@ from torch.distributions import MultivariateNormal
 from anyparty.errors import AlignmentError, ConfigError
 from anyparty.methods.false_vfl import FalseVFL1, FalseVFL2
 from anyparty.methods.false_vfl_nets import FeatureSide, LabelSide, bound, feature_side, followed, mixture
+from anyparty.methods.false_vfl_rows import UNTIED
 from anyparty.methods.false_vfl_uses import _fill, impute, log_likelihood
 from anyparty.methods.method import Batch
 from anyparty.methods.table import method
@@ -437,9 +438,12 @@ class TestBadInput:
         training = ~observed[:, 2]
         of, made = world(observed=observed, echo=True), method(name, **SMALL)
         states = worlds.states_of(worlds.train(made, of, training=training))
-        answered = worlds.predict(made, of, states)
-        assert bool(answered.answered.all())
-        assert torch.isfinite(answered.scores).all()
+        answered, without = (worlds.predict(made, of, states, **asked) for asked in ({}, {"asked": ("a", "b")}))
+        assert torch.equal(answered.answered, observed[:, :2].any(dim=1)), "not from its first weights"
+        assert not answered.took_part[:, 2].any()
+        assert set(answered.reasons.values()) == {UNTIED}
+        known = answered.answered
+        assert torch.allclose(answered.scores[known], without.scores[known], atol=1e-6)
 
     def test_constant_columns_are_floored_and_said(self):
         of = world(N=60, echo=True)
