@@ -262,7 +262,7 @@ def test_a_party_that_hangs_is_not_waited_for_for_ever(houses):
     async def hanging():
         service, doors, door = behind_doors(houses, fair_s=SHORT_S / 2)
         async with serving(houses, service, {"shop": door}):
-            for _ in range(3):
+            while service.breaker.waits("shop"):  # on a slow machine one of three may leave it less than its fair time
                 await service.predict(ids, budget_s=SHORT_S)
             fourth = await service.predict(ids, budget_s=LONG_S)  # nobody waits: it would be for a minute
             doors["shop"].opened.set()
