@@ -189,7 +189,8 @@ def means(fusion: Fusion, each: Tensor, observed: Tensor, has: Callable[[Tensor]
 
     each [B, M], observed [B, K]; ``has`` says which rows a predictor has, [B, K] -> [B, M].
     """
-    mine, count = has(observed), has(observed).sum(dim=0)
+    mine = has(observed)
+    count = mine.sum(dim=0)
     if fusion.chosen_from is not None:  # of a mean over all, the share that is here: ``pseudo`` counts that anew
         count = has(fusion.chosen_from).sum(dim=0) * (len(observed) / len(fusion.chosen_from))
     return (torch.where(mine, each, 0.0).sum(dim=0) / count.clamp(min=SOME)).sum()

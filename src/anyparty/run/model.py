@@ -40,7 +40,7 @@ Unseen = Literal["refuse", "wrong"]
 UNSEEN = get_args(Unseen)
 
 
-class Given(NamedTuple):
+class Aligned(NamedTuple):
     """Tables for a model, read and aligned: each party's rows, who has which, whom to ask, and the tables."""
 
     rows: dict[str, Rows]
@@ -171,7 +171,7 @@ class Model:
         y, observed = lead.y.cpu()[wanted], lead.observed.cpu()[wanted]
         return metrics.evaluate(answered, y, None, observed, Seeds(self.seed), unseen=strange)
 
-    def aligned(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> Given:
+    def aligned(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> Aligned:
         """Return each party's part of the rows of ``tables``, prepared as in training, who has which, and whom to ask.
 
         Raises:
@@ -179,7 +179,7 @@ class Model:
         """
         asked = self._asked(tables, parties)
         read = [self._read(name, tables[name], labels=False) for name in self.roster.names if name in tables]
-        return Given(*self._rows(read), asked, {table.party: table for table in read})
+        return Aligned(*self._rows(read), asked, {table.party: table for table in read})
 
     def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
         """Let every party play ``part`` with what it keeps of the model; return what each returned."""
