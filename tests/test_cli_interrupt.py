@@ -105,7 +105,7 @@ def test_a_suite_that_is_stopped_leaves_nobody_at_work(tmp_path: Path) -> None:
     assert code == 130
     assert "Stopped." in said
     assert len(at_work) >= 2
-    assert not psutil.wait_procs(at_work, timeout=20)[1]
+    assert not psutil.wait_procs(at_work, timeout=60)[1]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])

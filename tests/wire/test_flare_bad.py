@@ -63,7 +63,7 @@ class Terminal:
         if self.process.poll() is None:
             self.process.send_signal(how)
         try:
-            return self.process.wait(20)
+            return self.process.wait(60)
         finally:
             self.process.kill()
 
@@ -187,13 +187,23 @@ def test_no_job_brings_code_to_a_passive_party(folder, terminals, tmp_path):
 def test_nobody_reads_a_passive_partys_files_from_afar(folder, terminals):
     flare_api = pytest.importorskip("nvflare.fuel.flare_api.flare_api")
     kit = folder / "kits" / "admin"
-    session = flare_api.new_secure_session(kits.ADMIN, str(kit), timeout=10.0)
+    session = flare_api.new_secure_session(kits.ADMIN, str(kit), timeout=60.0)
     try:
         session.set_timeout(60.0)
-        said = {command: str(session.api.do_command(command)) for command in ("head shop site.log", "ls shop .")}
+        said = {command: _answer(session, command) for command in ("head shop site.log", "ls shop .")}
     finally:
         session.close()
     assert all("not authorized" in answer for answer in said.values()), said
+
+
+def _answer(session, command):
+    """What the site itself says: FLARE's server waits 10 s for it, and a busy machine's site may take longer."""
+    said = ""
+    for _ in range(12):
+        said = str(session.api.do_command(command))
+        if "no reply from client" not in said:
+            break
+    return said
 
 
 def test_a_site_that_is_told_to_end_leaves_nothing_behind(folder, terminals):

@@ -403,7 +403,7 @@ def test_a_kit_is_started_once(home, call):
     assert f"this party's site runs already (process {other.pid}); stop that one first" in shown.stderr
 
 
-def wait_for(happens, timeout_s=20.0):
+def wait_for(happens, timeout_s=60.0):
     end = time.monotonic() + timeout_s
     while not happens():
         assert time.monotonic() < end

@@ -67,7 +67,7 @@ class Process:
         return self.result
 
 
-def wait_for(happens, timeout_s=10.0):
+def wait_for(happens, timeout_s=60.0):
     end = time.monotonic() + timeout_s
     while not happens():
         assert time.monotonic() < end

@@ -70,13 +70,13 @@ class Machine:
         """Ctrl-C."""
         assert self.site is not None
         self.site.send_signal(signal.SIGINT)
-        code, self.site = self.site.wait(20), None
+        code, self.site = self.site.wait(60), None
         return code
 
     def end(self) -> None:
         if self.site is not None:
             self.site.terminate()
-            self.site.wait(20)
+            self.site.wait(60)
         sites.end(sites.at_kit(self.home))
         self.life.communicate(timeout=5)
 
