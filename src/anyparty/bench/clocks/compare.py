@@ -237,7 +237,8 @@ def _searched(suite: Suite, record: Mapping[str, Any] | None, target: float, *, 
     if record["diverged"]:
         return "diverged"
     took = time_of(suite, record, target, suite.search_latency)
-    loss = f"{record['curve'][-1]['loss']:.4f}"
+    last = record["curve"][-1]["loss"]
+    loss = f"{last:.4f}" if last < 1000 else f"{last:.1e}"
     return (f"**{loss}**" if best else loss) + (" (–)" if took is None else f" ({took:,.0f})")
 
 
