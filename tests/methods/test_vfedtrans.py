@@ -24,14 +24,18 @@ def decompose(x_t, x_d, roles, *, rank=100, seed=1, notes=None):
     """Let all roles play; return what the task party gets."""
     held = {"t": x_t, "d": x_d}
     parts = {
-        name: partial(_part, roles=roles, x=held.get(name), rank=rank, seed=seed + ord(name))
+        name: partial(_part, roles=roles, x=held.get(name), rank=rank, secret=bytes([seed, ord(name)] * 16))
         for name in {roles.task, roles.data, roles.server, roles.keys}
     }
     return inproc.play(parts, lambda channel: Wiretap(channel, [] if notes is None else notes))["t"]
 
 
-async def _part(net, *, roles, x, rank, seed):
-    return await fedsvd.decompose(net, roles, x, rank, seed)
+async def _part(net, *, roles, x, rank, secret):
+    return await fedsvd.decompose(net, roles, x, rank, secret)
+
+
+def key_of(number):
+    return torch.full((fedsvd.KEY,), number, dtype=torch.uint8)
 
 
 def blocks(m=300, n_t=3, n_d=5, seed=0):
@@ -84,7 +88,7 @@ class TestLossless:
 class TestMasks:
     @pytest.mark.parametrize("m", [1, 7, 256, 257, 600])
     def test_the_row_mask_is_orthogonal_and_block_diagonal(self, m):
-        mask = RowMask.of(m, 3)
+        mask = RowMask.of(m, key_of(3))
         whole = mask.apply(torch.eye(m, dtype=torch.float64))
         assert torch.allclose(whole @ whole.T, torch.eye(m, dtype=torch.float64), atol=1e-12)
         assert torch.allclose(mask.undo(whole), torch.eye(m, dtype=torch.float64), atol=1e-12)
@@ -92,8 +96,8 @@ class TestMasks:
         assert not whole[far].any()
 
     def test_nobody_holds_a_square_of_the_rows(self):
-        """20,000 rows: the mask is 80 blocks, 42 MB, where the whole would be 3.2 GB; its seed crosses, 8 bytes."""
-        mask = RowMask.of(20000, 0)
+        """20,000 rows: the mask is 80 blocks, 42 MB, where the whole would be 3.2 GB; its key crosses, 32 bytes."""
+        mask = RowMask.of(20000, key_of(0))
         assert sum(part.numel() * 8 for part in (mask.whole, mask.last)) < 42e6
 
     def test_orthogonal_matrices_are_drawn_evenly(self):
@@ -101,6 +105,26 @@ class TestMasks:
         traces = fedsvd.orthogonal(4000, 4, torch.Generator().manual_seed(0)).diagonal(dim1=1, dim2=2).sum(dim=1)
         assert abs(traces.mean()) < 0.06
         assert traces.var() == pytest.approx(1, abs=0.08)
+
+    def test_all_bytes_of_a_key_count(self):
+        """Torch's own seed has 32 bits, which a machine tries in an hour: two keys that agree in the first 31 bytes."""
+        one, other = key_of(3), key_of(3)
+        other[-1] = 4
+        assert not torch.equal(RowMask.of(300, one).whole, RowMask.of(300, other).whole)
+        keys = fedsvd.keys_for({"t": 2, "d": 3}, bytes(32))
+        assert not torch.equal(keys["t"]["p"], keys["t"]["r"])
+        drawn = fedsvd.orthogonal(1, 5, fedsvd.drawn_with(bytes(keys["t"]["p"])))[0]
+        assert not torch.equal(drawn[:2], keys["t"]["q"])
+
+    @pytest.mark.parametrize("n", [-1, 0, 10**6])
+    def test_a_width_that_no_table_has_is_refused(self, n):
+        async def lies(net):
+            await net.send("t", "width", {"n": torch.tensor([n])})
+
+        parts = {"t": partial(_part, roles=Roles(task="t", data="d", server="t", keys="t"), x=blocks()[0], rank=2,
+                              secret=bytes(32)), "d": lies}  # fmt: skip
+        with pytest.raises(MessageError, match=r"message 'width' from 'd': expected between 1 and 20,000 columns"):
+            inproc.play(parts)
 
     @pytest.mark.parametrize("roles", [ALONE, APART])
     def test_no_message_holds_a_column(self, roles):
@@ -145,8 +169,8 @@ class TestMasks:
         notes, (x_t, x_d) = [], blocks()
         decompose(x_t, x_d, ALONE, notes=notes)
         said = {tag: tensors for sender, to, tag, tensors in notes if (sender, to) == ("d", "t")}
-        noise = torch.randn(300, 8, generator=torch.Generator().manual_seed(int(said["key"]["r"])), dtype=torch.float64)
-        seen = RowMask.of(300, int(said["key"]["p"])).undo(said["masked"]["x"] + fedsvd.NOISE * noise)
+        noise = torch.randn(300, 8, generator=fedsvd.drawn_with(bytes(said["key"]["r"])), dtype=torch.float64)
+        seen = RowMask.of(300, said["key"]["p"]).undo(said["masked"]["x"] + fedsvd.NOISE * noise)
         assert torch.allclose(seen @ seen.T, (x_d @ x_d.T).double(), atol=1e-3)
 
 

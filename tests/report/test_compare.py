@@ -114,6 +114,19 @@ def test_variants_of_a_method_are_named_by_what_differs(runs):
     assert (difference.one, difference.other) == ("laser (method.embedding = 4)", "laser (method.embedding = 9)")
 
 
+def test_settings_that_change_no_weight_make_no_variant(runs, tmp_path):
+    moved = shutil.copytree(runs["laser-2"], tmp_path / "moved")
+    text = (moved / "config.toml").read_text(encoding="utf-8")
+    changed = text.replace("checkpoint_every = 5", "checkpoint_every = 2").replace(
+        "tensorboard = false", "tensorboard = true"
+    )
+    assert changed != text
+    (moved / "config.toml").write_text(changed, encoding="utf-8")
+    found, scores = compared([runs["laser-1"], moved, runs["local-1"], runs["local-2"]])
+    (difference,), _ = compare.differences(found, scores, "accuracy")
+    assert (difference.one, difference.other, len(difference.each)) == ("laser", "local", 2)
+
+
 def test_runs_without_scores_stand_in_the_table(runs):
     found, scores = compared([runs["laser-1"], runs["local-1"]])
     section = compare.side_by_side(found, [scores[0], Scores(why="its tables are elsewhere")])

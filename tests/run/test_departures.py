@@ -163,7 +163,8 @@ def by_hand(house, toml, home):
     sites = {name: Site.read(house / "kits" / name) for name in NAMES}
     for name, site in sites.items():
         (home / name / "runs").mkdir(parents=True)
-        shutil.copy(site.folder / "alignment.safetensors", home / name / "runs")
+        for kept in ("alignment.safetensors", "secret"):
+            shutil.copy(site.folder / kept, home / name / "runs")
         sites[name] = site.model_copy(update={"folder": home / name / "runs"})
     config = Config.of(toml)
     inproc.play({name: partial(train_at_home, site, config) for name, site in sites.items()})

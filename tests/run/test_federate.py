@@ -104,8 +104,8 @@ def test_the_weights_equal_those_of_one_process_bit_for_bit(tmp_path, monkeypatc
     for name, site in apart.items():
         together[name] = site.model_copy(update={"folder": tmp_path / "together" / name})
         together[name].folder.mkdir(parents=True)
-        kept = (site.folder / "alignment.safetensors").read_bytes()
-        (together[name].folder / "alignment.safetensors").write_bytes(kept)
+        for kept in ("alignment.safetensors", "secret"):
+            (together[name].folder / kept).write_bytes((site.folder / kept).read_bytes())
     resolved = settings.load(path)
     inproc.play({name: partial(_part, site, resolved) for name, site in together.items()})
     assert weights(together) == weights(apart)

@@ -1,6 +1,7 @@
 """A party at home: the same run as a simulation's, with nothing but messages between the houses."""
 
 import asyncio
+import contextlib
 import json
 import shutil
 import sys
@@ -189,6 +190,38 @@ def test_what_a_site_must_say(tmp_path, change, said):
     sites["shop"] = replace(sites["shop"], **change)
     with pytest.raises(ConfigError, match=said):
         run(sites, settings())
+
+
+@dataclass(frozen=True)
+class Says(Site):
+    id: str | None = None
+    columns: tuple[str, ...] | None = None
+
+
+@pytest.mark.parametrize(
+    ("says", "refused"),
+    [
+        ({"id": "id", "columns": ("spent", "visits")}, None),
+        (
+            {"columns": ("spent",)},
+            r"'shop': the job reads 'visits', and its own settings .* allow columns = \['spent'\]",
+        ),
+        ({"columns": ()}, "the job reads 'spent', 'visits'"),
+        ({"id": "card"}, r"'shop': the job aligns by column 'id', and its own settings .* by id = 'card'"),
+    ],
+)
+def test_a_site_says_what_of_its_table_a_job_may_read(tmp_path, says, refused):
+    sites = world(tmp_path)
+    sites["shop"] = Says(**vars(sites["shop"]), **says)
+    with contextlib.nullcontext() if refused is None else pytest.raises(ConfigError, match=refused):
+        run(sites, settings(epochs=1))
+
+
+def test_a_label_is_a_column_that_a_job_reads(tmp_path):
+    sites = world(tmp_path)
+    sites["bank"] = Says(**vars(sites["bank"]), columns=("income",))
+    with pytest.raises(ConfigError, match="party 'bank': the job reads 'y'"):
+        run(sites, settings(epochs=1))
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,19 @@ class TestFit:
         table = table_of({"x": [3.3, 3.3, None], "big": [1e30, 1e30, 1e30]})
         assert (Prepare.fit(table, rows(0, 1, 2)).apply(table) == 0).all()
 
+    def test_a_column_that_was_constant_in_training_is_zeros_later_too_and_said(self):
+        """Nothing was learnt of it, and there is no measure for how far 30000 is from 0."""
+        table = table_of({"x": [1.0, 2.0, 3.0, 4.0], "fine": [0, 0, None, 30000], "fee": [2.5, 2.5, 2.5, 7.0]})
+        prepare = Prepare.fit(table, rows(0, 1, 2))
+        said = ("party 'clinic', data frame: column 'fine' was 0 in all training rows and is another number in 1 here: "
+                "the model has learnt nothing of it and takes it for 0, and so for 'fee'")  # fmt: skip
+        for each in (prepare, Prepare.from_json(prepare.to_json())):
+            with pytest.warns(AnypartyWarning, match=said):
+                assert (each.apply(table)[:, 1:] == 0).all()
+        assert prepare.numeric.constant == ("fine", "fee")
+        unscaled = Prepare.fit(table, rows(0, 1, 2), scale=False)
+        assert unscaled.apply(table)[:, 1].tolist() == [0, 0, 0, 30000]
+
     def test_no_columns(self):
         table = table_of({"y": [1, 2]}, label="y")
         assert Prepare.fit(table, rows(0, 1)).apply(table).shape == (2, 0)
@@ -196,10 +209,12 @@ class TestJson:
             Prepare.from_json({"format": "anyparty.prepare.1", "party": "a"})
 
 
-def test_categories_that_training_never_saw_are_named_where_there_are_no_others():
+def test_categories_that_training_never_saw_are_named_where_most_are_such():
     prepare = Prepare.fit(table_of(MIXED), rows(0, 1, 2, 3))
     said = r"training saw none of the categories of column 'town', such as 'BONN', 'ULM', but 'Bonn', 'Ulm'"
     with pytest.warns(UserWarning, match=said):
         prepare.apply(table_of(MIXED | {"town": ["ULM", None, "ULM", "BONN"]}))
-    prepare.apply(table_of(MIXED | {"town": ["ULM", None, "Ulm", "BONN"]}))  # some are as they were
+    with pytest.warns(UserWarning, match="categories of column 'town' in 2 of 3 cells, such as 'BONN', 'ULM', but"):
+        prepare.apply(table_of(MIXED | {"town": ["ULM", None, "Ulm", "BONN"]}))
+    prepare.apply(table_of(MIXED | {"town": ["ULM", None, "Ulm", None]}))  # half are as they were
     prepare.apply(table_of(MIXED | {"town": [None] * 4}))

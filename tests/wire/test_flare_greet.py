@@ -15,7 +15,20 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReservedKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import NotAuthenticated
+from nvflare.fuel.f3.message import Message as CellMessage
 from nvflare.fuel.f3.sfm.sfm_endpoint import Endpoint, SfmEndpoint
+from nvflare.private.admin_defs import Message as Request
+from nvflare.private.defs import RequestHeader, SysCommandTopic
+from nvflare.private.fed.client.admin import FedAdminAgent
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+
+UNTOUCHED = tuple(ClientRequestProcessors.request_processors)
+
+
+@pytest.fixture(autouse=True)
+def _whole(monkeypatch):
+    """Every site of these tests starts with all that FLARE answers."""
+    monkeypatch.setattr(ClientRequestProcessors, "request_processors", list(UNTOUCHED))
 
 
 def event(name, *clients):
@@ -85,6 +98,49 @@ def test_a_site_says_when_its_server_is_lost_and_found(capsys):
         "anyparty> vfl.bank.example:8002 does not answer; trying again until it does (Ctrl-C to stop)",
         "anyparty> shop is connected to vfl.bank.example:8002",
     ]
+
+
+class Answers:
+    """A site's context, as far as its agent asks for it."""
+
+    @contextlib.contextmanager
+    def new_context(self):
+        yield FLContext()
+
+    def get_component(self, name):
+        return None
+
+    def fire_event(self, *what):
+        pass
+
+
+def asked(command):
+    """What a site says to a server that writes into its own request that nobody need look at the site's rules."""
+    agent = FedAdminAgent.__new__(FedAdminAgent)
+    agent.auditor, agent.processors, agent.app_ctx = None, {}, Answers()
+    for each in ClientRequestProcessors.request_processors:
+        agent.register_processor(each)
+    request = Request(topic=SysCommandTopic.SHELL, body=command)
+    request.set_header(RequestHeader.REQUIRE_AUTHZ, "false")
+    return agent._dispatch_request(CellMessage({}, request)).payload.body
+
+
+def test_a_site_answers_what_jobs_need_whatever_the_server_writes(tmp_path, monkeypatch):
+    (tmp_path / "table.csv").write_text("id,spent\n1,54321\n", encoding="utf-8")
+    every = list(UNTOUCHED)
+    monkeypatch.setattr(ClientRequestProcessors, "request_processors", every)
+    assert "54321" in asked(f"cat {tmp_path}/table.csv"), "FLARE's own way, where nothing is taken away"
+    greet.Visitor("shop", "vfl.bank.example:8002")
+    assert "54321" not in asked(f"cat {tmp_path}/table.csv")
+    assert {type(each).__name__ for each in every} == greet.ANSWERED
+
+
+def test_a_flare_with_other_parts_starts_no_site(monkeypatch):
+    few = [each for each in UNTOUCHED if type(each).__name__ != "DeployProcessor"]
+    monkeypatch.setattr(ClientRequestProcessors, "request_processors", few)
+    with pytest.raises(RuntimeError, match=r"has no \['DeployProcessor'\]"):
+        greet.Visitor("shop", "vfl.bank.example:8002")
+    assert len(few) == len(UNTOUCHED) - 1
 
 
 def test_how_far_clocks_are_apart_is_kept_and_told(tmp_path, monkeypatch, capsys):

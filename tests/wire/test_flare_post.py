@@ -529,3 +529,10 @@ def test_messages_that_are_never_whole_are_bounded():
         alone.post.arrived("b", Note(life="b1", tag="x", number=number, pieces=2).write(), bytes(500))
     held = sum(len(piece) for pieces in alone.post.peers["b"].come.pieces.values() for piece in pieces.values())
     assert held <= 1000 + MOST_HEADER_BYTES + 500
+
+
+def test_why_a_party_leaves_is_short_and_says_nothing_to_a_terminal():
+    said = Note(life="a", bye="it left\x1b]0;mine\x07\n" + "x" * 50_000).write()
+    heard = Note.read(said, "shop").bye
+    assert heard.startswith("it left ]0;mine  xxx")
+    assert len(heard) == 2000

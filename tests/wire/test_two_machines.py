@@ -233,12 +233,13 @@ def test_a_machine_that_is_not_on_the_line_is_given_up_in_time(machines):
 
 
 def in_one_process(apart: dict[str, Site], home: Path) -> dict[str, bytes]:
-    """Train with the same tables and alignment, all parties in this process; return the weights."""
+    """Train with the same tables, alignment and secrets, all parties in this process; return the weights."""
     together = {}
     for name, site in apart.items():
         together[name] = site.model_copy(update={"folder": home / "together" / name})
         together[name].folder.mkdir(parents=True)
-        shutil.copy(site.folder / "alignment.safetensors", together[name].folder)
+        for kept in ("alignment.safetensors", "secret"):
+            shutil.copy(site.folder / kept, together[name].folder)
     resolved = settings.load(home / "bank" / "credit.toml")
     inproc.play({name: partial(_part, site, resolved) for name, site in together.items()})
     return weights(together)

@@ -2,7 +2,7 @@
 
 The data set is cut into four parties' tables by columns, each without a quarter of its rows, in an order of its own;
 rows are aligned privately, LASER-VFL is trained and predicts, over NVIDIA FLARE.  Then the same run is played in one
-process, from the same tables and alignment, and the weights are compared bit for bit.
+process, from the same tables, alignment and secrets, and the weights are compared bit for bit.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from anyparty.run import federate
 from anyparty.run.files import WEIGHTS
 from anyparty.run.house import train_at_home
 from anyparty.run.kept_alignment import ALIGNMENT
+from anyparty.run.secret import SECRET
 from anyparty.seeds import Seeds
 from anyparty.tables import datasets
 from anyparty.tables.partition import cut
@@ -80,7 +81,7 @@ def demo(
         _, answers = federate.predict(house, path)
     if answers is None:
         raise RunError(f"there are no predictions at the bank; see {house}")
-    say("compare: the same run in one process, from the same tables and alignment")
+    say("compare: the same run in one process, from the same tables, alignment and secrets")
     result = trained.outcomes[NAMES[0]]["result"]
     return Shown(
         folder=folder, accuracy=result["evaluation"]["overall"]["accuracy"], answers=answers,
@@ -118,7 +119,8 @@ def in_one_process(house: Path, config: Path, folder: Path) -> dict[str, bool]:
     for name, site in sites.items():
         same[name] = site.model_copy(update={"folder": folder / name})
         same[name].folder.mkdir(parents=True)
-        (folder / name / ALIGNMENT).write_bytes((site.folder / ALIGNMENT).read_bytes())
+        for kept in (ALIGNMENT, SECRET):
+            (folder / name / kept).write_bytes((site.folder / kept).read_bytes())
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as the parties do: the order of a sum decides its last bit
     try:

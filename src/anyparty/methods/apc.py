@@ -39,7 +39,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from anyparty.blocks.blocks import Rows
@@ -174,9 +173,8 @@ class Apc:
             raise ConfigError(f"{TITLE} needs a passive party with columns to learn from; with distillation = 0 and "
                               f"classify_on = 'own' the active party trains alone")  # fmt: skip
         modules: dict[str, nn.Module] = {}
-        with torch.random.fork_rng(devices=[]):
-            for name in self._networks(seat):
-                torch.manual_seed(seeds.number(name, seat.me))
+        for name in self._networks(seat):
+            with seeds.own.drawing(name, seat.me):
                 modules[name] = self._make(name, seat, seeds)
         return enriched.place(State(seat), modules)
 

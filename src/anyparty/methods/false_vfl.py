@@ -148,13 +148,12 @@ class FalseVFL(ABC):
         if seat.roster.K < 1:
             raise ConfigError("no party holds columns: there is nothing to learn from")
         state = State(seat)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seeds.number("encoder", seat.me))
-            if seat.inputs:
+        if seat.inputs:
+            with seeds.own.drawing("encoder", seat.me):
                 state.modules |= self._feature_side(seat)
-            torch.manual_seed(seeds.number("heads", seat.me))
-            if seat.me == seat.roster.active:
-                assert seat.task is not None
+        if seat.me == seat.roster.active:
+            assert seat.task is not None
+            with seeds.own.drawing("heads", seat.me):
                 state.modules |= label_networks(seat.task, self.embedding, self.top, self.hidden, self.head_hidden)
                 state.modules["tied"] = Tied(seat.roster.K)
         for module in state.modules.values():

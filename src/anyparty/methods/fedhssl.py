@@ -123,8 +123,7 @@ class FedHSSL(SelfSupervised):
         state = self.split.begin(replace(seat, encoder=self._encoders(seat)), seeds)
         state.seat = seat
         if seat.inputs:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seeds.number("projector", seat.me))
+            with seeds.own.drawing("projector", seat.me):
                 for name in ("", "cross_"):
                     state.modules[f"{name}projector"] = projector(self.embedding).to(seat.device)
                     state.modules[f"{name}predictor"] = predictor(self.embedding).to(seat.device)
@@ -184,7 +183,7 @@ class FedHSSL(SelfSupervised):
     def _within(self, state: State, x: Tensor, batch: Batch, cross: Tensor) -> Tensor:
         """Return the local loss, that of two views and the guide's."""
         ends = []
-        for number, view in enumerate(self.views(x, batch.generator(f"views of {state.seat.me}"))):
+        for number, view in enumerate(self.views(x, batch.own(f"views of {state.seat.me}"))):
             z, t = self._seen(state, batch, "projector", Encoders.local, view, f"view {number} draws")
             ends.append((state.modules["predictor"](z), t))
         (p, t), (p2, t2) = ends

@@ -8,7 +8,7 @@ Symbols   X = [X_t X_d]  t the task party, d the data party                     
           P    random orthogonal, block-diagonal in blocks of b rows: never [m, m] where blocks do
           Q    random orthogonal; party i gets its own rows of it, Q_i                           [n_i, n]
           R    random, added by t and taken away by d, so that only the sum is free of it        [m, n]
-Protocol  key generator -> t, d   a seed of P, Q_i, a seed of R
+Protocol  key generator -> t, d   a key of P, Q_i, a key of R: 32 bytes that masks are drawn with
           t, d -> server          P X_i Q_i + R,  P X_i Q_i - R
           server                  their sum is P X Q = (P U) S (Q' V)': sends P U to t
           t                       U = P' (P U)
@@ -16,12 +16,13 @@ Lossless: P and Q are orthogonal and R goes out in the sum, so U is that of the 
 Vectors of singular values that are 0 to rounding (columns that repeat others, or say nothing) are nobody's but the
 masks' own, and left out: r is at most the rank.
 All of it in double precision, and what comes of it handed on in single; columns' signs are set so that each one's
-largest entry is positive.  Masks come from torch's generator, which is none that cryptographers made: they hide from
-the curious, not from a determined attacker.
+largest entry is positive.  Masks come from torch's generator with a whole state of secret bits; it is none that
+cryptographers made: they hide from the curious, not from a determined attacker.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,16 +30,19 @@ import torch
 from torch import Tensor
 
 from anyparty.errors import MessageError
+from anyparty.seeds import Seeds
 from anyparty.terms import Channel, Declared, Expect
 
 BLOCK = 256  # b
 NOISE = 100.0  # the deviation of R, where standardised columns have 1
+KEY = 32  # bytes
+WIDEST = 20_000  # columns of a party: Q has the square of all, in double precision
 NOTHING = 1e-6  # of the greatest singular value: what single precision leaves of 0 is less
 
 MESSAGES = (
     Declared(tag="width", frm="any", to="any", holds="how many columns a party's prepared block has",
              learns="the key generator learns that number"),
-    Declared(tag="key", frm="any", to="block", holds="a seed of P, the party's own rows Q_i [n_i, n], a seed of R",
+    Declared(tag="key", frm="any", to="block", holds="a key of P, the party's own rows Q_i [n_i, n], a key of R",
              learns="nothing of anybody's data; who has it can take the masks P and R off, so the server must not"),
     Declared(tag="masked", frm="block", to="any", holds="P X_i Q_i + R or - R, [m, n] in double precision",
              learns="a server of its own sees the sum P X Q: the joint singular values, of every run of 256 rows too. "
@@ -75,9 +79,9 @@ class RowMask:
     last: Tensor
 
     @classmethod
-    def of(cls, m: int, seed: int, block: int = BLOCK) -> RowMask:
-        """Return the mask of m rows that a seed stands for."""
-        generator = torch.Generator().manual_seed(seed)
+    def of(cls, m: int, key: Tensor, block: int = BLOCK) -> RowMask:
+        """Return the mask of m rows that a key stands for."""
+        generator = drawn_with(bytes(key))
         return cls(orthogonal(m // block, block, generator), orthogonal(1, m % block, generator)[0])
 
     def apply(self, x: Tensor) -> Tensor:
@@ -94,22 +98,27 @@ class RowMask:
         return torch.cat([first.flatten(0, 1), last @ x[count * size :]])
 
 
-def keys_for(widths: Mapping[str, int], seed: int) -> dict[str, dict[str, Tensor]]:
-    """Return what the key generator gives each party: a seed of P, its rows of Q, a seed of R."""
-    generator = torch.Generator().manual_seed(seed)
-    seeds = torch.randint(2**62, (2,), generator=generator)
-    q = torch.split(orthogonal(1, sum(widths.values()), generator)[0], list(widths.values()))
-    return {
-        name: {"p": seeds[:1].clone(), "q": rows.contiguous(), "r": seeds[1:].clone()}
-        for name, rows in zip(widths, q, strict=True)
-    }
+def drawn_with(key: bytes) -> torch.Generator:
+    """Return the stream of a key: all of its 32 bytes count, where torch's own seed has four."""
+    return Seeds(0, key).own.torch("mask")
+
+
+def keys_for(widths: Mapping[str, int], secret: bytes) -> dict[str, dict[str, Tensor]]:
+    """Return what the key generator gives each party: a key of P, its rows of Q, a key of R.
+
+    The three come from its secret, 32 bytes, and none tells anything of another.
+    """
+    p, q, r = (hashlib.blake2b(name, digest_size=KEY, key=secret).digest() for name in (b"P", b"Q", b"R"))
+    rows = torch.split(orthogonal(1, sum(widths.values()), drawn_with(q))[0], list(widths.values()))
+    both = {name: torch.frombuffer(bytearray(key), dtype=torch.uint8) for name, key in (("p", p), ("r", r))}
+    return {name: {**both, "q": own.contiguous()} for name, own in zip(widths, rows, strict=True)}
 
 
 def masked(x: Tensor, key: Mapping[str, Tensor], sign: int) -> Tensor:
     """Return P X_i Q_i + sign R [m, n] of a party's rows X_i [m, n_i]."""
     m, n = len(x), key["q"].shape[1]
-    noise = torch.randn(m, n, generator=torch.Generator().manual_seed(int(key["r"])), dtype=torch.float64)
-    return RowMask.of(m, int(key["p"])).apply(x.double() @ key["q"]) + sign * NOISE * noise
+    noise = torch.randn(m, n, generator=drawn_with(bytes(key["r"])), dtype=torch.float64)
+    return RowMask.of(m, key["p"]).apply(x.double() @ key["q"]) + sign * NOISE * noise
 
 
 def left_vectors(x: Tensor, r: int) -> Tensor:
@@ -124,14 +133,14 @@ def left_vectors(x: Tensor, r: int) -> Tensor:
 
 def unmasked(u: Tensor, key: Mapping[str, Tensor]) -> Tensor:
     """Return U [m, r] of P U, each column's largest entry positive."""
-    u = RowMask.of(len(u), int(key["p"])).undo(u.double())
+    u = RowMask.of(len(u), key["p"]).undo(u.double())
     if not u.numel():
         return u
     largest = u.gather(0, u.abs().argmax(dim=0, keepdim=True))
     return u * largest.sign()
 
 
-async def decompose(net: Channel, roles: Roles, x: Tensor | None, rank: int, seed: int) -> Tensor | None:
+async def decompose(net: Channel, roles: Roles, x: Tensor | None, rank: int, secret: bytes) -> Tensor | None:
     """Play one party's part; the task party gets U [m, r] float64, r <= min(rank, m, n).
 
     Args:
@@ -139,10 +148,13 @@ async def decompose(net: Channel, roles: Roles, x: Tensor | None, rank: int, see
         roles: who plays what.
         x: at the task and the data party, their columns of the rows that both have, in one order: [m, n_i] float32.
         rank: how many singular vectors.
-        seed: the key generator's own; nobody else may know it.
+        secret: the key generator's own 32 bytes; nobody else may know them.
+
+    Raises:
+        MessageError: a party says that it has no column, or more than :data:`WIDEST`; masked matrices do not fit.
 
     """
-    key = await _key(net, roles, x, seed)
+    key = await _key(net, roles, x, secret)
     mine = u = None
     if x is not None and key is not None:
         mine = masked(x.cpu(), key, 1 if net.me == roles.task else -1)
@@ -159,7 +171,7 @@ async def decompose(net: Channel, roles: Roles, x: Tensor | None, rank: int, see
     return unmasked(u, key)
 
 
-async def _key(net: Channel, roles: Roles, x: Tensor | None, seed: int) -> dict[str, Tensor] | None:
+async def _key(net: Channel, roles: Roles, x: Tensor | None, secret: bytes) -> dict[str, Tensor] | None:
     """Tell the key generator one's width, and get one's key from it; at the key generator, hand them out."""
     holders = (roles.task, roles.data)
     if net.me == roles.keys:
@@ -170,7 +182,10 @@ async def _key(net: Channel, roles: Roles, x: Tensor | None, seed: int) -> dict[
                 widths[name] = x.shape[1]
             else:
                 widths[name] = int((await net.recv(name, "width", {"n": Expect((1,), torch.int64)}))["n"])
-        keys = keys_for(widths, seed)
+                if not 1 <= widths[name] <= WIDEST:
+                    raise MessageError(f"message 'width' from {name!r}: expected between 1 and {WIDEST:,} columns, "
+                                       f"got {widths[name]:,}")  # fmt: skip
+        keys = keys_for(widths, secret)
         for name in holders:
             if name != net.me:
                 await net.send(name, "key", keys[name])
@@ -179,8 +194,8 @@ async def _key(net: Channel, roles: Roles, x: Tensor | None, seed: int) -> dict[
         return None
     assert x is not None
     await net.send(roles.keys, "width", {"n": torch.tensor([x.shape[1]])})
-    number = Expect((1,), torch.int64)
-    return await net.recv(roles.keys, "key", {"p": number, "q": Expect((x.shape[1], -1), torch.float64), "r": number})
+    drawn = Expect((KEY,), torch.uint8)
+    return await net.recv(roles.keys, "key", {"p": drawn, "q": Expect((x.shape[1], -1), torch.float64), "r": drawn})
 
 
 async def _serve(net: Channel, roles: Roles, mine: Tensor | None, rank: int) -> Tensor:

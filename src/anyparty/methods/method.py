@@ -6,9 +6,8 @@ drive one party's part by hand.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -21,8 +20,6 @@ from anyparty.nets.optimizer import Optimizer
 from anyparty.predictions import Predictions
 from anyparty.seeds import Seeds
 from anyparty.terms import Capabilities, Channel, Roster, Task
-
-_DRAWING = threading.RLock()  # torch has one stream for all threads; the prediction service computes in two
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,28 +87,19 @@ class Batch:
     number: int = 0
 
     def generator(self, name: str) -> torch.Generator:
-        """Return this moment's random stream ``name``."""
+        """Return this moment's random stream ``name``, the same at every party that asks."""
         return self.seeds.torch(name, *self.moment)
 
-    @contextmanager
-    def drawing(self, *name: str, device: torch.device) -> Iterator[None]:
-        """Let modules that draw by themselves (dropout) draw from this moment's stream ``name``; never around an await.
+    def own(self, name: str) -> torch.Generator:
+        """Return this moment's random stream ``name`` of the party itself, which nobody else can draw."""
+        return self.seeds.own.torch(name, *self.moment)
 
-        Torch's own stream goes on as if nothing had been drawn.  One thread at a time.
+    def drawing(self, *name: str, device: torch.device) -> AbstractContextManager[None]:
+        """Let modules that draw by themselves (dropout) draw from the party's own stream ``name`` of this moment.
+
+        Never around an await: see ``Seeds.drawing``.
         """
-        seed = self.seeds.number(*name, *self.moment)
-        if device.type != "cpu":
-            with torch.random.fork_rng([device], device_type=device.type):
-                torch.manual_seed(seed)
-                yield
-            return
-        with _DRAWING:
-            before = torch.default_generator.get_state()  # as fork_rng, in a fortieth of the time
-            torch.default_generator.manual_seed(seed)
-            try:
-                yield
-            finally:
-                torch.default_generator.set_state(before)
+        return self.seeds.own.drawing(*name, *self.moment, device=device)
 
 
 Step = Callable[[Channel, State, Rows, Batch], Awaitable[float | None]]

@@ -190,8 +190,7 @@ class Pretrained:
         if "encoder" not in state.modules:
             return state
         H = self.method.embedding
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seeds.number("projector", seat.me))
+        with seeds.own.drawing("projector", seat.me):
             state.modules["projector"], state.modules["predictor"] = projector(H), predictor(H)
         for name in ("projector", "predictor"):
             state.modules[name].to(seat.device)
@@ -214,7 +213,7 @@ class Pretrained:
         return loss if state.seat.me == state.seat.roster.active else None
 
     def _learn(self, state: State, x: Tensor, batch: Batch) -> float:
-        me, generator = state.seat.me, batch.generator(f"views of {state.seat.me}")
+        me, generator = state.seat.me, batch.own(f"views of {state.seat.me}")
         views = torch.cat(self.first.views(x, generator))
         with batch.drawing("encoder draws", me, device=state.seat.device):
             h = state.modules["encoder"](views)

@@ -67,14 +67,13 @@ class Split(Places):
         """Make a party's encoder, the heads that it hosts, and their optimizer."""
         self._check(seat.roster)
         state = State(seat)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seeds.number("encoder", seat.me))
-            if seat.inputs:
+        if seat.inputs:
+            with seeds.own.drawing("encoder", seat.me):
                 copies = self.rule.copies(seat.roster)
                 state.modules["encoder"] = build(seat.encoder, seat.inputs, self.embedding, copies, party=seat.me)
-            torch.manual_seed(seeds.number("heads", seat.me))
-            if seat.me in self.hosts(seat.roster):
-                assert seat.task is not None
+        if seat.me in self.hosts(seat.roster):
+            assert seat.task is not None
+            with seeds.own.drawing("heads", seat.me):
                 state.modules["heads"] = self.heads(seat.roster, seat.me, seat.task)
                 sets = getattr(self.rule, "sets", None)
                 state.modules["taught"] = Taught(seat.roster.K, sets and sets(seat.roster))

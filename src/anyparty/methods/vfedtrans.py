@@ -143,13 +143,12 @@ class VFedTrans:
             return State(seat)
         encoder = enriched.student(seat, self.student_hidden, self.activation)
         modules: dict[str, torch.nn.Module] = {}
-        with torch.random.fork_rng(devices=[]):
-            for k in range(len(data)):
-                torch.manual_seed(seeds.number("student", k))
+        for k in range(len(data)):
+            with seeds.own.drawing("student", k):
                 modules[f"student{k}"] = Autoencoder(encoder, seat.inputs, self.embedding, party=seat.me)
-            assert seat.task is not None
-            torch.manual_seed(seeds.number("classifier"))
-            width = self.embedding * len(data) + (seat.inputs if self.append else 0)
+        assert seat.task is not None
+        width = self.embedding * len(data) + (seat.inputs if self.append else 0)
+        with seeds.own.drawing("classifier"):
             modules["classifier"] = self._ending.module(seat.task, width, seeds)
         return enriched.place(State(seat), modules)
 
@@ -203,14 +202,16 @@ class VFedTrans:
                     assert rows.observed is not None
                     places = places[rows.observed[places, seat.roster.blocks.index(data)]]
                 x = rows.block.take(places)[0]
-            u = await fedsvd.decompose(net, roles, x, self.embedding, self._seed(batch, data))
+            u = await fedsvd.decompose(net, roles, x, self.embedding, self._secret(batch, data))
             if u is not None:
                 scaled = (u * len(u) ** 0.5).to(seat.device, torch.float32)
                 enriched.keep(state, data, as_block(rows.n, places, scaled))
         return None
 
-    def _seed(self, batch: Batch, data: str) -> int:
-        return secrets.randbits(62) if self.masks == "secret" else batch.seeds.number("masks", data) >> 1
+    def _secret(self, batch: Batch, data: str) -> bytes:
+        if self.masks == "secret":
+            return secrets.token_bytes(fedsvd.KEY)
+        return batch.seeds.number("masks", data).to_bytes(fedsvd.KEY, "little")
 
     async def _learn(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
         """Train every student; return the sum of their losses."""

@@ -18,9 +18,10 @@ from anyparty.report.ledgers import shown, total
 from anyparty.report.model_sections import Scores
 from anyparty.report.records import Run
 from anyparty.report.section import Grid, Section, named, number, spread
+from anyparty.run.record import MAY_DIFFER
 
 OF_ONE_CLASS = {"f1"}  # the positive one; which of two it is does not change AUROC
-NOT_THE_VARIANT = {("train", "seed"), ("run", "folder"), ("train", "device")}
+NOT_THE_VARIANT = {"train.seed", "train.score_training", *MAY_DIFFER}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +137,9 @@ def rows_tested(scores: Scores) -> list[tuple[str, str]]:
 def _labels(runs: Sequence[Run]) -> dict[str, str]:
     """Return each run's variant: its method, and the settings in which runs of that method differ."""
     flat = {run.name: _flat(run.settings) for run in runs}
-    keys = sorted({key for each in flat.values() for key in each} - NOT_THE_VARIANT)
+    keys = sorted(
+        key for key in {key for each in flat.values() for key in each} if ".".join(key) not in NOT_THE_VARIANT
+    )
     labels = {}
     for run in runs:
         own = [other for other in runs if other.method == run.method]

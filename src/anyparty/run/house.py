@@ -7,6 +7,7 @@ What a party keeps, in its folder:
     alignment.safetensors     places of its own rows; at the active party also who has which
     model.json, parties/ME/   its part of the model; the task at label holders alone
     checkpoints/              the last two
+    secret                    32 bytes, with which it draws its first weights: nobody else ever sees them
     record.json               what it sent, how it ended; at the active party history and test scores
     .lock                     held while a run is at work: another one waits some seconds, then gives up
 """
@@ -14,6 +15,7 @@ What a party keeps, in its folder:
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,7 +30,7 @@ from anyparty.align import private
 from anyparty.align.overlap import Overlap
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
-from anyparty.errors import AnypartyWarning, ConfigError
+from anyparty.errors import AnypartyWarning, ConfigError, some
 from anyparty.methods.method import Method
 from anyparty.methods.table import method as method_by_name
 from anyparty.methods.table import settings_of
@@ -42,6 +44,7 @@ from anyparty.run.journal import Journal
 from anyparty.run.kept_alignment import ALIGNMENT, aligned, welcome
 from anyparty.run.party import House, Known, Outcome, agreed_on, take_part
 from anyparty.run.predict import predict_rows
+from anyparty.run.secret import secret_in
 from anyparty.run.task import labeled_rows, predicted, teaching
 from anyparty.schedules.table import scheduled
 from anyparty.seeds import Seeds
@@ -91,8 +94,8 @@ class Home:
         """Read the party's table.
 
         Raises:
-            ConfigError: the settings name no table, no label, other parties than the site, or an encoder's factory
-                that the party's own settings do not allow.
+            ConfigError: the settings name no table, no label, other parties than the site; or an encoder's factory or
+                a column that the party's own settings do not allow.
             TableError: the table cannot be used, or has the column of labels among its features.
         """
         roster, encoder = roster_of(site, config), encoder_at(site, config)
@@ -104,8 +107,30 @@ class Home:
             site.table, party=site.party, id=(own and own.id) or config.federation.id, label=label,
             drop=own.drop if own else (), types=own.types if own else {},
         )  # fmt: skip
+        check_columns(site, (own and own.id) or config.federation.id, label, table.columns.columns)
         method = scheduled(method_by_name(config.method.name, **config.method.parameters), config)
         return cls(site, config, roster, table, method, encoder)
+
+
+def check_columns(site: Site, id: str, label: str | None, features: Sequence[str]) -> None:  # noqa: A002
+    """Check that a job reads no more of a party's table than its own settings allow, where they say something of it.
+
+    Whoever leads writes the job, and so which column is aligned by, which are features, and which is a label.
+
+    Raises:
+        ConfigError: it reads others.
+    """
+    wanted: str | None = getattr(site, "id", None)
+    if wanted is not None and id != wanted:
+        raise ConfigError(f"party {site.party!r}: the job aligns by column {id!r}, and its own settings "
+                          f"(local/anyparty.toml in its kit) by id = {wanted!r}")  # fmt: skip
+    allowed: tuple[str, ...] | None = getattr(site, "columns", None)
+    read = [*features, *([] if label is None else [label])]
+    if allowed is not None and (more := [name for name in read if name not in allowed]):
+        raise ConfigError(
+            f"party {site.party!r}: the job reads {some(more)}, and its own settings (local/anyparty.toml in its kit) "
+            f"allow columns = {list(allowed)}; leave the others out of the job (drop), or out of the table"
+        )
 
 
 def encoder_at(site: Site, config: Config) -> Factory:
@@ -214,7 +239,7 @@ def _house(home: Home, known: Known, number: Tensor, door: Door, journal: Journa
         name=name, table=home.table, known=known, encoder=home.encoder,
         optimizer=home.config.optimizer_of(name), scale=own is None or own.scale,
         folder=home.site.folder / "checkpoints", watch=journal, door=door, welcome=partial(welcome, number),
-        kept=journal.kept,
+        secret=secret_in(home.site.folder), kept=journal.kept,
     )  # fmt: skip
 
 

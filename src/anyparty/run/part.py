@@ -51,6 +51,7 @@ class Part:
     watch: Watch = field(default_factory=Watch)
     door: Door = field(default_factory=Closed)
     welcome: Callable[[Channel, str], Awaitable[None]] | None = None
+    secret: bytes = field(default=b"", repr=False)
     kept: Callable[[list[dict[str, Any]], int], None] | None = None
 
     @property
@@ -60,8 +61,8 @@ class Part:
 
     @property
     def seeds(self) -> Seeds:
-        """The root of the run's random streams."""
-        return Seeds(self.settings.seed)
+        """The root of the run's random streams, and the party's own."""
+        return Seeds(self.settings.seed, self.secret)
 
 
 @dataclass

@@ -21,7 +21,7 @@ import anyparty
 from anyparty.blocks.blocks import Rows
 from anyparty.blocks.splits import TRAIN, VALIDATION, split
 from anyparty.config import Config
-from anyparty.errors import ConfigError
+from anyparty.errors import ConfigError, MessageError
 from anyparty.methods.method import Method, Seat
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
@@ -72,6 +72,7 @@ class House:
         watch: who is told of progress, at the active party.
         door: who is gone and who comes back.
         welcome: at the active party, what comes before the setup when a party comes back.
+        secret: 32 bytes with which the party draws what nobody else may draw; without, all follows from the seed.
         kept: called after every checkpoint, as in ``Part``.
 
     """
@@ -86,6 +87,7 @@ class House:
     watch: Watch = field(default_factory=Watch)
     door: Door = field(default_factory=Closed)
     welcome: Callable[[Channel, str], Awaitable[None]] | None = None
+    secret: bytes = field(default=b"", repr=False)
     kept: Callable[[list[dict[str, Any]], int], None] | None = None
 
 
@@ -121,6 +123,9 @@ async def take_part(
     leads = house.name == roster.active
     setup = await share_setup(net, roster, _setup(house, config, method.can) if leads else None)
     use, task, observed = setup
+    if len(use) != len(known.position):
+        raise MessageError(f"message 'setup' from {roster.active!r} to {house.name!r}: it is of {len(use)} rows, the "
+                           f"alignment here of {len(known.position)}")  # fmt: skip
     if observed is not None:
         table = teaching(table, known.position, observed.numpy())
 
@@ -151,7 +156,7 @@ async def take_part(
         training=torch.from_numpy(use == TRAIN) if leads else None,
         checkpoints=None if house.folder is None else Checkpoints(house.folder),
         resume=resume, watch=house.watch, door=house.door, welcome=welcome,
-        kept=house.kept,
+        secret=house.secret, kept=house.kept,
     )  # fmt: skip
     return Outcome(seat=seat, trained=await play(part, net), prepare=prepare, rows=rows, use=use)
 
@@ -176,7 +181,11 @@ def _setup(house: House, config: Config, can: Capabilities) -> Setup:
 
 
 async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setup:
-    """Give every party the use of the rows, and label holders the task and who has which row."""
+    """Give every party the use of the rows, and label holders the task and who has which row.
+
+    Raises:
+        MessageError: what the active party says is no task, or of other rows.
+    """
     if setup is not None:
         for name in roster.names:
             if name != net.me:
@@ -185,8 +194,12 @@ async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setu
     got = await net.recv(roster.active, "setup", agree.SETUP)
     if not len(got["task"]):
         return got["use"].numpy(), None, None
-    values = json.loads(got["task"].numpy().tobytes().decode())
-    return got["use"].numpy(), Task(**tuples(values)), got["observed"].bool().view(len(got["use"]), roster.K)
+    try:
+        task = Task(**tuples(json.loads(got["task"].numpy().tobytes())))
+        return got["use"].numpy(), task, got["observed"].bool().view(len(got["use"]), roster.K)
+    except (ValueError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
+        raise MessageError(f"message 'setup' from {roster.active!r} to {net.me!r}: expected a task and who has each of "
+                           f"{len(got['use'])} rows ({str(error).splitlines()[0][:80]})") from None  # fmt: skip
 
 
 async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> None:

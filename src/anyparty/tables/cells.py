@@ -23,10 +23,19 @@ def as_text(series: pl.Series) -> pl.Series:
     ['7', '7', 'red', None]
     >>> as_text(pl.Series(["7.00", "2.50", "100.00"]).cast(pl.Decimal(10, 2))).to_list()
     ['7', '2.5', '100']
+
+    A moment reads the same however finely its column counts, and midnight as the day:
+
+    >>> as_text(pl.Series(["2020-01-31 00:00:00", "2020-01-31 08:30:00.500"]).str.to_datetime(time_unit="ns")).to_list()
+    ['2020-01-31', '2020-01-31 08:30:00.5']
     """
     if series.dtype.is_float():
         series = _whole_as_integers(series.fill_nan(None))
     text = series.cast(pl.String).str.strip_chars().str.replace(r"^([+-]?\d+)\.0$", "${1}")
+    if series.dtype.is_temporal():  # how finely it counts says how it is kept; midnight is the day
+        text = text.str.replace(r"(:\d{2}\.\d*?)0+$", "${1}").str.strip_chars_end(".")
+    if series.dtype.is_temporal() or series.dtype == pl.String:
+        text = text.str.replace(r"^(\d{4}-\d{2}-\d{2})[ T]00:00:00(?:\.0+)?$", "${1}")
     if series.dtype.is_decimal():  # a Decimal's zeros say how it is kept
         text = text.str.replace(r"(\.\d*?)0+$", "${1}").str.strip_chars_end(".")
     missing = text.is_in(MISSING)

@@ -30,7 +30,11 @@ STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
 class Numeric(BaseModel):
-    """Numeric columns: missing cells take ``fill``, then (x - mean) / scale, or x where these are ``None``."""
+    """Numeric columns: missing cells take ``fill``, then (x - mean) / scale, or x where these are ``None``.
+
+    A column that is ``constant`` among training rows is 0 in all rows once it is scaled: training has learnt nothing
+    of another value, and has nothing to measure it by.
+    """
 
     model_config = STRICT
 
@@ -38,11 +42,12 @@ class Numeric(BaseModel):
     fill: tuple[Finite, ...]
     mean: tuple[Finite, ...] | None
     scale: tuple[Positive, ...] | None
+    constant: tuple[str, ...] = ()
 
     @classmethod
     def fit(cls, columns: pl.DataFrame, rows: Rows, *, scale: bool, impute: Impute) -> Numeric:
         """Fit on a few columns at a time, so that no second table is held in double precision."""
-        fill, mean, deviation = [np.zeros(0)], [np.zeros(0)], [np.zeros(0)]
+        fill, mean, deviation, alike = [np.zeros(0)], [np.zeros(0)], [np.zeros(0)], list[str]()
         step = max(1, CHUNK // len(rows))
         for start in range(0, columns.width, step):
             numbers = columns[:, start : start + step].cast(pl.Float64)[rows].to_numpy(writable=True)
@@ -54,21 +59,35 @@ class Numeric(BaseModel):
             fill.append(imputer.statistics_)
             mean.append(np.where(constant, low, scaler.mean_))
             deviation.append(scaler.scale_)
+            alike += [columns.columns[start + int(k)] for k in np.flatnonzero(constant)]
         fills, means, scales = (tuple(np.concatenate(parts).tolist()) for parts in (fill, mean, deviation))
         names = tuple(columns.columns)
-        return cls(columns=names, fill=fills, mean=means if scale else None, scale=scales if scale else None)
+        if not scale:
+            return cls(columns=names, fill=fills, mean=None, scale=None)
+        return cls(columns=names, fill=fills, mean=means, scale=scales, constant=tuple(alike))
 
     @model_validator(mode="after")
     def _one_each(self) -> Numeric:
         given = [self.fill, *(values for values in (self.mean, self.scale) if values is not None)]
         if (self.mean is None) != (self.scale is None) or any(len(each) != len(self.columns) for each in given):
             raise ValueError("fill, mean and scale must have one value for each numeric column")
+        if not set(self.constant) <= set(self.columns):
+            raise ValueError("constant must name numeric columns")
         return self
 
     def transform(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the numbers [b, d] imputed and scaled, in place."""
         filled: NDArray[np.float64] = self._imputer.transform(numbers)
-        return filled if self._scaler is None else self._scaler.transform(filled)
+        if self._scaler is None:
+            return filled
+        scaled: NDArray[np.float64] = self._scaler.transform(filled)
+        scaled[:, self._constant] = 0.0
+        return scaled
+
+    @cached_property
+    def _constant(self) -> NDArray[np.int64]:
+        at = {name: k for k, name in enumerate(self.columns)}
+        return np.array([at[name] for name in self.constant], dtype=np.int64)
 
     @cached_property
     def _imputer(self) -> SimpleImputer:

@@ -24,6 +24,8 @@ from anyparty.tables.fitted import CHUNK, STRICT, Categorical, Impute, Numeric, 
 from anyparty.tables.kinds import Kind
 from anyparty.tables.table import EMPTY, Table
 
+STRANGE = 0.5  # of a column's cells: a larger share with categories that training never saw is worth a word
+
 
 @dataclass(frozen=True)
 class Features:
@@ -60,7 +62,7 @@ class Prepare(BaseModel):
         Args:
             table: the party's table, n rows.
             rows: [m] which of its rows are for training.
-            scale: standardise numeric columns; a constant column becomes zeros.
+            scale: standardise numeric columns; one that is constant among these rows is zeros in all, now and later.
             impute: what a missing number becomes.
 
         Raises:
@@ -115,6 +117,7 @@ class Prepare(BaseModel):
         """
         frame = self.matched(table)
         self._look_at_levels(frame, table)
+        self._look_at_constants(frame, table)
         out = np.empty((len(table), self.width), dtype=np.float32)
         step = max(1, CHUNK // max(1, self.width))
         for start in range(0, len(table), step):
@@ -188,16 +191,35 @@ class Prepare(BaseModel):
         return pl.DataFrame([_as_kind(table, name, kind) for name, kind in self.kinds.items()])
 
     def _look_at_levels(self, frame: pl.DataFrame, table: Table) -> None:
-        """Say so where training saw none of a column's categories: each is all zeros to the model."""
+        """Say so where training saw none of most cells' categories: each is all zeros to the model."""
         for name, levels in zip(self.categorical.columns, self.categorical.levels, strict=True):
             known = frame[name].drop_nulls()
             seen = [level for level in levels if level is not None]
-            if seen and len(known) and not known.is_in(seen).any():
+            strange = known.filter(~known.is_in(seen)) if seen else known.clear()
+            if len(strange) > STRANGE * len(known):
+                most = "" if len(strange) == len(known) else f" in {len(strange)} of {len(known)} cells"
                 warnings.warn(
-                    f"{_where(table)}: training saw none of the categories of column {name!r}, such as "
-                    f"{some(known.unique().sort().head(2))}, but {some(seen[:2])}: the model knows nothing of them; "
+                    f"{_where(table)}: training saw none of the categories of column {name!r}{most}, such as "
+                    f"{some(strange.unique().sort().head(2))}, but {some(seen[:2])}: the model knows nothing of them; "
                     f"are they written another way?", AnypartyWarning, stacklevel=3
                 )  # fmt: skip
+
+    def _look_at_constants(self, frame: pl.DataFrame, table: Table) -> None:
+        """Say so where a column that was constant in training is not any more."""
+        was = dict(zip(self.numeric.columns, self.numeric.fill, strict=True))
+        names = self.numeric.constant
+        if not names:
+            return
+        counts = frame.select((pl.col(name).drop_nulls() != was[name]).sum() for name in names).row(0)
+        moved = [(name, count) for name, count in zip(names, counts, strict=True) if count]
+        if moved:
+            name, count = moved[0]
+            more = f", and so for {some([other for other, _ in moved[1:]])}" if moved[1:] else ""
+            warnings.warn(
+                f"{_where(table)}: column {name!r} was {was[name]:g} in all training rows and is another number in "
+                f"{count} here: the model has learnt nothing of it and takes it for {was[name]:g}{more}",
+                AnypartyWarning, stacklevel=3,
+            )  # fmt: skip
 
     def _fill(self, out: NDArray[np.float32], frame: pl.DataFrame, table: Table) -> None:
         """Write the outputs of some rows [b, width]."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from anyparty.errors import MessageError
 
 MOST_LETTERS = 100_000  # receipts for as many lanes as a party may have
+MOST_SAID = 2000  # letters of why a peer leaves, or gives up
 PIECE_BYTES = 1 << 20  # a message is cut into pieces of this size, so that a slow line shows that it moves
 
 
@@ -73,7 +74,12 @@ class Note:
             raise MessageError(f"{source} sent a parcel with a note that cannot be read: {text[:80]!r}") from None
         if not fits or min(note.number, note.ask, note.answers) < 0 or not 0 <= note.piece < note.pieces:
             raise MessageError(f"{source} sent a parcel with a note that makes no sense: {text[:80]!r}")
-        return note
+        return replace(note, bye=plain(note.bye), gone=plain(note.gone))
+
+
+def plain(sentence: str) -> str:
+    """Return what a peer says as a terminal may show it: short, without control characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in sentence[:MOST_SAID])
 
 
 DEFAULTS = vars(Note(life=""))

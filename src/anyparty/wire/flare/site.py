@@ -35,6 +35,8 @@ class Site(Settings):
             ``await function(site, config, net, **asked)``.  What is not here is refused.
         encoders: the functions that make encoders, ``module:function``, which a job may name for this party: code that
             is imported and called here.  Any other is refused.
+        id: the column by which its rows may be aligned; without, the one that a job names.
+        columns: the columns that a job may read, as features or as label; without, all but those that it drops.
         threads: how many threads PyTorch may use; all without.
         patience: how long it waits for others.
 
@@ -48,6 +50,8 @@ class Site(Settings):
     folder: Path = Path("runs")
     parts: dict[str, str] = PARTS
     encoders: tuple[str, ...] = ()
+    id: str | None = None
+    columns: tuple[str, ...] | None = None
     threads: int | None = None
     patience: Patience = Patience()
 
