@@ -181,9 +181,9 @@ async def _share(
     if len(got["rows"]) and not 0 <= int(got["rows"].min()) <= int(got["rows"].max()) < rows.n:
         raise ConfigError(f"{roster.active!r} asks for rows that the alignment of {rows.n} rows does not have")
     names = [name for name, flag in zip(roster.blocks, got["asked"].tolist(), strict=True) if flag]
-    if len(got["observed"]) not in {0, len(got["rows"]) * roster.K}:
-        raise ConfigError(f"{roster.active!r} says of {len(got['observed'])} cells who has them, and asks for "
-                          f"{len(got['rows'])} rows of {roster.K} parties")  # fmt: skip
+    if len(got["observed"]) not in {0, rows.n * roster.K}:
+        raise ConfigError(f"{roster.active!r} says of {len(got['observed'])} cells who has them; "
+                          f"the alignment has {rows.n} rows and {roster.K} parties")  # fmt: skip
     pattern = got["observed"].bool().view(-1, roster.K) if len(got["observed"]) else None
     return names, got["rows"], pattern
 
