@@ -18,7 +18,7 @@ from anyparty.schedules.scheduled import Scheduled
 from anyparty.seeds import Seeds
 from tests.methods.cases import Case
 from tests.methods.checks import CHECKS
-from tests.worlds import world
+from tests.worlds import predict, train, world
 
 Maximum = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "your_own_method.py"))["Maximum"]
 BY_NAME = {"refuses bad parameters", "gradients equal the joint reference"}
@@ -96,3 +96,19 @@ def test_heads_of_a_users_own_learn_from_rows_that_are_there_alone(name, paramet
     rule.loss(fusion, h, observed, torch.zeros(11, dtype=torch.int64), Batch(torch.arange(11), Seeds(0)))
     # a: 9 rows alone and 3 with b; b: 3 and 3; c: 2.  Combinatorial has a, b, ab, c in that order of subsets.
     assert seen == {"local": [9, 3, 2], "laser": [12, 6, 2], "combinatorial": [9, 3, 3, 2]}[name]
+
+
+@pytest.mark.parametrize("name", ["laser", "combinatorial", "plug"])
+def test_a_head_that_writes_into_what_it_is_given_is_no_other_heads_input(name):
+    """One that does and one that does not have the same weights, and so the same answers."""
+    of = world()
+
+    def answers(inplace):
+        def head(inputs, outputs):
+            return nn.Sequential(nn.LeakyReLU(0.1, inplace=inplace), nn.Linear(inputs, outputs))
+
+        made = method(name, embedding=5, make_head=head, **({"dropout": 0.0} if name == "plug" else {}))
+        trained = train(made, of, epochs=2)
+        return predict(made, of, {party: each.state for party, each in trained.items()}).scores
+
+    assert torch.equal(answers(inplace=True), answers(inplace=False))

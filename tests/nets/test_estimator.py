@@ -109,3 +109,29 @@ def test_a_classifier_that_refuses_when_it_is_asked_is_named(name, settings):
     made = fitted(name, TWO, u, y, **settings)
     with pytest.raises(PredictionError, match=f"classifier: '{name}', fitted to 4 rows, gives no answer for 4: "):
         made(u + 5)
+
+
+def test_weights_of_classes_go_by_their_names_there_and_back():
+    u, y = rows(2)
+    weights = {"no": 1.0, "yes": 8.0}
+    made = fitted("RandomForestClassifier", TWO, u, y, class_weight=weights, n_estimators=10)
+    x = u.double().numpy()
+    theirs = RandomForestClassifier(10, class_weight={0: 1.0, 1: 8.0}, random_state=7).fit(x, y.numpy())
+    assert np.abs(answers(TWO, made(u)).numpy() - theirs.predict_proba(x)).max() < 1e-4
+    again = Fitted("RandomForestClassifier", TWO, u.shape[1], {"class_weight": weights, "n_estimators": 10}, 7)
+    again.load_state_dict(made.state_dict())
+    assert torch.equal(again(u), made(u))
+    assert torch.isfinite(fitted("RandomForestClassifier", TWO, u, y, class_weight="balanced", n_estimators=5)(u)).all()
+
+
+@pytest.mark.parametrize("weights", [{0: 1.0, 1: 2.0}, {"yes": 2.0}, {"yes": 2.0, "no": 1.0, "perhaps": 1.0}])
+def test_weights_of_other_classes_are_refused(weights):
+    with pytest.raises(ConfigError, match=r"class_weight has a weight for each class by its name, .* are 'no', 'yes'"):
+        Fitted("LinearSVC", TWO, 5, {"class_weight": weights}, 7)
+
+
+def test_balance_is_refused_where_a_classifier_takes_no_weights():
+    u, y = rows(2)
+    balanced = Task(kind="classification", classes=("no", "yes"), weights=(1.0, 3.0))
+    with pytest.raises(ConfigError, match=r"train.balance = true weighs rows, and scikit-learn's KNeighborsClassifier"):
+        fitted("KNeighborsClassifier", balanced, u, y)

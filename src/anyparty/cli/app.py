@@ -69,6 +69,8 @@ def train(
 
     look_for_modules_in(config.parent)
     resolved = settings.load(config, changes or [])
+    if run == Path():
+        raise ConfigError("--run: name a folder for the run; this is the current one, or none (an empty variable?)")
     folder = run or default_folder(config, resolved)
     if not resume and config.resolve() == (folder / "config.toml").resolve():
         raise ConfigError(f"{config}: the run's own settings would take the place of this file; name another folder "

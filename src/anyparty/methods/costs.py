@@ -163,11 +163,11 @@ def vfedtrans(aligned: int, x_t: int, x_d: int) -> Cost:
 def vfedtrans_sent(aligned: int, x_t: int, x_d: int, rank: int, *, apart: bool) -> int:
     """Return the bytes that this package's VFedTrans sends for one data party, as the ledger should count them.
 
-    ``apart``: the key generator and the server are parties of their own.  The row mask crosses as a seed, masked blocks
+    ``apart``: the key generator and the server are parties of their own.  The row mask crosses as a key, masked blocks
     have x_t + x_d columns in double precision, U has ``rank`` columns in single precision.
     """
     total = x_t + x_d
-    widths, seeds, masked = 8, 16, aligned * total * 8
+    widths, keys, masked = 8, 64, aligned * total * 8
     if not apart:  # the data party draws the keys, the task party is the server
-        return widths + seeds + x_t * total * 8 + masked
-    return 2 * (widths + seeds + masked) + total * total * 8 + aligned * min(rank, aligned, total) * NUMBER
+        return widths + keys + x_t * total * 8 + masked
+    return 2 * (widths + keys + masked) + total * total * 8 + aligned * min(rank, aligned, total) * NUMBER

@@ -120,9 +120,9 @@ class PseudoLabelled(Split):
             assert at.labeled is not None
             return "" if (rows(at) & ~at.labeled).any() else ALL_LABELLED
 
-        own = [replace(stage, remark=None) for stage in super().stages(seat)]  # its own stage reaches more
-        return (*own, Stage(name=STAGE, step=self.step, rows=rows, epochs=self.pseudo.unlabelled_epochs, remark=remark,
-                            batch_size=self.pseudo.unlabelled_batch_size, record=_record, continues=True))  # fmt: skip
+        taught = Stage(name=STAGE, step=self.step, rows=rows, epochs=self.pseudo.unlabelled_epochs, remark=remark,
+                       batch_size=self.pseudo.unlabelled_batch_size, record=_record, continues=True)  # fmt: skip
+        return (*super().stages(seat), taught)
 
     def derive(
         self, state: State, batch: Batch, there: Gathered, y: Tensor, known: Tensor

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from anyparty.blocks.blocks import Rows
-from anyparty.errors import ConfigError, Diverged, PartyLost, some
+from anyparty.errors import ConfigError, Diverged, PartyLost
 from anyparty.methods import costs, exchange, split_prediction
 from anyparty.methods.exchange import Gathered, Part, Wanted, moment
 from anyparty.methods.fusion import Fusion
@@ -141,13 +141,7 @@ class Split(Places):
             assert at.observed is not None
             return at.labeled & self.rule.trains_on(seat.roster, at.observed)
 
-        def remark(at: Rows) -> str:
-            assert at.observed is not None
-            reached = at.observed[rows(at)].any(dim=0).tolist()
-            without = [name for name, some_row in zip(seat.roster.blocks, reached, strict=True) if not some_row]
-            return f"no labelled row has the block of {some(without)}, so that answers do without it" if without else ""
-
-        return (Stage(name="train", step=self.step, rows=rows, remark=remark),)
+        return (Stage(name="train", step=self.step, rows=rows),)
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
         """Play a party's part in one batch; one round trip for a party that is not a host.

@@ -26,7 +26,7 @@ from anyparty.terms import Channel
 if TYPE_CHECKING:
     from anyparty.methods.split import Split
 
-UNREACHED = "no labelled row of the training had the block of a party that has this row"
+UNREACHED = "training reached no labelled row of a party that has this row"
 
 
 async def predict(

@@ -20,7 +20,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.utils import all_estimators
 from torch import Tensor, nn
 
-from anyparty.errors import AlignmentError, ConfigError, PredictionError, nearest
+from anyparty.errors import AlignmentError, ConfigError, PredictionError, nearest, some
 from anyparty.nets.buffers import any_length
 from anyparty.terms import Task
 
@@ -42,10 +42,26 @@ def estimator(name: str, task: Task, settings: Mapping[str, Any], seed: int) -> 
     takes = inspect.signature(known[name]).parameters
     values = {"max_iter": 1000} if name == "logistic" else {}
     values |= {"random_state": seed % 2**32} if "random_state" in takes else {}
+    own = dict(settings)
+    if isinstance(own.get("class_weight"), Mapping):
+        own["class_weight"] = _by_place(own["class_weight"], task)
     try:
-        return known[name](**{**values, **settings})
+        return known[name](**{**values, **own})
     except TypeError as error:
         raise ConfigError(f"classifier: {name!r} cannot be made with {dict(settings)}: {error}") from None
+
+
+def _by_place(weights: Mapping[Any, Any], task: Task) -> dict[int, Any]:
+    """Return weights by the place of their class: estimators see places, settings name classes.
+
+    Raises:
+        ConfigError: a class that the labels do not have, or one without a weight.
+    """
+    named = {str(name): weight for name, weight in weights.items()}
+    if named.keys() != set(task.classes):
+        raise ConfigError(f"classifier: class_weight has a weight for each class by its name, here for "
+                          f"{some(sorted(named))}, and the classes are {some(task.classes)}")  # fmt: skip
+    return {place: named[name] for place, name in enumerate(task.classes)}
 
 
 class Fitted(nn.Module):
@@ -95,7 +111,10 @@ class Fitted(nn.Module):
     def _fit(self, u: Tensor, y: Tensor) -> Any:
         made = estimator(self.name, self.task, self.settings, int(self.seed))
         labels, extra = y.cpu().numpy(), {}
-        if self.task.weights and "sample_weight" in inspect.signature(made.fit).parameters:
+        if self.task.weights:
+            if "sample_weight" not in inspect.signature(made.fit).parameters:
+                raise ConfigError(f"train.balance = true weighs rows, and scikit-learn's {self.name} takes no weights: "
+                                  f"leave it out, or take another classifier")  # fmt: skip
             extra["sample_weight"] = np.asarray(self.task.weights)[labels.astype(int)]
         if self.task.kind == "classification":
             labels = labels.astype(int)

@@ -110,7 +110,8 @@ class ModuleHeads(nn.Module):
         rows = there.nonzero().squeeze(1)
         if not len(rows):
             return u.new_zeros(len(u), self.outputs)
-        out: Tensor = self.each[m](u if len(rows) == len(u) else u[rows])
+        own = u.clone() if len(rows) == len(u) else u[rows]  # a copy: it may write there, and others read the same
+        out: Tensor = self.each[m](own)
         if out.shape != (len(rows), self.outputs):
             raise ConfigError(f"make_head: for {len(rows)} rows a head of yours answered {list(out.shape)}, expected "
                               f"{[len(rows), self.outputs]}")  # fmt: skip

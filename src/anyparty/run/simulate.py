@@ -72,11 +72,12 @@ def train(
     made = scheduled(plain, config)
     if isinstance(made, Scheduled):
         plain = made.split  # the schedule is training's
-    idle = [name for name in federation.roster.labelers if name != federation.roster.active]
+    hosts = getattr(getattr(plain, "method", plain), "hosts", lambda roster: {roster.active})(federation.roster)
+    idle = [name for name in federation.roster.labelers if name != federation.roster.active and name not in hosts]
     shared = isinstance(made, Scheduled) and made.local.labels == "shared"
-    if idle and not shared and getattr(plain, "hosting", "active") != "labelers":
+    if idle and not shared:
         warnings.warn(f"the labels of party {some(idle)} are not used: those of {federation.roster.active!r}, which "
-                      f"leads, teach alone, unless a split method has hosting = 'labelers'",
+                      f"leads, teach alone, unless a split method that has heads for parties has hosting = 'labelers'",
                       AnypartyWarning, stacklevel=3)  # fmt: skip
     observed, key = torch.from_numpy(federation.observed), row_keys(federation.alignment)
     kept = as_trained(config, method, encoders or {}, optimizers or {})

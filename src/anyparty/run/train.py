@@ -20,8 +20,9 @@ from torch import Tensor
 
 from anyparty import metrics
 from anyparty.blocks.batches import by_pattern, mixed, patterns
-from anyparty.errors import AlignmentError, Diverged
+from anyparty.errors import AlignmentError, Diverged, some
 from anyparty.methods.method import Batch, Stage, State
+from anyparty.nets.taught import Taught
 from anyparty.run import agree, quiet
 from anyparty.run.agree import Verdict
 from anyparty.run.checkpoint import Progress, load_module, tensors_of
@@ -127,14 +128,18 @@ async def _repeat(
         for name, kept in best.items():
             load_module(state.modules[name], kept, f"the {part.settings.keep} of the epochs")
     reason = "no better for a while" if stop else "all epochs done"
-    part.watch.on_stage_end(stage.name, "; ".join([reason, *_remarks(part, stage, progress, best)]))
+    part.watch.on_stage_end(stage.name, "; ".join([reason, *_remarks(part, stage, state, progress, best)]))
 
 
-def _remarks(part: Part, stage: Stage, progress: Progress, best: Kept) -> Iterator[str]:
+def _remarks(part: Part, stage: Stage, state: State, progress: Progress, best: Kept) -> Iterator[str]:
     """Yield what is to be said of a stage at its end, at the active party."""
     if not part.leads:
         return
     yield from filter(None, (stage.remark(part.rows) if stage.remark else "", unjudged(part, stage, progress)))
+    taught = state.modules.get("taught")
+    if isinstance(taught, Taught) and progress.stage == len(part.method.stages(part.seat)) - 1 and taught.missed:
+        without = [part.seat.roster.blocks[k] for k in taught.missed]
+        yield f"training reached no labelled row of {some(without)}, so that answers do without it"
     if part.settings.keep == "average" and not best:
         yield "before the last quarter of the epochs, so that there is nothing to average: the last weights stay"
 
