@@ -335,7 +335,12 @@ class TestManyParties:
 
     def test_the_exact_sum_says_how_far_it_goes(self):
         of = world(K=11, N=4)
-        with pytest.raises(ValueError, match="LASER-VFL serves at most 10 parties, here are 11"):
+        with pytest.raises(
+            ValueError,
+            match=r"LASER-VFL as it is set serves at most 10 parties, here are 11; tasks = .sample. has no such limit",
+        ):
             worlds.begin(method("laser", tasks="all"), of)
-        with pytest.raises(ValueError, match="Combinatorial serves at most 8 parties, here are 11; LASER-VFL"):
+        with pytest.raises(
+            ValueError, match="Combinatorial as it is set serves at most 8 parties, here are 11; LASER-VFL"
+        ):
             worlds.begin(method("combinatorial"), of)

@@ -112,3 +112,10 @@ def test_a_head_that_writes_into_what_it_is_given_is_no_other_heads_input(name):
         return predict(made, of, {party: each.state for party, each in trained.items()}).scores
 
     assert torch.equal(answers(inplace=True), answers(inplace=False))
+
+
+@pytest.mark.parametrize("name", ["embedding", "samples", "floor"])
+def test_a_truth_value_is_no_number(name):
+    with pytest.raises(ConfigError, match=f"method 'false-vfl-1': {name}: expected no truth value, got True"):
+        method("false-vfl-1", **{name: True})
+    assert method("false-vfl-1", train_encoders=False)

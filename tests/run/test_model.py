@@ -323,6 +323,14 @@ class TestRefusals:
         path.write_bytes(whole[: int(share * len(whole))])
         self.load(saved, path.name)
 
+    def test_an_encoder_for_nobody_and_a_device_that_is_none(self, saved):
+        with pytest.raises(
+            ModelError, match=r"an encoder is given for 'shopp', which is no party .* did you mean 'shop'"
+        ):
+            Model.load(saved, encoders={"shopp": torch.nn.Linear})
+        with pytest.raises(ConfigError, match="device: 'tpu9' cannot be used here"):
+            Model.load(saved, device="tpu9")
+
     @pytest.mark.parametrize("file", ["model.json", "parties/shop/party.json"])
     @pytest.mark.parametrize("content", ["[1, 2]", "3", "null", "{}", '{"format": 1}', '{"hello": "world"}', "\udcff"])
     def test_foreign_json(self, saved, file, content):

@@ -18,7 +18,7 @@ What the paper leaves open, and what stands here
 - It gives no L: 10 in training, 50 in prediction (supMIWAE: 50).
 - Samples that have less than ``negligible`` of their row's weight are left out of stage 1's gradient, most of them
   where parties have many columns (decision 10); with 0 it is exact.
-- It fixes theta in stage 2 and does not say whether phi moves: ``train_encoders``, on as in supMIWAE.
+- It fixes theta in stage 2 and does not say whether phi moves: ``train_encoders``, on; without it a look had less.
 - The samples of a prediction use the same standard normal numbers for every row, drawn once by the run's seed: an
   answer depends on the row alone, neither on its batch nor on its place.  Training draws anew for every batch.
 - Deviations are softplus plus ``floor``, .1 of a standardised column; it names no bound (decision 12).

@@ -87,8 +87,9 @@ class Split(Places):
     def _check(self, roster: Roster) -> None:
         most = self.can.most_parties
         if most is not None and roster.K > most:
-            raise ConfigError(f"{self.can.title} serves at most {most} parties, here are {roster.K}; "
-                              f"LASER-VFL has no such limit")  # fmt: skip
+            instead = "tasks = 'sample' has" if hasattr(self.rule, "tasks") else "LASER-VFL has"
+            raise ConfigError(f"{self.can.title} as it is set serves at most {most} parties, here are {roster.K}; "
+                              f"{instead} no such limit")  # fmt: skip
         if roster.K < 1:
             raise ConfigError("no party holds columns: there is nothing to learn from")
         if self.rule.owners(roster) is not None and not self.hosts(roster)[roster.active]:

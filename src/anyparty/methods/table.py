@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
-from typing import Any, cast, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -73,7 +73,10 @@ def method(name: str, **parameters: Any) -> Method:
     made = METHODS[name](**own)
     if name not in SPLIT:
         return cast("Method", made)
-    for given, switch, on in ((shared[1], "pretrain", "'simsiam'"), (shared[2], "unlabelled", "'pseudo'")):
+    for given, switch, on in (
+        (shared[1], "pretrain", "'simsiam', 'byol' or 'moco'"),
+        (shared[2], "unlabelled", "'pseudo'"),
+    ):
         if given and given.get(switch, "none") in {"none", "ignore"} and given.keys() - {switch}:
             raise ConfigError(f"method {name!r}: {some(sorted(given.keys() - {switch}))} would do nothing without "
                               f"{switch} = {on}")  # fmt: skip
@@ -119,6 +122,8 @@ def _default(field: Field[Any]) -> Any:
 
 def _of_type(hint: Any, value: Any, what: str) -> Any:
     """Return a parameter as the type that its method declares: settings come from files, as whatever was written."""
+    if isinstance(value, bool) and bool not in {hint, *get_args(hint)}:
+        raise ConfigError(f"{what}: expected no truth value, got {value}")
     try:
         return TypeAdapter(hint).validate_python(value)
     except ValidationError as error:

@@ -24,6 +24,7 @@ from anyparty.errors import AnypartyWarning, ModelError, PredictionError, neares
 from anyparty.methods.method import Method, Seat
 from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions, refuse_without_labels
+from anyparty.run.device import device_of
 from anyparty.run.files import About, Member, check_mark, load_member, save_member
 from anyparty.run.predict import predict_rows
 from anyparty.run.rows import assemble
@@ -272,7 +273,9 @@ class Model:
             device: where the networks go.
 
         Raises:
-            ModelError: a file is absent, cut short, foreign, of another version or of another run.
+            ConfigError: this machine has no such device.
+            ModelError: a file is absent, cut short, foreign, of another version or of another run; an encoder is given
+                for somebody who is no party.
 
         """
         folder = Path(folder)
@@ -282,7 +285,11 @@ class Model:
                 f"{folder}: a passive party's part alone; predictions are asked for at {about.roster.active!r}"
             )
         made = about.make(folder, method)
-        seat = Seat(me="", roster=about.roster, task=about.task, device=torch.device(device))
+        for name in encoders or {}:
+            if name not in about.roster.names:
+                raise ModelError(f"{folder}: an encoder is given for {name!r}, which is no party of the model"
+                                 f"{nearest(name, about.roster.names)}")  # fmt: skip
+        seat = Seat(me="", roster=about.roster, task=about.task, device=device_of(device, "device"))
         members = {
             name: load_member(folder / "parties" / name, replace(seat, me=name), made, (encoders or {}).get(name))
             for name in about.roster.names

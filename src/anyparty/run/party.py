@@ -27,6 +27,7 @@ from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run import agree
 from anyparty.run.checkpoint import Checkpoints
+from anyparty.run.device import device_of
 from anyparty.run.door import Closed, Door
 from anyparty.run.files import tuples
 from anyparty.run.part import Part, Trained
@@ -224,17 +225,3 @@ def agreed_on(config: Config, method: Method, roster: Roster, n: int) -> Mapping
         "roster": repr(roster),
         "number of rows": str(n),
     }
-
-
-def device_of(name: str, what: str = "train.device") -> torch.device:
-    """Return the torch device ``name``; ``what`` is where it was named, for the error.
-
-    Raises:
-        ConfigError: this machine has none such.
-    """
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()  # a device that computes nothing, as "meta", has no number
-    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
-        raise ConfigError(f"{what}: {name!r} cannot be used here ({str(error).splitlines()[0]}); try 'cpu'") from None
-    return device

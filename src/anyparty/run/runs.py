@@ -23,10 +23,10 @@ from anyparty.metrics import Evaluation
 from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions
 from anyparty.run.checkpoint import read
+from anyparty.run.device import device_of
 from anyparty.run.federation import Federation, read_party
 from anyparty.run.files import read_json
 from anyparty.run.model import Model
-from anyparty.run.party import device_of
 from anyparty.run.record import TRAINED, hashes
 from anyparty.run.rows import assemble
 from anyparty.tables.labels import encode

@@ -22,9 +22,10 @@ from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run import agree, costs
 from anyparty.run.as_trained import as_trained
+from anyparty.run.device import device_of
 from anyparty.run.files import Member
 from anyparty.run.model import Model
-from anyparty.run.party import House, Known, Outcome, device_of, take_part
+from anyparty.run.party import House, Known, Outcome, take_part
 from anyparty.run.progress import Bar
 from anyparty.run.record import Record
 from anyparty.run.rows import row_keys

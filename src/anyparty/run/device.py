@@ -1,0 +1,21 @@
+"""Where networks compute."""
+
+from __future__ import annotations
+
+import torch
+
+from anyparty.errors import ConfigError
+
+
+def device_of(name: str, what: str = "train.device") -> torch.device:
+    """Return the torch device ``name``; ``what`` is where it was named, for the error.
+
+    Raises:
+        ConfigError: this machine has none such.
+    """
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()  # a device that computes nothing, as "meta", has no number
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+        raise ConfigError(f"{what}: {name!r} cannot be used here ({str(error).splitlines()[0]}); try 'cpu'") from None
+    return device
