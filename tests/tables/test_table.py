@@ -412,3 +412,18 @@ class TestFingerprint:
 
     def test_missing_text_is_not_empty_text(self):
         assert self.of(town=["xyz", None]) != self.of(town=[None, "xyz"])
+
+
+def test_numbers_that_begin_with_a_zero_may_be_codes(tmp_path):
+    path = tmp_path / "shop.csv"
+    path.write_text("id,zip,month,n\na,01067,01,0\nb,80331,12,0.5\nc,04109,02,00\n", encoding="utf-8")
+    table = read_table(path, party="shop", id="id")
+    assert table.kinds == dict.fromkeys(("zip", "month", "n"), "numeric")
+    (note,) = table.notes
+    assert "column 'zip' is read as numbers, and 2 of its cells begin with a zero, such as '01067': if these" in note
+    assert note.endswith("with drop, and so for 'month', 'n'")
+    assert read_table(path, party="shop", id="id", drop=["zip", "month", "n"]).notes == ()
+    declared = read_table(path, party="shop", id="id", types=dict.fromkeys(("zip", "month", "n"), "categorical"))
+    assert declared.notes == ()
+    assert declared.columns["zip"].to_list() == ["01067", "80331", "04109"]
+    assert read_table(path, party="shop", id="id", types=dict.fromkeys(("zip", "month", "n"), "numeric")).notes == ()

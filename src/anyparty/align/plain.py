@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from anyparty.align.alignment import Alignment
 from anyparty.errors import AlignmentError, some
-from anyparty.tables.table import EMPTY, Table
+from anyparty.tables.notes import EMPTY
+from anyparty.tables.table import Table
 
 CHANGES: dict[str, Callable[[pl.Series], pl.Series]] = {
     "upper and lower case": lambda ids: ids.str.to_lowercase(),

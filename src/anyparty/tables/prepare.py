@@ -22,7 +22,8 @@ from anyparty.errors import AnypartyWarning, ModelError, TableError, nearest, so
 from anyparty.tables import cells
 from anyparty.tables.fitted import CHUNK, STRICT, Categorical, Impute, Numeric, Rows
 from anyparty.tables.kinds import Kind
-from anyparty.tables.table import EMPTY, Table
+from anyparty.tables.notes import EMPTY
+from anyparty.tables.table import Table
 
 STRANGE = 0.5  # of a column's cells: a larger share with categories that training never saw is worth a word
 

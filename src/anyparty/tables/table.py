@@ -16,15 +16,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from anyparty.errors import TableError, nearest, some
-from anyparty.tables import cells, sources
+from anyparty.tables import cells, notes, sources
 from anyparty.tables.kinds import Kind, feature
 
 if TYPE_CHECKING:
     from anyparty.tables.sources import Source
 
-EMPTY = "are empty but for the id"
 MANY_WRONG = 10  # columns whose errors are told at once
-MANY_MARKERS, MARKED_SHARE = 10, 0.05  # labels written as missing: as many, or above this share, may be a class
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,7 @@ class Table:
     @cached_property
     def blank(self) -> NDArray[np.bool_]:
         """[n], rows in which none of its columns has a cell: the party knows nothing of them, and is absent there."""
-        return _blank(self.columns, len(self))
+        return notes.blank(self.columns, len(self))
 
     @property
     def told(self) -> NDArray[np.bool_]:
@@ -131,11 +129,13 @@ def read_table(
     else:
         kinds = dict(_expected(raw.columns, expect, where))
     columns = _features(raw, kinds, where, trained=expect is not None)
-    notes = _without_cells(columns, where, labels=label is not None)
+    said = notes.without_cells(columns, where, labels=label is not None)
+    said += notes.codes(raw.select(name for name, kind in kinds.items() if kind is None), columns, where)
     if label is None:
-        return Table(party, file, ids, columns, notes=notes)
+        return Table(party, file, ids, columns, notes=said)
     labels = _label(raw[label], where)
-    return Table(party, file, ids, columns, labels, (*notes, *_marked(raw[label], where), *_cases(labels, where)))
+    said += notes.marked(raw[label], where) + notes.cases(labels, where)
+    return Table(party, file, ids, columns, labels, said)
 
 
 def _check_named(
@@ -229,50 +229,6 @@ def _label(column: pl.Series, where: str) -> pl.Series:
     if cells.is_category(column):
         return cells.as_level(column).cast(pl.Categorical)  # classes, said so by whoever made it
     return cells.as_level(column) if cells.is_text(column) else column
-
-
-def _marked(column: pl.Series, where: str) -> tuple[str, ...]:
-    """Say that many labels are texts that stand for missing: one of them may be meant as a class."""
-    marked = cells.markers(column) if cells.is_text(column) else {}
-    count = sum(marked.values())
-    labels = count + len(column) - cells.as_text(column).null_count() if count else 0
-    if count < MANY_MARKERS and count <= MARKED_SHARE * labels:
-        return ()
-    written = ", ".join(f"{text!r} ({rows:,})" for text, rows in marked.items())
-    note = (
-        f"{where}: {count:,} of {labels:,} cells of label column {column.name!r} are {written}, which stands "
-        f"for missing: these rows are unlabelled. If it is meant as a class, give it another name in the table"
-    )
-    return (note,)
-
-
-def _blank(columns: pl.DataFrame, n: int) -> NDArray[np.bool_]:
-    """Return which of n rows have no cell in any column: none of a party that holds labels alone."""
-    if not columns.width:
-        return np.zeros(n, dtype=np.bool_)
-    return columns.select(pl.all_horizontal(pl.all().is_null())).to_series().to_numpy()
-
-
-def _without_cells(columns: pl.DataFrame, where: str, *, labels: bool) -> tuple[str, ...]:
-    """Say that rows have no cell, as an outer join leaves them: the party counts as absent there."""
-    count = int(_blank(columns, columns.height).sum())
-    note = (
-        f"{where}: {count:,} of {columns.height:,} rows {EMPTY}{' and the label' if labels else ''}: "
-        f"there the party counts as absent"
-    )
-    return (note,) if count else ()
-
-
-def _cases(label: pl.Series, where: str) -> tuple[str, ...]:
-    """Say that two classes differ in nothing but case."""
-    pair = cells.differ_in_case(label) if label.dtype == pl.String else None
-    if pair is None:
-        return ()
-    note = (
-        f"{where}: {pair[0]!r} and {pair[1]!r} in label column {label.name!r} differ in nothing but case or blanks, "
-        f"and are two classes"
-    )
-    return (note,)
 
 
 def _content(column: pl.Series) -> list[bytes]:
