@@ -92,6 +92,15 @@ def test_a_run_that_failed_at_once_is_no_run(work: Path, call: Call) -> None:
     assert call("train", "credit.toml", "-q").exit_code == 0
 
 
+def test_a_run_has_a_folder_with_a_name(work: Path, call: Call) -> None:
+    """As with --run "$FOLDER" where nobody has set it: the run would stand among one's own files."""
+    before = {path.name for path in work.iterdir()}
+    done = call("train", "credit.toml", "-q", "--run", "")
+    assert done.exit_code == 2
+    assert "name a folder; this is an empty text" in done.stderr
+    assert {path.name for path in work.iterdir()} == before
+
+
 @pytest.mark.parametrize("config", ["config.toml", "credit.toml"])
 @pytest.mark.parametrize("words", [["--run", "."], ["--set", "run.folder=."]])
 def test_a_run_does_not_write_over_settings_that_are_no_run_s(

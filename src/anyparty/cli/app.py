@@ -17,7 +17,7 @@ from anyparty.cli.encoder import inspect_encoder
 from anyparty.cli.federate import federate, party
 from anyparty.cli.generative import impute, likelihood
 from anyparty.cli.guard import STOPPED, say, sentences
-from anyparty.cli.options import Parties, Run, Tables, look_for_modules_in, names
+from anyparty.cli.options import Parties, Run, Tables, folder_named, look_for_modules_in, names
 from anyparty.cli.report import report
 from anyparty.cli.serve import serve
 from anyparty.errors import ConfigError
@@ -53,7 +53,13 @@ def train(
     changes: Changes = None,
     run: Annotated[
         Path | None,
-        typer.Option("--run", metavar="FOLDER", help="Where the run goes.", show_default="runs/NAME beside CONFIG"),
+        typer.Option(
+            "--run",
+            metavar="FOLDER",
+            help="Where the run goes.",
+            show_default="runs/NAME beside CONFIG",
+            parser=folder_named,
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
@@ -69,8 +75,6 @@ def train(
 
     look_for_modules_in(config.parent)
     resolved = settings.load(config, changes or [])
-    if run == Path():
-        raise ConfigError("--run: name a folder for the run; this is the current one, or none (an empty variable?)")
     folder = run or default_folder(config, resolved)
     if not resume and config.resolve() == (folder / "config.toml").resolve():
         raise ConfigError(f"{config}: the run's own settings would take the place of this file; name another folder "

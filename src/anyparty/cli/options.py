@@ -25,3 +25,14 @@ def names(parties: str | None) -> list[str] | None:
 def look_for_modules_in(*folders: Path) -> None:
     """Let a user's own encoders, ``factory = "module:function"``, stand beside the settings or where one is."""
     sys.path += [str(folder) for folder in (Path.cwd(), *folders) if str(folder) not in sys.path]
+
+
+def folder_named(text: str) -> Path:
+    """Return a folder that an option names; an empty text, as an unset variable of a shell's, names the current one.
+
+    Raises:
+        BadParameter: it is empty.
+    """
+    if not text.strip():
+        raise typer.BadParameter("name a folder; this is an empty text")
+    return Path(text)
