@@ -137,9 +137,8 @@ def rows_tested(scores: Scores) -> list[tuple[str, str]]:
 def _labels(runs: Sequence[Run]) -> dict[str, str]:
     """Return each run's variant: its method, and the settings in which runs of that method differ."""
     flat = {run.name: _flat(run.settings) for run in runs}
-    keys = sorted(
-        key for key in {key for each in flat.values() for key in each} if ".".join(key) not in NOT_THE_VARIANT
-    )
+    every = {key for each in flat.values() for key in each}
+    keys = sorted(key for key in every if ".".join(key) not in NOT_THE_VARIANT)
     labels = {}
     for run in runs:
         own = [other for other in runs if other.method == run.method]
