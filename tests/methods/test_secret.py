@@ -6,7 +6,7 @@ import torch
 from anyparty.methods.method import Batch
 from anyparty.methods.table import METHODS, method
 from anyparty.seeds import Seeds
-from tests.worlds import world
+from tests.worlds import train, world
 
 SECRET, OTHER = bytes(32), bytes(range(32))
 PLAIN = [(name, {}) for name in METHODS]
@@ -46,3 +46,11 @@ def test_dropout_and_views_are_of_the_secret_and_common_lots_are_not():
     assert first == again
     assert all(first[place] != each[place] for each in (other, seeded) for place in (0, 1))
     assert first[2] == other[2] == seeded[2]
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("laser", {"pretrain": "simsiam"}), ("fedhssl", {})])
+def test_views_of_rows_are_no_common_lots(name, parameters, monkeypatch):
+    asked, common = [], Batch.generator
+    monkeypatch.setattr(Batch, "generator", lambda batch, stream: asked.append(stream) or common(batch, stream))
+    train(method(name, embedding=4, **parameters), world(), epochs=1)
+    assert not [stream for stream in asked if stream.startswith("views")]
