@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from anyparty.wire.flare import greet
+from anyparty.wire.flare import answers, greet
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
@@ -132,7 +132,7 @@ def test_a_site_answers_what_jobs_need_whatever_the_server_writes(tmp_path, monk
     assert "54321" in asked(f"cat {tmp_path}/table.csv"), "FLARE's own way, where nothing is taken away"
     greet.Visitor("shop", "vfl.bank.example:8002")
     assert "54321" not in asked(f"cat {tmp_path}/table.csv")
-    assert {type(each).__name__ for each in every} == greet.ANSWERED
+    assert {type(each).__name__ for each in every} == answers.ANSWERED
 
 
 def test_a_flare_with_other_parts_starts_no_site(monkeypatch):

@@ -42,7 +42,7 @@ from anyparty.methods.split import Split
 from anyparty.nets.optimizer import Optimizer
 from anyparty.predictions import Predictions
 from anyparty.seeds import Seeds
-from anyparty.terms import Capabilities, Channel
+from anyparty.terms import Capabilities, Channel, Roster
 
 STAGE = "pretrain"
 Form = Literal["none", "simsiam", "byol", "moco"]
@@ -198,6 +198,10 @@ class Pretrained:
         state.optimizers[STAGE] = self.first.build(trained)
         self.first.add_targets(state.modules, "encoder", "projector")
         return state
+
+    def hosts(self, roster: Roster) -> dict[str, tuple[int, ...]]:
+        """Return who hosts which heads, as the method's own."""
+        return self.method.hosts(roster)
 
     def stages(self, seat: Seat) -> Sequence[Stage]:
         """Return this stage and the method's own."""

@@ -15,9 +15,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
-from anyparty.errors import ModelError
+from anyparty.errors import ModelError, nearest
 from anyparty.methods.method import Method, Seat, State
 from anyparty.methods.table import method as method_by_name
 from anyparty.nets.mlp import Factory
@@ -210,6 +211,28 @@ def load_member(home: Path, seat: Seat, method: Method, encoder: Factory | None)
         checkpoint.load_module(network, own, home / WEIGHTS)
     state.train(False)
     return Member(state=state, prepare=prepare, id=about.id, label=about.label)
+
+
+def load_members(
+    folder: Path, about: About, method: Method, encoders: Mapping[str, Factory], device: torch.device
+) -> dict[str, Member]:
+    """Read every party's part of a model; ``encoders`` made the networks of those that had a module of the user's own.
+
+    Raises:
+        ModelError: as ``load_member`` and ``check_mark``; an encoder is given for somebody who is no party.
+    """
+    for name in encoders:
+        if name not in about.roster.names:
+            raise ModelError(f"{folder}: an encoder is given for {name!r}, which is no party of the model"
+                             f"{nearest(name, about.roster.names)}")  # fmt: skip
+    seat = Seat(me="", roster=about.roster, task=about.task, device=device)
+    members = {
+        name: load_member(folder / "parties" / name, replace(seat, me=name), method, encoders.get(name))
+        for name in about.roster.names
+    }
+    for name in members:
+        check_mark(about, folder / "parties" / name, name)
+    return members
 
 
 def tuples(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,11 +21,11 @@ from anyparty.align.alignment import Alignment
 from anyparty.align.overlap import otherwise
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import AnypartyWarning, ModelError, PredictionError, nearest
-from anyparty.methods.method import Method, Seat
+from anyparty.methods.method import Method
 from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions, refuse_without_labels
 from anyparty.run.device import device_of
-from anyparty.run.files import About, Member, check_mark, load_member, save_member
+from anyparty.run.files import About, Member, load_members, save_member
 from anyparty.run.predict import predict_rows
 from anyparty.run.rows import assemble
 from anyparty.seeds import Seeds
@@ -285,17 +285,7 @@ class Model:
                 f"{folder}: a passive party's part alone; predictions are asked for at {about.roster.active!r}"
             )
         made = about.make(folder, method)
-        for name in encoders or {}:
-            if name not in about.roster.names:
-                raise ModelError(f"{folder}: an encoder is given for {name!r}, which is no party of the model"
-                                 f"{nearest(name, about.roster.names)}")  # fmt: skip
-        seat = Seat(me="", roster=about.roster, task=about.task, device=device_of(device, "device"))
-        members = {
-            name: load_member(folder / "parties" / name, replace(seat, me=name), made, (encoders or {}).get(name))
-            for name in about.roster.names
-        }
-        for name in members:
-            check_mark(about, folder / "parties" / name, name)
+        members = load_members(folder, about, made, encoders or {}, device_of(device, "device"))
         return cls(
             method=made, named=about.method, roster=about.roster, task=about.task, members=members,
             seed=about.seed, best_epoch=about.best_epoch,

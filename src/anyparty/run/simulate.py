@@ -73,7 +73,7 @@ def train(
     made = scheduled(plain, config)
     if isinstance(made, Scheduled):
         plain = made.split  # the schedule is training's
-    hosts = getattr(getattr(plain, "method", plain), "hosts", lambda roster: {roster.active})(federation.roster)
+    hosts = getattr(plain, "hosts", lambda roster: (roster.active,))(federation.roster)
     idle = [name for name in federation.roster.labelers if name != federation.roster.active and name not in hosts]
     shared = isinstance(made, Scheduled) and made.local.labels == "shared"
     if idle and not shared:

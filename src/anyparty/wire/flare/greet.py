@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from anyparty.wire.flare.answers import answer_jobs_alone
+
 MARK = "anyparty> "
 LONG_AGO = float("-inf")
 CLOCK, CLOCKS = "anyparty_clock", "clocks.json"  # in a heartbeat; in the kit of whoever keeps the server
@@ -25,19 +27,12 @@ try:
     from nvflare.apis.event_type import EventType
     from nvflare.apis.fl_component import FLComponent
     from nvflare.apis.fl_exception import NotAuthenticated
-    from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 except ImportError:  # an extra: without it nobody is greeted, and reading this file does no harm
     FLComponent = object
 
 EVICTED = re.compile(r"is evicted for \S+ from endpoint (?P<name>\S+)")
 EVICTION_S = 30.0  # between a second connection of one name and its registration, at most, on a slow machine
 CLOSED_S = 60.0  # for so long nobody else is let in by that name
-ANSWERED = {
-    "AbortAppProcessor", "AbortTaskProcessor", "CancelResourceProcessor", "CheckResourceProcessor",
-    "ClientStatusProcessor", "DeployProcessor", "NotifyJobStatusProcessor", "ReportResourcesProcessor",
-    "StartJobProcessor",
-}  # fmt: skip
-"""What of the server's requests a passive party's site answers: what jobs need to be sent, started, followed, ended."""
 
 
 def say(sentence: str) -> None:
@@ -141,22 +136,6 @@ class Visitor(FLComponent):  # type: ignore[misc]
             if self.asked == 2 and self.there:
                 say(f"{self.place} does not answer; trying again until it does (Ctrl-C to stop)")
                 self.there = False
-
-
-def answer_jobs_alone() -> None:
-    """Take away what answers a server's other requests: shell commands, logs, the machine's state, restarts.
-
-    FLARE asks a site's ``authorization.json`` only where the request says that it should, and the server writes the
-    request.  What is not there cannot be asked.
-
-    Raises:
-        RuntimeError: this FLARE has other parts than those that we know; the site does not start.
-    """
-    every = ClientRequestProcessors.request_processors
-    kept = [each for each in every if type(each).__name__ in ANSWERED]
-    if missing := ANSWERED - {type(each).__name__ for each in kept}:
-        raise RuntimeError(f"this version of FLARE has no {sorted(missing)}: use one that anyparty admits")
-    every[:] = kept
 
 
 def _peer(fl_ctx: Any) -> str:
