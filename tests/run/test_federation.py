@@ -316,11 +316,13 @@ def test_labels_of_a_second_holder_are_not_ignored_without_a_word():
         Config.of({"federation": {"label": "y", "active": "bank"}, "parties": {"bank": {}, "shop": {"label": "y"}}}),
         tables(bank="y", shop="y"),
     )
-    with pytest.warns(AnypartyWarning, match="the labels of party 'shop' are not used: those of 'bank', which leads"):
-        federation.train("laser", epochs=1)
+    for name, parameters in (("laser", {}), ("plug", {"hosting": "labelers"})):  # PlugVFL has one head
+        with pytest.warns(AnypartyWarning, match="labels of party 'shop' are not used: those of 'bank', which leads"):
+            federation.train(name, parameters=parameters, epochs=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error", AnypartyWarning)
-        federation.train("laser", parameters={"hosting": "labelers"}, epochs=1)
+        for more in ({}, {"pretrain": "simsiam"}):
+            federation.train("laser", parameters={"hosting": "labelers", **more}, epochs=1)
 
 
 def test_rows_without_a_cell_are_told_of_when_they_are_asked_for():
