@@ -323,6 +323,16 @@ def train(
     return (at or Table()).play(of.roster, (*method.can.messages, *agree.MESSAGES), parts)
 
 
+class Ends(Watch):
+    """Keeps why each stage ended."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, str] = {}
+
+    def on_stage_end(self, stage: str, reason: str) -> None:
+        self.reasons[stage] = reason
+
+
 def states_of(trained: Mapping[str, Trained]) -> dict[str, State]:
     return {name: party.state for name, party in trained.items()}
 

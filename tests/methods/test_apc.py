@@ -17,7 +17,7 @@ from anyparty.run.federation import Federation
 from anyparty.run.watch import Watch
 from tests import worlds
 from tests.methods.once import ADAM, pair, sent, split
-from tests.worlds import Table, world
+from tests.worlds import Ends, Table, world
 
 SMALL = {"embedding": 6, "active_embedding": 4, "passive_embedding": 5, "joint_hidden": (7,), "student_hidden": (7,)}
 STAGES = ["represent", "share", "joint", "teach", "distil", "classify"]
@@ -104,6 +104,13 @@ class TestAblation:
             weights.append({name: state.modules["g3"].state_dict()[name] for name in state.modules["g3"].state_dict()})
         assert all(torch.allclose(weights[0][name], weights[1][name], atol=1e-6) for name in weights[0])
         assert not all(torch.allclose(weights[0][name], weights[2][name], atol=1e-3) for name in weights[0])
+
+    @pytest.mark.parametrize("distillation", [0.0, 1.0])
+    def test_settings_of_an_encoder_that_no_network_follows_are_named(self, distillation):
+        """Local autoencoders follow them, which the ablation has not."""
+        ends = Ends()
+        train(pair(), encoder=MLP(hidden=(9,)), watch=ends, parameters={"distillation": distillation})
+        assert ("'encoder.hidden' of 'a' did nothing: with APC-VFL" in ends.reasons["distil"]) == (not distillation)
 
     def test_one_party_can_do_it(self):
         made, trained = train(world(K=1, N=20), parameters={"distillation": 0.0})

@@ -9,19 +9,9 @@ from anyparty.methods.false_vfl_rows import UNTIED
 from anyparty.nets.taught import shared, untied
 from anyparty.run.federation import Federation
 from anyparty.run.model import Model
-from anyparty.run.watch import Watch
+from tests.worlds import Ends
 
 SMALL = {"embedding": 4, "top": 2, "hidden": (8,), "head_hidden": (8,), "samples": 3, "predict_samples": 6}
-
-
-class Ends(Watch):
-    """Keeps why each stage ended."""
-
-    def __init__(self):
-        self.reasons = {}
-
-    def on_stage_end(self, stage, reason):
-        self.reasons[stage] = reason
 
 
 def tables(link):

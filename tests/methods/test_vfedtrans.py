@@ -11,10 +11,11 @@ from anyparty.errors import AlignmentError, ConfigError, MessageError
 from anyparty.methods import enriched, fedsvd
 from anyparty.methods.fedsvd import Roles, RowMask
 from anyparty.methods.vfedtrans import VFedTrans
+from anyparty.nets.mlp import MLP
 from anyparty.wire import inproc
 from tests import worlds
 from tests.methods.once import ADAM, helped, pair, sent, split
-from tests.worlds import Table, Wiretap, world
+from tests.worlds import Ends, Table, Wiretap, world
 
 ALONE = Roles(task="t", data="d", server="t", keys="d")
 APART = Roles(task="t", data="d", server="s", keys="g")
@@ -187,6 +188,10 @@ def test_ten_thousand_rows_of_thirty_columns():
 
 
 SMALL = {"embedding": 6, "student_hidden": (7,)}
+NOTHING = (
+    "'encoder.hidden', 'encoder.activation' of 'a' did nothing: with VFedTrans the method's own student_hidden and "
+    "activation say how its networks are made"
+)
 
 
 def train(of, *, parameters=None, **settings):
@@ -252,6 +257,25 @@ class TestMethod:
             made, trained = train(of, parameters={"append": append})
             assert made.features(trained["a"].state, of.x["a"]).shape == (24, width)
             assert all(not trained[name].state.modules for name in "bc")
+
+    @pytest.mark.parametrize(
+        ("encoder", "idle"),
+        [
+            (MLP(), ""),
+            (MLP(dropout=0.5, norm=True), ""),
+            (MLP(hidden=(9,), activation="tanh"), NOTHING),
+        ],
+    )  # fmt: skip
+    def test_settings_of_an_encoder_that_no_network_follows_are_named(self, encoder, idle):
+        ends = Ends()
+        train(pair(), encoder=encoder, watch=ends)
+        assert ends.reasons["distil"] == "; ".join(filter(None, ("all epochs done", idle)))
+
+    def test_students_drop_out_and_normalise_as_the_party_s_encoder_does(self):
+        modules = worlds.begin(VFedTrans(**SMALL), pair(), encoder=MLP(dropout=0.5, norm=True))["a"].modules
+        assert [type(layer).__name__ for layer in modules["student0"].encoder] == [
+            "Linear", "LayerNorm", "Sigmoid", "Dropout", "Linear",
+        ]  # fmt: skip
 
     def test_no_aligned_row(self):
         of = world(K=2, observed=torch.eye(2, dtype=torch.bool).repeat(6, 1))

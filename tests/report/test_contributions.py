@@ -1,6 +1,7 @@
 """Shapley values: by hand, by their sum, and sampled as exact."""
 
 from itertools import permutations
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -73,6 +74,16 @@ def test_a_sample_is_near_the_exact_value_and_says_how_near():
     inside = [some.shares[name].low <= whole.shares[name].value <= some.shares[name].high for name in parties]
     assert sum(inside) >= 5
     assert all(abs(some.shares[name].value - whole.shares[name].value) < 0.03 for name in parties)
+
+
+def test_two_pairs_of_orders_say_how_little_they_know():
+    """Of the glove game, a b c there and back gives a 1/2, b a c gives it 1: Student's t of one degree is 12.7."""
+    values = dict.fromkeys(("", "a", "b", "c", "bc"), 0.0) | dict.fromkeys(("ab", "ac", "abc"), 1.0)
+    drawn = Mock(permutation=Mock(side_effect=[np.array([0, 1, 2]), np.array([1, 0, 2])]))
+    share = sampled("abc", game(values), rng=drawn, orders=4).shares["a"]
+    assert (share.low, share.value, share.high) == pytest.approx(
+        (0.75 - 12.7062 / 4, 0.75, 0.75 + 12.7062 / 4), abs=1e-4
+    )
 
 
 def test_many_parties_are_sampled():

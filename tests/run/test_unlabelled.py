@@ -15,8 +15,8 @@ from anyparty.nets.mlp import MLP
 from anyparty.run.federation import Federation
 from anyparty.run.generative import impute, log_likelihood
 from anyparty.run.model import Model
-from anyparty.run.watch import Watch
 from tests.conftest import Call, write_tables
+from tests.worlds import Ends
 
 SMALL = {"embedding": 4, "top": 2, "hidden": (8,), "head_hidden": (8,), "samples": 3, "predict_samples": 6}
 PRETRAINED = ["pretrain"] * 2 + ["train"] * 3
@@ -105,16 +105,6 @@ class TestNoLabelsAtAll:
         refused = call("predict", "run")
         assert refused.exit_code != 0
         assert "no row had a label in training" in refused.output
-
-
-class Ends(Watch):
-    """Keeps why each stage ended."""
-
-    def __init__(self) -> None:
-        self.reasons: dict[str, str] = {}
-
-    def on_stage_end(self, stage: str, reason: str) -> None:
-        self.reasons[stage] = reason
 
 
 @pytest.mark.parametrize(("keep", "said"), [(100, True), (40, False)])

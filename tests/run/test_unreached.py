@@ -8,17 +8,9 @@ from anyparty.blocks.splits import TRAIN
 from anyparty.config import TrainSettings
 from anyparty.methods.split_prediction import UNREACHED
 from anyparty.run.federation import Federation
-from anyparty.run.watch import Watch
+from tests.worlds import Ends
 
 SAID = "training reached no labelled row of 'far', so that answers do without it"
-
-
-class Ends(Watch):
-    def __init__(self):
-        self.reasons = []
-
-    def on_stage_end(self, stage, reason):
-        self.reasons.append(reason)
 
 
 def tables(far):
@@ -34,7 +26,7 @@ def tables(far):
 def trained(given, name="laser", **how):
     ends = Ends()
     model = Federation.from_tables(given, label="y").train(name, epochs=2, watch=ends, **how)
-    return model, ends.reasons
+    return model, list(ends.reasons.values())
 
 
 @pytest.mark.parametrize("name", ["laser", "plug", "local"])

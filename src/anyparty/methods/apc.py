@@ -68,7 +68,8 @@ class Apc:
         active_embedding: the width of the active party's local embedding.
         passive_embedding: z_p, that of every passive party: what crosses is proportional to it.
         joint_hidden: hidden widths of g2's encoder.
-        student_hidden: hidden widths of g3's encoder, where the active party's own is not of another kind.
+        student_hidden: hidden widths of g3's encoder, where the active party's own is no other kind; that one's dropout
+            and normalisation hold.
         activation: of g2 and g3, after every layer, and of the local embeddings.
         distillation: lambda of equation (5); 0 is the ablation, without any exchange.
         distance: "mse" or "mae" to the teacher.
@@ -235,8 +236,9 @@ class Apc:
             last = Stage(name="classify", step=self._classify_joint, rows=labelled, parties="active", validates=False,
                          epochs=None if self.classifier == "head" else 0)  # fmt: skip
             return (*first, last)
+        idle = "" if self.exchanges else enriched.idle_encoder(seat, f"{TITLE} without an exchange")
         student = Stage(name="distil", step=self._learn, rows=lambda rows: enriched.own(rows, roster),
-                        parties="active", loss=self._learnt)  # fmt: skip
+                        parties="active", loss=self._learnt, remark=lambda _: idle)  # fmt: skip
         return (*(first if self.exchanges else ()), student, self._ending.stage(labelled))
 
     async def _share(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from anyparty.blocks.blocks import Block, Rows
-from anyparty.errors import AlignmentError, ConfigError, Diverged
+from anyparty.errors import AlignmentError, ConfigError, Diverged, some
 from anyparty.methods.exchange import moment
 from anyparty.methods.method import Batch, Seat, State
 from anyparty.nets.autoencoder import Autoencoder
@@ -109,8 +110,23 @@ def held(rows: Rows, batch: Batch) -> Tensor | None:
 
 
 def student(seat: Seat, hidden: tuple[int, ...], activation: str) -> Factory:
-    """Return what makes the student's encoder: perceptrons with the method's own widths, or the user's own network."""
-    return MLP(hidden=hidden, activation=activation) if isinstance(seat.encoder, MLP) else seat.encoder
+    """Return what makes the student's encoder: the user's own network, or perceptrons with the method's own widths.
+
+    Those have the dropout and the normalisation of the party's encoder.
+    """
+    own = seat.encoder
+    return replace(own, hidden=hidden, activation=activation) if isinstance(own, MLP) else own
+
+
+def idle_encoder(seat: Seat, title: str) -> str:
+    """Say which settings of the active party's perceptrons no network followed; empty where they are as usual."""
+    own, usual = seat.encoder, MLP()
+    if not isinstance(own, MLP):
+        return ""
+    idle = [f"encoder.{name}" for name in ("hidden", "activation") if getattr(own, name) != getattr(usual, name)]
+    said = (f"{some(idle)} of {seat.me!r} did nothing: with {title} the method's own student_hidden and activation "
+            f"say how its networks are made")  # fmt: skip
+    return said if idle else ""
 
 
 def place(state: State, modules: Mapping[str, nn.Module]) -> State:

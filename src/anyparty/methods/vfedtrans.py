@@ -57,7 +57,8 @@ class VFedTrans:
     Attributes:
         embedding: M, the width of the representation that each data party's knowledge gets, and the most singular
             vectors that are taken; the paper's is the number of columns of both together.
-        student_hidden: hidden widths of the encoders, where the active party's own is not of another kind.
+        student_hidden: hidden widths of the encoders, where the active party's own is not of another kind; dropout and
+            normalisation are that one's.
         activation: after the hidden layers.
         distillation: lambda.
         distance: "mse" or "mae" to the singular vectors.
@@ -186,7 +187,7 @@ class VFedTrans:
             Stage(name="svd", step=self._svd, rows=lambda rows: enriched.some_aligned(rows, roster, TITLE), epochs=0,
                   validates=False, with_validation=True),
             Stage(name="distil", step=self._learn, rows=lambda rows: enriched.own(rows, roster), parties="active",
-                  loss=self._learnt),
+                  loss=self._learnt, remark=lambda _: enriched.idle_encoder(seat, TITLE)),
             self._ending.stage(lambda rows: enriched.labelled_own(rows, roster)),
         )  # fmt: skip
 

@@ -6,8 +6,8 @@ calculation of the Shapley value based on sampling", 2009, each order taken forw
 Letters   K parties, S a set of them, v(S) the metric when S alone is asked, R resamples of the test rows.
 Value     phi_k = sum over S without k of |S|! (K - |S| - 1)! / K! * (v(S + k) - v(S))
           so that sum_k phi_k = v(all) - v(nobody)
-Interval  exact: of the R resamples, 2.5 % to 97.5 %; sampled: 1.96 standard errors over pairs of orders, which is
-          about the sampling of orders alone, not of test rows
+Interval  exact: of the R resamples, 2.5 % to 97.5 %; sampled: Student's 95 % over pairs of orders, which is about the
+          sampling of orders alone, not of test rows
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from math import factorial
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 Floats = NDArray[np.float64]
 Value = Callable[[frozenset[str]], Floats]
@@ -80,7 +81,9 @@ def sampled(parties: Sequence[str], value: Value, *, rng: np.random.Generator, o
         order = rng.permutation(len(parties))
         for way in (order, order[::-1]):
             found[pair, way] += _marginals([parties[k] for k in way], value) / 2
-    error = 1.96 * found.std(axis=0, ddof=1) / np.sqrt(pairs) if pairs > 1 else np.full(len(parties), np.nan)
+    error = np.full(len(parties), np.nan)
+    if pairs > 1:
+        error = stdtrit(pairs - 1, 0.975) * found.std(axis=0, ddof=1) / np.sqrt(pairs)
     shares = {
         name: Share(value=float(mean), low=float(mean - e), high=float(mean + e))
         for name, mean, e in zip(parties, found.mean(axis=0), error, strict=True)
