@@ -1,8 +1,10 @@
 """The method of docs/your-method.md passes what those that ship must pass; and slips with one of your own are said."""
 
+import json
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -52,6 +54,11 @@ class Whole(Maximum):
         return h.sum(dim=(1, 2))
 
 
+class Twice(nn.Module):
+    def forward(self, u):
+        return u, u
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
@@ -60,6 +67,11 @@ class Whole(Maximum):
         (Split(rule=Whole()), r"Maximum: expected one number as the loss of a batch, got \["),
         (method("laser", make_head=lambda inputs, outputs: nn.Linear(inputs, outputs + 1)),
          r"make_head: for .* rows a head of yours answered \[.*, 3\], expected \[.*, 2\]"),
+        (method("laser", make_head=nn.Linear(32, 2)), r"make_head should be a function of \(inputs, outputs\)"),
+        (method("laser", make_head=lambda inputs: nn.Linear(inputs, 2)),
+         r"make_head: no head can be made of \(inputs, outputs\) = \(64, 2\): .* takes 1 positional argument"),
+        (method("plug", make_head=lambda *_: "head"), "make_head must make a torch.nn.Module, got str"),
+        (method("plug", make_head=lambda *_: Twice()), "a head of yours should give a tensor, it gives a tuple"),
     ],
 )  # fmt: skip
 def test_slips(made, said, work):
@@ -119,3 +131,24 @@ def test_a_truth_value_is_no_number(name):
     with pytest.raises(ConfigError, match=f"method 'false-vfl-1': {name}: expected no truth value, got True"):
         method("false-vfl-1", **{name: True})
     assert method("false-vfl-1", train_encoders=False)
+
+
+def test_numbers_of_numpy_are_kept_as_python_s():
+    given = {
+        "n_estimators": np.int64(5),
+        "max_depth": None,
+        "ccp_alpha": np.float64(0.5),
+        "class_weight": {0: np.int8(2)},
+    }
+    made = method("apc", embedding=np.int64(8), classifier="RandomForestClassifier", classifier_settings=given)
+    assert made.classifier_settings == given
+    assert json.loads(json.dumps(made.classifier_settings))["class_weight"] == {"0": 2}
+    assert type(made.embedding) is int
+
+
+@pytest.mark.parametrize("value", [len, object(), {1, 2}])
+def test_what_no_saved_model_can_hold_is_refused_before_training(value):
+    with pytest.raises(
+        ConfigError, match=r"classifier_settings: max_features = .* is nothing that a saved model can hold"
+    ):
+        method("apc", classifier_settings={"max_features": value})

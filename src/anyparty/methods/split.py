@@ -101,7 +101,7 @@ class Split(Places):
         if self.rule.owners(roster) is not None:
             count = len(self.hosts(roster)[host])
         if self.make_head is not None:
-            return ModuleHeads([self.make_head(width, task.outputs) for _ in range(count)], task.outputs)
+            return ModuleHeads.of(self.make_head, count, width, task.outputs)
         asked = getattr(self.rule, "hidden", None)
         hidden = self.head_hidden if self.head_hidden is not None else asked(task) if asked else ()
         return StackedMLP(count, (width, *hidden, task.outputs))

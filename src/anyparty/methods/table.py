@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
 from typing import Any, cast, get_args, get_type_hints
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from anyparty.errors import ConfigError, nearest, some
@@ -44,6 +45,8 @@ METHODS: dict[str, Callable[..., Rule | Method]] = {
     "false-vfl-2": FalseVFL2,
 }
 """All methods."""
+
+HELD = (str, int, float, type(None), list, tuple, Mapping, np.generic)
 
 
 def parameters_of(name: str) -> tuple[Any, ...]:
@@ -125,6 +128,23 @@ def _of_type(hint: Any, value: Any, what: str) -> Any:
     if isinstance(value, bool) and bool not in {hint, *get_args(hint)}:
         raise ConfigError(f"{what}: expected no truth value, got {value}")
     try:
-        return TypeAdapter(hint).validate_python(value)
+        return TypeAdapter(hint).validate_python(_plain(value, what))
     except ValidationError as error:
         raise ConfigError(f"{what}: {error.errors()[0]['msg'].lower()}, got {value!r}") from None
+
+
+def _plain(value: Any, what: str) -> Any:
+    """Return a parameter with Python's numbers in place of numpy's, in lists and tables too.
+
+    Raises:
+        ConfigError: a table holds something that no file can.
+    """
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            if not isinstance(inner, HELD):
+                raise ConfigError(f"{what}: {key} = {inner!r} is nothing that a saved model can hold: words, numbers, "
+                                  f"truth values, None, and lists and tables of them")  # fmt: skip
+        return {key: _plain(inner, what) for key, inner in value.items()}
+    return type(value)(_plain(inner, what) for inner in value) if type(value) in {list, tuple} else value

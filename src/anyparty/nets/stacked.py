@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -86,6 +87,26 @@ class ModuleHeads(nn.Module):
         self.each = nn.ModuleList(bear_single_rows(module) for module in modules)
         self.outputs = outputs
 
+    @classmethod
+    def of(cls, make: Callable[[int, int], nn.Module], count: int, inputs: int, outputs: int) -> ModuleHeads:
+        """Return ``count`` heads that a user's function makes.
+
+        Raises:
+            ConfigError: it is itself a module, takes no two widths, or makes something else than modules.
+        """
+        if isinstance(make, nn.Module):
+            raise ConfigError("make_head should be a function of (inputs, outputs) that makes a head, not the module "
+                              "itself")  # fmt: skip
+        try:
+            made = [make(inputs, outputs) for _ in range(count)]
+        except TypeError as error:
+            raise ConfigError(f"make_head: no head can be made of (inputs, outputs) = {(inputs, outputs)}: "
+                              f"{error}") from error  # fmt: skip
+        for module in made:
+            if not isinstance(module, nn.Module):
+                raise ConfigError(f"make_head must make a torch.nn.Module, got {type(module).__name__}")
+        return cls(made, outputs)
+
     def forward(self, u: Tensor, valid: Tensor | None = None) -> Tensor:
         """Apply module m to u[:, m] where it is ``valid`` [B, M]; zero elsewhere.
 
@@ -111,7 +132,9 @@ class ModuleHeads(nn.Module):
         if not len(rows):
             return u.new_zeros(len(u), self.outputs)
         own = u.clone() if len(rows) == len(u) else u[rows]  # a copy: it may write there, and others read the same
-        out: Tensor = self.each[m](own)
+        out: Any = self.each[m](own)
+        if not isinstance(out, Tensor):
+            raise ConfigError(f"make_head: a head of yours should give a tensor, it gives a {type(out).__name__}")
         if out.shape != (len(rows), self.outputs):
             raise ConfigError(f"make_head: for {len(rows)} rows a head of yours answered {list(out.shape)}, expected "
                               f"{[len(rows), self.outputs]}")  # fmt: skip
