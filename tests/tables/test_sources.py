@@ -83,7 +83,6 @@ def test_empty_file(tmp_path, text):
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("t.csv", 'id,age\n"1,2\n3,4\n'),
         ("t.csv.gz", gzip.compress(b"id,age\n1,2\n", mtime=0)[:20]),
         ("t.csv.gz", b"id,age\n1,2\n"),
         ("t.parquet", b"id,age\n1,2\n"),
@@ -156,6 +155,24 @@ def test_a_blank_first_line(tmp_path, name):
     content = b"\nid,age\n1,2\n"
     with pytest.raises(TableError, match=rf"{name} begins with a blank line; a line of column names was expected"):
         read(write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content))
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('"1,2,x\n4,5,y\n', 2),  # never closed
+        ('1,2,x\n4,"5,y\n6,7,z\n', 3),
+        ('1,"2\n3",x\n4,"5,y\n6,7,z\n', 4),  # the same, below a cell with a line break
+        ('1,"two" and,x\n4,5,y\n', 2),
+        ('1,2,x\n4,5 1/2",y\n', 3),  # inches, in a cell without marks around it
+    ],
+)
+def test_a_lone_quotation_mark(tmp_path, name, text, line):
+    content = b"id,age,town\n" + text.encode()
+    path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
+    with pytest.raises(TableError, match=rf"party 'clinic': .*{name}, line {line}: a quotation mark is not closed, or"):
+        read(path)
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])

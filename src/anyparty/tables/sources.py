@@ -126,8 +126,9 @@ def _from_csv(path: Path, party: str) -> pl.DataFrame:
     header = _header(path, party)
     try:
         frame = pl.read_csv(path, infer_schema=False)
-    except pl.exceptions.ComputeError:
-        _check_more(path, party, len(header))  # in which line the parser does not say
+    except pl.exceptions.ComputeError:  # in which line the parser does not say
+        _check_more(path, party, len(header))
+        _check_marks(path, party)
         raise
     frame.columns = header
     if _may_be_short(path, frame):
@@ -166,6 +167,22 @@ def _check_cells(path: Path, party: str, width: int) -> None:
                     f"party {party!r}: {path}, line {rows.line_num} has {len(cells)} of {width} cells, {some(cells)}: "
                     f"it is cut short, or a comma is lacking; export the file again, or mend the line"
                 )
+
+
+def _check_marks(path: Path, party: str) -> None:
+    """Refuse the first row whose quotation marks do not come in pairs around a cell."""
+    with _open(path) as file:
+        rows, line = csv.reader(file, strict=True), 0
+        try:
+            for cells in rows:
+                if any(cell.count('"') % 2 for cell in cells):  # such a reader takes it where none are around the cell
+                    raise csv.Error(some(cell for cell in cells if cell.count('"') % 2))
+                line = rows.line_num
+        except csv.Error as error:
+            raise TableError(
+                f"party {party!r}: {path}, line {line + 1}: a quotation mark is not closed, or stands within a cell "
+                f"({error}); mend the line: marks around the whole cell, and each that is within it twice"
+            ) from None
 
 
 def _check_more(path: Path, party: str, width: int) -> None:
