@@ -245,8 +245,8 @@ def begin(
     return states
 
 
-def batch_of(rows: Tensor, step: int = 0, seed: int = 0, stage: str = "train") -> Batch:
-    return Batch(rows, Seeds(seed), (stage, 0, step), number=step)
+def batch_of(rows: Tensor, step: int = 0, seed: int = 0, stage: str = "train", share: float = 1.0) -> Batch:
+    return Batch(rows, Seeds(seed), (stage, 0, step), number=step, share=share)
 
 
 def stage_of(method: Method, seat: Seat, name: str | None = None) -> Stage:
@@ -260,10 +260,11 @@ def stage_of(method: Method, seat: Seat, name: str | None = None) -> Stage:
 def step(
     method: Method, of: World, states: Mapping[str, State], rows: Tensor, *,
     at: Table | None = None, number: int = 0, seed: int = 0, leaves: Collection[str] = (), stage: str | None = None,
+    share: float = 1.0,
 ) -> float:  # fmt: skip
     """Play one step of a stage at all parties but those that leave; return the active party's loss."""
     stages = {name: stage_of(method, of.seat(name), stage) for name in of.roster.names}
-    batch = batch_of(rows, number, seed, stages[of.roster.active].name)
+    batch = batch_of(rows, number, seed, stages[of.roster.active].name, share)
     parts = {
         name: partial(_step, stages[name], states[name], of.rows[name], batch)
         if name not in leaves and (name == of.roster.active or stages[name].parties == "all") else _leave

@@ -120,6 +120,7 @@ class Declared:
 class Capabilities:
     """What a method can do, as data: shown to users, asked by the engine, never inferred from a method's name.
 
+    ``needs``: who must be there for a prediction, and in training if ``trains_with`` does not say otherwise.
     ``unlabelled``: it learns from rows without labels too.  ``without_labels``: it is of use where no row has any; then
     the task has no outputs, stages that train on labels are passed over, and predictions are refused.
     """
@@ -133,6 +134,12 @@ class Capabilities:
     most_parties: int | None = None
     unlabelled: bool = False
     without_labels: bool = False
+    trains_with: Literal["all", "any"] | None = None
+
+    @property
+    def trains_with_all(self) -> bool:
+        """Whether a row teaches only while all parties are there."""
+        return (self.trains_with or self.needs) == "all"
 
 
 @dataclass(frozen=True)

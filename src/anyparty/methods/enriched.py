@@ -154,7 +154,7 @@ def fit(state: State, name: str, batch: Batch, loss: Callable[[], Tensor]) -> fl
     if not math.isfinite(found):
         raise Diverged(f"party {state.seat.me!r}: the loss of {name} is {found} at {moment(batch)}: lower its learning "
                        f"rate, or look for extreme values in its columns")  # fmt: skip
-    value.backward()  # type: ignore[no-untyped-call]
+    (batch.share * value).backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     return found
 

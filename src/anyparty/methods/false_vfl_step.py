@@ -72,7 +72,7 @@ async def _lead(method: FalseVFL, stage: str, turn: Turn, state: State, home: Ho
     share = side.share(weighed.there.observed.any(dim=1), known)
     loss = -(share * bound(log_w)).sum()
     turn.finite(loss, "the loss is")
-    u = -share * followed(log_w, method.negligible if known is None else 0.0)
+    u = -turn.batch.share * share * followed(log_w, method.negligible if known is None else 0.0)
     mine = trained(state, set(method.learns(stage)) & set(LABEL_SIDE))
     await learn(turn, side, home, weighed, u, mine, known)
     return loss.item()

@@ -176,7 +176,7 @@ class FedHSSL(SelfSupervised):
         if not math.isfinite(value):
             raise Diverged(f"party {me!r}: the loss is {value} at {moment(batch)}: lower pretrain_lr, or look for "
                            f"extreme values in its columns")  # fmt: skip
-        self.descend(state.optimizers[STAGE], loss)
+        self.descend(state.optimizers[STAGE], batch.share * loss)
         self.follow(state.modules)
         return value if me == roster.active else None
 

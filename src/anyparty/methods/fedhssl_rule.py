@@ -40,6 +40,7 @@ class Aligned:
             trains_on="all rows that anybody has, then labelled rows that all parties have",
             predicts_for="any row, with zeros in place of absent embeddings",
             needs="any",
+            trains_with="all",
             messages=(*REPRESENTATIONS, TOP, MEAN, EMBEDDING, GRADIENT),
             unlabelled=True,
         )

@@ -14,11 +14,13 @@ Answer    of head m for row n: g_m(mean_{k in O_n} f_k), m in O_n               
 Where we differ, knowingly
 - Patterns are per row and may mix in a batch; with ``batches="by-pattern"`` in the training settings they do not, as in
   Algorithm 1.  Its line 5 draws one S_mi of each size for a whole batch; here every row has its own.  The estimate
-  stays unbiased either way, and a test that enumerates all subsets says so.
+  stays unbiased either way, for a step counts by its rows where patterns have batches of their own; a test that
+  enumerates all subsets says so, and one that adds up the batches.
 - The tasks S_m1, S_m2, ... of one head and row are the prefixes of one random order that begins with m.  Each S_mi is
   uniform over the subsets of size i that contain m, as (8) asks; they are not independent of each other.
-- ``normalize`` divides a row's loss by the sum of its weights, 2^|O_n| - 1 with a head for every party, so that one
-  learning rate serves every K.  Off is the paper's loss.
+- ``normalize`` divides a row's loss by the sum of its weights, 2^|O_n| - 1 with a head for every party, which the loss
+  would else grow with.  Each head then has 1/|O_n| of the row, so that steps of SGD shrink with K and its rate has to
+  grow; Adam's do not notice.  Off is the paper's loss.
 - One answer per row: the mean of the answers of the heads in O_n.  Each head's own stands in ``by_party``.
 - Where a number is predicted, which the paper does not do, heads have a hidden layer by default.  A head reads the mean
   of as many embeddings as parties are there, so that a linear one cannot weigh what several know together by more than

@@ -78,6 +78,8 @@ class Batch:
         seeds: the run's root seed.
         moment: (stage, epoch, step).
         number: how many batches of the stage came before; the same at every party, also one that was away.
+        share: what a step on its mean counts beside the stage's other steps: 1 where batches are mixed, and its rows by
+            those of a mean batch where they are kept apart by pattern, so that an epoch's steps add up to its rows.
 
     """
 
@@ -85,6 +87,7 @@ class Batch:
     seeds: Seeds
     moment: tuple[str | int, ...] = ()
     number: int = 0
+    share: float = 1.0
 
     def generator(self, name: str) -> torch.Generator:
         """Return this moment's random stream ``name``, the same at every party that asks."""

@@ -230,7 +230,7 @@ class Pretrained:
         if not math.isfinite(value):
             raise Diverged(f"party {me!r}: the loss is {value} at {moment(batch)}: lower pretrain_lr, or look for "
                            f"extreme values in its columns")  # fmt: skip
-        self.first.descend(state.optimizers[STAGE], loss)
+        self.first.descend(state.optimizers[STAGE], batch.share * loss)
         self.first.follow(state.modules)
         return value
 

@@ -207,7 +207,7 @@ class Split(Places):
             Diverged: the loss is not a number.
             PartyLost: a party left that the method cannot do without.
         """
-        if there.silent and self.can.needs == "all":
+        if there.silent and self.can.trains_with_all:
             raise PartyLost(there.silent[0], f"{self.can.title} cannot train without it")
         assert rows.y is not None
         assert rows.labeled is not None
@@ -259,7 +259,7 @@ class Split(Places):
             raise Diverged(f"the loss is {value} at {moment(batch)}: lower the learning rate, or look for extreme "
                            f"values in the parties' columns")  # fmt: skip
         if loss.requires_grad:
-            loss.backward()  # type: ignore[no-untyped-call]
+            (batch.share * loss).backward()  # type: ignore[no-untyped-call]
         return value
 
     async def _learn(self, net: Channel, state: State, readers: Sequence[str], h: Tensor, own: Tensor | None) -> None:

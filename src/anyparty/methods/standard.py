@@ -53,6 +53,7 @@ class Standard:
             trains_on="labelled rows that all parties have",
             predicts_for="any row, with zeros in place of absent embeddings" if zeros else whole,
             needs="any" if zeros else "all",
+            trains_with="all",
             messages=(EMBEDDING, GRADIENT),
         )
 

@@ -27,7 +27,8 @@ from anyparty.predictions import Predictions, most_probable
 def client_classes(predictions: Predictions, guess: torch.Generator) -> Tensor:
     """Return yhat^n(k), [n, K] int64: the class that party k answers for row n, a guess where it has no answer.
 
-    A method with one answer for all gives it to every party.  A guess is uniform over the classes; there is one for a
+    A method with one answer for all gives it to every party, and one with heads at some of them that answer to those
+    that answer for no row themselves.  A guess is uniform over the classes; there is one for a
     row, drawn whether needed or not, so that two methods under one seed guess alike.
 
     Raises:
@@ -37,10 +38,10 @@ def client_classes(predictions: Predictions, guess: torch.Generator) -> Tensor:
         raise ConfigError("client metrics are for classification; for a regression use rmse or mae by_count")
     n, K = predictions.took_part.shape
     guesses = torch.randint(trained(predictions.task, predictions.unseen).outputs, (n, 1), generator=guess)
-    if predictions.by_party is None:
-        chosen = most_probable(predictions.scores)[:, None].expand(n, K)
-    else:
-        chosen = most_probable(predictions.by_party)
+    chosen = most_probable(predictions.scores)[:, None].expand(n, K)
+    if predictions.by_party is not None:
+        own = most_probable(predictions.by_party)
+        chosen = torch.where((own >= 0).any(dim=0), own, chosen)
     return torch.where(chosen >= 0, chosen, guesses)
 
 

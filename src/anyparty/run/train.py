@@ -255,7 +255,8 @@ async def _epoch(
         (stage.optimizer or part.seat.optimizer).set_rate(optimizer, epoch, _epochs(part, stage))
     batches = list(_batches(part, stage, epoch, plan))  # as many in every epoch
     for step, rows in enumerate(batches):
-        batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step)
+        share = len(rows) * len(batches) / len(plan["train"]) if part.settings.batches == "by-pattern" else 1.0
+        batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)
         loss = await stage.step(net, state, part.rows, batch)
         if loss is not None:
             total, seen = total + loss * len(rows), seen + len(rows)

@@ -77,7 +77,7 @@ class Meeting:
     @property
     def hurries(self) -> bool:
         """Whether hosts go on without a party that is late: by the real clock, where nobody waits for the slowest."""
-        return isinstance(self.clock, RealClock) and self.schedule.fills and self.split.can.needs == "any"
+        return isinstance(self.clock, RealClock) and self.schedule.fills and not self.split.can.trains_with_all
 
     @property
     def asks(self) -> bool:

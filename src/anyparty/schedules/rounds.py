@@ -92,7 +92,7 @@ class Round:
         number, began = batch.number, self._now()
         state.kept[ROUND] = torch.tensor(number + 1)
         tau = self.iterations(number)
-        needed = all if self.split.can.needs == "all" else any
+        needed = all if self.split.can.trains_with_all else any
         if not needed(tau[name] for name in roster.blocks):
             self.spend(state, {}, number, began)
             return None  # there is nothing to train without those that miss the round

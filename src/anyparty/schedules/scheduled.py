@@ -86,7 +86,7 @@ class Scheduled:
                     f"{fastest:.4g}: nobody would ever learn; set clock.timeout to that or more"
                 )
             never = [name for name in never if name not in self.split.hosts(roster)]
-            if never and self.schedule.fills and self.split.can.needs == "all":
+            if never and self.schedule.fills and self.split.can.trains_with_all:
                 raise ConfigError(f"clock: no iteration of {some(never)} fits into a time-out of {ticks.timeout}, and "
                                   f"{self.split.can.title} needs everybody: nobody would ever learn; set clock.timeout "
                                   f"to {max(ticks.least(name) for name in never):.4g} or more")  # fmt: skip

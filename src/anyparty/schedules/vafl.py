@@ -69,7 +69,7 @@ class Host:
             PartyLost: one of those that were asked left, and the method cannot do without it.
         """
         roster, can = self.seat.roster, self.split.can
-        if fresh.silent and can.needs == "all":
+        if fresh.silent and can.trains_with_all:
             raise PartyLost(fresh.silent[0], f"{can.title} cannot train without it")
         assert rows.observed is not None
         if STALE not in state.kept:

@@ -1,0 +1,50 @@
+"""Batches of one pattern of presence: a step counts by its rows, so that rare patterns weigh as much as their rows."""
+
+import pytest
+import torch
+
+from anyparty.methods.local import Local
+from anyparty.methods.split import Split
+from anyparty.methods.table import method
+from anyparty.nets.optimizer import Optimizer
+from tests import worlds
+from tests.worlds import world
+
+UNEVEN = torch.tensor([[True, True]] * 20 + [[True, False]] * 3)
+
+
+@pytest.mark.parametrize(("batches", "rows"), [("mixed", [7, 8, 8]), ("by-pattern", [3, 4, 8, 8])])
+def test_an_epoch_s_steps_add_up_to_its_rows(batches, rows):
+    seen = []
+
+    class Noted(Split):
+        async def step(self, net, state, rows, batch):
+            if net.me == "a":
+                seen.append((len(batch.rows), batch.share))
+            return await super().step(net, state, rows, batch)
+
+    worlds.train(Noted(rule=Local()), world(K=2, observed=UNEVEN), epochs=1, batch_size=8, batches=batches)
+    assert sorted(count for count, _ in seen) == rows
+    means = [1.0] * 3 if batches == "mixed" else [count / (23 / 4) for count, _ in seen]
+    assert [share for _, share in seen] == pytest.approx(means)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("local", "train"), ("laser", "train"), ("plug", "train"), ("apc", "represent"), ("fedhssl", "train"),
+        ("false-vfl-1", "pretrain"), ("false-vfl-1", "train"),
+    ],
+)  # fmt: skip
+def test_a_step_is_as_long_as_its_share(name, stage):
+    of, made = world(K=2, N=12), method(name)
+    ways = []
+    for share in (1.0, 0.25):
+        states = worlds.begin(made, of, optimizer=Optimizer(name="sgd", lr=0.01))
+        before = {key: value.clone() for key, value in worlds.weights(states).items()}
+        worlds.step(made, of, states, torch.arange(12), stage=stage, share=share)
+        after = worlds.weights(states)
+        ways.append({key: after[key] - value for key, value in before.items() if value.is_floating_point()})
+    assert any(way.any() for way in ways[0].values())
+    for key, way in ways[0].items():
+        assert torch.allclose(way / 4, ways[1][key], rtol=1e-2, atol=1e-6), key
