@@ -362,7 +362,8 @@ def slow_f1(predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tens
 
 
 def slow_answer(predictions: Predictions, n: int, k: int, guess: list[int]) -> int:
-    scores = predictions.scores[n] if predictions.by_party is None else predictions.by_party[n, k]
+    own = predictions.by_party
+    scores = predictions.scores[n] if own is None or own[:, k].isnan().all() else own[n, k]
     return guess[n] if any(math.isnan(s) for s in scores.tolist()) else int(scores.argmax())
 
 
@@ -384,6 +385,14 @@ def test_one_answer_for_all_is_given_to_each_party():
     chosen = client_classes(predictions, torch.Generator().manual_seed(5))
     guess = guesses(3, 2, seed=5)[2]
     assert chosen.tolist() == [[1, 1, 1], [0, 0, 0], [guess] * 3]
+
+
+def test_a_party_without_a_head_of_its_own_is_given_the_answer():
+    """One head at the first party, which lacks the last row."""
+    yes, no, none = [0.1, 0.9], [0.9, 0.1], [NAN, NAN]
+    own = torch.tensor([[yes, none, none], [no, none, none], [none, none, none]])
+    chosen = client_classes(predicted([yes, no, none], by_party=own), torch.Generator().manual_seed(5))
+    assert chosen.tolist() == [[1, 1, 1], [0, 0, 0], [guesses(3, 2, seed=5)[2]] * 3]
 
 
 def test_guesses_repeat_with_the_seed_and_are_uniform():

@@ -102,6 +102,10 @@ class TestOverAMethod:
                 under("flex", "standard", clock=clock(iteration={"b": 11.0, "c": 12.5})),
                 r"no iteration of 'b', 'c' fits into a time-out of 10\.0, and Standard VFL needs .* to 12\.5",
             ),
+            (
+                under("flex", "standard", clock=clock(iteration={"b": 11.0}), parameters={"absent": "zeros"}),
+                r"no iteration of 'b' fits into a time-out of 10\.0, and Standard VFL needs",
+            ),
         ):
             with pytest.raises(ConfigError, match=said):
                 worlds.begin(made, world(labelers=(0, 2)) if "hosting" in said else of)

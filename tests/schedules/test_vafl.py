@@ -111,16 +111,27 @@ def test_a_party_that_has_not_sent_its_rows_does_not_have_them(name):
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
+@pytest.mark.parametrize("absent", ["refuse", "zeros"])
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_method_that_needs_everybody_stops_where_a_party_left(number):
+def test_a_method_that_needs_everybody_stops_where_a_party_left(number, absent):
     """As under P-BCD; b is met first, and c in the meeting after it."""
     clock = Clock(iteration={"a": 9.0, "b": 1.0, "c": 1.5}, latency=1)
-    of, made = whole(), under("vafl", "standard", clock)
+    of, made = whole(), under("vafl", "standard", clock, parameters={"absent": absent})
     states = worlds.begin(made, of)
     for each in range(number):
         worlds.step(made, of, states, of.places(), number=each)
     with pytest.raises(PartyLost, match="party 'c' is gone: Standard VFL cannot train without it"):
         worlds.step(made, of, states, of.places(), number=number, leaves={"c"})
+
+
+def test_meetings_with_a_party_that_has_no_row_are_counted():
+    """c has none: it is ready at 5, as the last of the first five, and again at 10."""
+    there = torch.ones(12, 3, dtype=torch.bool)
+    there[:, 2] = False
+    _, history, _ = run(under("vafl", clock=CLOCK), world(observed=there), epochs=2, batch_size=3)
+    assert ["idle_meetings" in record for record in history] == [False, True]
+    assert history[-1]["idle_meetings"] == 1
+    assert history[-1]["rounds"] == 8
 
 
 def test_with_a_server_and_gaps_the_loss_falls():

@@ -18,7 +18,7 @@ from anyparty.schedules.ready import Ready
 from anyparty.schedules.real import RealClock
 from anyparty.schedules.rounds import MISSED, ROUND, TIME, Round, parties_of
 from anyparty.schedules.schedule import FITS, PACE, RATE, SNAPSHOT, TURNS, Local, Schedule, Timed
-from anyparty.schedules.vafl import MEETINGS, VAFL, Meetings
+from anyparty.schedules.vafl import IDLE, MEETINGS, VAFL, Meetings
 from anyparty.seeds import Seeds
 from anyparty.terms import Capabilities, Channel, Roster
 
@@ -116,7 +116,7 @@ class Scheduled:
         """Return what an epoch's record says of time, at the active party: since the start, as its rounds are.
 
         Time units of a virtual clock are ``time``, seconds of the real one ``time_s``; ``missed_rounds`` are those that
-        parties were too late for.
+        parties were too late for, and ``idle_meetings`` those of VAFL in which nothing was learnt.
         """
         if TIME not in state.kept:
             return {}
@@ -128,6 +128,7 @@ class Scheduled:
         blocks = state.seat.roster.blocks
         anew = self.clock.began_anew(rounds if met is None else dict(zip(blocks, met, strict=True)))
         said = {"time": float(state.kept[TIME].item()), "rounds": rounds}
+        said |= {"idle_meetings": int(state.kept[IDLE].item())} if IDLE in state.kept else {}
         return said | ({"trace_began_anew": anew} if anew else {})
 
     async def predict(

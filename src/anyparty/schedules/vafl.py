@@ -13,6 +13,8 @@ Where we differ, knowingly
 - What stands in place of an embedding that was never sent, the paper does not say.  Here the first visit of a row, in
   the first epoch, brings the embeddings of all that have it.  They are kept by row.
 - An epoch shows every mini-batch to one party, not to all: a run needs about K times as many epochs.
+- A party that has no row of the mini-batch takes its turn all the same, for others cannot know that it has none: the
+  meeting teaches nothing, and the record of an epoch counts such meetings (``idle_meetings``).
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from anyparty.schedules.rounds import ROUND, TIME
 from anyparty.schedules.schedule import Local, Together
 from anyparty.terms import Channel
 
-READY, MEETINGS, SEEN, STALE = "ready", "meetings", "seen", "embeddings"
+READY, MEETINGS, SEEN, STALE, IDLE = "ready", "meetings", "seen", "embeddings", "idle"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +140,8 @@ class Meetings(Host):
             loss, own = self.learn(state, rows, batch, self.seen(state, rows, batch, fresh, asked), whose)
             if own is not None:
                 await exchange.share_gradients(net, {whose: own})
+            if loss is None:
+                state.kept[IDLE] = state.kept.get(IDLE, torch.zeros((), dtype=torch.int64)) + 1
         if whose == me and mine:
             theirs = await exchange.gradients_of(net, [active], mine[1])
             if "encoder" in state.optimizers and (own is not None or theirs):
