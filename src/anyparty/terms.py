@@ -121,6 +121,7 @@ class Capabilities:
     """What a method can do, as data: shown to users, asked by the engine, never inferred from a method's name.
 
     ``needs``: who must be there for a prediction, and in training if ``trains_with`` does not say otherwise.
+    ``predicts_alone``: the active party answers from what it has, and no prediction asks anybody else.
     ``unlabelled``: it learns from rows without labels too.  ``without_labels``: it is of use where no row has any; then
     the task has no outputs, stages that train on labels are passed over, and predictions are refused.
     """
@@ -135,6 +136,7 @@ class Capabilities:
     unlabelled: bool = False
     without_labels: bool = False
     trains_with: Literal["all", "any"] | None = None
+    predicts_alone: bool = False
 
     @property
     def trains_with_all(self) -> bool:

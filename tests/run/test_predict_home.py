@@ -84,7 +84,8 @@ def test_some_parties_are_asked(trained):
 
 def test_without_a_party_that_is_down(trained):
     home, sites = trained
-    _, got = predict(sites, up=("bank", "clinic"), there=["bank", "clinic"])
+    told, got = predict(sites, up=("bank", "clinic"), there=["bank", "clinic"])
+    assert told["bank"]["silent"] == ["shop"]
     same(got, expected(home, sites, {name: sites[name].table for name in ("bank", "clinic")}))
 
 

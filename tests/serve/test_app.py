@@ -182,6 +182,23 @@ def test_a_wrong_request_is_answered_with_a_sentence(app, body, status, said):
     assert list(answer.json()) == ["error"]
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b'{"ids": [' + b"7, " * 200_000 + b"7]}", "ids.0 should be text"),
+        (b'{"ids": ["a"], "parties": [' + b"7, " * 200_000 + b"7]}", "parties.0 should be text"),
+        (b"{" + b", ".join(b'"k%d": 1' % n for n in range(100_000)) + b"}", "there is no 'k0' in a request"),
+        (b'{"ids": ["a"], "parties": ["' + b"x" * 10**6 + b'"]}', "the model has no party 'xxx"),
+        (b'{"' + b"x" * 10**6 + b'": 1}', "there is no 'xxx"),
+    ],
+    ids=["ids", "parties", "keys", "a long party", "a long key"],
+)
+def test_one_mistake_of_very_many_is_said_and_shortly(app, body, said):
+    answer = ask(app, "/predict/batch", content=body, headers={"content-type": "application/json"})
+    assert said in answer.json()["error"]
+    assert len(answer.content) < 1000
+
+
 def test_more_ids_than_a_request_takes_are_refused_with_the_limit(run):
     app = application(run, limits=Limits(ids=3, batch_ids=5))
     answer = ask(app, json={"ids": ["a"] * 4})

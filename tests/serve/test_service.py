@@ -119,8 +119,12 @@ def test_the_numbers_are_those_of_the_model(tmp_path, name):
         assert each.aligned
 
 
-def test_hosts_that_are_not_the_active_party_answer_too(tmp_path):
-    """Heads at every label holder: embeddings also cross between passive parties, and outputs come back."""
+@pytest.mark.parametrize("misses", [0, 3])
+def test_hosts_that_are_not_the_active_party_answer_too(tmp_path, misses):
+    """Heads at every label holder: embeddings also cross between passive parties, and outputs come back.
+
+    For a party that has hung, and is asked in the background alone, another host does not wait, nor use it.
+    """
     sites = world(tmp_path / "houses", n=60)
     shop = pl.read_csv(sites["shop"].table).with_columns(y=pl.Series([0, 1] * 24))
     shop.write_csv(sites["shop"].table)
@@ -129,12 +133,44 @@ def test_hosts_that_are_not_the_active_party_answer_too(tmp_path):
     values["method"] = {"embedding": 8, "hosting": "labelers"}
     run(sites, Config.of(values))
     houses = Houses(sites)
-    said = play(answered(houses, houses.ids("bank")))
-    frame = houses.model(tmp_path / "model").predict({name: site.table for name, site in sites.items()}).frame()
-    expected = {row["id"]: row["p(1)"] for row in frame.iter_rows(named=True)}
+    service = houses.service()
+    service.breaker.misses["clinic"] = misses
+    said = play(answered(houses, houses.ids("bank"), service=service))
+    there = [name for name in sites if not misses or name != "clinic"]
+    model, tables = houses.model(tmp_path / "model"), {name: sites[name].table for name in there}
+    expected = {row["id"]: row["p(1)"] for row in model.predict(tables).frame().iter_rows(named=True)}
     for each in said:
         assert each.probabilities["1"] == pytest.approx(expected[each.id], abs=1e-6)
     assert any("shop" in each.took_part for each in said)
+    assert any("clinic" in each.took_part for each in said) == (not misses)
+
+
+@pytest.mark.parametrize("classify_on", ["own", "joint"])
+def test_who_answers_alone_asks_nobody(tmp_path, classify_on):
+    """Of a method without messages in prediction nobody hears which rows are asked for."""
+    houses = Houses.trained(tmp_path, name="apc", classify_on=classify_on)
+    asked = {"shop": [], "clinic": []}
+    wrap = {name: lambda net, name=name: Overhears(net, asked[name]) for name in asked}
+    said = play(answered(houses, houses.ids("bank"), wrap=wrap))
+    alone = classify_on == "own"
+    assert all(each.prediction is not None for each in said) == alone
+    assert {each.asked for each in said} == {("bank",)} or not alone
+    assert any(len(rows) for told in asked.values() for rows in told) == (not alone)
+
+
+def test_an_estimator_is_fitted_again_before_the_first_request(tmp_path):
+    houses = Houses.trained(tmp_path, name="apc", classifier="DecisionTreeClassifier")
+    assert houses.service().kept.state.modules["classifier"].made is not None
+
+
+def test_a_model_without_labels_is_not_served(tmp_path):
+    sites = world(tmp_path, n=60)
+    bank = pl.read_csv(sites["bank"].table)
+    bank.with_columns(pl.lit(None, pl.String).alias("y")).write_csv(sites["bank"].table)
+    values = settings(epochs=1).model_dump(exclude_none=True)
+    run(sites, Config.of(values | {"method": {"name": "false-vfl-1", "embedding": 4}}))
+    with pytest.raises(PredictionError, match="no row had a label in training"):
+        Houses(sites).service()
 
 
 class Overhears:

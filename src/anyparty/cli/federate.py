@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from anyparty.cli.guard import STOPPED, say, sentences
 
@@ -124,6 +125,8 @@ def predict(
         )
     for name, outcome in ended.outcomes.items():
         console.print(f"{name}: {outcome['sentence'] or 'done'}", markup=False, highlight=False, soft_wrap=True)
+        if silent := (outcome.get("result") or {}).get("silent"):
+            console.print(Text(f"Asked, but did not answer: {', '.join(silent)}.", "yellow"), soft_wrap=True)
     if file is None:
         console.print("The answers are in the leading party's own folder, runs/ in its kit.")
     elif out is None:

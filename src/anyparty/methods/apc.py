@@ -133,7 +133,7 @@ class Apc:
             predicts_for="rows that the active and a passive party have" if joint else
                          f"the active party's rows, {answers}",
             needs="any",
-            unlabelled=True,
+            predicts_alone=not joint, unlabelled=True,
             messages=(replace(REPRESENTATION, holds=holds),) if self.exchanges else (),
         )  # fmt: skip
 

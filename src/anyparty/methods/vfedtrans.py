@@ -111,6 +111,7 @@ class VFedTrans:
             trains_on="all rows of the active party; learns from the others by rows that they have too",
             predicts_for="the active party's rows, from its own block",
             needs="any",
+            predicts_alone=True,
             unlabelled=True,
             messages=fedsvd.MESSAGES,
         )

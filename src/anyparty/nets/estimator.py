@@ -140,14 +140,18 @@ class Fitted(nn.Module):
             self.weight[made.classes_], self.bias[made.classes_] = weight, bias
         self.to(self.seed.device)
 
+    def fit_again(self) -> None:
+        """Fit what was loaded to the rows that it was fitted to; where it is fitted, or linear, that is nothing."""
+        if self.name not in LINEAR and self.made is None and len(self.rows):
+            self.made = self._fit(self.rows, self.labels)
+
     def forward(self, u: Tensor) -> Tensor:
         """Return outputs [n, C]: logits, or the standardised number."""
         if self.name in LINEAR:
             return nn.functional.linear(u, self.weight, self.bias)
         if not len(self.rows) or not len(u):
             return u.new_zeros(len(u), self.task.outputs)
-        if self.made is None:
-            self.made = self._fit(self.rows, self.labels)
+        self.fit_again()
         given = u.detach().cpu().double().numpy()
         chances = np.zeros((len(u), self.task.outputs))
         try:

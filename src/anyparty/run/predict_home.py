@@ -105,6 +105,7 @@ async def _predict(
     table, keep = _table(site, config, part)
     wired = Guarded(net, roster, (*declared(part.method), *MESSAGES))
     names = _asked(roster, asked, there) if leads else None
+    away = [name for name in asked or roster.blocks if name in roster.blocks and name not in (names or ())]
     await _same_run(wired, part, names, there)
     known, _ = await aligned(keep, wired, roster, table, salt=config.federation.salt, there=there, apart=True)
     prepare = part.member.prepare
@@ -119,7 +120,8 @@ async def _predict(
     told: dict[str, Any] = {"rows": len(wanted)}
     if answered is not None:
         ids = table.ids.gather(torch.from_numpy(known.position)[wanted].numpy()).cast(str).to_list()
-        told |= _keep_answers(site.folder / ANSWERS, replace(answered, ids=tuple(ids)))
+        silent = tuple(dict.fromkeys((*answered.silent, *away)))  # who is not connected does not answer either
+        told |= _keep_answers(site.folder / ANSWERS, replace(answered, ids=tuple(ids), silent=silent))
     return told, table
 
 

@@ -22,7 +22,7 @@ from anyparty.serve.limits import Limits, Tokens
 from anyparty.serve.link import ABSENT
 from anyparty.serve.meter import Meter
 from anyparty.serve.service import Service
-from anyparty.serve.words import REFUSALS, About, Answers, Health, Ready, Wanted, sentence
+from anyparty.serve.words import MOST_SAID, REFUSALS, About, Answers, Health, Ready, Wanted, sentence
 
 ABOUT = """Predictions at the active party of a federation.
 
@@ -165,7 +165,7 @@ def _refusals(app: FastAPI) -> None:
         return "the request is not JSON in UTF-8" if unread else str(error.detail)
 
     app.add_exception_handler(HTTPException, says(lambda error: error.status_code, words_of))
-    app.add_exception_handler(UserError, says(lambda _: 400, str))
+    app.add_exception_handler(UserError, says(lambda _: 400, lambda error: str(error)[:MOST_SAID]))
     app.add_exception_handler(AnypartyError, says(lambda _: 500, str))
     app.add_exception_handler(
         Exception, says(lambda _: 500, lambda _: "a mistake of ours; the service's log tells more")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -95,8 +95,9 @@ class Lanes:
                 self._group.create_task(self._read(frm, tag))
 
     def open(
-        self, number: int, deadline: float, budget_s: float = 0.0, absent: Mapping[str, str] | None = None
-    ) -> Request:
+        self, number: int, deadline: float, budget_s: float = 0.0, absent: Mapping[str, str] | None = None,
+        unheard: Collection[str] = (),
+    ) -> Request:  # fmt: skip
         """Begin a request.
 
         Args:
@@ -104,9 +105,10 @@ class Lanes:
             deadline: until when others are waited for, in seconds of the loop's clock.
             budget_s: how long that is, for sentences.
             absent: those that nobody waits for, and why.
+            unheard: those of them that are not heard either, should they answer at once: other hosts do without them.
 
         """
-        request = Request(self, number, deadline, budget_s, {**(absent or {}), **self.gone})
+        request = Request(self, number, deadline, budget_s, {**(absent or {}), **self.gone}, frozenset(unheard))
         self._open[number] = request
         self._highest = max(self._highest, number)
         ahead, self._ahead = self._ahead, deque(maxlen=MOST_EARLY)
@@ -178,6 +180,7 @@ class Request:
     deadline: float
     budget_s: float
     absent: dict[str, str] = field(default_factory=dict)
+    unheard: frozenset[str] = frozenset()
     silent: dict[str, str] = field(default_factory=dict)
     late: set[str] = field(default_factory=set)
     came: set[str] = field(default_factory=set)
@@ -229,7 +232,7 @@ class Request:
 
     async def _next(self, lane: Lane) -> dict[str, Tensor]:
         frm, queue = lane[0], self._inbox[lane]
-        while not queue:
+        while not queue or frm in self.unheard:
             if frm in self.absent:
                 raise PartyLost(frm, self.absent[frm])
             event = self._waiting[lane] = asyncio.Event()

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from anyparty.errors import PartyLost, PredictionError, nearest
 from anyparty.methods.method import Batch
-from anyparty.predictions import Predictions
+from anyparty.nets.estimator import Fitted
+from anyparty.predictions import Predictions, refuse_without_labels
 from anyparty.seeds import Seeds
 from anyparty.serve.answers import Answer, answers
 from anyparty.serve.ask import MOST_ROWS, NOWHERE, Ask
@@ -99,6 +100,11 @@ class Service:
 
     def __post_init__(self) -> None:
         self.kept.state.train(False)
+        assert self.kept.about.task is not None
+        refuse_without_labels(self.kept.about.task)
+        for module in self.kept.state.modules.values():
+            if isinstance(module, Fitted):
+                module.fit_again()  # now, and not while the first request waits
         blocks, me = self.kept.roster.blocks, self.kept.me
         self._k = blocks.index(me) if me in blocks else None
         self._nobody = Lanes(_Nobody(me), ())
@@ -128,7 +134,8 @@ class Service:
                 raise PredictionError(f"the model has no party {name!r} with columns{nearest(name, blocks)}")
         if parties is not None and not parties:
             raise PredictionError("'parties' is empty: name those that may take part, or leave it out for all")
-        return tuple(name for name in blocks if parties is None or name in parties)
+        may = {self.kept.me} if self.kept.method.can.predicts_alone else set(blocks)
+        return tuple(name for name in blocks if name in may and (parties is None or name in parties))
 
     async def predict(
         self, ids: Sequence[str], parties: Sequence[str] | None = None, *, budget_s: float
@@ -194,7 +201,8 @@ class Service:
         """Ask the parties that have one of these rows, and those that may host heads; wait for nobody."""
         roster, number, now = self.kept.roster, next(self._numbers), asyncio.get_running_loop().time()
         have = dict(zip(roster.blocks, wanted.any(dim=0).tolist(), strict=True))
-        whom = [n for n in roster.names if n != self.kept.me and (have.get(n) or n in roster.labelers)]
+        may_host = () if self.kept.method.can.predicts_alone else roster.labelers
+        whom = [n for n in roster.names if n != self.kept.me and (have.get(n) or n in may_host)]
         link = self.link() if whom else None
         if link is None:
             nobody = {name: ABSENT for name in roster.names if name != self.kept.me}
@@ -202,19 +210,21 @@ class Service:
             return _Asked(request, self._nobody, whom, [])
         absent = {name: why for name in roster.names if (why := link.why_not(name)) and name != self.kept.me}
         there = [name for name in whom if name not in absent]
-        ask = Ask(number=number, rows=torch.where(aligned < 0, NOWHERE, aligned), observed=observed,
-                  asked=tuple(name for name in asked if name not in absent),
-                  within_s=max(0.0, budget.deadline - now))  # fmt: skip
         waited = [name for name in there if self.breaker.waits(name)]
         background = [name for name in there if name not in waited and self.breaker.probes(name, now)]
         fair = budget.deadline - now >= self.fair_s
         for name in background:
             self.breaker.probe(name, number, now, max(budget.deadline, now + self.fair_s))
-        absent |= {name: self.breaker.why(name) for name in there if name not in waited}
-        request = link.lanes.open(number, budget.deadline, budget.seconds, absent)
+        unheard = [name for name in there if name not in waited]
+        absent |= {name: self.breaker.why(name) for name in unheard}
+        ask = Ask(number=number, rows=torch.where(aligned < 0, NOWHERE, aligned), observed=observed,
+                  asked=tuple(name for name in asked if name not in absent),
+                  within_s=max(0.0, budget.deadline - now))  # fmt: skip
+        request = link.lanes.open(number, budget.deadline, budget.seconds, absent, unheard)
         with contextlib.suppress(PartyLost):
             await link.ask(ask, waited)
-            await link.ask(replace(ask, within_s=max(ask.within_s, self.fair_s)), background)
+            also = tuple(name for name in asked if name in ask.asked or name in background)
+            await link.ask(replace(ask, asked=also, within_s=max(ask.within_s, self.fair_s)), background)
         return _Asked(request, link.lanes, whom, waited, fair)
 
     def _tell(self, request: _Asked, said: Sequence[Answer]) -> None:

@@ -6,7 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 MOST_MS = 1e9  # far above any limit; a whole number may have as many digits as it likes, and is no float then
 
@@ -25,6 +34,22 @@ class Wanted(BaseModel):
         StrictFloat | StrictInt | None,
         Field(gt=0, le=MOST_MS, description="How long to wait for other parties, milliseconds."),
     ] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_mistake_is_enough(cls, given: Any) -> Any:
+        """Refuse the first key that is none, and the first name that is no text: errors of many are large."""
+        if not isinstance(given, dict):
+            return given
+        for key in given:
+            if key not in cls.model_fields:
+                raise PydanticCustomError("unknown_key", "unknown", {"key": key})
+        for key in ("ids", "parties"):
+            names = given.get(key)
+            for n, name in enumerate(names if isinstance(names, list) else ()):
+                if not isinstance(name, str):
+                    raise PydanticCustomError("no_text", "no text", {"place": f"{key}.{n}", "got": name})
+        return given
 
 
 class Said(BaseModel):
@@ -101,13 +126,12 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
     503: {"model": Problem, "description": "Too many requests at once; ask again."},
 }  # fmt: skip
 
+MOST_SAID = 300  # letters of a sentence that repeats what was asked
 EXAMPLE = '{"ids": ["a", "b"]}'
 SENTENCES: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
     "json_invalid": lambda place, error: f"the request is not JSON ({error['ctx']['error']}, at letter {place})",
     "missing": lambda place, _: f"{place!r} is missing; expected a request like {EXAMPLE}",
-    "extra_forbidden": lambda place, _: f"there is no {place!r} in a request; known are: ids, parties, budget_ms",
     "too_short": lambda place, _: f"{place!r} is empty; name at least one",
-    "string_type": lambda place, error: f'{place} should be text, like "7"; got {error["input"]!r}',
 }
 
 
@@ -115,10 +139,14 @@ def sentence(error: RequestValidationError) -> str:
     """Say what is wrong with a request, and what was expected."""
     first = error.errors()[0]
     if first["loc"][1:2] == ("budget_ms",) and first["type"].endswith("_type"):
-        return f"budget_ms should be a number of milliseconds; got {first['input']!r}"[:300]
+        return f"budget_ms should be a number of milliseconds; got {first['input']!r}"[:MOST_SAID]
+    if first["type"] == "unknown_key":
+        return f"there is no {first['ctx']['key'][:100]!r} in a request; known are: ids, parties, budget_ms"
+    if first["type"] == "no_text":
+        return f'{first["ctx"]["place"]} should be text, like "7"; got {first["ctx"]["got"]!r}'[:MOST_SAID]
     place = ".".join(str(part) for part in first["loc"] if part != "body")
     if not place:
         return f"the request should be a JSON object like {EXAMPLE}, sent as application/json"
     if first["type"] in SENTENCES:
-        return SENTENCES[first["type"]](place, first)[:300]
-    return f"{place}: {first['msg'].lower()}; got {first['input']!r}"[:300]
+        return SENTENCES[first["type"]](place, first)[:MOST_SAID]
+    return f"{place}: {first['msg'].lower()}; got {first['input']!r}"[:MOST_SAID]
