@@ -390,9 +390,11 @@ def test_one_answer_for_all_is_given_to_each_party():
 def test_a_party_without_a_head_of_its_own_is_given_the_answer():
     """One head at the first party, which lacks the last row."""
     yes, no, none = [0.1, 0.9], [0.9, 0.1], [NAN, NAN]
-    own = torch.tensor([[yes, none, none], [no, none, none], [none, none, none]])
-    chosen = client_classes(predicted([yes, no, none], by_party=own), torch.Generator().manual_seed(5))
-    assert chosen.tolist() == [[1, 1, 1], [0, 0, 0], [guesses(3, 2, seed=5)[2]] * 3]
+    guessed = guesses(3, 2, seed=5)
+    answers = [[yes, no][guessed[0]], [yes, no][guessed[1]], none]  # other than what is guessed
+    own = torch.tensor([[each, none, none] for each in answers])
+    chosen = client_classes(predicted(answers, by_party=own), torch.Generator().manual_seed(5))
+    assert chosen.tolist() == [[1 - guessed[0]] * 3, [1 - guessed[1]] * 3, [guessed[2]] * 3]
 
 
 def test_guesses_repeat_with_the_seed_and_are_uniform():

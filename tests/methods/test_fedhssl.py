@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from anyparty.errors import ConfigError
+from anyparty.errors import ConfigError, PartyLost
 from anyparty.methods.table import method
 from anyparty.nets.mlp import MLP
 from tests import worlds
@@ -79,3 +79,11 @@ def test_it_fine_tunes_on_whole_rows_and_answers_for_any():
     assert bool(rows["pretrain"].all())
     assert torch.equal(rows["train"], of.observed.all(dim=1))
     assert bool(worlds.predict(made, of, worlds.begin(made, of)).answered.all())
+
+
+def test_a_party_that_leaves_ends_fine_tuning_and_not_pretraining():
+    of, made = world(N=24, observed=torch.ones(24, 3, dtype=torch.bool)), method("fedhssl", embedding=4)
+    states = worlds.begin(made, of)
+    worlds.step(made, of, states, of.places(), stage="pretrain", leaves={"b"})
+    with pytest.raises(PartyLost, match="party 'b' is gone: FedHSSL cannot train without it"):
+        worlds.step(made, of, states, of.places(), stage="train", leaves={"b"})

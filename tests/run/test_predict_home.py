@@ -146,7 +146,8 @@ def test_rows_that_crossed_in_training_are_known_again_at_home(tmp_path):
     _, got = predict(sites)
     same(got, expected(tmp_path, sites, {name: site.table for name, site in sites.items()}))
     assert {"bank", "bank shop", "bank shop clinic"} <= set(got["parties"])
-    _, alone = predict(sites, up=("bank",), there=["bank"])
+    told, alone = predict(sites, up=("bank",), there=["bank"])
+    assert told["bank"]["silent"] == []  # nobody else would have been asked
     assert alone.sort("id").equals(got.sort("id"))
 
 

@@ -96,9 +96,16 @@ class TestARound:
         worlds.step(made, of, states, of.places(), at=late("c", range(1)))
         assert "missed" not in states["a"].kept
 
-    @pytest.mark.parametrize(("name", "of"), [("p-bcd", "laser"), ("sync-min", "laser"), ("flex", "standard")])
-    def test_schedules_and_methods_that_need_everybody_wait(self, name, of):
-        made, world = under(name, of, RealClock(timeout=0.5, grace=0.05, now=Wound())), whole()
+    @pytest.mark.parametrize(
+        ("name", "of", "parameters"),
+        [
+            ("p-bcd", "laser", {}), ("sync-min", "laser", {}), ("flex", "standard", {}),
+            ("flex", "standard", {"absent": "zeros"}),
+        ],
+    )  # fmt: skip
+    def test_schedules_and_methods_that_need_everybody_wait(self, name, of, parameters):
+        clock = RealClock(timeout=0.5, grace=0.05, now=Wound())
+        made, world = under(name, of, clock, parameters=parameters), whole()
         states = worlds.begin(made, world)
         worlds.step(made, world, states, world.places(), number=1, at=late("c", range(1)))
         assert "missed" not in states["a"].kept

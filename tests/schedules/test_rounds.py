@@ -245,11 +245,12 @@ class TestWhoIsMissing:
         for name, tensor in weights[0].items():
             assert torch.allclose(tensor, weights[1][name], atol=1e-6), name
 
-    def test_a_method_that_needs_all_lets_the_round_pass(self):
-        of = whole(N=16)
+    @pytest.mark.parametrize("absent", ["refuse", "zeros"])
+    def test_a_method_that_learns_while_all_are_there_lets_the_round_pass(self, absent):
+        of, given = whole(N=16), {"parameters": {"absent": absent}}
         clock = Clock(timeout=10, latency=1, use={"c": (0.0, 0.95)})  # late in every other round
-        _, history, at = run(under("flex", "standard", clock), of, batch_size=8, epochs=1)
-        first = run(under("flex", "standard", Clock(timeout=10, latency=1)), of, batch_size=8, epochs=1)
+        _, history, at = run(under("flex", "standard", clock, **given), of, batch_size=8, epochs=1)
+        first = run(under("flex", "standard", Clock(timeout=10, latency=1), **given), of, batch_size=8, epochs=1)
         assert history[0]["time"] == first[1][0]["time"] == 22.0
         assert sum(row["messages"] for row in at.ledger.rows() if row["tag"] == "embedding") == 2
         assert sum(row["messages"] for row in first[2].ledger.rows() if row["tag"] == "embedding") == 4

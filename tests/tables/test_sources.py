@@ -166,6 +166,7 @@ def test_a_blank_first_line(tmp_path, name):
         ('1,"2\n3",x\n4,"5,y\n6,7,z\n', 4),  # the same, below a cell with a line break
         ('1,"two" and,x\n4,5,y\n', 2),
         ('1,2,x\n4,5 1/2",y\n', 3),  # inches, in a cell without marks around it
+        ('1,"5 1/2""",x\n4,"5,y\n6,7,z\n', 3),  # inches as they should be, above a mark that is never closed
     ],
 )
 def test_a_lone_quotation_mark(tmp_path, name, text, line):

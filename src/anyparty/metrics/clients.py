@@ -27,9 +27,9 @@ from anyparty.predictions import Predictions, most_probable
 def client_classes(predictions: Predictions, guess: torch.Generator) -> Tensor:
     """Return yhat^n(k), [n, K] int64: the class that party k answers for row n, a guess where it has no answer.
 
-    A method with one answer for all gives it to every party, and one with heads at some of them that answer to those
-    that answer for no row themselves.  A guess is uniform over the classes; there is one for a
-    row, drawn whether needed or not, so that two methods under one seed guess alike.
+    A method with one answer for all gives it to every party; one with heads at some of them gives its answer to those
+    that answer for no row themselves.  A guess is uniform over the classes; there is one for a row, drawn whether
+    needed or not, so that two methods under one seed guess alike.
 
     Raises:
         ConfigError: the task is a regression.

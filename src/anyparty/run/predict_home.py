@@ -105,7 +105,6 @@ async def _predict(
     table, keep = _table(site, config, part)
     wired = Guarded(net, roster, (*declared(part.method), *MESSAGES))
     names = _asked(roster, asked, there) if leads else None
-    away = [name for name in asked or roster.blocks if name in roster.blocks and name not in (names or ())]
     await _same_run(wired, part, names, there)
     known, _ = await aligned(keep, wired, roster, table, salt=config.federation.salt, there=there, apart=True)
     prepare = part.member.prepare
@@ -120,7 +119,7 @@ async def _predict(
     told: dict[str, Any] = {"rows": len(wanted)}
     if answered is not None:
         ids = table.ids.gather(torch.from_numpy(known.position)[wanted].numpy()).cast(str).to_list()
-        silent = tuple(dict.fromkeys((*answered.silent, *away)))  # who is not connected does not answer either
+        silent = tuple(dict.fromkeys((*answered.silent, *_away(part, asked, there))))
         told |= _keep_answers(site.folder / ANSWERS, replace(answered, ids=tuple(ids), silent=silent))
     return told, table
 
@@ -159,6 +158,14 @@ def _asked(roster: Roster, asked: Sequence[str] | None, there: Sequence[str] | N
     if not names:
         raise PredictionError("no party with columns is to take part; name at least one")
     return names
+
+
+def _away(part: Part, asked: Sequence[str] | None, there: Sequence[str] | None) -> list[str]:
+    """Return the parties that would be asked, were they connected."""
+    roster = part.about.roster
+    if there is None or part.method.can.predicts_alone:
+        return []
+    return [name for name in roster.blocks if name not in {*there, roster.active} and (asked is None or name in asked)]
 
 
 async def _share(

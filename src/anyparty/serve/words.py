@@ -17,6 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+SAID = "said"  # the type of an error whose message is the sentence
 MOST_MS = 1e9  # far above any limit; a whole number may have as many digits as it likes, and is no float then
 
 
@@ -43,13 +44,17 @@ class Wanted(BaseModel):
             return given
         for key in given:
             if key not in cls.model_fields:
-                raise PydanticCustomError("unknown_key", "unknown", {"key": key})
+                raise _wrong(f"there is no {key[:100]!r} in a request; known are: ids, parties, budget_ms")
         for key in ("ids", "parties"):
             names = given.get(key)
             for n, name in enumerate(names if isinstance(names, list) else ()):
                 if not isinstance(name, str):
-                    raise PydanticCustomError("no_text", "no text", {"place": f"{key}.{n}", "got": name})
+                    raise _wrong(f'{key}.{n} should be text, like "7"; got {name!r}')
         return given
+
+
+def _wrong(said: str) -> PydanticCustomError:
+    return PydanticCustomError(SAID, "{said}", {"said": said})
 
 
 class Said(BaseModel):
@@ -140,10 +145,8 @@ def sentence(error: RequestValidationError) -> str:
     first = error.errors()[0]
     if first["loc"][1:2] == ("budget_ms",) and first["type"].endswith("_type"):
         return f"budget_ms should be a number of milliseconds; got {first['input']!r}"[:MOST_SAID]
-    if first["type"] == "unknown_key":
-        return f"there is no {first['ctx']['key'][:100]!r} in a request; known are: ids, parties, budget_ms"
-    if first["type"] == "no_text":
-        return f'{first["ctx"]["place"]} should be text, like "7"; got {first["ctx"]["got"]!r}'[:MOST_SAID]
+    if first["type"] == SAID:
+        return str(first["msg"])[:MOST_SAID]
     place = ".".join(str(part) for part in first["loc"] if part != "body")
     if not place:
         return f"the request should be a JSON object like {EXAMPLE}, sent as application/json"

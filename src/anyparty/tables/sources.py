@@ -172,17 +172,18 @@ def _check_cells(path: Path, party: str, width: int) -> None:
 def _check_marks(path: Path, party: str) -> None:
     """Refuse the first row whose quotation marks do not come in pairs around a cell."""
     with _open(path) as file:
-        rows, line = csv.reader(file, strict=True), 0
-        try:
-            for cells in rows:
-                if any(cell.count('"') % 2 for cell in cells):  # such a reader takes it where none are around the cell
-                    raise csv.Error(some(cell for cell in cells if cell.count('"') % 2))
-                line = rows.line_num
-        except csv.Error as error:
-            raise TableError(
-                f"party {party!r}: {path}, line {line + 1}: a quotation mark is not closed, or stands within a cell "
-                f"({error}); mend the line: marks around the whole cell, and each that is within it twice"
-            ) from None
+        lines = list(file)
+    rows, line = csv.reader(lines, strict=True), 0
+    try:
+        for cells in rows:
+            if "".join(lines[line : rows.line_num]).count('"') % 2:  # such a reader takes it where none are around
+                raise csv.Error(some(cell for cell in cells if '"' in cell))
+            line = rows.line_num
+    except csv.Error as error:
+        raise TableError(
+            f"party {party!r}: {path}, line {line + 1}: a quotation mark is not closed, or stands within a cell "
+            f"({error}); mend the line: marks around the whole cell, and each that is within it twice"
+        ) from None
 
 
 def _check_more(path: Path, party: str, width: int) -> None:
