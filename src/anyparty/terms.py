@@ -116,6 +116,9 @@ class Declared:
     when: str = ""
 
 
+SEVERAL_HOSTS = 'several parties hold labels and each hosts its own head (hosting = "labelers")'  # a ``when``
+
+
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
     """What a method can do, as data: shown to users, asked by the engine, never inferred from a method's name.

@@ -191,6 +191,7 @@ def honest(secrets, tmp_path_factory):
     return secrets(tmp_path_factory.mktemp("honest"), "laser")
 
 
+@pytest.mark.filterwarnings("ignore:the labels of party 'clinic' are not used")  # a method that has one host
 @pytest.mark.parametrize("two_label_holders", [False, True], ids=["one label holder", "two"])
 @pytest.mark.parametrize("method", METHODS)
 def test_nothing_raw_crosses(tmp_path, secrets, method, two_label_holders):

@@ -56,6 +56,7 @@ class Rows:
         block: its features, if it holds columns.
         y: [N] int64 class, or float32 standardised number, at parties that hold labels; anything where not labeled.
         labeled: [N] bool, at parties that hold labels.
+        elsewhere: [N] bool at the active party: another host of heads has a label of the row; ``None``: there is none.
         observed: [N, K] bool, who has which row: at parties that host heads (they match rows), nowhere else.
         key: [N] int64 at the active party, a number that belongs to the row wherever it stands: ties are broken by it.
         ids: [N_k] String at the active party: its own ids, in the order of its block.  They go nowhere.
@@ -65,6 +66,13 @@ class Rows:
     block: Block | None = None
     y: Tensor | None = None
     labeled: Tensor | None = None
+    elsewhere: Tensor | None = None
     observed: Tensor | None = None
     key: Tensor | None = None
     ids: pl.Series | None = None
+
+    @property
+    def teaching(self) -> Tensor:
+        """Which rows some host of heads has a label of [N] bool, as far as the active party knows."""
+        assert self.labeled is not None
+        return self.labeled if self.elsewhere is None else self.labeled | self.elsewhere

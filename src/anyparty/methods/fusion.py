@@ -19,7 +19,7 @@ from anyparty.methods.method import Batch
 from anyparty.nets.objective import losses
 from anyparty.nets.stacked import Heads
 from anyparty.nets.taught import Taught
-from anyparty.terms import Capabilities, Declared, Roster, Task
+from anyparty.terms import SEVERAL_HOSTS, Capabilities, Declared, Roster, Task
 
 SOME = 1e-6  # below any number of rows but none
 
@@ -43,7 +43,7 @@ OUTPUTS = Declared(
     holds="what another label holder's heads answer for the rows asked for, [B, M, C]; of no rows, if training never "
           "reached them",
     learns="the active party sees the other label holders' predictions",
-    when="several parties hold labels and each hosts its own head (hosting = \"labelers\")",
+    when=SEVERAL_HOSTS,
 )  # fmt: skip
 MESSAGES = (EMBEDDING, GRADIENT, OUTPUTS)
 

@@ -138,9 +138,8 @@ class Split(Places):
         """Return the one stage of a split method."""
 
         def rows(at: Rows) -> Tensor:
-            assert at.labeled is not None
             assert at.observed is not None
-            return at.labeled & self.rule.trains_on(seat.roster, at.observed)
+            return at.teaching & self.rule.trains_on(seat.roster, at.observed)
 
         return (Stage(name="train", step=self.step, rows=rows),)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from anyparty.errors import ConfigError, ResumeError, some
-from anyparty.terms import Channel, Declared, Expect, Roster
+from anyparty.terms import SEVERAL_HOSTS, Channel, Declared, Expect, Roster
 
 MESSAGES = (
     Declared(tag="setup", frm="active", to="passive",
@@ -29,6 +29,9 @@ MESSAGES = (
              holds="places of the rows that a stage trains on, validates on and is scored on besides, and a number for "
                    "each pattern of presence where batches follow patterns",
              learns="which of its own rows are labelled and used, and how many others there are"),
+    Declared(tag="labelled", frm="host", to="active",
+             holds="of which rows another label holder has labels",
+             learns="the active party sees which rows are labelled there; no label", when=SEVERAL_HOSTS),
     Declared(tag="verdict", frm="active", to="passive",
              holds="whether to keep the weights, whether to stop, which parties are back",
              learns="when validation was best, who was away",

@@ -63,7 +63,6 @@ def _ran(outcomes: Mapping[str, Outcome], batch_size: int) -> Ran:
     lead = outcomes[roster.active]
     rows, use = lead.rows, torch.from_numpy(lead.use)
     assert rows.observed is not None
-    assert rows.labeled is not None
     observed, stages = rows.observed.cpu(), [str(record["stage"]) for record in lead.trained.history]
     own = observed[:, roster.blocks.index(roster.active)] if roster.active in roster.blocks else torch.zeros(rows.n)
     both = {
@@ -72,7 +71,7 @@ def _ran(outcomes: Mapping[str, Outcome], batch_size: int) -> Ran:
         if name != roster.active
     }
     return Ran(
-        roster=roster, observed=observed, labelled=rows.labeled.cpu(), training=use == TRAIN, shared=both,
+        roster=roster, observed=observed, labelled=rows.teaching.cpu(), training=use == TRAIN, shared=both,
         epochs={stage: stages.count(stage) for stage in stages}, batch_size=batch_size,
         columns=lead.seat.inputs,
     )  # fmt: skip

@@ -30,6 +30,7 @@ from anyparty.run.checkpoint import Checkpoints
 from anyparty.run.device import device_of
 from anyparty.run.door import Closed, Door
 from anyparty.run.files import tuples
+from anyparty.run.labels import hosts_of, labelled_at, share_labelled, warn_of_idle
 from anyparty.run.part import Part, Trained
 from anyparty.run.rows import own_rows
 from anyparty.run.task import balanced, labeled_rows, task_of, teaching
@@ -133,8 +134,10 @@ async def take_part(
     async def welcome(net: Channel, name: str) -> None:
         if house.welcome is not None:
             await house.welcome(net, name)
-        await send_setup(net, roster, name, setup)
+        await set_up_again(net, roster, method, name, setup)
 
+    if leads:
+        warn_of_idle(method, roster)
     if leads and task is not None:
         settings.metric_for(task)  # a metric that does not fit is named now, not after the first epoch
     prepare = features = None
@@ -151,6 +154,7 @@ async def take_part(
         known.position, blocks=table.blocks_at(known.position), features=features, labels=labels, observed=observed,
         key=known.key, ids=table.ids if leads else None, device=seat.device,
     )  # fmt: skip
+    rows = await share_labelled(net, method, roster, rows)
     part = Part(
         seat=seat, method=method, rows=rows, settings=settings, agreed=agreed_on(config, method, roster, rows.n),
         validation=torch.from_numpy(np.flatnonzero(use == VALIDATION)) if leads else None,
@@ -201,6 +205,13 @@ async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setu
     except (ValueError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
         raise MessageError(f"message 'setup' from {roster.active!r} to {net.me!r}: expected a task and who has each of "
                            f"{len(got['use'])} rows ({str(error).splitlines()[0][:80]})") from None  # fmt: skip
+
+
+async def set_up_again(net: Channel, roster: Roster, method: Method, name: str, setup: Setup) -> None:
+    """Tell a party that comes back what all were told, and hear what it told; at the active party."""
+    await send_setup(net, roster, name, setup)
+    if name in hosts_of(method, roster):
+        await labelled_at(net, name, len(setup[0]))  # its table is as it was, and so is the plan
 
 
 async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> None:

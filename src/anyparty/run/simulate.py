@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -14,7 +13,7 @@ import torch
 
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
-from anyparty.errors import AnypartyWarning, ConfigError, some
+from anyparty.errors import ConfigError
 from anyparty.methods.method import Method
 from anyparty.methods.table import method as method_by_name
 from anyparty.methods.table import settings_of
@@ -73,13 +72,6 @@ def train(
     made = scheduled(plain, config)
     if isinstance(made, Scheduled):
         plain = made.split  # the schedule is training's
-    hosts = getattr(plain, "hosts", lambda roster: (roster.active,))(federation.roster)
-    idle = [name for name in federation.roster.labelers if name != federation.roster.active and name not in hosts]
-    shared = isinstance(made, Scheduled) and made.local.labels == "shared"
-    if idle and not shared:
-        warnings.warn(f"the labels of party {some(idle)} are not used: those of {federation.roster.active!r}, which "
-                      f"leads, teach alone, unless a split method that has heads for parties has hosting = 'labelers'",
-                      AnypartyWarning, stacklevel=3)  # fmt: skip
     observed, key = torch.from_numpy(federation.observed), row_keys(federation.alignment)
     kept = as_trained(config, method, encoders or {}, optimizers or {})
     record = None if folder is None else Record.begin(folder, federation, kept, resume=resume)

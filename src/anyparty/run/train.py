@@ -137,11 +137,23 @@ def _remarks(part: Part, stage: Stage, state: State, progress: Progress, best: K
         return
     yield from filter(None, (stage.remark(part.rows) if stage.remark else "", unjudged(part, stage, progress)))
     taught = state.modules.get("taught")
-    if isinstance(taught, Taught) and progress.stage == len(part.method.stages(part.seat)) - 1 and taught.missed:
-        without = [part.seat.roster.blocks[k] for k in taught.missed]
-        yield f"training reached no labelled row of {some(without)}, so that answers do without it"
+    if isinstance(taught, Taught) and progress.stage == len(part.method.stages(part.seat)) - 1:
+        without = [part.seat.roster.blocks[k] for k in taught.missed if k not in _reached_elsewhere(part)]
+        if without:
+            yield f"training reached no labelled row of {some(without)}, so that answers do without it"
     if part.settings.keep == "average" and not best:
         yield "before the last quarter of the epochs, so that there is nothing to average: the last weights stay"
+
+
+def _reached_elsewhere(part: Part) -> list[int]:
+    """Return the parties k that have rows of which another host has a label, at the active party."""
+    rows = part.rows
+    if rows.elsewhere is None:
+        return []
+    assert rows.observed is not None
+    assert part.training is not None
+    teaching = rows.elsewhere & part.training.to(rows.elsewhere.device)
+    return rows.observed[teaching].any(dim=0).nonzero().flatten().tolist()
 
 
 def averaged(mean: Kept, state: State, before: int) -> Kept:

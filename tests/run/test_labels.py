@@ -1,0 +1,114 @@
+"""Whose labels teach: a host's own also where the active party has none."""
+
+from functools import partial
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from anyparty import Federation
+from anyparty.blocks.blocks import Rows
+from anyparty.config import Config
+from anyparty.methods.table import method
+from anyparty.nets.optimizer import Optimizer
+from anyparty.run import agree
+from anyparty.run.labels import hosts_of, share_labelled
+from anyparty.run.party import set_up_again, share_setup
+from anyparty.run.watch import Watch
+from anyparty.terms import Party, Roster
+from anyparty.wire import inproc
+from anyparty.wire.guard import Guarded
+from tests import worlds
+
+N = 240
+TRAINING = {"epochs": 40, "optimizer": Optimizer(lr=0.01), "keep": "last", "patience": None}
+
+
+class Planned(Watch):
+    def __init__(self):
+        self.rows = {}
+
+    def on_stage_begin(self, stage, epochs, rows, first_epoch):
+        self.rows[stage] = rows
+
+
+def federation(*, shop=slice(20, N), bank=slice(0, 20), web=slice(0, N)):
+    """What is to be known stands at the web alone; the bank has labels of some rows, the shop of others."""
+    rng = np.random.default_rng(0)
+    z, ids = rng.normal(size=N), [f"u{n}" for n in range(N)]
+    y = np.where(z > 0, "yes", "no")
+
+    def known(rows):
+        held = np.full(N, None, dtype=object)
+        held[rows] = y[rows]
+        return pl.Series(held.tolist(), dtype=pl.String)
+
+    frames = {
+        "bank": pl.DataFrame({"id": ids, "b": rng.normal(size=N), "y": known(bank)}),
+        "shop": pl.DataFrame({"id": ids, "s": rng.normal(size=N), "y": known(shop)}),
+        "web": pl.DataFrame({"id": ids, "z": z})[web],
+    }
+    said = {"federation": {"label": "y", "active": "bank"}, "parties": {"bank": {}, "shop": {"label": "y"}, "web": {}}}
+    return Federation.from_config(Config.of(said), frames), frames, y
+
+
+def test_labels_that_another_host_alone_has_teach_its_head():
+    of, frames, y = federation()
+    model = of.train("laser", parameters={"hosting": "labelers"}, validation=0.0, **TRAINING)
+    lead, shop = model.held_out[0]["bank"], model.held_out[0]["shop"]
+    assert (int(lead.labeled.sum()), int(lead.teaching.sum())) == (20, N)
+    assert torch.equal(lead.elsewhere, shop.labeled)
+    answered = model.predict(frames)
+    by_shop = [answered.task.classes[c] for c in answered.by_party[:, 1].argmax(dim=1).tolist()]
+    right = [said == y[int(name[1:])] for said, name in zip(by_shop, answered.ids, strict=True)]
+    assert np.mean(right) > 0.9  # of noise and the web's z; without its own rows the shop's head has nothing to learn
+
+
+def test_rows_that_the_active_party_holds_out_teach_nobody():
+    of, *_ = federation(bank=slice(0, 100), shop=slice(50, 200))
+    planned = Planned()
+    of.train("laser", parameters={"hosting": "labelers"}, validation=0.2, test=0.3, epochs=1, watch=planned)
+    assert planned.rows == {"train": 200 - 20 - 30}
+
+
+def test_only_hosts_tell_of_their_labels():
+    both = Roster((Party(name="a", labels=True), Party(name="b", labels=True), Party(name="c")), "a")
+    assert hosts_of(method("laser"), both) == ("a",)
+    assert hosts_of(method("laser", hosting="labelers"), both) == ("a", "b")
+    assert hosts_of(method("apc"), both) == ("a",)
+    of = federation()[0]
+    with pytest.warns(match="the labels of party 'shop' are not used"):
+        model = of.train("laser", epochs=1)
+    assert model.held_out[0]["bank"].elsewhere is None
+    assert "labelled" not in {row["tag"] for row in model.ledger.rows()}
+
+
+def test_a_party_reached_by_another_hosts_rows_alone_is_not_said_to_be_missed():
+    ends = worlds.Ends()
+    of, *_ = federation(web=slice(20, N))
+    of.train("laser", parameters={"hosting": "labelers"}, epochs=1, watch=ends)
+    assert "no labelled row" not in ends.reasons["train"]
+    with pytest.warns(match="labels of party 'shop' are not used"):
+        of.train("laser", epochs=1, watch=ends)
+    assert "no labelled row of 'web'" in ends.reasons["train"]
+
+
+def test_a_host_that_comes_back_is_heard_again():
+    """It tells of its labels before it says hello, as at the first time."""
+    roster = Roster((Party(name="a", labels=True), Party(name="b", labels=True)), "a")
+    made = method("laser", hosting="labelers")
+    labeled = torch.tensor([True, False, True])
+    setup = (np.zeros(3, dtype=np.int8), worlds.world(K=2).task, torch.ones(3, 2, dtype=torch.bool))
+
+    async def lead(net):
+        await set_up_again(net, roster, made, "b", setup)
+        return await agree.hello(net, "b", {"train": "as before"})
+
+    async def back(net):
+        await share_setup(net, roster, None)
+        await share_labelled(net, made, roster, Rows(n=3, labeled=labeled))
+        await net.send("a", "hello", agree._hello({"train": "as before"}, [(0, 1)]))
+
+    guarded = partial(Guarded, roster=roster, declared=agree.MESSAGES)
+    assert inproc.play({"a": lead, "b": back}, guarded)["a"] == [(0, 1)]
