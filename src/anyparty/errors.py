@@ -80,6 +80,9 @@ class MessageError(RunError):
     """A message is not what its method declares."""
 
 
+ENDED = "the job was ended"  # why a party left that was told to: the others will be, too
+
+
 class PartyLost(RunError):  # noqa: N818 - an event that methods handle, not only a failure
     """A party left, or did not answer in time."""
 

@@ -16,6 +16,7 @@ from anyparty.methods.method import State
 from anyparty.methods.table import method
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.checkpoint import KEEP, Checkpoints, Progress, load_module, read, tensors_of, write
+from anyparty.run.door import Closed
 from anyparty.run.watch import Watch
 from tests import worlds
 from tests.worlds import same_bits, world
@@ -144,6 +145,38 @@ class TestFolder:
         assert about == {"n": 1}
 
 
+def test_what_all_had_when_the_job_was_ended_stays(tmp_path):
+    """The others have stopped at epoch 4 or 5; here word of it comes at 9."""
+    kept = Checkpoints(tmp_path)
+    for epoch in (3, 4, 5):
+        kept.save(fresh(steps=1), replace(PROGRESS, epoch=epoch), {})
+    for epoch in (6, 7, 8, 9):
+        kept.save(fresh(steps=1), replace(PROGRESS, epoch=epoch), {}, hold=True)
+    assert [epoch for _, epoch in kept.moments()] == [4, 5, 8, 9]
+    kept.load(fresh(), (PROGRESS.stage, 4))
+    kept.save(fresh(steps=1), replace(PROGRESS, epoch=5), {})
+    assert [epoch for _, epoch in kept.moments()] == [4, 5]  # not those of the way that was left, which came later
+
+
+class Away(Closed):
+    """A door whose party left, for a reason, after some epochs."""
+
+    def __init__(self, after, why):
+        self.after, self.why, self.asked = after, why, 0
+
+    def gone(self):
+        self.asked += 1
+        return {"b": self.why} if self.asked > self.after else {}
+
+
+@pytest.mark.parametrize(("why", "epochs"), [("it left: the job was ended", [2, 3, 5, 6]), ("it hangs", [5, 6])])
+def test_only_who_left_as_the_job_was_ended_is_waited_for(tmp_path, why, epochs):
+    settings = {"epochs": 6, "checkpoint_every": 1, "door": Away(3, why)}
+    worlds.train(method("laser", embedding=4), world(K=2), folder=tmp_path, **settings)
+    assert [epoch for _, epoch in Checkpoints(tmp_path / "a").moments()] == epochs
+    assert [epoch for _, epoch in Checkpoints(tmp_path / "b").moments()] == [5, 6]
+
+
 class TestAfterAPowerFailure:
     def test_the_checkpoint_before_is_gone_on_from(self, tmp_path):
         kept = Checkpoints(tmp_path)
@@ -188,7 +221,8 @@ def test_a_party_that_was_away_has_the_plain_mean_of_the_epochs_since_it_came_ba
     for path in (tmp_path / "b").glob("*.safetensors"):
         path.unlink()
     (tmp_path / "b" / "00-000001.safetensors").write_bytes(first)
-    trained = run(resume=True)
+    with pytest.warns(AnypartyWarning, match="there is no epoch that all have a checkpoint of"):
+        trained = run(resume=True)
     (one, _), (two, about) = (read(tmp_path / "b" / f"00-0000{epoch}.safetensors") for epoch in (15, 16))
     for name, mean in weights(trained["b"].state).items():
         assert not torch.allclose(one[f"module/{name}"], two[f"module/{name}"], atol=1e-4)

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anyparty.errors import MessageError, PartyLost
+from anyparty.errors import ENDED, MessageError, PartyLost
 from anyparty.wire.flare.channel import Posted
 from anyparty.wire.flare.incoming import MOST_TAGS
 from anyparty.wire.flare.note import PIECE_BYTES, Note
@@ -112,6 +112,7 @@ def test_who_is_left_with_an_error_is_told_where_its_words_are():
         "(message 'alignment' no. 0 did not come)"
     )
     assert farewell("") == "its part is done"
+    assert farewell("PartyLost", ENDED) == ENDED
 
 
 def test_what_goes_to_a_party_that_is_gone_is_not_counted():

@@ -102,12 +102,16 @@ def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | st
 
 @dataclass
 class Checkpoints:
-    """A party's folder of checkpoints: the last two, by stage and epoch."""
+    """A party's folder of checkpoints, by stage and epoch: the last two.
+
+    Where the others have stopped since the job was ended, and word of it comes late here, also the two before: from one
+    of those all can go on.
+    """
 
     folder: Path
 
-    def save(self, state: State, progress: Progress, best: dict[str, dict[str, Tensor]]) -> None:
-        """Write networks, optimizers and progress; forget all but the last two.
+    def save(self, state: State, progress: Progress, best: dict[str, dict[str, Tensor]], *, hold: bool = False) -> None:
+        """Write networks, optimizers and progress; forget all but the last two, and on ``hold`` the two before it, too.
 
         Raises:
             Diverged: a weight is no longer a number; what was kept before stays.
@@ -126,7 +130,7 @@ class Checkpoints:
                 held = {key: value for key, value in values.items() if value is not None}
                 tensors |= {f"optimizer/{name}/{place}/{key}": value.clone() for key, value in held.items()}
         write(self.folder / f"{progress.stage:02d}-{progress.epoch:06d}.safetensors", tensors, vars(progress))
-        for old in self.files()[:-KEEP]:
+        for old in self.files()[KEEP if hold else 0 : -KEEP]:
             old.unlink()
 
     def begin(self, run: str, *, resume: bool) -> list[tuple[int, int]]:
@@ -177,6 +181,8 @@ class Checkpoints:
     def load(self, state: State, moment: tuple[int, int]) -> tuple[Progress, dict[str, dict[str, Tensor]]]:
         """Restore networks and optimizers as they were at ``moment``; return progress and the best networks.
 
+        Later checkpoints are forgotten: the run goes another way from here, and they would pass for its last ones.
+
         Raises:
             ModelError: the checkpoint is cut short, or does not fit the networks or optimizers.
         """
@@ -188,6 +194,8 @@ class Checkpoints:
             _load_optimizer(optimizer, _under(tensors, f"optimizer/{name}/"), path)
         state.kept = {name: kept.to(state.seat.device) for name, kept in _under(tensors, "kept/").items()}
         best = {name: _under(tensors, f"best/{name}/") for name in state.modules}
+        for later in [each for each in self.files() if each.name > path.name]:
+            later.unlink()
         return Progress(**about), {name: kept for name, kept in best.items() if kept}
 
 

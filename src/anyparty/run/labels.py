@@ -54,3 +54,12 @@ async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
     """Return of which of N rows another host says that it has a label: [N] bool."""
     said = await net.recv(name, "labelled", {"labelled": Expect((n,), torch.uint8)})
     return said["labelled"].bool()
+
+
+def reached_elsewhere(rows: Rows, training: torch.Tensor | None) -> list[int]:
+    """Return the parties k with training rows [N] of which another host has a label, as the active party knows."""
+    if rows.elsewhere is None or rows.observed is None or training is None:
+        return []
+    teaching = rows.elsewhere & training.to(rows.elsewhere.device)
+    reached: list[int] = rows.observed[teaching].any(dim=0).nonzero().flatten().tolist()
+    return reached

@@ -20,12 +20,13 @@ from torch import Tensor
 
 from anyparty import metrics
 from anyparty.blocks.batches import by_pattern, mixed, patterns
-from anyparty.errors import AlignmentError, Diverged, some
+from anyparty.errors import ENDED, AlignmentError, Diverged, some
 from anyparty.methods.method import Batch, Stage, State
 from anyparty.nets.taught import Taught
 from anyparty.run import agree, quiet
 from anyparty.run.agree import Verdict
 from anyparty.run.checkpoint import Progress, load_module, tensors_of
+from anyparty.run.labels import reached_elsewhere
 from anyparty.run.part import Part, Trained
 from anyparty.run.predict import predict_rows
 from anyparty.run.verdict import alone, unjudged, verdict
@@ -121,7 +122,8 @@ async def _repeat(
         ):
             if stop:
                 progress.epoch = epochs
-            part.checkpoints.save(state, progress, best)
+            ended = any(ENDED in why for why in record.get("absent", {}).values())
+            part.checkpoints.save(state, progress, best, hold=ended)
             if part.kept is not None:
                 part.kept(progress.history, _chosen(part, progress))
     if best and part.settings.keep != "last":
@@ -138,22 +140,12 @@ def _remarks(part: Part, stage: Stage, state: State, progress: Progress, best: K
     yield from filter(None, (stage.remark(part.rows) if stage.remark else "", unjudged(part, stage, progress)))
     taught = state.modules.get("taught")
     if isinstance(taught, Taught) and progress.stage == len(part.method.stages(part.seat)) - 1:
-        without = [part.seat.roster.blocks[k] for k in taught.missed if k not in _reached_elsewhere(part)]
+        elsewhere = reached_elsewhere(part.rows, part.training)
+        without = [part.seat.roster.blocks[k] for k in taught.missed if k not in elsewhere]
         if without:
             yield f"training reached no labelled row of {some(without)}, so that answers do without it"
     if part.settings.keep == "average" and not best:
         yield "before the last quarter of the epochs, so that there is nothing to average: the last weights stay"
-
-
-def _reached_elsewhere(part: Part) -> list[int]:
-    """Return the parties k that have rows of which another host has a label, at the active party."""
-    rows = part.rows
-    if rows.elsewhere is None:
-        return []
-    assert rows.observed is not None
-    assert part.training is not None
-    teaching = rows.elsewhere & part.training.to(rows.elsewhere.device)
-    return rows.observed[teaching].any(dim=0).nonzero().flatten().tolist()
 
 
 def averaged(mean: Kept, state: State, before: int) -> Kept:

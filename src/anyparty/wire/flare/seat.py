@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from anyparty.config import Config
-from anyparty.errors import AnypartyError, RunError
+from anyparty.errors import ENDED, AnypartyError, RunError
 from anyparty.storage import writing
 from anyparty.wire.flare.channel import Posted
 from anyparty.wire.flare.peer import Patience
@@ -164,7 +164,7 @@ class Seat:
         except Exception as error:
             said |= {"error": type(error).__name__, "sentence": str(error)}
             log.error("%s: %s", site.party, error, exc_info=not isinstance(error, AnypartyError))
-        post.close(farewell(said.get("error", "")))
+        post.close(farewell(said.get("error", ""), news()))
         return post, said
 
 
@@ -172,8 +172,13 @@ async def _run(site: Site, config: Config, post: Post, order: Order) -> Any:
     return await site.load_part(order.work)(site, config, Posted(post), **order.asked)
 
 
-def farewell(error: str) -> str:
-    """Return what a party tells the others when it leaves: the kind of error at most, whose words may hold data."""
+def farewell(error: str, news: str = "") -> str:
+    """Return what a party tells the others when it leaves: the kind of error at most, whose words may hold data.
+
+    ``news`` says why it was told to stop, if it was: whatever error that led to is none.
+    """
+    if news:
+        return news
     return f"it stopped with {error}, and its own site.log, in its kit, says why" if error else "its part is done"
 
 
@@ -208,7 +213,7 @@ class Active(Controller):  # type: ignore[misc]
         task = Task(name=TASK, data=Shareable(), result_received_cb=self._ended)
         others = len(seat.site.parties) - 1
         self.broadcast(task, fl_ctx, min_responses=others)
-        outcome = seat.play(self.order, lambda: "the job was ended" if abort_signal.triggered else "")
+        outcome = seat.play(self.order, lambda: ENDED if abort_signal.triggered else "")
         end = time.monotonic() + seat.site.patience.flush_s
         lost = {name for name, why in outcome.gone.items() if not why.startswith("it left")}
         while len(self.ended.keys() | lost) < others and time.monotonic() < end and not abort_signal.triggered:
@@ -230,7 +235,7 @@ class Passive(Executor):  # type: ignore[misc]
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:  # noqa: ARG002
         """Play the party's part; tell the server how it ended, by the error's kind alone: its words stay at home."""
-        outcome = Seat.at(fl_ctx).play(self.order, lambda: "the job was ended" if abort_signal.triggered else "")
+        outcome = Seat.at(fl_ctx).play(self.order, lambda: ENDED if abort_signal.triggered else "")
         reply = make_reply("OK")
         reply["error"] = outcome.error
         return reply
