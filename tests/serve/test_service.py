@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from anyparty.config import Config
-from anyparty.errors import ModelError, PartyLost, PredictionError
+from anyparty.errors import AnypartyWarning, ModelError, PartyLost, PredictionError
 from anyparty.serve import ask as asking
 from anyparty.serve import service as service_module
 from anyparty.serve.breaker import Breaker
@@ -156,7 +156,9 @@ def test_who_answers_alone_asks_nobody(tmp_path, classify_on):
     shop.write_csv(sites["shop"].table)
     values = settings(epochs=2).model_dump(exclude_none=True)
     values["parties"]["shop"]["label"] = "y"
-    run(sites, Config.of(values | {"method": {"name": "apc", "embedding": 8, "classify_on": classify_on}}))
+    config = Config.of(values | {"method": {"name": "apc", "embedding": 8, "classify_on": classify_on}})
+    with pytest.warns(AnypartyWarning, match="the labels of party 'shop' are not used"):
+        run(sites, config)
     houses = Houses(sites)
     asked = {"shop": [], "clinic": []}
     wrap = {name: lambda net, name=name: Overhears(net, asked[name]) for name in asked}
