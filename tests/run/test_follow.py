@@ -6,7 +6,7 @@ import numpy as np
 
 from anyparty.align.overlap import Overlap
 from anyparty.run.files import write_json
-from anyparty.run.follow import follow
+from anyparty.run.follow import _Heard, follow
 from anyparty.run.watch import Watch
 
 
@@ -74,3 +74,11 @@ def test_another_runs_record_and_none_say_nothing(tmp_path):
     assert follows(tmp_path / "record.json") == []
     write_json(tmp_path / "record.json", {"job": "before", "history": epochs("train", 1)})
     assert follows(tmp_path / "record.json") == []
+
+
+def test_a_record_that_had_come_further_than_the_checkpoints_is_followed_from_there():
+    heard = _Heard(Heard())
+    heard.tell({"stages": stages(train=9), "history": epochs("train", 1, 2, 3, 4, 5)})
+    heard.tell({"stages": {"train": {"epochs": 9, "rows": 10, "first_epoch": 2}}, "history": epochs("train", 1, 2)})
+    heard.tell({"stages": {"train": {"epochs": 9, "rows": 10, "first_epoch": 2}}, "history": epochs("train", 1, 2, 3)})
+    assert heard.watch.said[-2:] == [("begin", "train", 9, 10, 2), 3]

@@ -93,7 +93,9 @@ def test_a_run_that_goes_on_goes_on_in_the_same_ledger(tmp_path):
         seen.setdefault(count, record(sites["bank"]))
 
     homes.play(sites, homes.settings(epochs=2, checkpoint_every=1), lambda c: Stumble(c, look=look), resume=True)
-    assert len(seen[1]["history"]) == 2  # nothing of what was kept is lost if this one is killed at once
+    # if this one is killed at once the record is of what checkpoints hold, no less and no more
+    assert [each["epoch"] for each in seen[1]["history"]] == [1]
+    assert [each["epoch"] for each in record(sites["bank"])["history"]] == [1, 2]
     assert sent(sites["shop"], "embedding") > first
     assert record(sites["shop"])["began"] == began
     homes.play(sites, homes.settings(epochs=2, checkpoint_every=1))

@@ -13,6 +13,7 @@ from anyparty.methods.table import method, settings_of
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.federation import Federation
+from anyparty.run.files import read_json
 from anyparty.run.watch import Watch
 from tests import worlds
 
@@ -182,8 +183,11 @@ class Stop(Exception):  # noqa: N818
 
 
 class Stops(Watch):
+    def __init__(self, at=3):
+        self.at = at
+
     def on_epoch_end(self, record):
-        if record["epoch"] == 3:
+        if record["epoch"] == self.at:
             raise Stop
 
 
@@ -198,6 +202,12 @@ class TestResuming:
         resumed = self.run(tmp_path / "run", resume=True)
         assert worlds.same_bits(weights(whole), weights(resumed))
         assert [record["epoch"] for record in resumed.history] == [1, 2, 3, 4, 5, 6]
+
+    def test_twice_the_record_has_each_epoch_once_and_none_that_is_still_to_come(self, tmp_path):
+        for at, resume in ((7, False), (5, True)):  # both times it goes on, or would, after the fourth
+            with pytest.raises(Stop):
+                train(None, folder=tmp_path, epochs=9, checkpoint_every=4, watch=Stops(at), resume=resume)
+        assert [each["epoch"] for each in read_json(tmp_path / "record.json")["history"]] == [1, 2, 3, 4, 5]
 
     def test_with_other_settings_is_refused_naming_them(self, tmp_path):
         with pytest.raises(Stop):

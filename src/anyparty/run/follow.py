@@ -50,8 +50,10 @@ class _Heard:
         if "overlap" in said and not self.aligned:
             self.watch.on_aligned(Overlap.from_json(said["overlap"]), said["predicted"])
             self.aligned = True
-        stages = said.get("stages", {})
-        for each in said.get("history", [])[self.epochs :]:
+        stages, history = said.get("stages", {}), said.get("history", [])
+        if len(history) < self.epochs:  # it goes on from an earlier epoch than its record had come to
+            self.epochs, self.stage = len(history), ""
+        for each in history[self.epochs :]:
             self._begin(stages, each["stage"], each["epoch"] - 1)
             self.watch.on_epoch_end(each)
             self.epochs += 1

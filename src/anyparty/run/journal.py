@@ -27,7 +27,7 @@ from typing import Any
 from anyparty.errors import ModelError
 from anyparty.run.files import read_json, write_json
 from anyparty.run.record import FORMAT, same_settings, versions
-from anyparty.run.watch import Watch, noted, now
+from anyparty.run.watch import Watch, before, noted, now
 from anyparty.wire.ledger import Ledger
 
 FILE = "record.json"
@@ -99,7 +99,8 @@ class Journal(Watch):
         self.write()
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:
-        """Note how long a stage will be."""
+        """Note how long a stage will be; drop the epochs that one which goes on does anew."""
+        self.values["history"] = before(self.values["history"], stage, first_epoch)
         self.values["stages"][stage] = {"epochs": epochs, "rows": rows, "first_epoch": first_epoch}
         self.write()
 

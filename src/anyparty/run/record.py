@@ -38,7 +38,7 @@ from anyparty.run.alone import take
 from anyparty.run.checkpoint import write
 from anyparty.run.files import read_json, write_json
 from anyparty.run.model import Model
-from anyparty.run.watch import Watch, noted, now
+from anyparty.run.watch import Watch, before, noted, now
 from anyparty.storage import writing
 from anyparty.wire.ledger import Ledger
 
@@ -116,11 +116,13 @@ class Record(Watch):
         _note_trained(folder / TRAINED, federation, config)
         return cls(folder, began)
 
+    def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:  # noqa: ARG002
+        """Drop the epochs that a resumed run does anew."""
+        self.values["history"] = before(self.values["history"], stage, first_epoch)
+
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """Keep the epoch; a repeated one (after resuming) replaces its first."""
-        self.values["history"] = [
-            old for old in self.values["history"] if (old["stage"], old["epoch"]) != (record["stage"], record["epoch"])
-        ] + [record]
+        """Keep the epoch."""
+        self.values["history"].append(record)
         self.values["ledger"] = self.ledger.rows()
         write_json(self.folder / "record.json", self.values)
 

@@ -15,10 +15,11 @@ the same at the active party's machine, epochs late by a second and batches not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any
 
 from anyparty.align.overlap import Overlap
@@ -149,6 +150,15 @@ def noted(values: dict[str, Any]) -> Iterator[None]:
         values["status"] = "done"
     finally:
         values["ended"] = now()
+
+
+def before(history: Sequence[dict[str, Any]], stage: str, first_epoch: int) -> list[dict[str, Any]]:
+    """Return the epochs of a record that a stage which goes on after ``first_epoch`` leaves: what it does anew is not.
+
+    >>> before([{"stage": "train", "epoch": epoch} for epoch in (1, 2, 3)], "train", 2)
+    [{'stage': 'train', 'epoch': 1}, {'stage': 'train', 'epoch': 2}]
+    """
+    return list(takewhile(lambda each: each["stage"] != stage or each["epoch"] <= first_epoch, history))
 
 
 def now() -> str:
