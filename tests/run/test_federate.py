@@ -1,6 +1,8 @@
 """Real processes: kits, mutual TLS, private alignment, training; the same weights as in one process."""
 
+import _thread
 import socket
+import time
 import tomllib
 from functools import partial
 from pathlib import Path
@@ -76,6 +78,27 @@ def test_a_job_that_left_nothing_is_no_success(tmp_path, monkeypatch, work):
         monkeypatch.setattr(flare, name, instead)
     with pytest.raises(RunError, match="stands at FINISHED:EXECUTION_EXCEPTION, and 'bank', which leads, has left no"):
         getattr(federate, work)(tmp_path, path)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_job_that_is_on_its_way_at_ctrl_c_is_ended(tmp_path, monkeypatch, refused):
+    path, aborted = written(tmp_path), []
+
+    def submit(*_, **__):
+        time.sleep(0.3)  # it waits for this by then
+        _thread.interrupt_main()
+        time.sleep(0.3)
+        if refused:
+            raise RunError("no")
+        return "job 1"
+
+    monkeypatch.setattr(flare, "about", lambda _: {"active": "bank"})
+    monkeypatch.setattr(flare, "status", lambda _: {"sites": NAMES})
+    monkeypatch.setattr(flare, "submit", submit)
+    monkeypatch.setattr(flare, "abort", lambda _, job: aborted.append(job))
+    with pytest.raises(KeyboardInterrupt):
+        federate.train(tmp_path, path)
+    assert aborted == ([] if refused else ["job 1"])
 
 
 @pytest.mark.net

@@ -3,11 +3,12 @@
 from concurrent.futures import Future
 
 import numpy as np
+import pytest
 
 from anyparty.align.overlap import Overlap
 from anyparty.run.files import write_json
 from anyparty.run.follow import _Heard, follow
-from anyparty.run.watch import Watch
+from anyparty.run.watch import Absences, Watch
 
 
 class Heard(Watch):
@@ -24,7 +25,7 @@ class Heard(Watch):
         self.said.append(record["epoch"])
 
     def on_stage_end(self, stage, reason):
-        self.said.append(("end", stage))
+        self.said.append(("end", stage, reason))
 
 
 def epochs(stage, *numbers):
@@ -45,16 +46,32 @@ def follows(path, job="now"):
 def test_every_epoch_is_told_once(tmp_path):
     path = tmp_path / "record.json"
     history = epochs("pretrain", 1, 2) + epochs("train", 1)
-    write_json(path, {"job": "now", "stages": stages(pretrain=2, train=3), "history": history})
+    write_json(path, {"job": "now", "status": "done", "stages": stages(pretrain=2, train=3), "history": history})
     assert follows(path) == [
-        ("begin", "pretrain", 2, 10, 0), 1, 2, ("end", "pretrain"), ("begin", "train", 3, 10, 0), 1, ("end", "train"),
+        ("begin", "pretrain", 2, 10, 0), 1, 2, ("end", "pretrain", "all epochs done"),
+        ("begin", "train", 3, 10, 0), 1, ("end", "train", "done"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "said"), [("failed", "failed"), ("stopped", "stopped"), ("running", "cut off")])
+def test_a_stage_that_did_not_come_to_its_end_is_not_done(tmp_path, status, said):
+    path = tmp_path / "record.json"
+    write_json(path, {"job": "now", "status": status, "stages": stages(train=3), "history": epochs("train", 1)})
+    assert follows(path)[-1] == ("end", "train", said)
+
+
+def test_who_was_absent_is_counted_over_epochs_also_where_some_are_told_twice():
+    absences = Absences()
+    for epoch, absent in ((1, {}), (2, {"shop": "left"}), (3, {"shop": "left"}), (2, {}), (3, {"shop": "left"})):
+        absences.on_epoch_end({"stage": "train", "epoch": epoch, "loss": 0.5, "absent": absent})
+    assert absences.count() == {"shop": 1}
+    assert len(absences.epochs) == 3
 
 
 def test_a_stage_is_told_before_its_first_epoch_ends(tmp_path):
     path = tmp_path / "record.json"
     write_json(path, {"job": "now", "stages": stages(pretrain=2), "history": []})
-    assert follows(path) == [("begin", "pretrain", 2, 10, 0), ("end", "pretrain")]
+    assert follows(path)[0] == ("begin", "pretrain", 2, 10, 0)
 
 
 def test_who_has_which_rows_comes_first(tmp_path):

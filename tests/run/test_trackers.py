@@ -100,11 +100,12 @@ def test_without_test_rows_there_are_no_scores(work):
 
 
 def test_who_is_lost_is_told_once_and_who_comes_back_too():
-    hears = Hears()
-    every = All([hears])
+    hears, also = Hears(), Hears()
+    every = All([hears, All([also])])
     for epoch, more in enumerate([{"absent": {"shop": "cut off"}}, {"absent": {"shop": "cut off"}, "back": ["shop"]},
                                   {}, {"absent": {"shop": "cut off again"}}], start=1):  # fmt: skip
         every.on_epoch_end({"epoch": epoch, **more})
+    assert hears.said == also.said
     assert hears.said == [
         ("lost", "shop", "cut off"), ("epoch", 1), ("joined", "shop"), ("epoch", 2), ("epoch", 3),
         ("lost", "shop", "cut off again"), ("epoch", 4),

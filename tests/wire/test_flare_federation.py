@@ -378,6 +378,21 @@ def test_a_folder_without_a_federation_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("active = ", "not TOML"),
+        ('parties = ["a"]\nhost = "h"\nport = 1\nscheme = "grpc"', "active: Field required"),
+        ('active = "a"\nparties = ["a"]\nhost = "h"\nport = "x"\nscheme = "grpc"', "port: .*'x'"),
+        ("active = 'ä'", "not TOML"),
+    ],
+)
+def test_a_federation_file_that_is_wrong_is_named(tmp_path, text, said):
+    (tmp_path / "federation.toml").write_text(text, encoding="latin-1")
+    with pytest.raises(ConfigError, match=rf"federation.toml: .*{said}"):
+        about(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
         ("party = ", "not TOML"),
         ('party = "a"\nactive = "b"\nparties = ["b"]', "'a' is not among its parties"),
         ('party = "a"\nactive = "a"\nparties = ["a"]\ntabel = "x.csv"', "no setting 'tabel'; did you mean 'table'"),

@@ -32,10 +32,18 @@ def _whole(monkeypatch):
 
 
 def event(name, *clients):
-    peer = SimpleNamespace(get_identity_name=lambda: name)
+    peer = SimpleNamespace(get_identity_name=lambda: name, get_prop=lambda _: None)
     manager = SimpleNamespace(clients={each: SimpleNamespace(name=each) for each in clients})
     engine = SimpleNamespace(client_manager=manager)
     return SimpleNamespace(get_peer_context=lambda: peer, get_engine=lambda: engine)
+
+
+def beating(*, closed=False):
+    """A heartbeat of a client whose connection to the server is open, or not."""
+    cell = SimpleNamespace(is_cell_connected=lambda name: name == "server" and not closed)
+    context = FLContext()
+    context.get_engine = lambda: SimpleNamespace(get_cell=lambda: cell)
+    return context
 
 
 @pytest.fixture
@@ -92,12 +100,30 @@ def test_a_site_says_when_its_server_is_lost_and_found(capsys):
     visitor = greet.Visitor("shop", "vfl.bank.example:8002")
     asked, answered = EventType.BEFORE_CLIENT_HEARTBEAT, EventType.AFTER_CLIENT_HEARTBEAT
     for what in (asked, answered, asked, answered, asked, asked, asked, asked, answered, asked, answered):
-        visitor.handle_event(what, FLContext())
+        visitor.handle_event(what, beating())
     assert capsys.readouterr().out.splitlines() == [
         "anyparty> shop is connected to vfl.bank.example:8002",
         "anyparty> vfl.bank.example:8002 does not answer; trying again until it does (Ctrl-C to stop)",
         "anyparty> shop is connected to vfl.bank.example:8002",
     ]
+
+
+def test_a_heartbeat_that_timed_out_on_a_closed_connection_is_no_answer(capsys):
+    visitor = greet.Visitor("shop", "vfl.bank.example:8002")
+    for closed in (False, True, True, False):
+        visitor.handle_event(EventType.BEFORE_CLIENT_HEARTBEAT, beating())
+        visitor.handle_event(EventType.AFTER_CLIENT_HEARTBEAT, beating(closed=closed))
+    assert capsys.readouterr().out.splitlines() == [
+        "anyparty> shop is connected to vfl.bank.example:8002",
+        "anyparty> vfl.bank.example:8002 does not answer; trying again until it does (Ctrl-C to stop)",
+        "anyparty> shop is connected to vfl.bank.example:8002",
+    ]
+
+
+def test_who_was_registered_with_a_server_before_is_told_of_once(doorman, capsys):
+    for what, there in (("RECEIVED", ()), ("PROCESSED", ("shop",)), ("PROCESSED", ("shop",))):
+        doorman.handle_event(getattr(EventType, f"CLIENT_HEARTBEAT_{what}"), event("shop", *there))
+    assert capsys.readouterr().out == "anyparty> shop is connected; there are 1 of 2 others: shop\n"
 
 
 class Answers:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from anyparty.run.follow import follow
 from anyparty.run.journal import FILE
 from anyparty.run.predict_home import ANSWERS
 from anyparty.run.trackers import trackers
-from anyparty.run.watch import All, Watch, told
+from anyparty.run.watch import Absences, All, Watch, told
 from anyparty.schedules.table import carried, scheduled
 from anyparty.terms import Party, Roster
 from anyparty.wire.flare import federation as flare
@@ -39,12 +39,16 @@ class Ended:
         job: its name.
         status: FLARE's word for how it ended.
         outcomes: by party, for those whose kit is on this machine, how its own part ended.
+        absent: by party, in how many epochs of this training it took no part, where the active party's kit is here.
+        epochs: how many there were.
 
     """
 
     job: str
     status: str
     outcomes: Mapping[str, Mapping[str, Any]]
+    absent: Mapping[str, int] = field(default_factory=dict)
+    epochs: int = 0
 
 
 def init(
@@ -101,13 +105,14 @@ def train(
     if lead is None and resolved.track != TrackSettings():
         raise ConfigError("track: the active party's kit is not on this machine, and its record tells of epochs; "
                           "train there, or take [track] out")  # fmt: skip
-    watches = All([] if watch is None else [watch])
+    absences = Absences()
+    watches = All([absences] if watch is None else [absences, watch])
     watches.each.extend(trackers(resolved, lead, resume=resume))
     with told(watches, resolved.model_dump(mode="json", exclude_none=True)) as scores:
         ended = _job(folder, resolved, "train", {"resume": resume}, timeout_s, watches)
         result = ended.outcomes.get(str(resolved.federation.active), {}).get("result") or {}
         scores["evaluation"] = result.get("evaluation")
-    return ended
+    return replace(ended, absent=absences.count(), epochs=len(absences.epochs))
 
 
 def predict(
@@ -149,16 +154,18 @@ def _there(folder: Path) -> set[str]:
 def _job(
     folder: Path, resolved: Config, work: str, asked: Mapping[str, Any], timeout_s: float, watch: Watch | None = None
 ) -> Ended:
-    job = flare.submit(folder, carried(resolved).to_toml(), work=work, asked=asked)
     lead = flare.keeps(folder, flare.about(folder)["active"])
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(flare.wait, folder, job, timeout_s)
+        submitting = pool.submit(flare.submit, folder, carried(resolved).to_toml(), work=work, asked=asked)
         try:
+            job = submitting.result()
+            waiting = pool.submit(flare.wait, folder, job, timeout_s)
             if lead is not None and watch is not None:
                 follow(lead / FILE, job, waiting, watch)
             status = waiting.result()
         except KeyboardInterrupt:
-            flare.abort(folder, job)
+            if submitting.exception() is None:  # waits: a job that is on its way would run on
+                flare.abort(folder, submitting.result())
             raise
     found = {name: flare.outcome(folder, name, job) for name in resolved.parties}
     outcomes = {name: outcome for name, outcome in found.items() if outcome is not None}

@@ -29,11 +29,13 @@ def follow(record: Path, job: str, ended: concurrent.futures.Future[Any], watch:
     heard = _Heard(watch)
     while True:
         over = bool(concurrent.futures.wait([ended], timeout=EVERY_S).done)
-        heard.tell(_said(record, job))
+        said = _said(record, job)
+        heard.tell(said)
         if over:
             break
     if heard.stage:
-        watch.on_stage_end(heard.stage, "done")
+        how = said.get("status", "running")
+        watch.on_stage_end(heard.stage, "cut off" if how == "running" else how)
 
 
 @dataclass

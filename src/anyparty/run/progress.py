@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from anyparty.run.watch import Watch
 
@@ -44,6 +45,14 @@ class Bar(Watch):
             self.loss = f"loss {loss:.4f}" if math.isfinite(loss) else ""
             self.bar.update(self.task, seen=f"{self.loss} {self.metric} {self.rows / (now - self.since):,.0f} rows/s")
             self.rows, self.since = 0.0, now
+
+    def on_party_lost(self, party: str, why: str) -> None:
+        """Say above the line who is gone."""
+        self.bar.console.print(Text(f"{party} is gone ({why}); the others go on without it", "yellow"), soft_wrap=True)
+
+    def on_party_joined(self, party: str) -> None:
+        """Say above the line who takes part again."""
+        self.bar.console.print(Text(f"{party} takes part again", "yellow"), soft_wrap=True)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
         """Count the epoch, show the metric."""

@@ -15,6 +15,7 @@ the same at the active party's machine, epochs late by a second and batches not 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -72,6 +73,10 @@ class All(Watch):
     each: list[Watch]
     gone: set[str] = field(default_factory=set)
 
+    def __post_init__(self) -> None:
+        """Take watchers out of an ``All`` among them: it would tell them a second time who is gone."""
+        self.each = [one for each in self.each for one in (each.each if isinstance(each, All) else [each])]
+
     def on_run_begin(self, settings: Mapping[str, Any]) -> None:
         """Tell each."""
         for watch in self.each:
@@ -123,6 +128,21 @@ class All(Watch):
         """Tell each."""
         for watch in self.each:
             watch.on_run_end(status, evaluation, error)
+
+
+@dataclass
+class Absences(Watch):
+    """Notes which parties took no part in which epochs."""
+
+    epochs: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)  # by stage and epoch: some twice
+
+    def on_epoch_end(self, record: dict[str, Any]) -> None:
+        """Note who was absent."""
+        self.epochs[record["stage"], record["epoch"]] = tuple(record.get("absent", ()))
+
+    def count(self) -> dict[str, int]:
+        """Return in how many epochs each was, of those that ever were."""
+        return dict(Counter(name for absent in self.epochs.values() for name in absent))
 
 
 @contextmanager

@@ -9,20 +9,36 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from anyparty.config import Settings
 from anyparty.errors import ConfigError, RunError
 from anyparty.wire.flare.reach import Gate, await_server, check_certificate
+
+WHOLE = {"submit", "abort"}  # not ended in the middle by a terminal's Ctrl-C: nobody would know how it went
+
+
+class _About(Settings):
+    active: str
+    parties: list[str]
+    host: str
+    port: int
+    scheme: str
 
 
 def about(folder: Path) -> dict[str, Any]:
     """Return what ``federation.toml`` says.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or it was changed.
     """
     path = folder / "federation.toml"
     if not path.exists():
         raise ConfigError(f"{folder} holds no federation; make one with 'anyparty federate init'")
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: this is not TOML ({error}); put back what 'anyparty federate init' wrote") from None
+    said: dict[str, Any] = _About.of(values, str(path)).model_dump()
+    return said
 
 
 def desk(folder: Path, command: str, /, **asked: Any) -> dict[str, Any]:
@@ -39,7 +55,10 @@ def desk(folder: Path, command: str, /, **asked: Any) -> dict[str, Any]:
     kit, limit = (folder / "kits" / "admin").resolve(), float(asked.get("timeout_s", 10.0)) + 50.0
     words = [sys.executable, "-m", "anyparty.wire.flare.desk", str(kit), command, json.dumps(asked)]
     try:
-        ran = subprocess.run(words, capture_output=True, text=True, timeout=limit, check=False, cwd=kit)  # noqa: S603
+        ran = subprocess.run(  # noqa: S603 - our own command
+            words, capture_output=True, text=True, timeout=limit, check=False, cwd=kit,
+            start_new_session=command in WHOLE,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise RunError(f"the server of {folder} did not answer within {limit:g} s") from None
     try:

@@ -27,6 +27,7 @@ try:
     from nvflare.apis.event_type import EventType
     from nvflare.apis.fl_component import FLComponent
     from nvflare.apis.fl_exception import NotAuthenticated
+    from nvflare.fuel.f3.cellnet.fqcn import FQCN
 except ImportError:  # an extra: without it nobody is greeted, and reading this file does no harm
     FLComponent = object
 
@@ -66,6 +67,7 @@ class Doorman(FLComponent):  # type: ignore[misc]
     def __init__(self, parties: int, kit: str = ".") -> None:
         super().__init__()
         self.parties, self.closed, self.evictions = parties, dict[str, float](), Evictions()
+        self.told = set[str]()  # whose coming was told
         self.clocks, self.kept = dict[str, dict[str, Any]](), Path(kit) / CLOCKS
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
@@ -80,6 +82,9 @@ class Doorman(FLComponent):  # type: ignore[misc]
             self._refuse_twice(fl_ctx)
         elif event_type == EventType.CLIENT_HEARTBEAT_RECEIVED:
             self._compare_clocks(fl_ctx)
+        elif event_type == EventType.CLIENT_HEARTBEAT_PROCESSED:
+            if _peer(fl_ctx) not in self.told:  # registered with a server that was here before
+                self._tell(fl_ctx, left=False)
         elif event_type in {EventType.CLIENT_REGISTER_PROCESSED, EventType.CLIENT_QUIT}:
             self._tell(fl_ctx, left=event_type == EventType.CLIENT_QUIT)
 
@@ -109,6 +114,7 @@ class Doorman(FLComponent):  # type: ignore[misc]
     def _tell(self, fl_ctx: Any, *, left: bool) -> None:
         name, clients = _peer(fl_ctx), _clients(fl_ctx)
         if left or name in clients:
+            (self.told.discard if left else self.told.add)(name)
             what = "left" if left else "is connected"
             say(f"{name} {what}; there are {len(clients)} of {self.parties - 1} others: {', '.join(sorted(clients))}")
 
@@ -125,17 +131,29 @@ class Visitor(FLComponent):  # type: ignore[misc]
         self.party, self.place, self.asked, self.there = party, place, 0, False
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Follow the heartbeats: one that was not answered is followed by another question."""
+        """Follow the heartbeats.
+
+        FLARE tells of one as done though no answer came in time, where the connection is known to be closed or not; if
+        sending failed, the next question follows.
+        """
         if event_type == EventType.AFTER_CLIENT_HEARTBEAT:
-            if not self.there:
-                say(f"{self.party} {CONNECTED} {self.place}")
-            self.asked, self.there = 0, True
+            self.asked = 0
+            if fl_ctx.get_engine().get_cell().is_cell_connected(FQCN.ROOT_SERVER):
+                if not self.there:
+                    say(f"{self.party} {CONNECTED} {self.place}")
+                self.there = True
+            else:
+                self._lost()
         elif event_type == EventType.BEFORE_CLIENT_HEARTBEAT:
             fl_ctx.set_prop(CLOCK, time.time(), private=False, sticky=False)
             self.asked += 1
-            if self.asked == 2 and self.there:
-                say(f"{self.place} does not answer; trying again until it does (Ctrl-C to stop)")
-                self.there = False
+            if self.asked == 2:
+                self._lost()
+
+    def _lost(self) -> None:
+        if self.there:
+            say(f"{self.place} does not answer; trying again until it does (Ctrl-C to stop)")
+        self.there = False
 
 
 def _peer(fl_ctx: Any) -> str:
