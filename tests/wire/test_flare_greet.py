@@ -12,7 +12,7 @@ from anyparty.wire.flare import answers, greet
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
 from nvflare.apis.event_type import EventType
-from nvflare.apis.fl_constant import ReservedKey
+from nvflare.apis.fl_constant import ReservedKey, RunProcessKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import NotAuthenticated
 from nvflare.fuel.f3.message import Message as CellMessage
@@ -124,6 +124,55 @@ def test_who_was_registered_with_a_server_before_is_told_of_once(doorman, capsys
     for what, there in (("RECEIVED", ()), ("PROCESSED", ("shop",)), ("PROCESSED", ("shop",))):
         doorman.handle_event(getattr(EventType, f"CLIENT_HEARTBEAT_{what}"), event("shop", *there))
     assert capsys.readouterr().out == "anyparty> shop is connected; there are 1 of 2 others: shop\n"
+
+
+class Server:
+    """A server's engine with these clients: whose connections are open, who takes part in a job."""
+
+    def __init__(self, names, works=()):
+        clients = {f"t-{name}": SimpleNamespace(name=name, token=f"t-{name}") for name in names}
+        self.client_manager, self.open_ = SimpleNamespace(clients=clients), set(names)
+        self.run_processes = {"job": {RunProcessKey.PARTICIPANTS: {f"t-{name}": None for name in works}}, "new": {}}
+        self.server = SimpleNamespace(logout_client=clients.pop)
+
+    def get_cell(self):
+        return SimpleNamespace(is_cell_connected=lambda name: name in self.open_)
+
+
+def test_a_site_whose_connection_stays_closed_is_told_of_and_struck_out(doorman, capsys):
+    server = Server(["shop", "clinic"])
+    doorman.told = {"shop", "clinic"}
+    doorman.look(server, 0.0)
+    server.open_ = {"clinic"}
+    doorman.look(server, 5.0)
+    doorman.look(server, 5.0 + greet.AWAY_S)
+    assert "t-shop" in server.client_manager.clients
+    doorman.look(server, 10.0 + greet.AWAY_S)
+    assert list(server.client_manager.clients) == ["t-clinic"]
+    doorman.look(server, 20.0 + greet.AWAY_S)
+    assert capsys.readouterr().out == (
+        "anyparty> shop is gone, its connection is closed; there are 1 of 2 others: clinic\n"
+    )
+
+
+def test_a_connection_that_comes_back_in_time_is_none_that_is_gone(doorman, capsys):
+    server = Server(["shop"])
+    for at, there in ((0.0, False), (greet.AWAY_S, True), (greet.AWAY_S + 5, False), (2 * greet.AWAY_S, False)):
+        server.open_ = {"shop"} if there else set()
+        doorman.look(server, at)
+    assert server.client_manager.clients
+    assert not capsys.readouterr().out
+
+
+def test_who_takes_part_in_a_job_is_told_of_and_not_struck_out(doorman, capsys):
+    server = Server(["shop", "clinic"], works=["shop"])
+    doorman.told, server.open_ = {"shop", "clinic"}, set()
+    doorman.look(server, 0.0)
+    doorman.look(server, greet.AWAY_S + 1)
+    assert list(server.client_manager.clients) == ["t-shop"]
+    assert [line.split(";")[0] for line in capsys.readouterr().out.splitlines()] == [
+        f"anyparty> {name} is gone, its connection is closed" for name in ("clinic", "shop")
+    ]
 
 
 class Answers:

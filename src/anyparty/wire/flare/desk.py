@@ -46,7 +46,7 @@ def _status(session: Any, asked: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG
     info = session.get_system_info()
     jobs = session.list_jobs(detailed=True)
     return {
-        "server": str(info.server_info.status),
+        "server": "idle" if info.server_info.status == "stopped" else str(info.server_info.status),  # it answered
         "sites": sorted(client.name for client in info.client_info),
         "jobs": [{key: job.get(key) for key in ("job_id", "status", "submit_time_iso", "duration")} for job in jobs],
     }

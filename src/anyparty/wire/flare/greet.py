@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import logging
 import re
+import threading
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ CONNECTED = "is connected to"
 try:
     from nvflare.apis.event_type import EventType
     from nvflare.apis.fl_component import FLComponent
+    from nvflare.apis.fl_constant import RunProcessKey
     from nvflare.apis.fl_exception import NotAuthenticated
     from nvflare.fuel.f3.cellnet.fqcn import FQCN
 except ImportError:  # an extra: without it nobody is greeted, and reading this file does no harm
@@ -33,6 +36,7 @@ except ImportError:  # an extra: without it nobody is greeted, and reading this 
 
 EVICTED = re.compile(r"is evicted for \S+ from endpoint (?P<name>\S+)")
 EVICTION_S = 30.0  # between a second connection of one name and its registration, at most, on a slow machine
+LOOK_S, AWAY_S = 5.0, 15.0  # between looks at connections; closed for so long, one is not about to come back
 CLOSED_S = 60.0  # for so long nobody else is let in by that name
 
 
@@ -67,7 +71,7 @@ class Doorman(FLComponent):  # type: ignore[misc]
     def __init__(self, parties: int, kit: str = ".") -> None:
         super().__init__()
         self.parties, self.closed, self.evictions = parties, dict[str, float](), Evictions()
-        self.told = set[str]()  # whose coming was told
+        self.told, self.away = set[str](), dict[str, float]()  # whose coming was told; closed connections, since when
         self.clocks, self.kept = dict[str, dict[str, Any]](), Path(kit) / CLOCKS
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
@@ -78,6 +82,8 @@ class Doorman(FLComponent):  # type: ignore[misc]
             log.propagate = False
             log.addHandler(self.evictions)
             say(f"ready; waiting for {self.parties - 1} other parties")
+            if fl_ctx is not None:
+                threading.Thread(target=self._look_often, args=(fl_ctx.get_engine(),), daemon=True).start()
         elif event_type == EventType.CLIENT_REGISTER_RECEIVED:
             self._refuse_twice(fl_ctx)
         elif event_type == EventType.CLIENT_HEARTBEAT_RECEIVED:
@@ -112,11 +118,39 @@ class Doorman(FLComponent):  # type: ignore[misc]
             say(f"the clock of {name} is {abs(behind):,.0f} s {way} this one; set both")
 
     def _tell(self, fl_ctx: Any, *, left: bool) -> None:
-        name, clients = _peer(fl_ctx), _clients(fl_ctx)
+        name, clients = _peer(fl_ctx), _clients(fl_ctx.get_engine())
         if left or name in clients:
             (self.told.discard if left else self.told.add)(name)
-            what = "left" if left else "is connected"
-            say(f"{name} {what}; there are {len(clients)} of {self.parties - 1} others: {', '.join(sorted(clients))}")
+            self._say(name, "left" if left else "is connected", clients)
+
+    def _say(self, name: str, what: str, there: Iterable[str]) -> None:
+        names = sorted(there)
+        say(f"{name} {what}; there are {len(names)} of {self.parties - 1} others: {', '.join(names)}")
+
+    def _look_often(self, engine: Any) -> None:
+        while True:
+            time.sleep(LOOK_S)
+            self.look(engine, time.monotonic())
+
+    def look(self, engine: Any, now: float) -> None:
+        """Say whose connection has been closed for a while, and strike out who takes part in no job.
+
+        FLARE waits ten minutes for heartbeats; until then one that was stopped would be listed, and asked to predict.
+        One that comes back is listed again with its next heartbeat.
+        """
+        clients, cell = _clients(engine), engine.get_cell()
+        closed = {name for name in clients if not cell.is_cell_connected(name)}
+        self.away = {name: self.away.get(name, now) for name in closed}
+        gone = {name for name, since in self.away.items() if now - since > AWAY_S}
+        for name in sorted(gone & self.told):
+            self.told.discard(name)
+            self._say(name, "is gone, its connection is closed", clients.keys() - gone)
+        works = {
+            token for run in list(engine.run_processes.values()) for token in run.get(RunProcessKey.PARTICIPANTS) or ()
+        }
+        for name in gone:
+            if clients[name].token not in works:
+                engine.server.logout_client(clients[name].token)
 
 
 class Visitor(FLComponent):  # type: ignore[misc]
@@ -161,5 +195,5 @@ def _peer(fl_ctx: Any) -> str:
     return str(peer.get_identity_name()) if peer else ""
 
 
-def _clients(fl_ctx: Any) -> dict[str, Any]:
-    return {client.name: client for client in fl_ctx.get_engine().client_manager.clients.values()}
+def _clients(engine: Any) -> dict[str, Any]:
+    return {client.name: client for client in list(engine.client_manager.clients.values())}
