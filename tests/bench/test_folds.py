@@ -165,6 +165,21 @@ def test_of_some_widths_there_is_no_mean(done, page):
     )
 
 
+def test_what_has_not_run_as_often_as_the_others_is_not_set_beside_them(done, page):
+    made, _, records = done
+    some = {key: each for key, each in records.items()
+            if (each["run"]["method"], each["run"]["width"], each["run"]["seed"]) != ("local", 2, 1)}  # fmt: skip
+    assert len(some) == len(records) - 1
+    part = made.page(some, {})
+    assert over_widths(made, part.cells, "breast-cancer", "local", 40) is None
+    assert "Left out: 1 cells that have not run 2 times yet, as the others have." in part.markdown
+    assert "Left out" not in page.markdown
+    columns = part.markdown.split("2 columns at the active party:")[1].split("columns at")[0]
+    local, apc = made.methods["local"].title, made.methods["apc"].title
+    assert f"| {apc} |" in columns
+    assert f"| {local} |" not in columns
+
+
 def test_one_repeat_has_no_spread(done):
     made, _, records = done
     alone = {key: each for key, each in records.items() if each["run"]["seed"] == 0}

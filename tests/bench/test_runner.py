@@ -19,6 +19,7 @@ from anyparty.bench.missing.cells import cells_of
 from anyparty.bench.missing.suite import Run, Suite
 from anyparty.bench.suite import Asked
 from anyparty.errors import ConfigError
+from anyparty.run.files import write_json
 
 
 def tiny(**changes) -> Suite:
@@ -112,6 +113,32 @@ def test_what_runs_warn_of_stands_in_their_records_and_is_said_once(done, tmp_pa
     said = Console(file=io.StringIO(), width=200)
     runner.run_all(both, tmp_path, console=said)
     assert "as sure as" not in said.file.getvalue()
+
+
+def test_a_record_that_cannot_be_written_does_not_stop_the_others(done, tmp_path):
+    _, runs, _ = done
+    (tmp_path / runs[0].key).write_text("a file where the folder should be")
+    result = runner.run_all(runs[:2], tmp_path)
+    assert list(result.records) == [runs[1].key]
+    assert "record.json: cannot be written" in result.failed[runs[0].key]
+
+
+def test_a_page_says_that_it_is_quick_which_versions_ran_and_what_it_took_the_place_of(done, tmp_path, monkeypatch):
+    _, runs, result = done
+    for run in runs:
+        record = result.records[run.key] | {"versions": {"anyparty": "0.0.1" if run.seed else "0.0.2"}}
+        write_json(tmp_path / run.key / "record.json", record)
+    monkeypatch.setattr(bench.suites, "load", lambda _: tiny())
+    whole = bench.run("tiny", seeds=2, folder=tmp_path)
+    assert "- versions: anyparty 0.0.1; and anyparty 0.0.2" in whole.markdown
+    assert (whole.replaced, "mean nothing" in whole.markdown) == ("", False)
+    assert bench.run("tiny", seeds=1, folder=tmp_path).replaced == ""
+    one = bench.run("tiny", methods=["laser"], seeds=1, folder=tmp_path)
+    assert one.replaced == "anyparty bench tiny --seeds 1 --jobs 1"
+    assert (tmp_path / "table.md").read_text() == one.markdown
+    monkeypatch.setattr(bench.runner, "run_all", lambda *_, **__: result)
+    quick = bench.run("tiny", quick=True, folder=tmp_path).markdown
+    assert quick.splitlines()[:3] == ["# Tiny", "", bench.QUICK]
 
 
 def test_two_suites_in_one_folder_are_refused(done, tmp_path):

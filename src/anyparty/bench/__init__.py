@@ -9,8 +9,9 @@ kind of suite has its settings, its runs and its tables.
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -23,8 +24,12 @@ from anyparty.bench import runner, suites
 from anyparty.bench.suite import Asked
 from anyparty.errors import ConfigError
 from anyparty.run.record import versions
+from anyparty.storage import writing
 
 __all__ = ["Report", "run"]
+
+QUICK = "**Made with --quick, a small part of the work: these numbers mean nothing.**"
+COUNTS = r" --(seeds|jobs) \d+"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +41,8 @@ class Report:
         markdown: the table.
         folder: where records, table.md, table.csv and plots are.
         failed: by run, why.
+        replaced: the command of the page that this one took the place of, where that showed other data sets or methods;
+            with ``--so-far`` it makes that page again.
 
     """
 
@@ -43,6 +50,7 @@ class Report:
     markdown: str
     folder: Path
     failed: dict[str, str]
+    replaced: str = ""
 
 
 def run(
@@ -100,15 +108,33 @@ def run(
         + ("" if so_far else f"{jobs} at once, ")
         + "one thread each",
         "made": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "versions": ", ".join(f"{key} {value}" for key, value in versions().items()),
+        "versions": _versions(result.records.values()),
     }
     if result.failed:
         about["failed"] = "; ".join(f"{key} ({why})" for key, why in result.failed.items())
-    page = suite.page(result.records, about)
-    (folder / f"{suite.prefix}table.md").write_text(page.markdown, encoding="utf-8")
-    (folder / f"{suite.prefix}table.csv").write_text(page.csv, encoding="utf-8")
+    page, place = suite.page(result.records, about), folder / f"{suite.prefix}table.md"
+    title, _, tables = page.markdown.partition("\n")
+    markdown = f"{title}\n\n{QUICK}\n{tables}" if quick else page.markdown
+    replaced = _other(place, about["command"])
+    for path, text in ((place, markdown), (place.with_suffix(".csv"), page.csv)):
+        with writing(path) as beside:
+            beside.write_text(text, encoding="utf-8")
     page.plot(folder / f"{suite.prefix}plot")
-    return Report(cells=page.cells, markdown=page.markdown, folder=folder, failed=result.failed)
+    return Report(cells=page.cells, markdown=markdown, folder=folder, failed=result.failed, replaced=replaced)
+
+
+def _versions(records: Iterable[Mapping[str, Any]]) -> str:
+    """Return the versions that the runs were done with, where there are several all of them."""
+    found = [record["versions"] for record in records if "versions" in record] or [versions()]
+    return "; and ".join(sorted({", ".join(f"{key} {value}" for key, value in each.items()) for each in found}))
+
+
+def _other(page: Path, command: str) -> str:
+    """Return the command that a page is of, if it shows other data sets or methods than this one; else nothing."""
+    before = re.search(r"^- command: `(.+)`$", page.read_text(encoding="utf-8") if page.exists() else "", re.MULTILINE)
+    if before is None or re.sub(COUNTS, "", before[1]) == re.sub(COUNTS, "", command.strip("`")):
+        return ""
+    return before[1]
 
 
 def _command(name: str, asked: Asked, jobs: int) -> str:

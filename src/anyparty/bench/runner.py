@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import traceback
@@ -101,16 +102,17 @@ def attempt(run: Run, folder: Path, data_dir: Path | None) -> tuple[str, dict[st
     try:
         with warned(said.append):
             record = run.execute(data_dir)
+        record["wall_seconds"] = time.perf_counter() - began
+        if said:
+            record[WARNED] = sorted(set(said))
+        write_json(home / "record.json", record)
     except AnypartyError as error:
         return run.key, {}, str(error)
     except Exception as error:  # a run must not take the suite with it
-        home.mkdir(parents=True, exist_ok=True)
-        (home / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+        with contextlib.suppress(OSError):  # the disk may be what is wrong
+            home.mkdir(parents=True, exist_ok=True)
+            (home / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
         return run.key, {}, f"{type(error).__name__}: {error} (see {home / 'error.txt'})"
-    record["wall_seconds"] = time.perf_counter() - began
-    if said:
-        record[WARNED] = sorted(set(said))
-    write_json(home / "record.json", record)
     return run.key, json.loads(json.dumps(record)), None
 
 

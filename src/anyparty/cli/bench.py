@@ -53,6 +53,9 @@ def bench(
     )  # fmt: skip
     console.print(report.markdown, markup=False, highlight=False, soft_wrap=True)
     console.print(f"Records, tables and plots are in {report.folder}", markup=False, soft_wrap=True)
+    if report.replaced:
+        say(f"The page that was there, of '{report.replaced}', is replaced; that command with --so-far makes it again.",
+            "yellow")  # fmt: skip
     for key, why in report.failed.items():
         say(f"{key} failed: {why}")
     if report.failed:

@@ -19,7 +19,7 @@ from anyparty.methods.costs import Shape
 from anyparty.run.costs import published
 from anyparty.run.files import read_json
 from anyparty.run.journal import FILE
-from anyparty.run.record import FORMAT
+from anyparty.run.kept_record import read_record
 from anyparty.wire.flare.site import Site
 from anyparty.wire.ledger import Ledger
 
@@ -99,7 +99,7 @@ def find(paths: Iterable[Path | str]) -> list[Run]:
         if not record.exists():
             raise ModelError(f"{path} is not a run: expected the folder that `anyparty train` left, the folder of a "
                              f"federation, or a party's {FILE}")  # fmt: skip
-        values = read_json(record)
+        values = read_record(record)
         if "party" in values:
             apart.append((record, values))
         else:
@@ -124,7 +124,7 @@ def _in_kits(folder: Path) -> list[Kept]:
         except ConfigError:  # the administrator's
             continue
         if path.exists():
-            found.append((path, read_json(path)))
+            found.append((path, read_record(path)))
     if not found:
         raise ModelError(f"{folder}: no party here has a record yet; train first: anyparty federate train")
     return found
@@ -132,7 +132,6 @@ def _in_kits(folder: Path) -> list[Kept]:
 
 def _of_folder(folder: Path, values: Mapping[str, Any]) -> Run:
     """Return the run of one process that a folder holds."""
-    _of_this_version(folder / FILE, values)
     lacks = _lacking(values, ("ledger", "overlap", "versions", "tables"))
     path = folder / "config.toml"
     settings = _toml(path.read_bytes()) if path.exists() else {}
@@ -144,7 +143,7 @@ def _of_folder(folder: Path, values: Mapping[str, Any]) -> Run:
     on_disk = all("table" in party for party in settings.get("parties", {}).values())  # else it was given data frames
     command = f"anyparty train {shlex.quote(str(path))} --run NEW-FOLDER" if settings and on_disk else ""
     return Run(
-        name=folder.name or str(folder), folder=folder, parties=parties,
+        name=folder.resolve().name or str(folder), folder=folder, parties=parties,
         active=_leader(folder, settings), status=str(values.get("status", "done")),
         error=str(values.get("error", "")), settings=settings,
         history=values.get("history", []), best_epoch=int(values.get("best_epoch", 0)), rows=values.get("rows"),
@@ -212,7 +211,6 @@ def _same(kept: Sequence[Kept]) -> list[str]:
     """
     lacks, records = [], {}
     for path, values in kept:
-        _of_this_version(path, values)
         party = str(values["party"])
         lacks += [f"{party}: {what}" for what in _lacking(values, ("alignment", "agreed", "ledger"))]
         if party in records:
@@ -243,14 +241,6 @@ def _lacking(values: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
         "agreed": "with which settings it ran, so that these cannot be compared with the others'",
     }  # fmt: skip
     return [said[key] for key in keys if key not in values]
-
-
-def _of_this_version(path: Path, values: Mapping[str, Any]) -> None:
-    if values.get("format", FORMAT) != FORMAT:
-        raise ModelError(
-            f"{path}: a record in format {values['format']}, this version reads format {FORMAT}; use the version that "
-            f"wrote it: anyparty {values.get('versions', {}).get('anyparty', '')}"
-        )
 
 
 def _toml(text: str | bytes) -> dict[str, Any]:

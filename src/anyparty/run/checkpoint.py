@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -53,6 +54,9 @@ class Progress:
     best_stage: str = ""
     history: list[dict[str, Any]] = field(default_factory=list)
     averaged: int = 0
+
+
+PROGRESS = TypeAdapter(Progress)
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
@@ -188,6 +192,12 @@ class Checkpoints:
         """
         path = self.folder / f"{moment[0]:02d}-{moment[1]:06d}.safetensors"
         tensors, about = read(path)
+        try:
+            progress = PROGRESS.validate_python(about) if vars(Progress()).keys() == about.keys() else None
+        except ValidationError:
+            progress = None
+        if progress is None:
+            raise ModelError(f"{path}: what it says of the run is damaged; go on from another copy, or train again")
         for name, module in state.modules.items():
             load_module(module, _under(tensors, f"module/{name}/"), path)
         for name, optimizer in state.optimizers.items():
@@ -196,7 +206,7 @@ class Checkpoints:
         best = {name: _under(tensors, f"best/{name}/") for name in state.modules}
         for later in [each for each in self.files() if each.name > path.name]:
             later.unlink()
-        return Progress(**about), {name: kept for name, kept in best.items() if kept}
+        return progress, {name: kept for name, kept in best.items() if kept}
 
 
 def _opens(path: Path) -> bool:

@@ -26,7 +26,8 @@ from typing import Any
 
 from anyparty.errors import ModelError
 from anyparty.run.files import read_json, write_json
-from anyparty.run.record import FORMAT, same_settings, versions
+from anyparty.run.kept_record import FORMAT
+from anyparty.run.record import same_settings, versions
 from anyparty.run.watch import Watch, before, noted, now
 from anyparty.wire.ledger import Ledger
 

@@ -36,7 +36,8 @@ from anyparty.config import Config
 from anyparty.errors import ConfigError, ResumeError
 from anyparty.run.alone import take
 from anyparty.run.checkpoint import write
-from anyparty.run.files import read_json, write_json
+from anyparty.run.files import write_json
+from anyparty.run.kept_record import FORMAT, read_record
 from anyparty.run.model import Model
 from anyparty.run.watch import Watch, before, noted, now
 from anyparty.storage import writing
@@ -45,7 +46,7 @@ from anyparty.wire.ledger import Ledger
 if TYPE_CHECKING:
     from anyparty.run.federation import Federation
 
-FORMAT, TRAINED = 1, "trained.safetensors"
+TRAINED = "trained.safetensors"
 MAY_DIFFER = {
     "run.folder", "train.device", "train.checkpoint_every", "track.tensorboard", "track.mlflow", "track.experiment",
 }  # fmt: skip
@@ -83,7 +84,9 @@ class Record(Watch):
     def _begin(cls, folder: Path, federation: Federation, config: Config, *, resume: bool) -> Record:
         there, settings = (folder / "record.json").exists(), folder / "config.toml"
         prints = {name: table.fingerprint for name, table in federation.tables.items()}
-        if there and not resume and read_json(folder / "record.json").get("history"):  # one that failed at once may go
+        if (
+            there and not resume and read_record(folder / "record.json").get("history")
+        ):  # one that failed at once may go
             raise ResumeError(f"{folder} holds a run already: resume it (--resume), or name another folder (--run)")
         if resume and not (there and settings.exists()):
             raise ResumeError(f"{folder} holds no run to resume; start without --resume")
@@ -91,13 +94,17 @@ class Record(Watch):
             raise ConfigError(f"{settings}: this file is no run's, and the run's own settings would take its place; "
                               f"name another folder (--run), or move the file")  # fmt: skip
         if resume:
-            old = read_json(folder / "record.json")
-            _same(old["tables"], prints, "the tables changed since the run began", "party")
-            same_settings(settings.read_text(encoding="utf-8"), config.to_toml())
+            old = {"history": [], "ledger": []} | read_record(folder / "record.json")
+            _same(old.get("tables", {}), prints, "the tables changed since the run began", "party")
+            try:
+                same_settings(settings.read_text(encoding="utf-8"), config.to_toml())
+            except ValueError as error:
+                raise ResumeError(f"{settings}: this is not TOML ({error}); copy the run's folder anew") from None
             if all(party.table for party in config.parties.values()):  # perhaps they lie elsewhere by now
                 _write(settings, config)
             old |= {"status": "running", "error": ""}
             old.pop("ended", None)
+            _note_trained(folder / TRAINED, federation, config)
             return cls(folder, old, Ledger.of(old["ledger"]))
         began = {
             "format": FORMAT,

@@ -25,7 +25,7 @@ from anyparty.predictions import Predictions
 from anyparty.run.checkpoint import read
 from anyparty.run.device import device_of
 from anyparty.run.federation import Federation, read_party
-from anyparty.run.files import read_json
+from anyparty.run.kept_record import read_record
 from anyparty.run.model import Model
 from anyparty.run.record import TRAINED, hashes
 from anyparty.run.rows import assemble
@@ -104,7 +104,7 @@ def _unchanged(folder: Path, federation: Federation) -> Federation:
     Raises:
         ModelError: a table is not what it was.
     """
-    before = read_json(folder / "record.json").get("tables", {})
+    before = read_record(folder / "record.json").get("tables", {})
     for name, table in federation.tables.items():
         if table.fingerprint != before.get(name):
             raise ModelError(
@@ -164,8 +164,10 @@ def _seen(folder: Path, model: Model, tables: Mapping[str, Any]) -> tuple[int, i
     table = read_table(tables[name], party=name, id=member.id, label=member.label, expect={})
     assert table.label is not None
     labelled = table.ids.filter(table.label.is_not_null())
-    known = read(path)[0]["ids"].numpy()
-    return int(np.isin(hashes(labelled), known).sum()), len(labelled)
+    known = read(path)[0].get("ids")
+    if known is None:
+        raise ModelError(f"{path}: this is not what a run wrote; copy its folder anew")
+    return int(np.isin(hashes(labelled), known.numpy()).sum()), len(labelled)
 
 
 def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
@@ -178,7 +180,7 @@ def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
     except TableError:
         return False
     record = folder / "record.json"
-    before = read_json(record).get("tables", {}) if record.exists() else {}
+    before = read_record(record).get("tables", {}) if record.exists() else {}
     return bool(table.fingerprint == before.get(name))
 
 

@@ -86,11 +86,13 @@ def _cell(suite: Suite, key: tuple[str, str, int, int], found: Sequence[Mapping[
 def over_widths(suite: Suite, found: Sequence[Cell], dataset: str, method: str, aligned: int) -> Spread | None:
     """Return a method's mean over the numbers of columns, and the spread over them, as figures 5 and 8 show it.
 
-    ``None`` where one of them has yet to run: fewer columns are harder, and a mean of some would flatter or belie.  A
+    ``None`` where one of them has yet to run as often as the data set's others: fewer columns are harder, and a mean of
+    some would flatter or belie.  A
     method that learns from nobody has the same for every number of rows.
     """
+    repeats = max((len(each.scores) for each in found if each.dataset == dataset), default=0)
     means = {each.width: each.score[0] for each in found if (each.dataset, each.method) == (dataset, method)
-             and each.aligned in {0, aligned}}  # fmt: skip
+             and each.aligned in {0, aligned} and len(each.scores) == repeats}  # fmt: skip
     return spread(list(means.values())) if means.keys() >= set(suite.datasets[dataset].widths) else None
 
 

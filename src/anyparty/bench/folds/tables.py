@@ -54,10 +54,14 @@ def _scores(suite: Suite, here: Sequence[Cell], dataset: str) -> Iterator[str]:
         yield ""
     yield from [FOLDED.format(folds=suite.folds) if not entry.test else f"{entry.test} rows held out; mean ± standard "
                 "deviation over the repeats.", ""]  # fmt: skip
+    most = max(len(cell.scores) for cell in here)
+    if few := sum(len(cell.scores) < most for cell in here):
+        yield from [f"Left out: {few} cells that have not run {most} times yet, as the others have.", ""]
     for width in entry.widths:
         shown: list[tuple[str, Sequence[Spread | None]]] = []
         for method, of in suite.methods.items():
-            mine = [_at(here, method, width, aligned) for aligned in entry.aligned]
+            found = [_at(here, method, width, aligned) for aligned in entry.aligned]
+            mine = [cell if cell and len(cell.scores) == most else None for cell in found]
             shown.append((of.title, [None if cell is None else cell.score for cell in mine]))
             if any(cell and cell.paper for cell in mine):
                 shown.append(("*paper*", [_percent(cell) for cell in mine]))

@@ -1,0 +1,84 @@
+"""A run's record, or a party's, read back: what it may say, checked field by field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+
+from anyparty.align.overlap import Overlap
+from anyparty.config import Settings
+from anyparty.errors import ConfigError, ModelError
+from anyparty.run.files import read_json
+
+FORMAT = 1
+
+
+class _Fields(Settings):
+    model_config = ConfigDict(extra="allow")
+
+
+class _Epoch(_Fields):
+    stage: str
+    epoch: int
+    loss: float | None = None
+    seconds: float | None = None
+    validation: dict[str, float | None] = {}
+    absent: dict[str, str] = {}
+    back: list[str] = []
+
+
+class _Sent(_Fields):
+    sender: str
+    receiver: str
+    tag: str
+    messages: int
+    bytes_sent: int
+
+
+class _Scores(_Fields):
+    overall: dict[str, float | None] = {}
+
+
+class _Record(_Fields):
+    status: str = "done"
+    error: str = ""
+    began: str = ""
+    ended: str = ""
+    versions: dict[str, str] = {}
+    tables: dict[str, str] = {}
+    rows: int | None = None
+    overlap: Overlap | None = None
+    history: list[_Epoch] = []
+    ledger: list[_Sent] = []
+    best_epoch: int = 0
+    costs: dict[str, Any] = {}
+    evaluation: _Scores | None = None
+    party: str = ""
+    active: str = ""
+    parties: list[str] = []
+    job: str = ""
+    settings: str = ""
+    table: str = ""
+    agreed: dict[str, str] = {}
+    shape: dict[str, int] | None = None
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """Read a record of this version, as it was written.
+
+    Raises:
+        ModelError: it is absent, of another version, damaged, or somebody's own.
+    """
+    values = read_json(path)
+    if (found := values.get("format", FORMAT)) != FORMAT:
+        wrote = values.get("versions")
+        by = f": anyparty {wrote['anyparty']}" if isinstance(wrote, dict) and "anyparty" in wrote else ""
+        raise ModelError(f"{path}: a record in format {found}, this version reads format {FORMAT}; use the version "
+                         f"that wrote it{by}")  # fmt: skip
+    try:
+        _Record.of(values, str(path))
+    except ConfigError as error:
+        raise ModelError(f"{error}; the record was damaged or changed: copy the folder anew") from None
+    return values

@@ -1,0 +1,100 @@
+"""What lies in a run's folder and was damaged is named, by whoever reads it."""
+
+import json
+import shutil
+
+import pytest
+
+from anyparty import config
+from anyparty.errors import ModelError, ResumeError
+from anyparty.run.checkpoint import PROGRESS, read, write
+from anyparty.run.federation import Federation
+from anyparty.run.kept_record import read_record
+
+
+@pytest.fixture
+def copy(trained, tmp_path):
+    """A finished run, with its tables, free to be damaged."""
+    folder = tmp_path / "copy"
+    shutil.copytree(trained, folder)
+    return folder / "runs" / "credit-laser-seed1"
+
+
+def change(run, **values):
+    path = run / "record.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+DAMAGES = [
+    ({"history": None}, "history: Input should be a valid list"),
+    ({"history": [{"epoch": 1}]}, "history.0.stage: Field required"),
+    ({"history": [{"stage": "train", "epoch": "x"}]}, "history.0.epoch: "),
+    ({"ledger": [{"sender": "a"}]}, "ledger.0.receiver: Field required"),
+    ({"overlap": {"rows": 3}}, "overlap.blocks: Field required"),
+    ({"evaluation": {"overall": {"accuracy": "much"}}}, "evaluation.overall.accuracy: "),
+    ({"tables": []}, "tables: Input should be a valid dictionary"),
+    ({"versions": None}, "versions: Input should be a valid dictionary"),
+    ({"format": 99}, "a record in format 99, this version reads format 1; use the version that wrote it: anyparty 0"),
+    ({"format": 99, "versions": 3}, "a record in format 99"),
+]
+
+
+@pytest.mark.parametrize(("values", "said"), DAMAGES)
+def test_a_damaged_record_is_named_with_its_field(copy, values, said):
+    assert read_record(copy / "record.json") == json.loads((copy / "record.json").read_text())
+    change(copy, **values)
+    with pytest.raises(ModelError) as caught:
+        read_record(copy / "record.json")
+    assert f"{copy / 'record.json'}: {said}" in str(caught.value)
+
+
+@pytest.mark.parametrize("words", [("report",), ("evaluate",), ("train", "--resume")])
+def test_commands_say_so(copy, call, words):
+    change(copy, history=None, tables=[])
+    last = copy.parents[1] / "credit.toml" if words[0] == "train" else copy
+    ended = call(*words, last)
+    assert ended.exit_code == 2, ended.stdout
+    assert "record.json: " in ended.stderr
+    assert "Input should be a valid" in ended.stderr
+
+
+def test_settings_that_are_no_toml_any_more(copy, call):
+    change(copy, status="stopped")
+    (copy / "config.toml").write_text("[train\n")
+    for words in (("train", "--resume", copy.parents[1] / "credit.toml"), ("evaluate", copy)):
+        ended = call(*words)
+        assert ended.exit_code == 2
+        assert "config.toml: this is not TOML" in ended.stderr
+
+
+def test_a_checkpoint_whose_words_are_damaged(copy, call):
+    (last, *_) = sorted((copy / "parties" / "bank" / "checkpoints").glob("*.safetensors"), reverse=True)
+    tensors, about = read(last)
+    assert PROGRESS.validate_python(about).history == about["history"]
+    for damaged in ({**about, "epoch": "x"}, {**about, "history": None}, {"more": 1}):
+        write(last, tensors, damaged)
+        ended = call("train", "--resume", copy.parents[1] / "credit.toml")
+        assert ended.exit_code == 2, (damaged, ended.stdout, ended.stderr)
+        assert f"{last.name}: what it says of the run is damaged" in ended.stderr
+
+
+def test_which_rows_trained_is_written_anew_by_a_run_that_goes_on_and_named_where_it_is_not_ours(copy, call):
+    path = copy / "trained.safetensors"
+    kept = read(path)[0]["ids"]
+    path.unlink()
+    assert call("train", "--resume", copy.parents[1] / "credit.toml", "--quiet").exit_code == 0
+    assert read(path)[0]["ids"].equal(kept)
+    write(path, {"other": kept}, {})
+    for name in ("bank", "shop"):
+        table = copy.parents[1] / f"{name}.csv"
+        table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))  # another than in training
+    tables = [word for name in ("bank", "shop") for word in ("--table", f"{name}={copy.parents[1] / name}.csv")]
+    ended = call("evaluate", copy, *tables)
+    assert ended.exit_code == 2
+    assert "trained.safetensors: this is not what a run wrote" in ended.stderr
+
+
+def test_a_run_from_python_says_it_too(copy):
+    (copy / "config.toml").write_text("[train\n")
+    with pytest.raises(ResumeError, match=r"config.toml: this is not TOML"):
+        Federation.from_config(config.load(copy.parents[1] / "credit.toml")).train(folder=copy, resume=True)
