@@ -21,6 +21,7 @@ from anyparty.errors import ConfigError
 from anyparty.report import ledgers, model_sections, page, worth
 from anyparty.report.model_sections import Scores
 from anyparty.report.records import find
+from anyparty.report.section import named
 from anyparty.run.federation import Federation
 from anyparty.run.runs import evaluate_run
 
@@ -260,7 +261,19 @@ def test_some_of_many_test_rows_are_called_so(runs):
     some = f"20 of the {of.held_out} test rows, drawn at random"
     assert section.text[0].startswith(f"{'RMSE' if of.model.task.kind == 'regression' else 'Accuracy'} on {some}.")
     assert model_sections.closer(scores).text[0].startswith(f"Everybody asked for {some}: ")
-    assert any(name.endswith(", 20 test rows") for name in facts)
+    metric = "rmse" if of.model.task.kind == "regression" else "accuracy"
+    assert float(facts[f"{named(metric)}, test"]) == pytest.approx(found.evaluation["overall"][metric], abs=6e-4)
+
+
+def test_the_number_at_the_top_is_the_records_whether_the_model_is_at_hand_or_not(runs):
+    """One definition; and where rows got no answer, that it is of the others."""
+    (found,) = find([runs["two"]])
+    there, gone = (page.facts(found, each) for each in (Scores.of(found), Scores(why="gone")))
+    assert there == gone
+    fewer = replace(found, evaluation={"overall": {"accuracy": 0.75, "coverage": 0.8}})
+    assert ("accuracy, the 80% of test rows with an answer", "0.750") in page.facts(fewer, Scores(why="gone"))
+    alone = replace(found, evaluation=None)
+    assert any(name.endswith("test rows") for name, _ in page.facts(alone, Scores.of(found)))
 
 
 def test_numbers_of_a_small_unit_are_shown(tmp_path):

@@ -109,13 +109,15 @@ def facts(run: Run, scores: Scores) -> list[tuple[str, str]]:
     if run.rows is not None:
         found.append(("rows", f"{run.rows:,}"))
     worth, overall = scores.worth, (run.evaluation or {}).get("overall", {})
-    if worth is not None:
-        of = "test" if len(worth.of.wanted) == worth.of.held_out else f"{len(worth.of.wanted):,} test rows"
+    if overall:  # of rows that had an answer; below, a row without counts with the answer that needs nobody
+        known = "accuracy" if "accuracy" in overall else "rmse"
+        name = worth.metric if worth is not None and worth.metric in overall else known
+        part = overall.get("coverage")
+        of = "test" if part is None or part == 1 else f"the {part:.0%} of test rows with an answer"
+        found.append((f"{named(name)}, {of}", scored(name, overall.get(name))))
+    elif worth is not None:
         value = worth.score(worth.of.parties).score.value
-        found.append((f"{named(worth.metric)}, {of}", number(value, worth.decimals)))
-    elif overall:
-        name = "accuracy" if "accuracy" in overall else "rmse"
-        found.append((f"{named(name)}, test", scored(name, overall.get(name))))
+        found.append((f"{named(worth.metric)}, {worth.of.rows}", number(value, worth.decimals)))
     found.append(("epochs", f"{len(run.history):,}"))
     if run.ledger.flows:
         found.append(("crossed", shown(total(run.ledger).bytes_sent)))
