@@ -142,10 +142,16 @@ def _labels(runs: Sequence[Run]) -> dict[str, str]:
     labels = {}
     for run in runs:
         own = [other for other in runs if other.method == run.method]
-        differ = [key for key in keys if len({repr(flat[other.name].get(key)) for other in own}) > 1]
+        differ = [key for key in keys if len({_means(other, key, flat[other.name].get(key)) for other in own}) > 1]
         said = ", ".join(f"{'.'.join(key)} = {flat[run.name].get(key)}" for key in differ)
         labels[run.name] = f"{run.method} ({said})" if said else run.method
     return labels
+
+
+def _means(run: Run, key: tuple[str, ...], value: Any) -> str:
+    """Return what a setting comes to: of a table what is in it, wherever it lies."""
+    table = run.tables.get(key[1]) if key[0] == "parties" and key[-1] == "table" else None
+    return table or repr(value)
 
 
 def _flat(values: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:

@@ -24,6 +24,7 @@ from anyparty.report.ledgers import shown, total
 from anyparty.report.model_sections import Scores
 from anyparty.report.records import Run, find
 from anyparty.report.section import Drawn, Section, named, number, scored
+from anyparty.storage import writing
 
 STATUS = {
     "done": "finished", "running": "not finished, or killed", "stopped": "stopped before its end", "failed": "failed",
@@ -53,6 +54,7 @@ def write(paths: Iterable[Path | str], out: Path | str, *, metric: str | None = 
     Raises:
         ModelError: no such run.
         ConfigError: the metric does not fit the task, or ``out`` is a file.
+        StorageError: the page cannot be written.
     """
     runs, out = _named_apart(find(paths)), Path(out)
     if out.exists() and not out.is_dir():
@@ -60,17 +62,21 @@ def write(paths: Iterable[Path | str], out: Path | str, *, metric: str | None = 
     scores = [Scores.of(run, metric) if model else Scores(why="the report was asked for without it") for run in runs]
     articles = [article(*each) for each in zip(runs, scores, slugs(runs), strict=True)]
     together = compare.side_by_side(runs, scores) if len(runs) > 1 else None
-    (out / "figures").mkdir(parents=True, exist_ok=True)
     pictures = {}
     for each in articles:
         for drawn in (drawn for section in each.sections for drawn in section.drawn):
             name = drawn.name if len(runs) == 1 else f"{each.slug}-{drawn.name}"
             pictures[drawn.figure] = style.svg(drawn.figure)
-            (out / "figures" / f"{name}.svg").write_bytes(pictures[drawn.figure])
-            (out / "figures" / f"{name}.png").write_bytes(style.png(drawn.figure))
+            _write(out / "figures" / f"{name}.svg", pictures[drawn.figure])
+            _write(out / "figures" / f"{name}.png", style.png(drawn.figure))
     page = out / "index.html"
-    page.write_text(html(articles, together, pictures), encoding="utf-8")
+    _write(page, html(articles, together, pictures).encode())
     return page
+
+
+def _write(path: Path, data: bytes) -> None:
+    with writing(path) as beside:
+        beside.write_bytes(data)
 
 
 def _named_apart(runs: Sequence[Run]) -> list[Run]:
