@@ -34,6 +34,19 @@ def talk(frm, to, tag, tensors, expect, declared=(UP, DOWN)):
     return inproc.play(parts, partial(Guarded, roster=ROSTER, declared=declared))[to]
 
 
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ({"h": torch.ones(2, dtype=torch.complex64)}, "'h' is torch.complex64, which does not cross"),
+        ({f"h{k}": torch.ones(1) for k in range(1500)}, "has 1500 tensors, whose names and shapes take"),
+        ({"h" * 70_000: torch.ones(1)}, "has 1 tensors, whose names and shapes take"),
+    ],
+)
+def test_what_could_not_cross_between_processes_does_not_cross_in_one(tensors, said):
+    with pytest.raises(MessageError, match=f"message 'up' from 'shop' to 'bank'.*{said}"):
+        talk("shop", "bank", "up", tensors, {name: Expect((1,)) for name in tensors})
+
+
 H = {"h": torch.ones(3, 2)}
 WANT = {"h": Expect((3, 2))}
 

@@ -167,3 +167,12 @@ def test_too_large_is_refused_at_both_ends():
 def test_complex_numbers_do_not_cross():
     with pytest.raises(MessageError, match="complex64, which does not cross"):
         encode(HEADER, {"x": torch.zeros(2, dtype=torch.complex64)})
+
+
+@pytest.mark.parametrize("number", [100, 720])
+def test_many_tensors_that_a_header_holds_cross(number):
+    longest = {"run": "r" * 200, "frm": "Ž" * 200, "to": "ž" * 200, "tag": "t" * 200}
+    sent = {f"stage/{k}": torch.zeros(1, 1, 1, 1) for k in range(number)}
+    assert len(decode(encode(Header(**longest, number=10**18 - 1), sent)).tensors) == number
+    with pytest.raises(MessageError, match="send fewer at once"):
+        encode(HEADER, {f"stage/{k}": torch.zeros(1) for k in range(960)})

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from anyparty.errors import MessageError
 from anyparty.terms import Channel, Declared, Expect, Role, Roster, Tensors, check
+from anyparty.wire.message import check_form
 
 
 def roles(roster: Roster, party: str) -> set[Role]:
@@ -26,7 +27,8 @@ class Guarded:
     """A channel that holds its party to the messages that the run declares, and checks what arrives.
 
     Raises:
-        MessageError: from ``send``, for a tag or direction that is not declared; from ``recv``, for tensors of
+        MessageError: from ``send``, for a tag or direction that is not declared, or for tensors that could not cross
+            between processes; from ``recv``, for tensors of
             another name, shape or dtype than expected, or with NaN or infinity in them.
     """
 
@@ -55,6 +57,7 @@ class Guarded:
                 f"party {self.me!r} tried to send {tag!r} to {to!r}, which its method does not declare; "
                 f"declared are {sorted({message.tag for message in self.declared})}"
             )
+        check_form(tensors, f"message {tag!r} from {self.me!r} to {to!r}")  # in one process too, where all could cross
         await self.channel.send(to, tag, tensors)
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:

@@ -24,6 +24,7 @@ from anyparty.terms import Tensors
 
 MOST_BYTES = 1 << 30  # of one message: what a receiver is ready to hold in memory
 MOST_HEADER_BYTES = 1 << 16
+FIELDS_BYTES = 4 * 1024  # of a header: its five fields, at most
 MOST_NAME = 200  # letters of a run, party or tag
 DTYPES = frozenset({
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
@@ -58,16 +59,34 @@ def encode(header: Header, tensors: Tensors, *, most_bytes: int = MOST_BYTES) ->
     """Return the bytes of a message.
 
     Raises:
-        MessageError: larger than ``most_bytes``, or a tensor of a dtype that does not cross.
+        MessageError: larger than ``most_bytes``, or as ``check_form``.
     """
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if size > most_bytes:
         raise MessageError(f"{header} would hold {size} bytes, the limit is {most_bytes}; send smaller batches")
-    for name, tensor in tensors.items():
-        if tensor.dtype not in DTYPES:
-            raise MessageError(f"{header}: {name!r} is {tensor.dtype}, which does not cross between parties")
+    check_form(tensors, str(header))
     metadata = {name: str(value) for name, value in asdict(header).items()}
     return save(_apart(tensors), metadata=metadata)
+
+
+def check_form(tensors: Tensors, what: str) -> None:
+    """Hold tensors to what a message can be made of, over whatever channel; ``what`` names it in errors.
+
+    Raises:
+        MessageError: a tensor of a dtype that does not cross, or more tensors, or longer names, than a header holds.
+    """
+    for name, tensor in tensors.items():
+        if tensor.dtype not in DTYPES:
+            raise MessageError(f"{what}: {name!r} is {tensor.dtype}, which does not cross between parties")
+    if sum(map(len, tensors)) + 100 * len(tensors) < MOST_HEADER_BYTES // 8:  # there is room by far
+        return
+    end = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    described = {name: {"dtype": "BOOL", "shape": list(tensor.shape), "data_offsets": [end, end]}
+                 for name, tensor in tensors.items()}  # fmt: skip
+    long = FIELDS_BYTES + len(json.dumps(described, separators=(",", ":"), ensure_ascii=False).encode())
+    if long > MOST_HEADER_BYTES:
+        raise MessageError(f"{what} has {len(tensors)} tensors, whose names and shapes take {long} bytes, the limit is "
+                           f"{MOST_HEADER_BYTES}; send fewer at once, or stack them")  # fmt: skip
 
 
 def decode(data: bytes, source: str = "a peer", *, most_bytes: int = MOST_BYTES) -> Message:
