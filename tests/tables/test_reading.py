@@ -159,3 +159,18 @@ def test_honest_numbers_are_not_remarked(cells):
 
 def test_levels_that_differ_in_case_are_remarked():
     assert columns(table(town=["Ulm", "ulm ", "Bonn", "Bonn"]))[0].remark == "'Ulm' and 'ulm' are two levels"
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_a_moment_is_one_id_however_it_is_stored(unit, tmp_path):
+    """A Parquet column with a zone, a CSV with T and offset, one with Z; and without a zone."""
+    plain = pl.Series("id", ["2024-03-31 01:30:00.250", "2024-07-01 00:00:00"]).str.to_datetime(time_unit=unit)
+    zoned = plain.dt.replace_time_zone("UTC").dt.convert_time_zone("Europe/Berlin")
+    pl.DataFrame({"id": zoned, "x": [1.0, 2.0]}).write_parquet(tmp_path / "a.parquet")
+    (tmp_path / "b.csv").write_text("id,x\n2024-03-31T03:30:00.25+02:00,1\n2024-07-01T00:00:00Z,2\n")
+    found = [read_table(tmp_path / name, party="a", id="id").ids.to_list() for name in ("a.parquet", "b.csv")]
+    assert found[0] == found[1] == ["2024-03-31 01:30:00.25 UTC", "2024-07-01 00:00:00 UTC"]
+    (tmp_path / "c.csv").write_text("id,x\n2024-03-31T01:30:00.250000,1\n2024-07-01T00:00:00,2\n")
+    again = [read_table(each, party="a", id="id").ids.to_list()
+             for each in (pl.DataFrame({"id": plain, "x": [1.0, 2.0]}), tmp_path / "c.csv")]  # fmt: skip
+    assert again[0] == again[1] == ["2024-03-31 01:30:00.25", "2024-07-01"]

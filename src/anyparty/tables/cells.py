@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import polars as pl
 
+ZONED = r"^(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})(\.\d+)? ?(Z|UTC|[+-]\d{2}:?\d{2})$"
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "None", "?")
 
 
@@ -24,10 +25,13 @@ def as_text(series: pl.Series) -> pl.Series:
     >>> as_text(pl.Series(["7.00", "2.50", "100.00"]).cast(pl.Decimal(10, 2))).to_list()
     ['7', '2.5', '100']
 
-    A moment reads the same however finely its column counts, and midnight as the day:
+    A moment reads the same however finely its column counts and however it is written, with a zone in UTC; and
+    midnight, without a zone, as the day:
 
     >>> as_text(pl.Series(["2020-01-31 00:00:00", "2020-01-31 08:30:00.500"]).str.to_datetime(time_unit="ns")).to_list()
     ['2020-01-31', '2020-01-31 08:30:00.5']
+    >>> as_text(pl.Series(["2020-01-31T08:30:00.500", "2020-01-31 09:30:00+01:00", "2020-01-31T08:30:00Z"])).to_list()
+    ['2020-01-31 08:30:00.5', '2020-01-31 08:30:00 UTC', '2020-01-31 08:30:00 UTC']
     """
     if series.dtype.is_float():
         series = _whole_as_integers(series.fill_nan(None))
@@ -35,11 +39,26 @@ def as_text(series: pl.Series) -> pl.Series:
     if series.dtype.is_temporal():  # how finely it counts says how it is kept; midnight is the day
         text = text.str.replace(r"(:\d{2}\.\d*?)0+$", "${1}").str.strip_chars_end(".")
     if series.dtype.is_temporal() or series.dtype == pl.String:
-        text = text.str.replace(r"^(\d{4}-\d{2}-\d{2})[ T]00:00:00(?:\.0+)?$", "${1}")
+        text = _moments(text)
     if series.dtype.is_decimal():  # a Decimal's zeros say how it is kept
         text = text.str.replace(r"(\.\d*?)0+$", "${1}").str.strip_chars_end(".")
     missing = text.is_in(MISSING)
     return text.set(missing, None) if missing.any() else text
+
+
+def _moments(text: pl.Series) -> pl.Series:
+    """Return texts with one writing for every moment among them; others stay."""
+    if not text.str.contains(r"^\d{4}-\d{2}-\d{2}[ T]\d{2}:").any():
+        return text
+    text = text.str.replace(r"^(\d{4}-\d{2}-\d{2})T(\d{2}:\d{2}:\d{2})", "${1} ${2}")
+    if (zoned := text.str.contains(ZONED)).any():
+        day, second, part, zone = text.filter(zoned).str.extract_groups(ZONED).struct.unnest()
+        offset = zone.str.replace("Z|UTC", "+0000").str.replace(":", "")
+        moment = (day + " " + second + offset).str.to_datetime("%Y-%m-%d %H:%M:%S%z", time_unit="us", strict=False)
+        written = moment.dt.strftime("%Y-%m-%d %H:%M:%S") + part.fill_null("").str.replace(r"\.?0+$", "") + " UTC"
+        text = text.scatter(zoned.arg_true(), written.fill_null(text.filter(zoned)))
+    text = text.str.replace(r"^(\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2})(?:(\.\d*[1-9])0*|\.0*)$", "${1}${2}")
+    return text.str.replace(r"^(\d{4}-\d{2}-\d{2}) 00:00:00$", "${1}")
 
 
 def markers(series: pl.Series) -> dict[str, int]:
