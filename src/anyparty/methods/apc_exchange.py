@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anyparty.blocks.blocks import Block, Rows
 from anyparty.errors import MessageError, PartyLost
-from anyparty.methods import codes, enriched
+from anyparty.methods import codes, enriched, lots
 from anyparty.methods.method import Batch, Seat, State
 from anyparty.nets.autoencoder import JointAutoencoder
 from anyparty.terms import Channel, Declared, Roster
@@ -92,10 +92,16 @@ class Sharing:
         """Return the width of every party's local embedding, in order."""
         return {name: self.active if name == roster.active else self.passive for name in roster.blocks}
 
+    @property
+    def _fitting(self) -> int:
+        return lots.fitting(4 * self.passive)
+
     async def send(self, net: Channel, seat: Seat, z: Tensor | None) -> None:
         """Send a passive party's Z_k [n_k, z_p], if it has any rows."""
         if z is not None:
-            await net.send(seat.roster.active, REPRESENTATION.tag, codes.encode(z, self.precision))
+            for first in range(0, len(z), self._fitting):
+                lot = codes.encode(z[first : first + self._fitting], self.precision)
+                await net.send(seat.roster.active, REPRESENTATION.tag, lot)
 
     async def gather(
         self, net: Channel, seat: Seat, rows: Rows, batch: Batch, asked: Sequence[str], mine: Tensor | None
@@ -128,8 +134,11 @@ class Sharing:
         return side_by_side(blocks, self.widths(roster), places)
 
     async def _from(self, net: Channel, name: str, n: int) -> Tensor:
-        got = await net.recv(name, REPRESENTATION.tag, codes.expected(n, self.passive, self.precision))
-        z = codes.decode(got, self.passive, self.precision)
+        found = []
+        for first in range(0, n, self._fitting):
+            lot = codes.expected(min(self._fitting, n - first), self.passive, self.precision)
+            found.append(codes.decode(await net.recv(name, REPRESENTATION.tag, lot), self.passive, self.precision))
+        z = torch.cat(found)
         if not torch.isfinite(z).all():
             raise MessageError(f"message {REPRESENTATION.tag!r} from {name!r} to {net.me!r}: its code stands for "
                                f"numbers beyond single precision")  # fmt: skip

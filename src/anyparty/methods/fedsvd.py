@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from anyparty.errors import MessageError
+from anyparty.methods import lots
 from anyparty.seeds import Seeds
 from anyparty.terms import Channel, Declared, Expect
 
@@ -159,7 +160,7 @@ async def decompose(net: Channel, roles: Roles, x: Tensor | None, rank: int, sec
     if x is not None and key is not None:
         mine = masked(x.cpu(), key, 1 if net.me == roles.task else -1)
         if net.me != roles.server:
-            await net.send(roles.server, "masked", {"x": mine})
+            await lots.send(net, roles.server, "masked", "x", mine)
     if net.me == roles.server:
         u = await _serve(net, roles, mine, rank)
     if net.me != roles.task:
@@ -167,7 +168,7 @@ async def decompose(net: Channel, roles: Roles, x: Tensor | None, rank: int, sec
     assert x is not None
     assert key is not None
     if u is None:
-        u = (await net.recv(roles.server, "factor", {"u": Expect((len(x), -1))}))["u"]
+        u = await lots.recv(net, roles.server, "factor", "u", Expect((len(x), -1)))
     return unmasked(u, key)
 
 
@@ -210,11 +211,11 @@ async def _serve(net: Channel, roles: Roles, mine: Tensor | None, rank: int) -> 
             assert mine is not None
             parts.append(mine)
         else:
-            parts.append((await net.recv(name, "masked", {"x": Expect((-1, -1), torch.float64)}))["x"])
+            parts.append(await lots.recv(net, name, "masked", "x", Expect((-1, -1), torch.float64)))
     if parts[0].shape != parts[1].shape:
         raise MessageError(f"messages 'masked' to {net.me!r}: {roles.task!r} sent {list(parts[0].shape)}, "
                            f"{roles.data!r} {list(parts[1].shape)}; both should be of the same rows")  # fmt: skip
     u = left_vectors(parts[0] + parts[1], rank).float()
     if net.me != roles.task:
-        await net.send(roles.task, "factor", {"u": u})
+        await lots.send(net, roles.task, "factor", "u", u)
     return u
