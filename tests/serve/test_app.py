@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 import json
+import shutil
 import socket
 import time
 
@@ -18,12 +19,13 @@ import httpx
 from anyparty import Federation
 from anyparty.errors import ConfigError, ModelError, PredictionError
 from anyparty.run.runs import predict_run
-from anyparty.serve import application, serve
+from anyparty.serve import application, newer, serve
 from anyparty.serve.gate import Gate
 from anyparty.serve.limits import Limits, Tokens, certificates, check_open_to
 from anyparty.serve.meter import Meter
 from anyparty.serve.start import listening
 from anyparty.serve.words import Answers
+from anyparty.storage import writing
 
 TOKEN, OTHER = "a token of the tests", "another token of theirs"
 TOKENS = tuple(word.replace(" ", "-") for word in (TOKEN, OTHER))
@@ -98,6 +100,28 @@ def test_tables_may_be_others_than_the_runs(run, tmp_path):
         application(run, tables={"shap": tmp_path / "new.csv"})
 
 
+def test_a_model_that_is_trained_anew_is_told_of_and_not_served(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(newer, "LOOK_S", 0.01)
+    said, folder = [], tmp_path / "copy"
+    shutil.copytree(trained, folder)
+    run = folder / "runs" / "credit-laser-seed1"
+    app = application(run, say=said.append)
+    weights = run / "parties" / "bank" / "model.safetensors"
+    sentence = f"{run} holds another model by now than the one that is served; start the service again"
+
+    async def work(asking):
+        before = (await asking.post("/predict", json={"ids": ["c050"]})).json()
+        assert ((await asking.get("/ready")).json()["model"], said) == ("", [])
+        with writing(weights) as beside:
+            beside.write_bytes(weights.read_bytes())
+        assert (await asking.get("/ready")).json()["model"] == sentence
+        assert (await asking.post("/predict", json={"ids": ["c050"]})).json() == before
+        await asyncio.sleep(0.3)
+        assert said == [sentence]
+
+    talk(app, work)
+
+
 def test_what_is_no_run_and_no_federation_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"neither a run .* nor a federation's folder .* nor a party's kit"):
         application(tmp_path)
@@ -128,7 +152,7 @@ def test_state_is_told(app):
 
     health, ready, about, metrics, described = talk(app, work)
     assert health.json() == {"status": "alive"}
-    assert ready.json() == {"status": "ready", "parties": {"shop": "connected"}, "federation": ""}
+    assert ready.json() == {"status": "ready", "parties": {"shop": "connected"}, "federation": "", "model": ""}
     assert about.json()["method"]["name"] == "laser"
     assert about.json()["classes"] == ["no", "yes"]
     assert set(about.json()["fingerprints"]) == {"model", "version of anyparty", "part of the model"}

@@ -42,6 +42,7 @@ class Served:
         around: entered before the first request, left after the last: what reaches the other parties.
         trouble: says why other parties cannot be reached by way of the federation; empty while they can.
         check: raises what is in the way of a start, before anything is announced.
+        newer: says that the model on disk is another by now; empty while it is not.
 
     """
 
@@ -49,6 +50,7 @@ class Served:
     around: Around
     trouble: Callable[[], str] = str
     check: Callable[[], Coroutine[Any, Any, None]] | None = None
+    newer: Callable[[], str] = str
 
 
 def build(served: Served, *, limits: Limits, tokens: Tokens, hosts: Sequence[str] = ()) -> FastAPI:
@@ -126,7 +128,7 @@ def _state(served: Served, limits: Limits, meter: Meter) -> APIRouter:
         link = service.link()
         why = {name: link.why_not(name) if link else ABSENT for name in roster.names if name != kept.me}
         parties = {name: reason or "connected" for name, reason in why.items()}
-        return Ready(status="ready", parties=parties, federation=served.trouble())
+        return Ready(status="ready", parties=parties, federation=served.trouble(), model=served.newer())
 
     @router.get("/about", responses=denied, summary="What is served")
     async def about() -> About:

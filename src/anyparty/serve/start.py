@@ -9,6 +9,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from anyparty.serve.app import Served, build
 from anyparty.serve.connection import Server, patient
 from anyparty.serve.jobs import Pauses
 from anyparty.serve.limits import Certificates, Limits, Tokens, check_open_to
+from anyparty.serve.newer import Newer
 from anyparty.serve.together import answering, open_run
 
 HERE = ("127.0.0.1", "localhost", "[::1]")
@@ -61,6 +63,7 @@ def application(
     """
     path, let_in = Path(place), tokens if isinstance(tokens, Tokens) else Tokens.of(tokens)
     if (path / "config.toml").is_file() or (path / "model.json").is_file():
+        newer = Newer(path)
         service, others = open_run(path, tables)
 
         @asynccontextmanager
@@ -70,10 +73,18 @@ def application(
 
         served, remark = Served(service=service, around=around), ""
     else:
+        newer = Newer(Place.of(path).site.folder)
         served, remark = open_house(path, _own(path, tables), config, pauses)
     if remark:
         say(remark)
-    limits = limits or Limits()
+    limits, reach = limits or Limits(), served.around
+
+    @asynccontextmanager
+    async def watched() -> AsyncIterator[None]:
+        async with reach(), newer.told(say):
+            yield
+
+    served = replace(served, around=watched, newer=newer)
     served.service.fair_s = limits.fair_s
     # without a token nobody may ask from elsewhere, and no web page under a name of its own
     names = dict.fromkeys([*HERE, f"[{host}]" if ":" in host else host.lower()])

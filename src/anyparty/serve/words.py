@@ -93,6 +93,7 @@ class Ready(BaseModel):
     federation: Annotated[
         str, Field(description="Why the federation's server cannot be reached, or no job can begin; empty otherwise.")
     ]
+    model: Annotated[str, Field(description="That another model lies on disk than is served; empty otherwise.")]
 
 
 class About(BaseModel):

@@ -1,0 +1,56 @@
+"""Whether the model that is served is still the one that lies on disk: a training may have put another there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+LOOK_S = 30.0
+FILES = ("model.json", "model.safetensors", "parties/*/model.safetensors")
+Stamp = frozenset[tuple[str, int, int]]
+
+
+@dataclass(frozen=True)
+class Newer:
+    """A model's folder as it was when the service read it."""
+
+    folder: Path
+    before: Stamp = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Look at it now."""
+        object.__setattr__(self, "before", self._stamp())
+
+    def __call__(self) -> str:
+        """Return a sentence if the model there is another by now, else nothing."""
+        if self._stamp() == self.before:
+            return ""
+        return f"{self.folder} holds another model by now than the one that is served; start the service again"
+
+    def _stamp(self) -> Stamp:
+        found = set()
+        for path in (path for name in FILES for path in self.folder.glob(name)):
+            try:
+                at = path.stat()
+            except OSError:  # taken away in the meantime
+                continue
+            found.add((str(path), at.st_ino, at.st_mtime_ns))
+        return frozenset(found)
+
+    @asynccontextmanager
+    async def told(self, say: Callable[[str], None]) -> AsyncIterator[None]:
+        """Say it once, when it happens, while the body is at work."""
+
+        async def look() -> None:
+            while not (sentence := self()):
+                await asyncio.sleep(LOOK_S)
+            say(sentence)
+
+        task = asyncio.create_task(look())
+        try:
+            yield
+        finally:
+            task.cancel()
