@@ -14,7 +14,8 @@
         ├── MessageError            a message that is not what its method declares: who sent what, what was expected
         ├── PartyLost               a party left or did not answer in time
         ├── Deadlock                every party waits for a message that nobody will send
-        └── Diverged                the loss is no longer a number
+        ├── Diverged                the loss is no longer a number
+        └── Stopped                 somebody ended the run, or a party's site
 
     AnypartyWarning (UserWarning)   something to look at that stops nothing
 
@@ -97,6 +98,10 @@ class Deadlock(RunError):  # noqa: N818 - the field's word
 
 class Diverged(RunError):  # noqa: N818 - the field's word
     """The loss is no longer a number."""
+
+
+class Stopped(RunError):  # noqa: N818 - somebody's wish, no failure
+    """The run was ended from outside, at this party or at all."""
 
 
 class AnypartyWarning(UserWarning):

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from anyparty.errors import AnypartyWarning, ModelError
+from anyparty.errors import AnypartyWarning, ModelError, Stopped
 from anyparty.methods.method import State
 from anyparty.methods.table import method
 from anyparty.nets.optimizer import Optimizer
@@ -145,36 +145,44 @@ class TestFolder:
         assert about == {"n": 1}
 
 
-def test_what_all_had_when_the_job_was_ended_stays(tmp_path):
-    """The others have stopped at epoch 4 or 5; here word of it comes at 9."""
+def test_checkpoints_of_a_way_that_was_left_are_forgotten(tmp_path):
     kept = Checkpoints(tmp_path)
-    for epoch in (3, 4, 5):
+    for epoch in (4, 5):
         kept.save(fresh(steps=1), replace(PROGRESS, epoch=epoch), {})
-    for epoch in (6, 7, 8, 9):
-        kept.save(fresh(steps=1), replace(PROGRESS, epoch=epoch), {}, hold=True)
-    assert [epoch for _, epoch in kept.moments()] == [4, 5, 8, 9]
     kept.load(fresh(), (PROGRESS.stage, 4))
-    kept.save(fresh(steps=1), replace(PROGRESS, epoch=5), {})
-    assert [epoch for _, epoch in kept.moments()] == [4, 5]  # not those of the way that was left, which came later
+    assert [epoch for _, epoch in kept.moments()] == [4]
 
 
 class Away(Closed):
-    """A door whose party left, for a reason, after some epochs."""
+    """A door whose party left, for a reason, after some epochs; or whose own part was ended."""
 
-    def __init__(self, after, why):
-        self.after, self.why, self.asked = after, why, 0
+    def __init__(self, after, why, own=""):
+        self.after, self.why, self.own, self.asked = after, why, own, 0
 
     def gone(self):
         self.asked += 1
-        return {"b": self.why} if self.asked > self.after else {}
+        return {"b": self.why} if self.why and self.asked > self.after else {}
+
+    def told(self):
+        return self.own if self.asked > self.after else ""
 
 
-@pytest.mark.parametrize(("why", "epochs"), [("it left: the job was ended", [2, 3, 5, 6]), ("it hangs", [5, 6])])
-def test_only_who_left_as_the_job_was_ended_is_waited_for(tmp_path, why, epochs):
-    settings = {"epochs": 6, "checkpoint_every": 1, "door": Away(3, why)}
+@pytest.mark.parametrize(
+    ("why", "own", "said"),
+    [("it left: the job was ended", "", "the job was ended"), ("", "its site was stopped", "its site was stopped")],
+)
+def test_nothing_is_kept_of_an_epoch_at_whose_end_the_run_was_ended(tmp_path, why, own, said):
+    """Word of it comes to the active party last: what it did alone would take the place of what all have."""
+    settings = {"epochs": 6, "checkpoint_every": 1, "door": Away(3, why, own)}
+    with pytest.raises(Stopped, match=said):
+        worlds.train(method("laser", embedding=4), world(K=2), folder=tmp_path, **settings)
+    assert [epoch for _, epoch in Checkpoints(tmp_path / "a").moments()] == [2, 3]
+
+
+def test_without_a_party_that_was_lost_the_others_go_on(tmp_path):
+    settings = {"epochs": 6, "checkpoint_every": 1, "door": Away(3, "it hangs")}
     worlds.train(method("laser", embedding=4), world(K=2), folder=tmp_path, **settings)
-    assert [epoch for _, epoch in Checkpoints(tmp_path / "a").moments()] == epochs
-    assert [epoch for _, epoch in Checkpoints(tmp_path / "b").moments()] == [5, 6]
+    assert [epoch for _, epoch in Checkpoints(tmp_path / "a").moments()] == [5, 6]
 
 
 class TestAfterAPowerFailure:

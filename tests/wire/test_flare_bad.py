@@ -210,7 +210,8 @@ def test_a_site_that_is_told_to_end_leaves_nothing_behind(folder, terminals):
     assert terminals["shop"].end() == 128 + signal.SIGTERM
     assert "Traceback" not in terminals["shop"].said
     assert len(federation.processes(folder)) == 1
-    wait_for(lambda: federation.status(folder)["sites"] in ([], ["shop"]))
+    wait_for(lambda: federation.status(folder)["sites"] == [])
+    assert "shop is gone, its connection is closed; there are 0 of 1 others" in terminals["bank"].said
     assert terminals["bank"].end(signal.SIGINT) == 130
     assert "Stopped." in terminals["bank"].said
     assert federation.processes(folder) == []

@@ -120,6 +120,32 @@ async def bank_dies(site, config, net, *, resume=False):
     await net.recv(site.active, "gradient", {})
 
 
+async def shop_is_told_to_end(site, config, net, *, resume=False):
+    """The shop's site is stopped, as by Ctrl-C at its terminal, while the others wait for it."""
+    if net.me == "shop":
+        for name in ("bank", "clinic"):
+            await net.recv(name, "ready", {})
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:
+        await net.send("shop", "ready", {})
+    began = time.monotonic()
+    try:
+        await net.recv("shop" if net.me != "shop" else site.active, "embedding", {})
+    except PartyLost as error:
+        return [str(error), time.monotonic() - began]
+
+
+async def bank_is_told_to_end(site, config, net, *, resume=False):
+    """The active party's site is stopped."""
+    if net.me == site.active:
+        for name in ("shop", "clinic"):
+            await net.recv(name, "ready", {})
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:
+        await net.send(site.active, "ready", {})
+    await net.recv("shop" if net.me == site.active else site.active, "gradient", {})
+
+
 async def endless(site, config, net, *, resume=False):
     """Everybody waits for what nobody sends."""
     (site.folder / "waits").write_text("")
@@ -200,6 +226,25 @@ def test_a_passive_party_is_killed_and_the_others_go_on(folder):
     again = ended["shop"]  # of its next process, which knocked and was let in by nobody; none if that had not begun
     assert again is None or "party 'bank' is gone: it left: its part is done" in again["sentence"]
     assert status == "FINISHED:COMPLETED"
+
+
+@pytest.mark.net
+def test_a_party_whose_site_is_stopped_says_goodbye(folder):
+    status, ended = play(folder, shop_is_told_to_end)
+    for name in ("bank", "clinic"):
+        said, seconds = ended[name]["result"]
+        assert said.startswith("party 'shop' is gone: it left: its site was stopped")
+        assert seconds < SILENT_S + 20  # from its own start: the others' processes come up as they may
+    assert status == "FINISHED:COMPLETED"
+    assert ended["shop"]["result"][0].startswith("party 'bank' is gone: its site was stopped")
+
+
+@pytest.mark.net
+def test_where_the_active_partys_site_is_stopped_the_others_hear_it(folder):
+    _, ended = play(folder, bank_is_told_to_end)
+    for name in ("shop", "clinic"):
+        assert "party 'bank' is gone: it left: its site was stopped" in ended[name]["sentence"]
+    assert "its site was stopped" in ended["bank"]["sentence"]
 
 
 @pytest.mark.net

@@ -155,6 +155,19 @@ def test_a_site_whose_connection_stays_closed_is_told_of_and_struck_out(doorman,
     )
 
 
+def test_jobs_that_a_server_before_left_as_running_are_ended(monkeypatch):
+    server, left, context = Server([]), [], FLContext()
+    server.job_runner = SimpleNamespace(update_abnormal_finished_jobs=lambda running, _: left.append(running))
+    context.get_engine = lambda: server
+    monkeypatch.setattr(greet.threading, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
+    doorman, log = greet.Doorman(parties=2), logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
+    before = log.level, log.propagate
+    doorman.handle_event(EventType.SYSTEM_START, context)
+    log.removeHandler(doorman.evictions)
+    log.level, log.propagate = before
+    assert left == [[]]
+
+
 def test_a_connection_that_comes_back_in_time_is_none_that_is_gone(doorman, capsys):
     server = Server(["shop"])
     for at, there in ((0.0, False), (greet.AWAY_S, True), (greet.AWAY_S + 5, False), (2 * greet.AWAY_S, False)):

@@ -113,6 +113,7 @@ def test_who_is_left_with_an_error_is_told_where_its_words_are():
     )
     assert farewell("") == "its part is done"
     assert farewell("PartyLost", ENDED) == ENDED
+    assert farewell("Stopped", "its site was stopped") == "its site was stopped"
 
 
 def test_what_goes_to_a_party_that_is_gone_is_not_counted():

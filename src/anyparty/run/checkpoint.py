@@ -106,16 +106,12 @@ def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | st
 
 @dataclass
 class Checkpoints:
-    """A party's folder of checkpoints, by stage and epoch: the last two.
-
-    Where the others have stopped since the job was ended, and word of it comes late here, also the two before: from one
-    of those all can go on.
-    """
+    """A party's folder of checkpoints, by stage and epoch: the last two."""
 
     folder: Path
 
-    def save(self, state: State, progress: Progress, best: dict[str, dict[str, Tensor]], *, hold: bool = False) -> None:
-        """Write networks, optimizers and progress; forget all but the last two, and on ``hold`` the two before it, too.
+    def save(self, state: State, progress: Progress, best: dict[str, dict[str, Tensor]]) -> None:
+        """Write networks, optimizers and progress; forget all but the last two.
 
         Raises:
             Diverged: a weight is no longer a number; what was kept before stays.
@@ -134,7 +130,7 @@ class Checkpoints:
                 held = {key: value for key, value in values.items() if value is not None}
                 tensors |= {f"optimizer/{name}/{place}/{key}": value.clone() for key, value in held.items()}
         write(self.folder / f"{progress.stage:02d}-{progress.epoch:06d}.safetensors", tensors, vars(progress))
-        for old in self.files()[KEEP if hold else 0 : -KEEP]:
+        for old in self.files()[:-KEEP]:
             old.unlink()
 
     def begin(self, run: str, *, resume: bool) -> list[tuple[int, int]]:

@@ -29,6 +29,9 @@ class Door(Protocol):
     def lose(self, name: str, why: str) -> None:
         """Give a party up; it hears why."""
 
+    def told(self) -> str:
+        """Return why this party's own part was ended from outside; empty while it was not."""
+
 
 class Closed:
     """The door of a carrier whose parties live and die together."""
@@ -48,6 +51,10 @@ class Closed:
 
     def lose(self, name: str, why: str) -> None:
         """Nobody is lost."""
+
+    def told(self) -> str:
+        """Whoever ends one ends all."""
+        return ""
 
 
 def door_of(net: Channel) -> Door:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from anyparty import metrics
 from anyparty.blocks.batches import by_pattern, mixed, patterns
-from anyparty.errors import ENDED, AlignmentError, Diverged, some
+from anyparty.errors import ENDED, AlignmentError, Diverged, Stopped, some
 from anyparty.methods.method import Batch, Stage, State
 from anyparty.nets.taught import Taught
 from anyparty.run import agree, quiet
@@ -106,6 +106,7 @@ async def _repeat(
         record = await _epoch(part, stage, net, state, progress.epoch, plan)
         said = await _judged(part, stage, net, state, progress, plan, record)
         stop = said.stop
+        _check_ended(part, record)
         if part.settings.keep == "average":
             begun = progress.epoch >= int((1 - AVERAGED) * epochs)
             before = progress.averaged if best else 0  # a party that was away begins anew
@@ -122,8 +123,7 @@ async def _repeat(
         ):
             if stop:
                 progress.epoch = epochs
-            ended = any(ENDED in why for why in record.get("absent", {}).values())
-            part.checkpoints.save(state, progress, best, hold=ended)
+            part.checkpoints.save(state, progress, best)
             if part.kept is not None:
                 part.kept(progress.history, _chosen(part, progress))
     if best and part.settings.keep != "last":
@@ -131,6 +131,19 @@ async def _repeat(
             load_module(state.modules[name], kept, f"the {part.settings.keep} of the epochs")
     reason = "no better for a while" if stop else "all epochs done"
     part.watch.on_stage_end(stage.name, "; ".join([reason, *_remarks(part, stage, state, progress, best)]))
+
+
+def _check_ended(part: Part, record: Mapping[str, Any]) -> None:
+    """Stop the active party, before it keeps an epoch that others have not, if the run was ended, here or for another.
+
+    Word that a job was ended comes late to a busy server.
+
+    Raises:
+        Stopped: it was.
+    """
+    others = ENDED if any(ENDED in why for why in record.get("absent", {}).values()) else ""
+    if part.leads and (why := part.door.told() or others):
+        raise Stopped(why)
 
 
 def _remarks(part: Part, stage: Stage, state: State, progress: Progress, best: Kept) -> Iterator[str]:

@@ -24,6 +24,7 @@ from itertools import takewhile
 from typing import Any
 
 from anyparty.align.overlap import Overlap
+from anyparty.errors import Stopped
 
 
 class Watch:
@@ -60,7 +61,7 @@ class Watch:
         """A run is over.
 
         Args:
-            status: "done", "stopped" (by Ctrl-C) or "failed".
+            status: "done", "stopped" (by Ctrl-C, or with a party's site) or "failed".
             evaluation: test scores as ``Evaluation.to_json``; ``None`` without test rows, or before the end.
             error: why it failed, in a sentence.
         """
@@ -188,7 +189,7 @@ def now() -> str:
 
 def ended(error: BaseException) -> str:
     """Return how a run ended that this error ended."""
-    return "stopped" if isinstance(error, KeyboardInterrupt) else "failed"
+    return "stopped" if isinstance(error, KeyboardInterrupt | Stopped) else "failed"
 
 
 def said(error: BaseException) -> str:
@@ -197,4 +198,6 @@ def said(error: BaseException) -> str:
     >>> said(ValueError("no rows"))
     'ValueError: no rows'
     """
+    if isinstance(error, Stopped):
+        return str(error)
     return "" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}".rstrip(": ")

@@ -83,7 +83,9 @@ class Doorman(FLComponent):  # type: ignore[misc]
             log.addHandler(self.evictions)
             say(f"ready; waiting for {self.parties - 1} other parties")
             if fl_ctx is not None:
-                threading.Thread(target=self._look_often, args=(fl_ctx.get_engine(),), daemon=True).start()
+                engine = fl_ctx.get_engine()
+                engine.job_runner.update_abnormal_finished_jobs([], fl_ctx)  # what a server before left as running
+                threading.Thread(target=self._look_often, args=(engine,), daemon=True).start()
         elif event_type == EventType.CLIENT_REGISTER_RECEIVED:
             self._refuse_twice(fl_ctx)
         elif event_type == EventType.CLIENT_HEARTBEAT_RECEIVED:

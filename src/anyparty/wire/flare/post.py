@@ -165,6 +165,10 @@ class Post:
             peer = self._peer(name)
             return bool(peer.gone) and (peer.refused or peer.silent)
 
+    def told(self) -> str:
+        """Return why the run was ended from outside; empty while it was not."""
+        return self.news()
+
     def gone(self) -> dict[str, str]:
         """Return who is gone, and why."""
         with self._lock:

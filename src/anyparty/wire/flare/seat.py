@@ -20,9 +20,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import signal
+import threading
 import time
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +54,9 @@ except ImportError:  # an extra: without it nobody sits here, and reading this f
     Controller = Executor = object
 
 CHANNEL, TOPIC, NOTE = "anyparty", "parcel", "anyparty"
+AWAY = "its site was stopped"  # why a party left that will say no more
+FLUSH_S = 1.0  # for what was handed to FLARE to be on the wire: it does not say when
+GOODBYE_S = 4.0  # to say goodbye in; whoever stops a site kills it after five
 KNOCKS = 5  # times that a party which was given up tries to come back
 TASK, CONFIG = "take_part", "anyparty.toml"
 log = logging.getLogger(__name__)
@@ -189,12 +196,48 @@ def _plain(result: Any) -> Any:
         return None
 
 
+class Goodbye:
+    """A request to end this process (SIGTERM): while a part is played, it says goodbye first.
+
+    FLARE makes a seat on the process's main thread, where alone signals can be had, and plays on any.
+    """
+
+    def __init__(self) -> None:
+        self.why, self.playing = "", False
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._end)
+
+    def _end(self, *_: object) -> None:
+        if not self.playing:
+            self._at_once()
+        self.why = AWAY
+        watchdog = threading.Timer(GOODBYE_S, self._at_once)
+        watchdog.daemon = True
+        watchdog.start()
+
+    @staticmethod
+    def _at_once() -> None:
+        os._exit(128 + signal.SIGTERM)
+
+    @contextmanager
+    def softly(self) -> Iterator[None]:
+        """Let the body come to its end when the process is asked to, within seconds; then it ends."""
+        self.playing = True
+        try:
+            yield
+        finally:
+            self.playing = False
+            if self.why:
+                time.sleep(FLUSH_S)
+                self._at_once()
+
+
 class Active(Controller):  # type: ignore[misc]
     """The active party's seat; the job lasts as long as its part."""
 
     def __init__(self, work: str, asked: dict[str, Any]) -> None:
         super().__init__()
-        self.order = Order(work, asked)
+        self.order, self.goodbye = Order(work, asked), Goodbye()
         self.ended: dict[str, str] = {}
 
     def start_controller(self, fl_ctx: FLContext) -> None:
@@ -213,9 +256,10 @@ class Active(Controller):  # type: ignore[misc]
         task = Task(name=TASK, data=Shareable(), result_received_cb=self._ended)
         others = len(seat.site.parties) - 1
         self.broadcast(task, fl_ctx, min_responses=others)
-        outcome = seat.play(self.order, lambda: ENDED if abort_signal.triggered else "")
+        with self.goodbye.softly():
+            outcome = seat.play(self.order, lambda: ENDED if abort_signal.triggered else self.goodbye.why)
         end = time.monotonic() + seat.site.patience.flush_s
-        lost = {name for name, why in outcome.gone.items() if not why.startswith("it left")}
+        lost = {name for name, why in outcome.gone.items() if not why.startswith("it left") or AWAY in why}
         while len(self.ended.keys() | lost) < others and time.monotonic() < end and not abort_signal.triggered:
             time.sleep(0.1)
         self.cancel_task(task, fl_ctx=fl_ctx)
@@ -231,11 +275,12 @@ class Passive(Executor):  # type: ignore[misc]
 
     def __init__(self, work: str, asked: dict[str, Any]) -> None:
         super().__init__()
-        self.order = Order(work, asked)
+        self.order, self.goodbye = Order(work, asked), Goodbye()
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:  # noqa: ARG002
         """Play the party's part; tell the server how it ended, by the error's kind alone: its words stay at home."""
-        outcome = Seat.at(fl_ctx).play(self.order, lambda: ENDED if abort_signal.triggered else "")
+        with self.goodbye.softly():
+            outcome = Seat.at(fl_ctx).play(self.order, lambda: ENDED if abort_signal.triggered else self.goodbye.why)
         reply = make_reply("OK")
         reply["error"] = outcome.error
         return reply
