@@ -114,6 +114,15 @@ def test_a_run_does_not_write_over_settings_that_are_no_run_s(
     assert not (work / "record.json").exists()
 
 
+def test_a_place_that_cannot_be_written_is_named_with_what_to_do(work: Path, call: Call, run: Path) -> None:
+    (work / "file").write_text("")
+    there = "make room, let it be read and written, or name another place"
+    said = refused(call("report", run, "--out", "file/page"))
+    assert "file/page" in said
+    assert "cannot be written (Not a directory)" in said or there in said
+    assert there in refused(call("demo", "file/demo"))
+
+
 @pytest.mark.parametrize("lacking", ["record.json", "config.toml"])
 def test_a_run_that_was_killed_before_its_folder_was_whole(work: Path, call: Call, lacking: str) -> None:
     """What is written first is record.json, so that config.toml alone is not taken for the run's."""

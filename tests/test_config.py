@@ -99,6 +99,31 @@ def test_validation_and_test_must_leave_rows(path):
         config.load(path, ["train.validation=0.5", "train.test=0.5"])
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            ["train.validation=0", "train.metric=f1", "train.patience=1"],
+            "'metric', 'patience' would do nothing without",
+        ),
+        (
+            ["train.validation=0", "train.score_training=50"],
+            "'score_training' would do nothing without validation rows",
+        ),
+        (["track.experiment=trial"], "experiment would do nothing without mlflow"),
+        (["track.experiment=trial", "track.tensorboard=true"], "experiment would do nothing without mlflow"),
+    ],
+)
+def test_what_would_do_nothing_is_named(tmp_path, changes, said):
+    path = tmp_path / "credit.toml"
+    path.write_text("")
+    with pytest.raises(ConfigError, match=said):
+        config.load(path, changes)
+    kept = config.load(path, ["train.validation=0", "train.score_training=0", 'train.patience="none"'])
+    path.write_text(kept.to_toml())
+    assert config.load(path) == kept
+
+
 def test_a_party_may_stand_only_once(path):
     path.write_text(WHOLE + '\n[parties.bank]\ntable = "other.csv"\n')
     with pytest.raises(ConfigError, match="a party's name may stand only once"):

@@ -503,7 +503,7 @@ def test_what_one_answer_for_all_has_stands_beside():
     assert found.constant == {"accuracy": pytest.approx(2 / 3)}
     assert found.to_json()["constant"] == found.constant
     text = shown(answers, torch.tensor([0, 1, 0, 1]), everybody)
-    assert f"always answering {TWO.classes[0]!r}: accuracy 0.6667" in text
+    assert f"always answering {TWO.classes[0]!r}, the commonest of these rows: accuracy 0.6667" in text
     assert "scores are of the 3 of 4 rows that got an answer" in text
 
 

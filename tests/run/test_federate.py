@@ -11,9 +11,9 @@ import pytest
 
 from anyparty import config as settings
 from anyparty.doctor import kit as looks
-from anyparty.errors import ConfigError, RunError
+from anyparty.errors import ConfigError, ResumeError, RunError
 from anyparty.run import federate
-from anyparty.run.files import read_json
+from anyparty.run.files import read_json, write_json
 from anyparty.run.house import train_at_home
 from anyparty.run.journal import FILE
 from anyparty.wire import inproc
@@ -78,6 +78,31 @@ def test_a_job_that_left_nothing_is_no_success(tmp_path, monkeypatch, work):
         monkeypatch.setattr(flare, name, instead)
     with pytest.raises(RunError, match="stands at FINISHED:EXECUTION_EXCEPTION, and 'bank', which leads, has left no"):
         getattr(federate, work)(tmp_path, path)
+
+
+def test_a_model_is_replaced_only_where_that_is_asked_for(tmp_path, monkeypatch):
+    path, asked = written(tmp_path), []
+    record = {"history": [{"stage": "train", "epoch": 1}], "began": "2026-11-25T12:00:00+00:00"}
+    write_json(tmp_path / FILE, record)
+    monkeypatch.setattr(flare, "about", lambda _: {"active": "bank"})
+    monkeypatch.setattr(flare, "keeps", lambda *_: tmp_path)
+    monkeypatch.setattr(flare, "status", lambda folder: asked.append(folder) or {"sites": []})
+    said = r"keep a model already, of the training that began 2026-11-25T12:00:00\+00:00 \(1 epochs\): go on with it"
+    with pytest.raises(ResumeError, match=said):
+        federate.train(tmp_path, path)
+    assert not asked
+    for how in ({"resume": True}, {"again": True}):
+        with pytest.raises(RunError, match="is not connected"):
+            federate.train(tmp_path, path, **how)
+    write_json(tmp_path / FILE, record | {"history": []})  # it failed at once
+    with pytest.raises(RunError, match="is not connected"):
+        federate.train(tmp_path, path)
+
+
+def test_a_misspelt_party_is_named_before_anybody_is_asked_to_predict(tmp_path):
+    path = written(tmp_path)
+    with pytest.raises(ConfigError, match="no party 'shap'; did you mean 'shop'"):
+        federate.predict(tmp_path, path, ["bank", "shap"])
 
 
 @pytest.mark.parametrize("refused", [False, True])
@@ -145,7 +170,7 @@ def test_the_real_clock(tmp_path, monkeypatch):
         flare.start(house, 240.0)
         for schedule, least in (("flex", 0.05), ("sync-min", 0.0), ("vafl", 0.0)):
             path.write_text(plain + f'\n[schedule]\nname = "{schedule}"\n[clock]\nreal = true\ntimeout = 0.1\n')
-            ended = federate.train(house, path)
+            ended = federate.train(house, path, again=True)
             assert {name: outcome["error"] for name, outcome in ended.outcomes.items()} == dict.fromkeys(NAMES, "")
             history = read_json(flare.keeps(house, "bank") / FILE)["history"]
             assert all(epoch["time_s"] > least * epoch["rounds"] for epoch in history)

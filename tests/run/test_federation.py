@@ -344,3 +344,11 @@ def test_numbers_by_laser_have_a_hidden_layer_unless_told_otherwise():
         for parameters in ({}, {"head_hidden": ()})
     ]
     assert off[0] < off[1] / 1.5
+
+
+def test_what_a_notebook_shows_holds_no_row():
+    """Ids and cells of customers are not for a log."""
+    bank = pl.DataFrame({"id": [f"secret{n}" for n in range(20)], "income": range(1000, 1020), "y": ["no", "yes"] * 10})
+    of = Federation.from_tables({"bank": bank, "shop": bank.drop("y")}, label="y")
+    assert repr(of) == "<Federation of bank: 20 rows, shop: 20 rows; 'bank' leads>"
+    assert repr(of.tables["bank"]) == "<Table of party 'bank' (data frame): 20 rows, 1 columns, and the label>"

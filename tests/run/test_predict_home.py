@@ -72,6 +72,8 @@ def test_the_answers_are_those_of_the_whole_model(trained):
     told, got = predict(sites)
     assert told["bank"] == {"rows": 192, "answered": 192, "silent": [], "file": ANSWERS}
     assert told["shop"] == {"rows": 192}
+    asked = pl.read_csv(sites["bank"].table)["id"].cast(str).to_list()
+    assert got["id"].to_list() == [name for name in asked if name in set(got["id"])], "in the order of the bank's table"
     same(got, expected(home, sites, {name: site.table for name, site in sites.items()}))
     assert not (sites["shop"].folder / ANSWERS).exists()
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -62,6 +63,7 @@ def train(
         list[str] | None, typer.Option("--set", metavar="GROUP.KEY=VALUE", help="Change a setting.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoints that all parties have.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Train anew, in place of the model that is there.")] = False,
 ) -> None:
     """Train with the parties that are connected, and wait for the end.
 
@@ -73,14 +75,16 @@ def train(
     from anyparty.run.watch import All, Watch
 
     class Shown(Watch):
+        def on_run_begin(self, settings: Mapping[str, Any]) -> None:  # noqa: ARG002
+            console.print("The parties find out who has which row, then train.")
+
         def on_aligned(self, overlap: Overlap, predicted: str) -> None:
             console.print(overlap.render())
             console.print(predicted, markup=False, highlight=False, soft_wrap=True)
 
     console, bar = Console(), Bar()
-    console.print("The parties find out who has which row, then train.")
     try:
-        ended = federation.train(folder, config, changes or [], resume=resume, watch=All([Shown(), bar]))
+        ended = federation.train(folder, config, changes or [], resume=resume, again=again, watch=All([Shown(), bar]))
     except KeyboardInterrupt:
         say("Stopped at all parties; go on with --resume.", "yellow")
         raise typer.Exit(STOPPED) from None
@@ -169,7 +173,7 @@ def demo(
 @federate.command()
 @sentences
 def status(folder: Folder) -> None:
-    """Show who is connected and how the jobs stand.
+    """Show who leads, which sites are connected to it, and how the jobs stand.
 
     In Python: anyparty.wire.flare.federation.status("FOLDER").
     """

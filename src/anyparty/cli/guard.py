@@ -43,13 +43,21 @@ def sentences(command: Callable[P, T]) -> Callable[P, T]:
                 Console().on_broken_pipe()  # ends quietly
             if os.environ.get("ANYPARTY_DEBUG", "0") not in {"", "0"}:
                 raise
-            say(str(error))
+            say(_words(error))
             raise typer.Exit(TO_MEND) from None
         except KeyboardInterrupt:
             say("Stopped.", "yellow")
             raise typer.Exit(STOPPED) from None
 
     return guarded
+
+
+def _words(error: Exception) -> str:
+    """Return a sentence; one for what the system says of a file."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return (f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}; make room, let it be read and "
+                f"written, or name another place")  # fmt: skip
+    return str(error)
 
 
 def _nobody_reads() -> bool:

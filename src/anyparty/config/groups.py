@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from anyparty.config.base import Settings
 from anyparty.config.networks import Encoder
-from anyparty.errors import nearest
+from anyparty.errors import nearest, some
 from anyparty.metrics import METRICS, headline
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
@@ -56,6 +56,16 @@ class TrainSettings(Settings):
     def _some_rows_remain(self) -> TrainSettings:
         if self.validation + self.test >= 1:
             raise ValueError(f"validation {self.validation} and test {self.test} leave no rows to train on")
+        return self
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> TrainSettings:
+        """A run's own file has every setting, so what stands at its default is nobody's wish."""
+        asked = {"metric": self.metric, "patience": self.patience, "score_training": self.score_training}
+        fields = type(self).model_fields
+        idle = [name for name, value in asked.items() if value and value != fields[name].default]
+        if idle and not self.validation:
+            raise ValueError(f"{some(idle)} would do nothing without validation rows: validation is 0")
         return self
 
     @field_validator("metric")
@@ -164,6 +174,12 @@ class TrackSettings(Settings):
     tensorboard: bool = False
     mlflow: str | None = None
     experiment: str = "anyparty"
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> TrackSettings:
+        if "experiment" in self.model_fields_set and not self.mlflow and self.experiment != "anyparty":
+            raise ValueError("experiment would do nothing without mlflow, whose word it is")
+        return self
 
     @model_validator(mode="after")
     def _no_secret(self) -> TrackSettings:

@@ -101,7 +101,7 @@ class Evaluation:
         if self.positive:
             yield f"positive class: {self.positive}"
         for name, value in self.constant.items():
-            one = repr(self.commonest) if self.commonest else "their mean"
+            one = f"{self.commonest!r}, the commonest of these rows" if self.commonest else "their mean"
             yield f"always answering {one}: {name} {_shown(name, value)}"
         if (share := self.overall["coverage"]) < 1:
             rows = self.overall["rows"]

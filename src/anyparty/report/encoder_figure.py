@@ -14,6 +14,7 @@ from anyparty.methods.encoder_check import Epoch
 from anyparty.report import style
 from anyparty.report.section import named
 from anyparty.report.style import ACCENT, MUTED, SOFT, WIDTH, lines, styled
+from anyparty.storage import writing
 
 KINDS = {".png": style.png, ".svg": style.svg}
 
@@ -53,5 +54,5 @@ def check_kind(out: Path) -> None:
 def write(epochs: Sequence[Epoch], metric: str, out: Path) -> None:
     """Draw into a file, of the kind that its name says."""
     check_kind(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_bytes(KINDS[out.suffix.lower()](figure(epochs, metric)))
+    with writing(out) as beside:
+        beside.write_bytes(KINDS[out.suffix.lower()](figure(epochs, metric)))

@@ -26,12 +26,14 @@ class Calibration:
         right: share of its rows for which the answer is right.
         rows: how many it holds.
         of: what the probability is of, in words.
+        share: what ``right`` is the share of.
     """
 
     confidence: Floats
     right: Floats
     rows: NDArray[np.int64]
     of: str
+    share: str
 
     @property
     def error(self) -> float:
@@ -60,13 +62,15 @@ def calibration(answers: Answers) -> Calibration:
     scores, y = answers.scores.double().numpy(), answers.y.numpy()
     if answers.task.outputs == 2:
         p, right, of = scores[:, 1], y == 1, f"the probability of {answers.task.classes[1]!r}"
+        share = f"share that is {answers.task.classes[1]!r}"
     else:
         p, right, of = scores.max(axis=1), answers.chosen.numpy() == y, "the probability of the class that is answered"
+        share = "share that is right"
     place = np.clip((p * BINS).astype(np.int64), 0, BINS - 1)
     rows = np.bincount(place, minlength=BINS)
     held = rows > 0
     sums = [np.bincount(place, weights=values, minlength=BINS)[held] for values in (p, right.astype(float))]
-    return Calibration(confidence=sums[0] / rows[held], right=sums[1] / rows[held], rows=rows[held], of=of)
+    return Calibration(confidence=sums[0] / rows[held], right=sums[1] / rows[held], rows=rows[held], of=of, share=share)
 
 
 def confusion(answers: Answers) -> NDArray[np.int64]:

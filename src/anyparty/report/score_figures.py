@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from anyparty.report.contributions import Floats, Share
 from anyparty.report.quality import Calibration
 from anyparty.report.section import spread
-from anyparty.report.style import ACCENT, FAINT, INK, MUTED, PAPER, SOFT, WIDTH, cells, distinct, lines, styled
+from anyparty.report.style import ACCENT, FAINT, INK, MUTED, PAPER, SOFT, WIDTH, cells, distinct, lines, short, styled
 from anyparty.report.worth import Scored
 
 ROW = 0.24  # inches
@@ -119,7 +119,7 @@ def calibration(found: Calibration) -> Figure:
         axis.set_aspect("equal")
         axis.set_title("calibration")
         axis.set_xlabel("probability said")
-        axis.set_ylabel("share that is right")
+        axis.set_ylabel(short(found.share, 36))
         lines(axis, "both")
     return figure
 

@@ -17,10 +17,11 @@ from typing import Any
 
 from anyparty import config as settings
 from anyparty.config import Config, TrackSettings
-from anyparty.errors import ConfigError, RunError, some
+from anyparty.errors import ConfigError, ResumeError, RunError, nearest, some
 from anyparty.methods.table import method as method_by_name
 from anyparty.run.follow import follow
 from anyparty.run.journal import FILE
+from anyparty.run.kept_record import read_record
 from anyparty.run.predict_home import ANSWERS
 from anyparty.run.trackers import trackers
 from anyparty.run.watch import Absences, All, Watch, told
@@ -85,23 +86,28 @@ def train(
     changes: Sequence[str] = (),
     *,
     resume: bool = False,
+    again: bool = False,
     timeout_s: float = 86_400.0,
     watch: Watch | None = None,
 ) -> Ended:
     """Run a training with the parties that are connected, and wait for its end; an interrupt ends it at all of them.
 
-    ``watch`` and the settings' trackers are told of it, where the active party's kit is on this machine.
+    What the parties keep of a training before is gone on with (``resume``) or replaced (``again``).  ``watch`` and the
+    settings' trackers are told of it, where the active party's kit is on this machine.
 
     Raises:
         ConfigError: the settings are wrong, or name trackers and the active party's kit is elsewhere.
+        ResumeError: the parties have trained already, and neither ``resume`` nor ``again`` is asked for.
         RunError: the federation cannot be reached, or the active party's part ended with an error.
     """
     folder, resolved = Path(folder), settings.load(config, changes)
     scheduled(method_by_name(resolved.method.name, **resolved.method.parameters), resolved)  # or say what is wrong now
+    lead = flare.keeps(folder, flare.about(folder)["active"])
+    if lead is not None and not resume and not again:
+        _check_untrained(folder, lead / FILE)
     away = set(resolved.parties) - _there(folder)
     if away:
         raise RunError(f"{some(sorted(away))} is not connected; start it ('anyparty party start KIT'), then train")
-    lead = flare.keeps(folder, flare.about(folder)["active"])
     if lead is None and resolved.track != TrackSettings():
         raise ConfigError("track: the active party's kit is not on this machine, and its record tells of epochs; "
                           "train there, or take [track] out")  # fmt: skip
@@ -139,11 +145,22 @@ def predict(
 
     """
     folder, resolved = Path(folder), settings.load(config)
+    for name in parties or ():
+        if name not in resolved.parties:
+            raise ConfigError(f"the federation has no party {name!r}{nearest(name, resolved.parties)}")
     asked = {"asked": None if parties is None else list(parties), "there": sorted(_there(folder))}
     ended = _job(folder, resolved, "predict", asked, timeout_s)
     lead = flare.keeps(folder, flare.about(folder)["active"])
     file = None if lead is None else lead / ANSWERS
     return ended, file if file is not None and file.exists() else None
+
+
+def _check_untrained(folder: Path, record: Path) -> None:
+    before = read_record(record) if record.exists() else {}
+    if before.get("history"):
+        raise ResumeError(f"{folder}: the parties keep a model already, of the training that began {before['began']} "
+                          f"({len(before['history'])} epochs): go on with it (--resume), or train anew in its place "
+                          f"(--again)")  # fmt: skip
 
 
 def _there(folder: Path) -> set[str]:

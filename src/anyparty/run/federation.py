@@ -61,6 +61,11 @@ class Federation:
     tables: Mapping[str, Table]
     roster: Roster
 
+    def __repr__(self) -> str:
+        """Return who takes part with how many rows, and none of them."""
+        rows = ", ".join(f"{name}: {len(table):,} rows" for name, table in self.tables.items())
+        return f"<Federation of {rows}; {self.roster.active!r} leads>"
+
     @classmethod
     def from_tables(
         cls,

@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from anyparty.blocks.blocks import Rows
 from anyparty.config import Config
@@ -118,9 +120,10 @@ async def _predict(
     answered = await predict_rows(part.method, wired, part.member.state, rows, wanted, names, Seeds(part.about.seed))
     told: dict[str, Any] = {"rows": len(wanted)}
     if answered is not None:
-        ids = table.ids.gather(torch.from_numpy(known.position)[wanted].numpy()).cast(str).to_list()
+        places = torch.from_numpy(known.position)[wanted].numpy()
         silent = tuple(dict.fromkeys((*answered.silent, *_away(part, asked, there))))
-        told |= _keep_answers(site.folder / ANSWERS, replace(answered, ids=tuple(ids), silent=silent))
+        named = replace(answered, ids=tuple(table.ids.gather(places).cast(str).to_list()), silent=silent)
+        told |= _keep_answers(site.folder / ANSWERS, named, places)
     return told, table
 
 
@@ -197,7 +200,8 @@ async def _share(
     return names, got["rows"], pattern
 
 
-def _keep_answers(path: Path, answered: Predictions) -> dict[str, Any]:
+def _keep_answers(path: Path, answered: Predictions, places: NDArray[np.int64]) -> dict[str, Any]:
+    """Write answers in the order of the party's own table, in which they are of the rows at ``places``."""
     with writing(path) as beside:
-        answered.frame().write_parquet(beside)
+        answered.frame()[np.argsort(places)].write_parquet(beside)
     return {"answered": int(answered.answered.sum()), "silent": list(answered.silent), "file": path.name}

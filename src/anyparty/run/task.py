@@ -72,7 +72,8 @@ def task_of(
         )
     except TableError as error:
         others = _held_out(table.label, rows, position[(position >= 0) & (use != TRAIN)])
-        raise TableError("; ".join([str(error), *others, *table.notes])) from None
+        remarks = [f"by the way, {note}" for note in table.notes]
+        raise TableError(f"{'; '.join([str(error), *others])}{''.join(f' ({remark})' for remark in remarks)}") from None
 
 
 def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.int64]) -> Iterator[str]:

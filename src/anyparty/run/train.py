@@ -20,7 +20,7 @@ from torch import Tensor
 
 from anyparty import metrics
 from anyparty.blocks.batches import by_pattern, mixed, patterns
-from anyparty.errors import ENDED, AlignmentError, Diverged, Stopped, some
+from anyparty.errors import AlignmentError, Diverged, some
 from anyparty.methods.method import Batch, Stage, State
 from anyparty.nets.taught import Taught
 from anyparty.run import agree, quiet
@@ -29,7 +29,7 @@ from anyparty.run.checkpoint import Progress, load_module, tensors_of
 from anyparty.run.labels import reached_elsewhere
 from anyparty.run.part import Part, Trained
 from anyparty.run.predict import predict_rows
-from anyparty.run.verdict import alone, unjudged, verdict
+from anyparty.run.verdict import alone, check_ended, unjudged, verdict
 from anyparty.terms import Channel
 
 Kept = dict[str, dict[str, Tensor]]
@@ -106,7 +106,7 @@ async def _repeat(
         record = await _epoch(part, stage, net, state, progress.epoch, plan)
         said = await _judged(part, stage, net, state, progress, plan, record)
         stop = said.stop
-        _check_ended(part, record)
+        check_ended(part, record)
         if part.settings.keep == "average":
             begun = progress.epoch >= int((1 - AVERAGED) * epochs)
             before = progress.averaged if best else 0  # a party that was away begins anew
@@ -131,19 +131,6 @@ async def _repeat(
             load_module(state.modules[name], kept, f"the {part.settings.keep} of the epochs")
     reason = "no better for a while" if stop else "all epochs done"
     part.watch.on_stage_end(stage.name, "; ".join([reason, *_remarks(part, stage, state, progress, best)]))
-
-
-def _check_ended(part: Part, record: Mapping[str, Any]) -> None:
-    """Stop the active party, before it keeps an epoch that others have not, if the run was ended, here or for another.
-
-    Word that a job was ended comes late to a busy server.
-
-    Raises:
-        Stopped: it was.
-    """
-    others = ENDED if any(ENDED in why for why in record.get("absent", {}).values()) else ""
-    if part.leads and (why := part.door.told() or others):
-        raise Stopped(why)
 
 
 def _remarks(part: Part, stage: Stage, state: State, progress: Progress, best: Kept) -> Iterator[str]:

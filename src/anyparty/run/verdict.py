@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from anyparty.errors import AnypartyError
+from anyparty.errors import ENDED, AnypartyError, Stopped
 from anyparty.methods.method import Stage
 from anyparty.run import agree
 from anyparty.run.agree import Verdict
@@ -98,3 +99,16 @@ def _better(part: Part, progress: Progress, record: dict[str, Any], value: float
         return Verdict()
     waited = progress.epoch - (progress.best_epoch if progress.best_stage == record["stage"] else -1)
     return Verdict(keep=better, stop=part.settings.patience is not None and waited >= part.settings.patience)
+
+
+def check_ended(part: Part, record: Mapping[str, Any]) -> None:
+    """Stop the active party, before it keeps an epoch that others have not, if the run was ended, here or for another.
+
+    Word that a job was ended comes late to a busy server.
+
+    Raises:
+        Stopped: it was.
+    """
+    others = ENDED if any(ENDED in why for why in record.get("absent", {}).values()) else ""
+    if part.leads and (why := part.door.told() or others):
+        raise Stopped(why)

@@ -48,6 +48,13 @@ class Table:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def __repr__(self) -> str:
+        """Return what it is, and none of its cells."""
+        label = "" if self.label is None else ", and the label"
+        return (
+            f"<Table of party {self.party!r} ({self.source}): {len(self):,} rows, {self.columns.width} columns{label}>"
+        )
+
     @cached_property
     def blank(self) -> NDArray[np.bool_]:
         """[n], rows in which none of its columns has a cell: the party knows nothing of them, and is absent there."""

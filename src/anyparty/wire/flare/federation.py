@@ -162,12 +162,12 @@ def public(config_toml: str) -> str:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """Return who is connected and how the jobs stand.
+    """Return who leads, where the server is, who is connected to it, and how the jobs stand.
 
     Raises:
         RunError: the server cannot be reached.
     """
-    return desk(folder, "status")
+    return {"active": about(folder)["active"], **desk(folder, "status")}
 
 
 def wait(folder: Path, job: str, timeout_s: float = 600.0) -> str:
