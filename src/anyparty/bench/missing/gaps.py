@@ -182,7 +182,7 @@ def _counts(compared: Iterable[Cell], at: Iterable[Configuration]) -> str:
 
 def _ahead(title: str, of: Mapping[Configuration, float]) -> str:
     ahead = sum(gap >= 0 for gap in of.values())
-    return f"| {title} | {len(of)} | {statistics.fmean(of.values()):.1f} | {ahead} of {len(of)} |"
+    return f"| {title} | {len(of)} | {statistics.fmean(of.values()):z.1f} | {ahead} of {len(of)} |"
 
 
 def _rows(
@@ -195,5 +195,5 @@ def _rows(
     for title, of in (("ours", ours), ("*paper*", papers)):
         if of:
             each = [[value for at, value in of.items() if by(at) == name] for name in names]
-            lines.append(f"| {title} | " + " | ".join(f"{statistics.fmean(e):.1f}" if e else "" for e in each) + " |")
+            lines.append(f"| {title} | " + " | ".join(f"{statistics.fmean(e):z.1f}" if e else "" for e in each) + " |")
     return lines
