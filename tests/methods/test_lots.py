@@ -44,6 +44,19 @@ def test_other_rows_than_expected_are_refused(m, monkeypatch):
         over(torch.zeros(m, 3), Expect((12, 3)), monkeypatch)
 
 
+def test_more_rows_than_a_lot_holds_are_refused(monkeypatch):
+    monkeypatch.setattr(lots, "LOT_BYTES", 5 * 3 * 4)
+
+    async def give(net):
+        await net.send("b", "masked", {"x": torch.zeros(6, 3)})
+
+    async def take(net):
+        await lots.recv(net, "a", "masked", "x", Expect((-1, -1)))
+
+    with pytest.raises(MessageError, match="'x' has 6 rows at once, expected at most 5"):
+        inproc.play({"a": give, "b": take})
+
+
 def test_a_decomposition_is_the_same_in_lots(monkeypatch):
     whole = decompose(*blocks(), APART)
     notes = []

@@ -15,15 +15,18 @@ from pathlib import Path
 import polars as pl
 import pytest
 import tomli_w
+import torch
 from matplotlib.image import imread
 
 from anyparty.errors import ConfigError
-from anyparty.report import ledgers, model_sections, page, worth
+from anyparty.metrics.scores import Answers
+from anyparty.report import ledgers, model_sections, page, quality, score_figures, worth
 from anyparty.report.model_sections import Scores
 from anyparty.report.records import find
 from anyparty.report.section import named
 from anyparty.run.federation import Federation
 from anyparty.run.runs import evaluate_run
+from anyparty.terms import Task
 
 from . import homes, trained
 
@@ -250,6 +253,19 @@ def test_a_metric_that_is_undefined_leaves_a_dash(tmp_path):
     assert model_sections.brings(scores).lacks == "AUROC is not defined on these test rows."
     (sets,) = section.drawn
     assert [text.get_text() for text in sets.figure.axes[1].texts] == ["–"] * 3
+
+
+@pytest.mark.parametrize(
+    ("classes", "share"), [(("no", "yes"), "share that is 'yes'"), (("a", "b", "c"), "share that is right")]
+)
+def test_the_axis_of_a_calibration_says_what_is_counted(classes, share):
+    """Of two classes: whose label is the positive one, not whose answer is right."""
+    scores, y = torch.full((6, len(classes)), 1 / len(classes)), torch.tensor([0, 0, 0, 0, 1, 1])
+    task = Task(kind="classification", classes=classes)
+    found = quality.calibration(Answers(task=task, scores=scores, y=y, answered=torch.ones(6, dtype=torch.bool)))
+    (axis,) = score_figures.calibration(found).axes
+    assert axis.get_ylabel() == share
+    assert found.right.tolist() == pytest.approx([1 / 3 if len(classes) == 2 else 2 / 3])
 
 
 def test_some_of_many_test_rows_are_called_so(runs):

@@ -101,7 +101,7 @@ def test_a_model_is_replaced_only_where_that_is_asked_for(tmp_path, monkeypatch)
 
 def test_a_misspelt_party_is_named_before_anybody_is_asked_to_predict(tmp_path):
     path = written(tmp_path)
-    with pytest.raises(ConfigError, match="no party 'shap'; did you mean 'shop'"):
+    with pytest.raises(ConfigError, match="parties: there is no party 'shap'; did you mean 'shop'"):
         federate.predict(tmp_path, path, ["bank", "shap"])
 
 

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from anyparty.blocks.splits import TRAIN
-from anyparty.errors import AnypartyWarning, ConfigError
+from anyparty.errors import AnypartyWarning, ConfigError, TableError
 from anyparty.run.federation import Federation
 from anyparty.run.files import read_json, write_json
 
@@ -90,3 +90,15 @@ def test_a_federation_without_columns():
     labels = tables()["bank"].drop("x")
     with pytest.raises(ConfigError, match="no party holds columns: there is nothing to learn from"):
         Federation.from_tables({"bank": labels, "shop": labels.drop("y")}, label="y")
+
+
+@pytest.mark.filterwarnings("ignore:.*rows are empty but for the id:anyparty.errors.AnypartyWarning")
+def test_what_is_remarked_of_a_table_does_not_pass_for_the_cause():
+    """A misspelt class is the matter; rows that are empty are not."""
+    bank, shop = tables().values()
+    x = [name for name in bank.columns if name not in {"id", "y"}]
+    bank = bank.with_columns(pl.when(pl.int_range(pl.len()) > 1).then(pl.col(name)).alias(name) for name in x)
+    with pytest.raises(TableError) as caught:
+        Federation.from_tables({"bank": bank, "shop": shop}, label="y", positive="yess").train(epochs=1)
+    assert "yess" in str(caught.value).partition(" (by the way, ")[0]
+    assert str(caught.value).partition(" (by the way, ")[2].endswith("there the party counts as absent)")

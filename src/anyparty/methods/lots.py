@@ -37,7 +37,11 @@ async def recv(net: Channel, frm: str, tag: str, name: str, expect: Expect) -> T
     while True:
         lots.append((await net.recv(frm, tag, {name: Expect((-1, columns), expect.dtype)}))[name])
         columns, got = lots[0].shape[1], sum(map(len, lots))
-        last = len(lots[-1]) < fitting(columns * lots[0].element_size())
+        most = fitting(columns * lots[0].element_size())
+        if len(lots[-1]) > most:
+            raise MessageError(f"message {tag!r} from {frm!r} to {net.me!r}: {name!r} has {len(lots[-1])} rows at "
+                               f"once, expected at most {most}")  # fmt: skip
+        last = len(lots[-1]) < most
         if rows >= 0 and (got > rows or (last and got < rows)):
             raise MessageError(f"message {tag!r} from {frm!r} to {net.me!r}: {name!r} should have {rows} rows, "
                                f"got {got}")  # fmt: skip

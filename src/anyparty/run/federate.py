@@ -17,9 +17,10 @@ from typing import Any
 
 from anyparty import config as settings
 from anyparty.config import Config, TrackSettings
-from anyparty.errors import ConfigError, ResumeError, RunError, nearest, some
+from anyparty.errors import ConfigError, ResumeError, RunError, some
 from anyparty.methods.table import method as method_by_name
 from anyparty.run.follow import follow
+from anyparty.run.holders import check_parties
 from anyparty.run.journal import FILE
 from anyparty.run.kept_record import read_record
 from anyparty.run.predict_home import ANSWERS
@@ -145,9 +146,7 @@ def predict(
 
     """
     folder, resolved = Path(folder), settings.load(config)
-    for name in parties or ():
-        if name not in resolved.parties:
-            raise ConfigError(f"the federation has no party {name!r}{nearest(name, resolved.parties)}")
+    check_parties(parties or (), resolved.parties, "parties")
     asked = {"asked": None if parties is None else list(parties), "there": sorted(_there(folder))}
     ended = _job(folder, resolved, "predict", asked, timeout_s)
     lead = flare.keeps(folder, flare.about(folder)["active"])
@@ -158,9 +157,9 @@ def predict(
 def _check_untrained(folder: Path, record: Path) -> None:
     before = read_record(record) if record.exists() else {}
     if before.get("history"):
-        raise ResumeError(f"{folder}: the parties keep a model already, of the training that began {before['began']} "
-                          f"({len(before['history'])} epochs): go on with it (--resume), or train anew in its place "
-                          f"(--again)")  # fmt: skip
+        raise ResumeError(f"{folder}: the parties keep a model already, of the training that began "
+                          f"{before.get('began', 'before')} ({len(before['history'])} epochs): go on with it "
+                          f"(--resume), or train anew in its place (--again)")  # fmt: skip
 
 
 def _there(folder: Path) -> set[str]:

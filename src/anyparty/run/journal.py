@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from anyparty.errors import ModelError
-from anyparty.run.files import read_json, write_json
-from anyparty.run.kept_record import FORMAT
+from anyparty.run.files import write_json
+from anyparty.run.kept_record import FORMAT, read_record
 from anyparty.run.record import same_settings, versions
 from anyparty.run.watch import Watch, before, noted, now
 from anyparty.wire.ledger import Ledger
@@ -136,6 +136,6 @@ class Journal(Watch):
 def _kept(path: Path) -> dict[str, Any]:
     """Return the record of an earlier part, if there is one that can be read."""
     try:
-        return read_json(path)
+        return read_record(path)
     except ModelError:
         return {}

@@ -83,10 +83,9 @@ class Record(Watch):
     @classmethod
     def _begin(cls, folder: Path, federation: Federation, config: Config, *, resume: bool) -> Record:
         there, settings = (folder / "record.json").exists(), folder / "config.toml"
+        kept = read_record(folder / "record.json") if there else {}
         prints = {name: table.fingerprint for name, table in federation.tables.items()}
-        if (
-            there and not resume and read_record(folder / "record.json").get("history")
-        ):  # one that failed at once may go
+        if kept.get("history") and not resume:  # one that failed at once may go
             raise ResumeError(f"{folder} holds a run already: resume it (--resume), or name another folder (--run)")
         if resume and not (there and settings.exists()):
             raise ResumeError(f"{folder} holds no run to resume; start without --resume")
@@ -94,7 +93,7 @@ class Record(Watch):
             raise ConfigError(f"{settings}: this file is no run's, and the run's own settings would take its place; "
                               f"name another folder (--run), or move the file")  # fmt: skip
         if resume:
-            old = {"history": [], "ledger": []} | read_record(folder / "record.json")
+            old = {"history": [], "ledger": []} | kept
             _same(old.get("tables", {}), prints, "the tables changed since the run began", "party")
             try:
                 same_settings(settings.read_text(encoding="utf-8"), config.to_toml())

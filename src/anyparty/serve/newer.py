@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 LOOK_S = 30.0
@@ -13,16 +12,12 @@ FILES = ("model.json", "model.safetensors", "parties/*/model.safetensors")
 Stamp = frozenset[tuple[str, int, int]]
 
 
-@dataclass(frozen=True)
 class Newer:
-    """A model's folder as it was when the service read it."""
+    """A model's folder, as it is now, when the service is about to read it."""
 
-    folder: Path
-    before: Stamp = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Look at it now."""
-        object.__setattr__(self, "before", self._stamp())
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.before = self._stamp()
 
     def __call__(self) -> str:
         """Return a sentence if the model there is another by now, else nothing."""

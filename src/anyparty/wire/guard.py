@@ -28,8 +28,8 @@ class Guarded:
 
     Raises:
         MessageError: from ``send``, for a tag or direction that is not declared, or for tensors that could not cross
-            between processes; from ``recv``, for tensors of
-            another name, shape or dtype than expected, or with NaN or infinity in them.
+            between processes; from ``recv``, for tensors of another name, shape or dtype than expected, or with NaN
+            or infinity in them.
     """
 
     channel: Channel

@@ -87,8 +87,7 @@ def over_widths(suite: Suite, found: Sequence[Cell], dataset: str, method: str, 
     """Return a method's mean over the numbers of columns, and the spread over them, as figures 5 and 8 show it.
 
     ``None`` where one of them has yet to run as often as the data set's others: fewer columns are harder, and a mean of
-    some would flatter or belie.  A
-    method that learns from nobody has the same for every number of rows.
+    some would flatter or belie.  A method that learns from nobody has the same for every number of rows.
     """
     repeats = max((len(each.scores) for each in found if each.dataset == dataset), default=0)
     means = {each.width: each.score[0] for each in found if (each.dataset, each.method) == (dataset, method)
