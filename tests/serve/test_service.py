@@ -119,21 +119,26 @@ def test_the_numbers_are_those_of_the_model(tmp_path, name):
         assert each.aligned
 
 
-@pytest.mark.parametrize("misses", [0, 3])
-def test_hosts_that_are_not_the_active_party_answer_too(tmp_path, misses):
-    """Heads at every label holder: embeddings also cross between passive parties, and outputs come back.
-
-    For a party that has hung, and is asked in the background alone, another host does not wait, nor use it.
-    """
-    sites = world(tmp_path / "houses", n=60)
+def two_hosts(folder):
+    """The shop has labels, too, and hosts heads."""
+    sites = world(folder, n=60)
     shop = pl.read_csv(sites["shop"].table).with_columns(y=pl.Series([0, 1] * 24))
     shop.write_csv(sites["shop"].table)
     values = settings(epochs=2).model_dump(exclude_none=True)
     values["parties"]["shop"]["label"] = "y"
     values["method"] = {"embedding": 8, "hosting": "labelers"}
     run(sites, Config.of(values))
-    houses = Houses(sites)
-    service = houses.service()
+    return Houses(sites)
+
+
+@pytest.mark.parametrize("misses", [0, 3])
+def test_hosts_that_are_not_the_active_party_answer_too(tmp_path, misses):
+    """Heads at every label holder: embeddings also cross between passive parties, and outputs come back.
+
+    For a party that has hung, and is asked in the background alone, another host does not wait, nor use it.
+    """
+    houses = two_hosts(tmp_path / "houses")
+    service, sites = houses.service(), houses.sites
     service.breaker.misses["clinic"] = misses
     said = play(answered(houses, houses.ids("bank"), service=service))
     there = [name for name in sites if not misses or name != "clinic"]
@@ -448,6 +453,34 @@ def test_what_a_party_sends_wrongly_is_refused_and_the_others_answer(houses, lie
         assert len(reasons) == 1
         assert LIES[lie][1] in reasons.pop()
         assert same(numbers(said), without(houses, "shop"))
+
+
+class Cutting(Door):
+    """What a party sends to the active party comes without its last column."""
+
+    def __init__(self, channel, tag):
+        super().__init__(channel)
+        self.tag = tag
+
+    async def send(self, to, tag, tensors):
+        cut = {name: x if name == NUMBER else x[..., :-1] for name, x in tensors.items()}
+        await self.channel.send(to, tag, cut if (to, tag) == ("bank", self.tag) else tensors)
+
+
+def test_another_hosts_answer_does_not_rest_on_a_party_that_is_named_as_silent(tmp_path):
+    """The clinic's embeddings reach the shop and not the bank: of its rows the shop's heads say nothing."""
+    houses = two_hosts(tmp_path)
+    ids, shop, clinic = (set(houses.ids(name)) for name in houses.sites)
+    ids = sorted(ids)
+    cut = {"clinic": lambda net: Cutting(net, "embedding")}
+    said = play(answered(houses, ids, wrap=cut))
+    mute = play(answered(houses, ids, wrap=cut | {"shop": lambda net: Cutting(net, "outputs")}))
+    whole = without(houses, "clinic")
+    assert all("'outputs' should be" in each.silent["shop"] for each in mute if each.id in shop)
+    expected = {each: (numbers(mute) if each in clinic else whole)[each] for each in ids}
+    assert same(numbers(said), expected)
+    assert not same(expected, whole)
+    assert not any("clinic" in each.took_part for each in said)
 
 
 def test_a_flood_of_answers_changes_nothing(houses):

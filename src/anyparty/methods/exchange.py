@@ -146,28 +146,26 @@ async def gather(net: Channel, seat: Seat, rows: Rows, batch: Batch, wanted: Wan
 
 
 async def outputs_of(
-    net: Channel, host: str, shape: tuple[int, ...], there: Gathered, roster: Roster
+    net: Channel, host: str, shape: tuple[int, ...], there: Gathered, known: Tensor, roster: Roster
 ) -> tuple[Tensor, Tensor]:
-    """Return what another host's heads answer [B, M, C], and whether they have an answer [B, M] bool.
+    """Return what another host's heads answer [B, M, C], and for which rows they have an answer [B] bool.
 
-    A host that is gone is silent, and its heads have none; so it is with one that training never reached, which answers
-    for no rows.
-
-    Raises:
-        MessageError: answers for another number of rows.
+    A host that is gone is silent, and its heads have none; nor have they where they used the embedding of a party that
+    did not reach this one in time (``known`` [B, K] bool, who has which row): the answer would rest on a party that it
+    names as silent.
     """
-    nothing = torch.zeros(shape, device=there.observed.device)
+    expect = {"outputs": Expect(shape), "heard": Expect((roster.K,), torch.bool)}
     try:
-        got = (await net.recv(host, "outputs", {"outputs": Expect((-1, *shape[1:]))}))["outputs"]
+        got = await net.recv(host, "outputs", expect)
     except PartyLost:
         if host not in there.silent:
             there.silent.append(host)
         if host in roster.blocks and host not in there.parts:
             there.observed[:, roster.blocks.index(host)] = False
-        return nothing, nothing[..., 0] > 0
-    if len(got) not in {0, shape[0]}:
-        raise MessageError(f"message 'outputs' from {host!r} to {net.me!r}: expected {shape[0]} rows, got {len(got)}")
-    return (got.to(nothing.device), nothing[..., 0] == 0) if len(got) else (nothing, nothing[..., 0] > 0)
+        return torch.zeros(shape, device=known.device), torch.zeros(shape[0], dtype=torch.bool, device=known.device)
+    heard = got["heard"].to(known.device)
+    astray = heard & torch.tensor([name in there.silent for name in roster.blocks], device=known.device)
+    return got["outputs"].to(known.device), heard.any() & ~(known & astray).any(dim=1)
 
 
 def predictions(answer: Answer, seat: Seat, asked: Sequence[str], there: Gathered, predictor: str) -> Predictions:

@@ -40,9 +40,9 @@ GRADIENT = Declared(
 )  # fmt: skip
 OUTPUTS = Declared(
     tag="outputs", frm="host", to="active",
-    holds="what another label holder's heads answer for the rows asked for, [B, M, C]; of no rows, if training never "
-          "reached them",
-    learns="the active party sees the other label holders' predictions",
+    holds="what another label holder's heads answer for the rows asked for, [B, M, C], and whose embeddings they had, "
+          "[K] (nobody's, if training never reached them)",
+    learns="the active party sees the other label holders' predictions, and who answered them in time",
     when=SEVERAL_HOSTS,
 )  # fmt: skip
 MESSAGES = (EMBEDDING, GRADIENT, OUTPUTS)

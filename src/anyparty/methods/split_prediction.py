@@ -58,7 +58,8 @@ async def predict(
                               f"got {list(outputs.shape)} and {list(valid.shape)}")  # fmt: skip
     if seat.me != seat.roster.active:
         reached = fusion.taught is None or bool(fusion.taught.parties[fusion.owners].any())
-        await net.send(seat.roster.active, "outputs", {"outputs": outputs if reached else outputs[:0]})
+        heard = torch.tensor([reached and name in there.parts for name in seat.roster.blocks])
+        await net.send(seat.roster.active, "outputs", {"outputs": outputs, "heard": heard})
         return None
     return await _answer(method, net, state, rows, batch, asked, there, (outputs, valid), held)
 
@@ -74,14 +75,16 @@ async def _answer(
     seat, fusion = state.seat, method.heads_of(state)
     assert seat.task is not None
     assert rows.key is not None
+    assert rows.observed is not None
+    known = rows.observed[batch.rows]
     outputs, valid, owners = [own[0]], [own[1]], [fusion.owners]
     for host, ks in method.hosts(seat.roster).items():
         if host != seat.me:
             owners.append(torch.tensor(ks, device=seat.device))
             shape = (len(batch.rows), len(ks), seat.task.outputs)
-            theirs, stands = await exchange.outputs_of(net, host, shape, there, seat.roster)
+            theirs, stands = await exchange.outputs_of(net, host, shape, there, known, seat.roster)
             outputs.append(theirs)
-            valid.append(stands & there.observed[:, owners[-1]])
+            valid.append(stands.unsqueeze(1) & there.observed[:, owners[-1]])
     answer = method.rule.answer(
         Given(
             task=seat.task, answers=answers(seat.task, torch.cat(outputs, 1)), valid=torch.cat(valid, 1),
