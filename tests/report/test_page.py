@@ -389,6 +389,20 @@ def test_several_runs_on_one_page(runs, tmp_path):
     assert (tmp_path / "figures" / "run-2-training.svg").exists()
 
 
+def test_figures_of_an_earlier_page_go_with_it_and_no_other_file_does(runs, tmp_path):
+    figures = tmp_path / "figures"
+    figures.mkdir()
+    (figures / "mine.png").write_bytes(b"mine")
+    read([runs["two"], runs["half"]], tmp_path, model=False)
+    page.write([runs["half"]], tmp_path / "alone", model=False)
+    again = page.write([runs["half"]], tmp_path, model=False)
+    alone = {path.name for path in (tmp_path / "alone" / "figures").iterdir()}
+    assert {path.name for path in figures.iterdir()} == alone | {"mine.png"}
+    again.write_text(again.read_text().replace('name="figures" content="', 'name="figures" content="../index.html '))
+    read([runs["half"]], tmp_path, model=False)
+    assert again.exists()
+
+
 def test_names_that_are_alike_in_links_are_told_apart(runs, tmp_path):
     folders = [shutil.copytree(runs["two"], tmp_path / name) for name in ("lr0.1", "lr0-1", "lr0-1-2", "all")]
     shown = read(folders, tmp_path / "page", model=False)

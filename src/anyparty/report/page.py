@@ -47,7 +47,8 @@ def write(paths: Iterable[Path | str], out: Path | str, *, metric: str | None = 
 
     Args:
         paths: as ``records.find``.
-        out: the folder for index.html and figures; what it holds of an earlier page is written over.
+        out: the folder for index.html and figures; an earlier page there is written over, and its figures that this
+            one does not have are removed.
         metric: what sets of parties are scored by; by default accuracy, or RMSE for a regression.
         model: whether to score models again where they are at hand.
 
@@ -62,16 +63,28 @@ def write(paths: Iterable[Path | str], out: Path | str, *, metric: str | None = 
     scores = [Scores.of(run, metric) if model else Scores(why="the report was asked for without it") for run in runs]
     articles = [article(*each) for each in zip(runs, scores, slugs(runs), strict=True)]
     together = compare.side_by_side(runs, scores) if len(runs) > 1 else None
-    pictures = {}
+    page, pictures, files = out / "index.html", {}, {}
     for each in articles:
         for drawn in (drawn for section in each.sections for drawn in section.drawn):
             name = drawn.name if len(runs) == 1 else f"{each.slug}-{drawn.name}"
-            pictures[drawn.figure] = style.svg(drawn.figure)
-            _write(out / "figures" / f"{name}.svg", pictures[drawn.figure])
-            _write(out / "figures" / f"{name}.png", style.png(drawn.figure))
-    page = out / "index.html"
-    _write(page, html(articles, together, pictures).encode())
+            pictures[drawn.figure] = files[f"{name}.svg"] = style.svg(drawn.figure)
+            files[f"{name}.png"] = style.png(drawn.figure)
+    earlier = _figures_of(page)
+    for name, data in files.items():
+        _write(out / "figures" / name, data)
+    _write(page, html(articles, together, pictures, files).encode())
+    for name in earlier - files.keys():
+        (out / "figures" / name).unlink(missing_ok=True)
     return page
+
+
+def _figures_of(page: Path) -> set[str]:
+    """Return the names of the figures beside a page, as it has them in its head."""
+    if not page.is_file():
+        return set()
+    said = re.search(r'<meta name="figures" content="([^"]*)">', page.read_text(encoding="utf-8", errors="replace"))
+    names = said[1].split() if said else []
+    return {name for name in names if re.fullmatch(r"[\w-]+\.(svg|png)", name)}
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -130,8 +143,10 @@ def facts(run: Run, scores: Scores) -> list[tuple[str, str]]:
     return found
 
 
-def html(articles: Sequence[Article], together: Section | None, pictures: Mapping[Figure, bytes]) -> str:
-    """Return the page; ``pictures`` are the figures as SVG files."""
+def html(
+    articles: Sequence[Article], together: Section | None, pictures: Mapping[Figure, bytes], files: Iterable[str]
+) -> str:
+    """Return the page; ``pictures`` are the figures as SVG files, ``files`` what lies beside it of them."""
     environment = Environment(loader=PackageLoader("anyparty.report", "."), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)  # fmt: skip
 
@@ -143,7 +158,7 @@ def html(articles: Sequence[Article], together: Section | None, pictures: Mappin
 
     title = articles[0].run.name if len(articles) == 1 else f"{len(articles)} runs"
     made: str = environment.get_template("page.html").render(
-        articles=articles, together=together, picture=picture, title=title, version=anyparty.__version__,
+        articles=articles, together=together, picture=picture, title=title, version=anyparty.__version__, files=files,
         made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
     )  # fmt: skip
     return made
