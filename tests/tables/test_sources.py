@@ -1,5 +1,6 @@
 import gzip
 import sys
+from decimal import Decimal
 from pathlib import Path
 
 import pandas as pd
@@ -48,6 +49,22 @@ def test_byte_order_mark_windows_lines_blank_lines_and_blanks_around_names(tmp_p
         table = read(path)
         assert table.ids.to_list() == ["1", "3"]
         assert table.columns.to_dict(as_series=False) == {"age": [2.0, 4.0]}
+
+
+@pytest.mark.parametrize("end", ["csv", "csv.gz", "parquet"])
+@pytest.mark.parametrize("name", ["t[1].{}", "[t]1/t.{}", "t?.{}", "t*.{}"])
+def test_a_name_like_a_pattern_is_a_name(tmp_path, name, end):
+    """Beside it lies the file that the pattern would stand for."""
+    for path, id_ in ((tmp_path / name.format(end), "mine"), (tmp_path / "t1" / f"t.{end}", "other")):
+        path.parent.mkdir(exist_ok=True)
+        rows = pl.DataFrame({"id": [id_], id_: [1]})
+        rows.write_parquet(path) if end == "parquet" else path.write_bytes(
+            (gzip.compress if end == "csv.gz" else bytes)(rows.write_csv().encode())
+        )
+        (tmp_path / f"t1.{end}").write_bytes(path.read_bytes())
+    path = tmp_path / name.format(end)
+    assert read(path).ids.to_list() == ["mine"]
+    assert names(path, "clinic") == ["id", "mine"]
 
 
 def test_missing_file(tmp_path):
@@ -186,6 +203,8 @@ def test_a_lone_quotation_mark(tmp_path, name, text, line):
         ("1,2,3\n\n4\n7,8,9\n", 4),  # a row in the middle, below a blank line
         ('1,2,"3,4"\n"5,6",7\n', 3),
         ('1,"two\nlines",\n4,5\n', 4),  # a cell with a line break
+        ("1,2,3\n4,\n", 3),  # its last comma is not the last cell's
+        ('1,2,3\n"4,5",\n', 3),
     ],
 )
 def test_a_row_that_is_cut_short(tmp_path, name, text, line):
@@ -330,6 +349,28 @@ def test_pandas_mixed_objects_are_read_as_text():
     assert table.ids.to_list() == ["7", "x7"]
     assert table.kinds == {"town": "categorical", "3": "numeric"}
     assert table.columns["3"].to_list() == [1, None]
+
+
+def test_whole_numbers_beyond_64_bits():
+    table = read(pd.DataFrame({"id": [2**70, 1], "size": [2**64, 2]}))
+    assert table.ids.to_list() == [str(2**70), "1"]
+    assert table.columns["size"].to_list() == [2.0**64, 2.0]
+
+
+def test_a_number_that_no_column_holds():
+    with pytest.raises(TableError, match=r"data frame: column 'z' has cells that are neither numbers nor text"):
+        read(pd.DataFrame({"id": [1], "z": [Decimal(10) ** 60]}))
+
+
+def test_ids_of_a_kind_that_is_no_text():
+    with pytest.raises(TableError, match=r"id column 'id' is of type .*; expected text or numbers"):
+        read(pd.DataFrame({"id": pd.period_range("2020-01", periods=2, freq="M"), "age": [1, 2]}))
+
+
+def test_a_name_in_marks_beside_a_blank(tmp_path):
+    with pytest.raises(TableError, match=r't\.csv: the column name "a" has its quotation marks beside a blank'):
+        read(write(tmp_path / "t.csv", 'id, "a" ,b\n1, "2" ,3\n'))
+    assert read(write(tmp_path / "t.csv", 'id,"5"" screen"\n1,2\n')).columns.columns == ['5" screen']
 
 
 def test_pandas_objects_that_are_no_scalars():

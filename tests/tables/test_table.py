@@ -74,6 +74,17 @@ class TestIds:
     def test_nan_id(self):
         refuses(r"has no id in row '2'", {"id": [1.0, float("nan")]})
 
+    def test_signs_that_cannot_be_seen(self):
+        refuses(r"id column 'id' has signs that cannot be seen: '2.x00' in row 2; remove them", {"id": ["1", "2\x00"]})
+
+    def test_a_time_of_day_keeps_its_fraction(self):
+        times = [dt.time(8, 30), dt.time(8, 30, 0, 500_000)]
+        assert read({"id": times, "age": [1, 2]}).ids.to_list() == ["08:30:00", "08:30:00.5"]
+
+    @pytest.mark.parametrize(("dtype", "first"), [(pl.Float16, 2**11 + 2), (pl.Float32, 2**24 + 2)])
+    def test_short_floats_too_large_to_be_ids(self, dtype, first):
+        refuses(r"id column 'id' holds numbers too large for Float", {"id": pl.Series([float(first)], dtype=dtype)})
+
     def test_floats_too_large_to_be_ids(self):
         refuses(r"id column 'id' holds numbers too large for Float64 .*; read the ids as text", {"id": [2.0**60]})
 
@@ -400,6 +411,16 @@ class TestFingerprint:
     )
     def test_changes_with_any_cell(self, changes):
         assert self.of(**changes) != self.of()
+
+    def test_tells_whole_numbers_that_floats_do_not(self):
+        assert self.of(y=[2**53, 1]) != self.of(y=[2**53 + 1, 1])
+        assert self.of(y=[-(2**53) - 1, 1]) != self.of(y=[-(2**53) - 2, 1])
+
+    @pytest.mark.parametrize("dtype", [pl.Categorical, pl.Enum(["0", "1"])])
+    def test_of_labels_that_are_categories(self, dtype):
+        labels = [self.of(y=pl.Series(["0", last], dtype=dtype)) for last in ("1", None, "0")]
+        assert len(set(labels)) == 3
+        assert labels[1] == self.of()
 
     def test_changes_with_a_name_and_an_order(self):
         table = read(BASE, label="y")

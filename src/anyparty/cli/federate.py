@@ -137,10 +137,10 @@ def predict(
     if file is None:
         console.print("The answers are in the leading party's own folder, runs/ in its kit.")
     elif out is None:
-        console.print(pl.read_parquet(file).head(10))
+        console.print(pl.read_parquet(file, glob=False).head(10))
         console.print(f"All rows are in {file}", markup=False, soft_wrap=True)
     else:
-        show.keep(pl.read_parquet(file), out, console)
+        show.keep(pl.read_parquet(file, glob=False), out, console)
 
 
 @federate.command()

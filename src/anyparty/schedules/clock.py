@@ -131,7 +131,7 @@ def trace_of(path: Path | str) -> dict[str, tuple[float, ...]]:
         ConfigError: no such file, a column that is not numbers, or an empty cell.
     """
     try:
-        frame = pl.read_csv(path).cast(pl.Float64)
+        frame = pl.read_csv(path, glob=False).cast(pl.Float64)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise ConfigError(f"clock.trace: {path} cannot be read ({str(error).splitlines()[0]}); write a CSV file with "
                           f"a column of CPU use, [0, 1), for each party") from None  # fmt: skip

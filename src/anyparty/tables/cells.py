@@ -18,8 +18,8 @@ def as_text(series: pl.Series) -> pl.Series:
 
     Whole numbers read without a fraction, because pandas turns whole numbers into floats where there are gaps:
 
-    >>> as_text(pl.Series([7.0, None, 2.5])).to_list()
-    ['7', None, '2.5']
+    >>> as_text(pl.Series([7.0, None, 2.5, -0.0])).to_list()
+    ['7', None, '2.5', '0']
     >>> as_text(pl.Series([" 7", "7.0", "red ", "N/A"])).to_list()
     ['7', '7', 'red', None]
     >>> as_text(pl.Series(["7.00", "2.50", "100.00"]).cast(pl.Decimal(10, 2))).to_list()
@@ -33,9 +33,7 @@ def as_text(series: pl.Series) -> pl.Series:
     >>> as_text(pl.Series(["2020-01-31T08:30:00.500", "2020-01-31 09:30:00+01:00", "2020-01-31T08:30:00Z"])).to_list()
     ['2020-01-31 08:30:00.5', '2020-01-31 08:30:00 UTC', '2020-01-31 08:30:00 UTC']
     """
-    if series.dtype.is_float():
-        series = _whole_as_integers(series.fill_nan(None))
-    text = series.cast(pl.String).str.strip_chars().str.replace(r"^([+-]?\d+)\.0$", "${1}")
+    text = _written(series).str.strip_chars().str.replace(r"^([+-]?\d+)\.0$", "${1}")
     if series.dtype.is_temporal():  # how finely it counts says how it is kept; midnight is the day
         text = text.str.replace(r"(:\d{2}\.\d*?)0+$", "${1}").str.strip_chars_end(".")
     if series.dtype.is_temporal() or series.dtype == pl.String:
@@ -133,11 +131,23 @@ def _truth_as_numbers(text: pl.Series) -> pl.Series:
     return text.str.replace("^(?i:true)$", "1").str.replace("^(?i:false)$", "0")
 
 
-def _whole_as_integers(series: pl.Series) -> pl.Series:
-    """Return a column of whole floats as integers: 1e16 would print so, and 7.0 as 7.0."""
-    exact = 2**24 if series.dtype == pl.Float32 else 2**53
-    whole = ((series == series.floor()) & (series.abs() <= exact)).fill_null(value=True).all()
-    return series.cast(pl.Int64) if whole else series
+def exact(series: pl.Series) -> int:
+    """Return up to where every whole number has a float of the column's own."""
+    bits = {"Float16": 11, "Float32": 24}.get(str(series.dtype), 53)
+    return 1 << bits
+
+
+def _written(series: pl.Series) -> pl.Series:
+    """Return cells as text; whole floats as integers, for 7.0 would print so, and a time of day with its fraction."""
+    if series.dtype == pl.Time:
+        return series.dt.to_string("%H:%M:%S%.f")
+    if not series.dtype.is_float():
+        return series.cast(pl.String)
+    series = series.fill_nan(None)
+    whole = ((series == series.floor()) & (series.abs() <= exact(series))).fill_null(value=False)
+    if whole.all():
+        return series.cast(pl.Int64).cast(pl.String)
+    return series.set(~whole, None).cast(pl.Int64).cast(pl.String).fill_null(series.cast(pl.String))
 
 
 def differ_in_case(levels: pl.Series) -> tuple[str, str] | None:

@@ -72,8 +72,12 @@ def names(source: Source, party: str) -> list[str]:
         kind = _kind(path)
         if kind is not None:
             with _in_sentences(path, party, kind):
-                return list(pl.read_parquet_schema(path)) if kind == ".parquet" else _header(path, party)
+                return _schema(path).names() if kind == ".parquet" else _header(path, party)
     return read(source, party)[1].columns
+
+
+def _schema(path: Path) -> pl.Schema:
+    return pl.scan_parquet(path, glob=False).collect_schema()
 
 
 def named(source: Source) -> str:
@@ -102,7 +106,7 @@ def _from_file(path: Path, party: str) -> pl.DataFrame:
     if path.stat().st_size == 0:
         raise TableError(f"party {party!r}: {path} is empty; a table with a line of column names was expected")
     with _in_sentences(path, party, kind):
-        return pl.read_parquet(path) if kind == ".parquet" else _from_csv(path, party)
+        return pl.read_parquet(path, glob=False) if kind == ".parquet" else _from_csv(path, party)
 
 
 def _kind(path: Path) -> str | None:
@@ -125,7 +129,7 @@ def _from_csv(path: Path, party: str) -> pl.DataFrame:
     """Read every cell as text: types are inferred over the whole column later, and a bad cell can be named."""
     header = _header(path, party)
     try:
-        frame = pl.read_csv(path, infer_schema=False)
+        frame = pl.read_csv(path, infer_schema=False, glob=False)
     except pl.exceptions.ComputeError:  # in which line the parser does not say
         _check_more(path, party, len(header))
         _check_marks(path, party)
@@ -140,19 +144,21 @@ def _from_csv(path: Path, party: str) -> pl.DataFrame:
 def _may_be_short(path: Path, frame: pl.DataFrame) -> bool:
     """Say whether a row may have fewer cells than there are columns: the parser fills such a row up with nulls.
 
-    Asked only where the last column has gaps.  A row with an empty last cell ends with a comma, a short one does not;
-    where cells hold line breaks, lines are no rows, and nothing is known.
+    Asked only where the last column has gaps.  A row with an empty last cell ends with a comma and has as many as the
+    header; where cells hold line breaks, lines are no rows, and nothing is known.
     """
     gaps = frame.to_series(frame.width - 1).is_null()
     if frame.width == 1 or not gaps.any():
         return False
     lines = pl.read_csv(
-        path, separator="\x1f", quote_char=None, has_header=False, infer_schema=False, truncate_ragged_lines=True
-    ).to_series(0)
+        path, separator="\x1f", quote_char=None, has_header=False, infer_schema=False, truncate_ragged_lines=True,
+        glob=False,
+    ).to_series(0)  # fmt: skip
     if len(lines) != len(gaps) + 1:
         return True
     ends = lines[1:].filter(gaps)  # null where the line is blank
-    return bool((~ends.str.ends_with(",")).any())
+    commas = ends.str.replace_all('"[^"]*"', "").str.count_matches(",", literal=True)
+    return bool((~ends.str.ends_with(",") | (commas < frame.width - 1)).any())
 
 
 def _check_cells(path: Path, party: str, width: int) -> None:
@@ -223,6 +229,12 @@ def _header(path: Path, party: str) -> list[str]:
         raise TableError(f"party {party!r}: {path} {what}; a line of column names was expected first")
     if any("\0" in name for name in header):
         raise TableError(f"party {party!r}: {path} is not UTF-8 text but looks like UTF-16; save it as UTF-8")
+    marked = [name for name in header if len(name) > 1 and name[0] == name[-1] == '"']
+    if marked:
+        raise TableError(
+            f"party {party!r}: {path}: the column name {marked[0]} has its quotation marks beside a blank, and is not "
+            f"closed by them; remove blanks between commas and marks, in all lines"
+        )
     _check_unique(header, f"party {party!r}: {path}")
     if len(header) == 1 and (marks := [mark for mark in ";\t|" if mark in header[0]]):
         raise TableError(f"party {party!r}: {path} seems to be separated by {marks[0]!r}; save it with commas")
@@ -255,17 +267,23 @@ def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
         column = column.sparse.to_dense()
     if column.dtype == object:
         known = column[column.notna()]
-        if all(isinstance(cell, str | numbers.Number) for cell in known) and len({type(cell) for cell in known}) > 1:
+        scalars = all(isinstance(cell, str | numbers.Number) for cell in known)
+        if scalars and (len({type(cell) for cell in known}) > 1 or any(map(_is_long, known))):
             column = column.map(str, na_action="ignore")
     if str(column.dtype) == "category":  # polars forgets that of numbers; 1 and "1" become one level
         column = column.map(str, na_action="ignore").astype("category")
     try:
         return pl.Series(name, pl.from_pandas(column))
-    except (ValueError, TypeError, NotImplementedError, pl.exceptions.PolarsError) as error:
+    except (ValueError, TypeError, NotImplementedError, OverflowError, *_OF_POLARS) as error:
         reason = str(error).split("\n")[0]
         raise TableError(
             f"{where}: column {name!r} has cells that are neither numbers nor text ({reason}); drop or convert it"
         ) from error
+
+
+def _is_long(cell: object) -> bool:
+    """Say whether a cell is an integer beyond 64 bits: such are read as text."""
+    return isinstance(cell, int) and not -(2**63) <= cell < 2**63
 
 
 def _check_unique(names: list[str], where: str) -> None:

@@ -22,6 +22,7 @@ from anyparty.tables.kinds import Kind, feature
 if TYPE_CHECKING:
     from anyparty.tables.sources import Source
 
+UNSEEN = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters in ids
 MANY_WRONG = 10  # columns whose errors are told at once
 
 
@@ -201,12 +202,10 @@ def _features(raw: pl.DataFrame, kinds: Mapping[str, Kind | None], where: str, *
 
 def _ids(column: pl.Series, where: str) -> pl.Series:
     """Return the ids as text, or say which are missing, repeated or no longer exact."""
-    if column.dtype.is_nested() or isinstance(column.dtype, pl.Binary | pl.Object | pl.Duration):
+    moments = column.dtype.is_temporal() and column.dtype != pl.Duration
+    if not (cells.is_text(column) or cells.is_number(column) or moments):
         raise TableError(f"{where}: id column {column.name!r} is of type {column.dtype}; expected text or numbers")
-    if (
-        column.dtype.is_float()
-        and (column.fill_nan(None).abs() > (2**24 if column.dtype == pl.Float32 else 2**53)).any()
-    ):
+    if column.dtype.is_float() and (column.fill_nan(None).abs() > cells.exact(column)).any():
         raise TableError(
             f"{where}: id column {column.name!r} holds numbers too large for {column.dtype} to tell neighbours apart; "
             f"read the ids as text"
@@ -217,6 +216,11 @@ def _ids(column: pl.Series, where: str) -> pl.Series:
         marks = f" ({some(cells.markers(column))} stands for missing)" if cells.markers(column) else ""
         raise TableError(
             f"{where}: id column {ids.name!r} has no id in row {rows}{marks}; give each row one, or leave it out"
+        )
+    if (unseen := ids.str.contains(UNSEEN)).any():
+        raise TableError(
+            f"{where}: id column {ids.name!r} has signs that cannot be seen: {cells.cited(ids, unseen)}; remove "
+            f"them, they make it another id than the same text without them"
         )
     if ids.n_unique() < len(ids):
         twice = ids.filter(ids.is_duplicated()).unique(maintain_order=True)
@@ -239,7 +243,13 @@ def _label(column: pl.Series, where: str) -> pl.Series:
 
 
 def _content(column: pl.Series) -> list[bytes]:
-    """Return the bytes of a column: numbers as float64 with NaN for missing, text with its lengths."""
+    """Return the bytes of a column: numbers as float64 with NaN for missing, all else as text with its lengths.
+
+    Whole numbers are text where one is beyond what a float64 tells from its neighbours.
+    """
+    long = column.dtype.is_integer() and ((column > 2**53) | (column < -(2**53))).any()
+    if long or not cells.is_number(column):
+        column = column.cast(pl.String)
     if column.dtype != pl.String:
         numbers = column.cast(pl.Float64).to_numpy().astype("<f8", copy=True)
         numbers[np.isnan(numbers)] = np.nan

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from anyparty.errors import some
 from anyparty.tables import cells
 from anyparty.tables.datasets import files
 from anyparty.tables.datasets.dataset import Array, Fields
@@ -27,7 +28,7 @@ def mimic3(paths: Sequence[Path]) -> Fields:
     all other  a feature each, numbers without gaps (APC-VFL: 15, among them Age, NumCallouts, NumDiagnosis,
                NumProcs, NumCPTevents; 58 976 rows)
     """
-    frame = pl.read_csv(paths[0], infer_schema=False)
+    frame = pl.read_csv(paths[0], infer_schema=False, glob=False)
     if "label" not in frame.columns:
         raise ValueError("there is no column 'label'")
     names = [name for name in frame.columns if name not in {"label", "test", "id"}]
@@ -40,7 +41,9 @@ def mimic3(paths: Sequence[Path]) -> Fields:
     if labels.null_count():
         raise ValueError("column 'label' has empty cells")
     classes, y = np.unique(labels.to_numpy().astype(str), return_inverse=True)
-    test = cells.as_text(frame["test"]).to_numpy() == "1" if "test" in frame.columns else None
+    if not np.isfinite(X).all():
+        raise ValueError(f"column {names[int((~np.isfinite(X)).any(axis=0).argmax())]!r} has cells that are infinite")
+    test = _is_test(cells.as_text(frame["test"])) if "test" in frame.columns else None
     return _rows(X, y, test) | {"features": tuple(names), "classes": tuple(str(name) for name in classes)}
 
 
@@ -116,6 +119,14 @@ def mosei(paths: Sequence[Path]) -> Fields:
     ends = np.cumsum([kind.shape[2] for kind in kinds]).tolist()
     blocks = {"text": slice(0, ends[0]), "audio": slice(*ends[:2]), "video": slice(*ends[1:])}
     return fields | {"blocks": blocks, "note": "Split as prepared."}
+
+
+def _is_test(column: pl.Series) -> Array:
+    """Read the column that says which rows are test rows."""
+    if not column.is_in(["0", "1"]).fill_null(value=False).all() or column.n_unique() < 2:
+        raise ValueError(f"column 'test' should hold 1 for test rows and 0 for training rows, and both of them; it has "
+                         f"{some((str(cell) for cell in column.unique().sort()), 5)}")  # fmt: skip
+    return np.asarray(column.to_numpy() == "1")
 
 
 def _images(paths: Sequence[Path], dimensions: int) -> Fields:

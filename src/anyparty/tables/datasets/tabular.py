@@ -30,7 +30,7 @@ _HAPT = {"tBodyAcc": 0, "tGravityAcc": 40, "tBodyAccJerk": 80, "tBodyGyro": 120,
 
 def credit(paths: Sequence[Path]) -> Fields:
     """UCI 350 as CSV: ID, 23 features (by name, or X1..X23), the label last."""
-    cells = pl.read_csv(paths[0], infer_schema=False).cast(pl.Float64).to_numpy()  # one cell is written 1e+05
+    cells = pl.read_csv(paths[0], infer_schema=False, glob=False).cast(pl.Float64).to_numpy()  # one is written 1e+05
     if cells.shape[1] != len(CREDIT) + 2:
         raise ValueError(f"{cells.shape[1]} columns, expected {len(CREDIT) + 2}")
     return {
