@@ -42,6 +42,17 @@ def test_it_is_the_encoder_of_the_settings(settings):
     assert losses[1] < 0.7 * losses[0]
 
 
+def test_weights_of_classes_go_by_name(settings):
+    of = config.load(settings)
+    names = sorted(pl.read_csv("bank.csv", infer_schema=False)["default"].drop_nulls().unique())
+    how = {"epochs": 1, "folds": 3, "metric": "balanced_accuracy"}
+    weighed = {"class_weight": dict.fromkeys(names, 2.0)}
+    found = [next(inspect_encoder(of, settings=each, **how)).scores.raw for each in ({}, weighed)]
+    assert np.allclose(*found, atol=0.1)
+    with pytest.raises(ConfigError, match=f"the classes are '{names[0]}'"):
+        next(inspect_encoder(of, settings={"class_weight": {"x": 1.0}}, **how))
+
+
 def test_rows_that_test_are_left_out(settings):
     """However odd their cells are, the scores are the same: test rows are drawn before anything is fitted."""
     of = config.load(settings)

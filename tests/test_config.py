@@ -77,6 +77,8 @@ def test_set_changes_a_value(path, change, value):
         ("train.epochs=0", "train.epochs"),
         ("train.epochs=true", "epochs: expected a number, got True"),
         ("train.patience=false", "patience: expected a number, got False"),
+        ("optimizer.lr=true", "optimizer: lr: expected a number"),
+        ("encoder.hidden=[true]", "hidden: expected a number"),
         ("train.balance=yes", "balance: expected true or false, got 'yes'"),
         ("train.metric=acuracy", "there is no metric 'acuracy'; did you mean 'accuracy'?"),
         ("train.test=1.5", "train.test"),

@@ -103,6 +103,8 @@ def test_probabilities_out_of_range(p):
         (lambda: MAR1(threshold=float("nan")), "mar1: threshold must be"),
         (lambda: Alignment(ratio=1.1), r"ratio 1\.1 and active_only"),
         (lambda: Alignment(active=2), "active 2 must be 0 or 1"),
+        (lambda: Labels(n=2.5, aligned=1), "n and aligned are numbers of rows, not 2.5 and 1"),
+        (lambda: Labels(rest="mcar"), "rest must be a mechanism"),
         (lambda: Labels(n=5, aligned=6), "aligned must lie between 0 and n = 5"),
         (lambda: draw(Alignment(), 10, 3), "for two parties, not 3"),
         (lambda: draw(Labels(n=11, aligned=0), 10, 3), "11 rows cannot be labelled where there are 10"),

@@ -8,6 +8,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 from anyparty.errors import AlignmentError, ConfigError, Diverged
 from anyparty.methods.encoder_check import compare, inspect
 from anyparty.nets.autoencoder import Autoencoder
+from anyparty.nets.cross_validation import cross_validated
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
 
@@ -26,6 +27,20 @@ def test_the_scores_are_scikit_learns():
     assert np.allclose(found.raw, expected)
     assert np.allclose(found.embedded, expected)
     assert found.lost == 0
+
+
+@pytest.mark.parametrize(("names", "given"), [(("0", "1"), False), (("no", "yes"), False), (("no", "yes"), True)])
+def test_weights_of_classes_go_by_name(names, given):
+    """Whether labels are the names, or places that are told the names."""
+    x, y = rows()
+    folds = StratifiedKFold(5, shuffle=True, random_state=0)
+    weighed = LogisticRegression(max_iter=1000, class_weight={0: 1.0, 1: 9.0})
+    expected = cross_val_score(weighed, x, y, cv=folds, scoring="balanced_accuracy")
+    found = cross_validated(
+        x, y if given or names[0] == "0" else np.array(names)[y], folds=5, metric="balanced_accuracy",
+        settings={"class_weight": {names[0]: 1.0, names[1]: 9.0}}, classes=names if given else None,
+    )  # fmt: skip
+    assert np.allclose(found, expected)
 
 
 def test_noise_is_not_alike_and_a_rotation_is():

@@ -111,6 +111,14 @@ def test_a_classifier_that_refuses_when_it_is_asked_is_named(name, settings):
         made(u + 5)
 
 
+def test_a_regressor_gives_the_same_bits_when_it_is_loaded():
+    u, y = rows()
+    y = y.float() / 7
+    made, again = fitted("KNeighborsRegressor", NUMBER, u, y), Fitted("KNeighborsRegressor", NUMBER, u.shape[1], {}, 7)
+    again.load_state_dict(made.state_dict())
+    assert torch.equal(again(u), made(u))
+
+
 def test_weights_of_classes_go_by_their_names_there_and_back():
     u, y = rows(2)
     weights = {"no": 1.0, "yes": 8.0}

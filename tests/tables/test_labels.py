@@ -190,6 +190,11 @@ class TestEncode:
         for task in (Task(kind="classification", classes=("a", "b")), Task(kind="regression")):
             assert not encode(series(None, None), task, "clinic")[1].any()
 
+    def test_a_number_that_is_infinite_beside_trainings(self):
+        task = infer_task(series(0, 1e-3, 2e-3, 1e38), party="clinic", kind="regression", train_rows=np.arange(3))
+        with pytest.raises(TableError, match=r"'sick': beside training's mean 0.001 .* is left of '1e.?38' in row 4"):
+            encode(series(0, 1e-3, 2e-3, 1e38), task, "clinic")
+
     def test_a_class_that_training_never_saw(self):
         with pytest.raises(
             TableError, match=r"'clinic', .*'sick': training never saw the label 'c' in row 2; known are 'a'"

@@ -16,8 +16,10 @@ def mixed(rows: Tensor, size: int, generator: torch.Generator) -> Iterator[Tenso
 def by_pattern(rows: Tensor, pattern: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Yield batches of rows that share a pattern of presence (LASER-VFL, Algorithm 1, line 2), in random order.
 
-    ``pattern`` [n] numbers the pattern of each of ``rows`` [n]; the last batch of a pattern may be smaller.
+    ``pattern`` [n] numbers the pattern of each of ``rows`` [n], on any device; the last batch of a pattern may be
+    smaller.
     """
+    pattern = pattern.cpu()  # as the permutation is
     shuffled, size = torch.randperm(len(rows), generator=generator), min(size, max(1, len(rows)))
     shuffled = shuffled[pattern[shuffled].argsort(stable=True)]
     counts = torch.unique_consecutive(pattern[shuffled], return_counts=True)[1]

@@ -21,8 +21,7 @@ class Settings(BaseModel):
     def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuse true and false for numbers, and other words for true and false: pydantic reads them as such."""
         wanted = cls.model_fields[str(info.field_name)].annotation
-        if isinstance(value, bool) and {int, float} & _leaves(wanted):
-            raise ValueError("expected a number")
+        _refuse_truth(value, wanted)
         if wanted is bool and not isinstance(value, bool):
             raise ValueError("expected true or false")
         return value
@@ -38,6 +37,20 @@ class Settings(BaseModel):
             return cls.model_validate(dict(values))
         except ValidationError as error:
             raise ConfigError(f"{source}: {_explain(error, cls)}") from None
+
+
+def _refuse_truth(value: Any, wanted: Any) -> None:
+    """Refuse true and false where numbers are wanted, in lists too, and in groups that pydantic alone checks."""
+    if isinstance(value, bool) and {int, float} & _leaves(wanted):
+        raise ValueError("expected a number")
+    if isinstance(value, list | tuple):
+        for each in value:
+            _refuse_truth(each, wanted)
+    group = _group(wanted)
+    if isinstance(value, Mapping) and group is not None and is_dataclass(group):
+        for name, each in value.items():
+            if isinstance(each, bool) and {int, float} & _leaves(get_type_hints(group).get(name)):
+                raise ValueError(f"{name}: expected a number")
 
 
 def _leaves(annotation: Any) -> set[Any]:

@@ -6,7 +6,7 @@ Letters   n rows, d columns, k folds.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -28,7 +28,7 @@ SCALERS = {"none": (), "standard": (StandardScaler,), "minmax": (MinMaxScaler,)}
 def cross_validated(
     x: ArrayLike, y: ArrayLike, *,
     classifier: str = "logistic", settings: Mapping[str, Any] | None = None, scale: Scale = "none",
-    metric: str = "accuracy", folds: int = 10, seed: int = 0,
+    metric: str = "accuracy", folds: int = 10, seed: int = 0, classes: Sequence[str] | None = None,
 ) -> NDArray[np.float64]:  # fmt: skip
     """Return a classifier's score [k] on each of k stratified folds, fitted to the others.
 
@@ -41,6 +41,8 @@ def cross_validated(
         metric: a scorer of scikit-learn's: "accuracy", "f1", "f1_macro", "roc_auc" ...
         folds: k.
         seed: of the folds and of the classifier.
+        classes: [C] names, of which ``y`` has the places; by default its values are the names. By them settings may
+            have a class_weight.
 
     Raises:
         ConfigError: no such classifier or metric, or less than two folds.
@@ -49,8 +51,13 @@ def cross_validated(
     """
     labels = np.asarray(y)
     check_folds(labels, folds)
-    task = Task(kind="classification", classes=tuple(str(each) for each in unique_labels(labels)))
-    made = make_pipeline(*(scaler() for scaler in SCALERS[scale]), estimator(classifier, task, settings or {}, seed))
+    known = unique_labels(labels)
+    task = Task(kind="classification", classes=tuple(map(str, known if classes is None else classes)))
+    model = estimator(classifier, task, settings or {}, seed)
+    if isinstance(weights := model.get_params().get("class_weight"), Mapping):  # by place, and folds have the labels
+        values = known if classes is None else range(len(classes))
+        model.set_params(class_weight={values[place]: weight for place, weight in weights.items()})
+    made = make_pipeline(*(scaler() for scaler in SCALERS[scale]), model)
     parts = StratifiedKFold(folds, shuffle=True, random_state=seed)
     try:
         with warnings.catch_warnings():

@@ -102,11 +102,12 @@ class Fitted(nn.Module):
         Raises:
             AlignmentError: the labels are all of one class, or the estimator refuses the rows.
         """
-        self.made = self._fit(u, y)
         if self.name in LINEAR:
+            self.made = self._fit(u, y)
             self._keep_weights(self.made)
         else:
             self.rows, self.labels = u.detach().clone(), y.double()
+            self.made = self._fit(self.rows, self.labels)  # as it is fitted again when it is loaded
 
     def _fit(self, u: Tensor, y: Tensor) -> Any:
         made = estimator(self.name, self.task, self.settings, int(self.seed))

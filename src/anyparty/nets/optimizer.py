@@ -30,8 +30,8 @@ class Optimizer:
         lr: learning rate of the first epoch.
         weight_decay: L2 for SGD and Adam, decoupled for AdamW.
         momentum: of SGD.
-        schedule: "constant"; "cosine" from lr to ``final`` x lr; "step": x ``gamma`` at each of ``milestones``.
-        final: what share of lr the cosine ends at.
+        schedule: "constant"; "cosine" from lr towards ``final`` x lr; "step": x ``gamma`` at each of ``milestones``.
+        final: what share of lr the cosine would have after its last epoch.
         milestones: epochs (counted from 0) at which the step schedule falls.
         gamma: its factor.
     """

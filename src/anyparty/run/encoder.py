@@ -45,19 +45,19 @@ def inspect_encoder(
     """
     federation = Federation.from_config(config, tables)
     name = party or federation.roster.active
-    x, y = _rows(federation, name)
+    x, y, classes = _rows(federation, name)
     made = method_by_name(config.method.name, **config.method.parameters)
     width = getattr(made, "active_embedding" if name == federation.roster.active else "passive_embedding", None)
     values = {
         "encoder": config.encoder_of(name), "optimizer": config.optimizer_of(name), "seed": config.train.seed,
         "embedding": width or getattr(made, "embedding", 64), "batch_size": config.train.batch_size,
-        "activation": getattr(made, "activation", "") if width else "",
+        "activation": getattr(made, "activation", "") if width else "", "classes": classes,
     }  # fmt: skip
     return inspect(x, y, **{**values, **how})
 
 
-def _rows(federation: Federation, name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Return a party's prepared columns [n, d] and classes [n], of its labelled rows that do not test."""
+def _rows(federation: Federation, name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], tuple[str, ...]]:
+    """Return a party's prepared columns [n, d], of its labelled rows that do not test, classes [n], and their names."""
     roster, settings = federation.roster, federation.config.train
     if name not in roster.names:
         raise ConfigError(f"there is no party {name!r}{nearest(name, roster.names)}")
@@ -78,4 +78,4 @@ def _rows(federation: Federation, name: str) -> tuple[np.ndarray[Any, Any], np.n
     own = own[labelled.numpy()[own]]
     party = federation.config.parties.get(name)
     prepare = Prepare.fit(table, own, scale=party is None or party.scale)
-    return prepare.apply(table)[own], y.numpy()[own]
+    return prepare.apply(table)[own], y.numpy()[own], task.classes

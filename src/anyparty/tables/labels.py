@@ -83,12 +83,19 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
         labeled [n]: bool.
 
     Raises:
-        TableError: a class that training never saw, or a regression label that is not a number.
+        TableError: a class that training never saw, or a regression label that is not a number, or so far from
+            training's that it is infinite beside their spread.
     """
     where = f"party {party!r}, label column {label.name!r}"
     if task.kind == "regression":
         numbers = _numbers(label, where).to_numpy()  # NaN where null
-        y = ((numbers - task.mean) / task.scale).astype(np.float32)
+        with np.errstate(over="ignore"):
+            y = ((numbers - task.mean) / task.scale).astype(np.float32)
+        if np.isinf(y).any():
+            raise TableError(
+                f"{where}: beside training's mean {task.mean:g} and deviation {task.scale:g} no number is left of "
+                f"{cells.cited(label, pl.Series(np.isinf(y)))}; mend it, or leave the cell empty"
+            )
         return torch.from_numpy(y), torch.from_numpy(~np.isnan(y))
     names = cells.as_level(label)
     places = pl.Series(range(len(task.classes)), dtype=pl.Int64)

@@ -69,6 +69,10 @@ class Labels:
     rest: Missing = field(default_factory=MCAR)
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.n, int) and isinstance(self.aligned, int)):
+            raise ConfigError(f"labels: n and aligned are numbers of rows, not {self.n!r} and {self.aligned!r}")
+        if not hasattr(self.rest, "draw"):
+            raise ConfigError(f"labels: rest must be a mechanism, such as missing('mcar', p=.2), not {self.rest!r}")
         if not 0 <= self.aligned <= self.n:
             raise ConfigError(f"labels: aligned must lie between 0 and n = {self.n}, not {self.aligned}")
 
