@@ -32,8 +32,8 @@ def test_a_suite_without_its_data_names_every_run_that_failed(tmp_path):
     result = runner.invoke(app, [*words, "--folder", str(tmp_path / "runs"), "--data-dir", str(tmp_path)])
     assert result.exit_code == 2
     assert result.stderr.count("hapt-laser-k4-") >= 3
-    assert "UCI 341" in result.stderr
-    assert "0 of 3 done, 3 failed" in result.stdout
+    assert result.stderr.count("is not there: looked in") == 1
+    assert "none of the 3 runs could be done" in result.stderr
 
 
 def test_the_table_of_what_is_done_so_far_is_made_without_a_run_also_while_runs_go_on(tmp_path):
@@ -45,7 +45,7 @@ def test_the_table_of_what_is_done_so_far_is_made_without_a_run_also_while_runs_
     with FileLock(tmp_path / "runs" / ".lock"):
         part = runner.invoke(app, [*words, "--so-far"])
     assert part.exit_code == 0
-    assert "2 of 100 done, 0 failed" in part.stdout
+    assert "2 of 100 done\n" in part.stdout
     of_local = [[line for line in each.stdout.splitlines() if line.startswith("| Local |")] for each in (whole, part)]
     assert len(of_local[0]) >= 3
     assert of_local[0] == of_local[1]

@@ -234,6 +234,9 @@ def test_held_out_rows_and_the_papers_numbers(tmp_path):
     assert {name: len(frame) for name, frame in frames.items()} == {"active": 40, "passive": 40}
     assert {name: len(frame) for name, frame in test.items()} == {"active": 20, "passive": 20}
     assert not set(test["active"]["id"]) & set(frames["active"]["id"])
+    fewer, same = one._frames(next(run for run in runs if run.aligned == 40), datasets.load("breast-cancer"))
+    assert same["active"].drop("id").equals(test["active"].drop("id"))  # columns of a table share their test rows
+    assert set(fewer["active"].drop("id").rows()) < set(frames["active"].drop("id").rows())
     page = made.page(result.records, {})
     assert "| *paper* | 90.0 ± 1.0 |" in page.markdown
     assert "| 380 ± 60 |" in page.markdown

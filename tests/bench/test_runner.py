@@ -18,7 +18,7 @@ from anyparty.bench.missing import compare
 from anyparty.bench.missing.cells import cells_of
 from anyparty.bench.missing.suite import Run, Suite
 from anyparty.bench.suite import Asked
-from anyparty.errors import ConfigError
+from anyparty.errors import ConfigError, RunError
 from anyparty.run.files import write_json
 
 
@@ -123,14 +123,26 @@ def test_a_record_that_cannot_be_written_does_not_stop_the_others(done, tmp_path
     assert "record.json: cannot be written" in result.failed[runs[0].key]
 
 
+def test_what_stopped_a_run_is_forgotten_when_it_is_done(done, tmp_path, monkeypatch):
+    run = done[1][0]
+    with monkeypatch.context() as patched:
+        patched.setattr(type(run), "execute", lambda *_: 1 / 0)
+        assert "ZeroDivisionError" in runner.run_all([run], tmp_path).failed[run.key]
+    assert (tmp_path / run.key / "error.txt").exists()
+    assert runner.run_all([run], tmp_path).records[run.key]["code"] == runner.code()
+    assert [path.name for path in (tmp_path / run.key).iterdir()] == ["record.json"]
+
+
 def test_a_page_says_that_it_is_quick_which_versions_ran_and_what_it_took_the_place_of(done, tmp_path, monkeypatch):
     _, runs, result = done
     for run in runs:
         record = result.records[run.key] | {"versions": {"anyparty": "0.0.1" if run.seed else "0.0.2"}}
+        record["code"] = f"code{run.seed}"
         write_json(tmp_path / run.key / "record.json", record)
     monkeypatch.setattr(bench.suites, "load", lambda _: tiny())
     whole = bench.run("tiny", seeds=2, folder=tmp_path)
     assert "- versions: anyparty 0.0.1; and anyparty 0.0.2" in whole.markdown
+    assert "- code: the runs are of 2 states of the source: code0, code1" in whole.markdown
     assert (whole.replaced, "mean nothing" in whole.markdown) == ("", False)
     assert bench.run("tiny", seeds=1, folder=tmp_path).replaced == ""
     one = bench.run("tiny", methods=["laser"], seeds=1, folder=tmp_path)
@@ -205,10 +217,14 @@ def test_with_several_numbers_of_parties_they_are_the_columns_and_time_is_shown(
 
 
 def test_a_data_set_that_is_not_there(tmp_path):
-    report = bench.run("laser-table1", datasets=["hapt"], methods=["laser"], seeds=1, quick=True,
-                       data_dir=tmp_path, folder=tmp_path / "runs")  # fmt: skip
-    assert len(report.failed) == 3
-    assert all("hapt" in why for why in report.failed.values())
+    """No page takes the place of one that is there."""
+    page = tmp_path / "runs" / "table.md"
+    page.parent.mkdir()
+    page.write_text("- command: `another`")
+    with pytest.raises(RunError, match=r"none of the 3 runs could be done, and no page is made\n'hapt-laser-.*UCI 341"):
+        bench.run("laser-table1", datasets=["hapt"], methods=["laser"], seeds=1, quick=True,
+                  data_dir=tmp_path, folder=tmp_path / "runs")  # fmt: skip
+    assert page.read_text() == "- command: `another`"
 
 
 def test_the_folder_of_the_environment_is_one_of_several(call, tmp_path, monkeypatch):

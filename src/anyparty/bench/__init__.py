@@ -22,7 +22,7 @@ from rich.console import Console
 
 from anyparty.bench import runner, suites
 from anyparty.bench.suite import Asked
-from anyparty.errors import ConfigError
+from anyparty.errors import ConfigError, RunError, some
 from anyparty.run.record import versions
 from anyparty.storage import writing
 
@@ -86,6 +86,7 @@ def run(
 
     Raises:
         ConfigError: an unknown suite, data set, method or back end, a suite at work in the folder, or no run done yet.
+        RunError: no run could be done; a page that is there stays.
 
     """
     suite = suites.load(name)
@@ -101,15 +102,21 @@ def run(
     if later := list(suite.later(result.records, asked)):
         runs, after = runs + later, go(later)
         result = runner.Result(result.records | after.records, result.failed | after.failed)
+    if not result.records:
+        told = [f"{some(key for key, each in result.failed.items() if each == why)}: {why}"
+                for why in dict.fromkeys(result.failed.values())]  # fmt: skip
+        raise RunError("\n".join([f"{folder}: none of the {len(runs)} runs could be done, and no page is made", *told]))
     about = {
         "command": f"`{_command(name, asked, jobs)}`",
-        "runs": f"{len(result.records)} of {len(runs)} done, {len(result.failed)} failed",
+        "runs": f"{len(result.records)} of {len(runs)} done" + ("" if so_far else f", {len(result.failed)} failed"),
         "training time": f"{sum(record['seconds'] for record in result.records.values()) / 60:.0f} minutes in all, "
         + ("" if so_far else f"{jobs} at once, ")
         + "one thread each",
         "made": datetime.now(UTC).strftime("%Y-%m-%d"),
         "versions": _versions(result.records.values()),
     }
+    if len(code := sorted({record["code"] for record in result.records.values() if "code" in record})) > 1:
+        about["code"] = f"the runs are of {len(code)} states of the source: {', '.join(code)}"
     if result.failed:
         about["failed"] = "; ".join(f"{key} ({why})" for key, why in result.failed.items())
     page, place = suite.page(result.records, about), folder / f"{suite.prefix}table.md"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import time
 import traceback
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+import anyparty
 from anyparty.bench.cluster import cluster
 from anyparty.bench.suite import Run
 from anyparty.errors import AnypartyError, ConfigError, ModelError, warned
@@ -97,15 +100,16 @@ def attempt(run: Run, folder: Path, data_dir: Path | None) -> tuple[str, dict[st
 
     What was warned of stands in the record: this may be a process of its own, which should not write into a bar.
     """
-    home, said = folder / run.key, list[str]()
+    home, said, state = folder / run.key, list[str](), code()
     began = time.perf_counter()
     try:
         with warned(said.append):
             record = run.execute(data_dir)
-        record["wall_seconds"] = time.perf_counter() - began
+        record |= {"wall_seconds": time.perf_counter() - began, "code": state}
         if said:
             record[WARNED] = sorted(set(said))
         write_json(home / "record.json", record)
+        (home / "error.txt").unlink(missing_ok=True)  # of an earlier attempt
     except AnypartyError as error:
         return run.key, {}, str(error)
     except Exception as error:  # a run must not take the suite with it
@@ -114,6 +118,15 @@ def attempt(run: Run, folder: Path, data_dir: Path | None) -> tuple[str, dict[st
             (home / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
         return run.key, {}, f"{type(error).__name__}: {error} (see {home / 'error.txt'})"
     return run.key, json.loads(json.dumps(record)), None
+
+
+@cache
+def code() -> str:
+    """Return what stands for the package's source, as it is now: two runs of one are of the same code."""
+    digest, home = hashlib.sha256(), Path(anyparty.__file__).parent
+    for path in sorted(home.rglob("*.py")):
+        digest.update(str(path.relative_to(home)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
 
 
 def done(runs: Sequence[Run], folder: Path) -> Result:

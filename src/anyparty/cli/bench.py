@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -54,7 +55,8 @@ def bench(
     console.print(report.markdown, markup=False, highlight=False, soft_wrap=True)
     console.print(f"Records, tables and plots are in {report.folder}", markup=False, soft_wrap=True)
     if report.replaced:
-        say(f"The page that was there, of '{report.replaced}', is replaced; that command with --so-far makes it again.",
+        more = "--so-far" + (f" --folder {shlex.quote(str(folder))}" if folder else "")
+        say(f"The page that was there, of '{report.replaced}', is replaced; that command with {more} makes it again.",
             "yellow")  # fmt: skip
     for key, why in report.failed.items():
         say(f"{key} failed: {why}")

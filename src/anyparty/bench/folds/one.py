@@ -57,14 +57,15 @@ def execute(run: Run, data_dir: Path | None) -> dict[str, Any]:
 
 
 def _frames(run: Run, data: Dataset) -> tuple[Frames, Frames]:
-    """Return the parties' tables, and those of rows that are held out."""
+    """Return the parties' tables, and those of rows that are held out: a seed's are the same for any aligned rows."""
     of, rng = run.settings, Seeds(run.seed).numpy("rows")
     rows = of["rows"] or run.aligned
     if rows > len(data.y_train):
         raise ConfigError(f"data set {run.dataset!r} has {len(data.y_train)} rows, the suite wants {rows}")
-    places = rng.permutation(len(data.y_train))[:rows]
+    drawn, test = rng.permutation(len(data.y_train)), of["test"]
+    places = np.concatenate([drawn[test:rows], drawn[:test]])
     held = {"active": rows} | ({"passive": run.aligned} if run.aligned else {})
-    tables, kept = by_columns(data, places, {"active": of["names"]}, held, labels="active"), rows - of["test"]
+    tables, kept = by_columns(data, places, {"active": of["names"]}, held, labels="active"), rows - test
     return (
         {name: frame[:kept] for name, frame in tables.items()},
         {name: frame[kept:] for name, frame in tables.items() if len(frame) > kept},
@@ -99,7 +100,7 @@ def _trained(run: Run, frames: Frames, test: Frames) -> dict[str, Any]:
     )
     scores: dict[str, Any] = {}
     if test:
-        scores["score"] = scores["test"] = _answers(run, model, test)
+        scores["score"] = _answers(run, model, test)
     if of["reads"] == "embeddings":
         scores |= _folds(run, _embeddings(model, frames["active"]), frames["active"]["label"].to_numpy())
     stages = [str(record["stage"]) for record in model.history]
