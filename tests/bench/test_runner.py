@@ -221,7 +221,8 @@ def test_a_data_set_that_is_not_there(tmp_path):
     page = tmp_path / "runs" / "table.md"
     page.parent.mkdir()
     page.write_text("- command: `another`")
-    with pytest.raises(RunError, match=r"(?s)none of the 3 runs could be done, and no page is made\n'hapt-laser-.*UCI 341"):
+    said = r"(?s)none of the 3 runs could be done, and no page is made\n'hapt-laser-.*UCI 341"
+    with pytest.raises(RunError, match=said):
         bench.run("laser-table1", datasets=["hapt"], methods=["laser"], seeds=1, quick=True,
                   data_dir=tmp_path, folder=tmp_path / "runs")  # fmt: skip
     assert page.read_text() == "- command: `another`"

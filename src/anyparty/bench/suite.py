@@ -107,9 +107,13 @@ ALL = Asked()
 
 
 class Entry(Settings):
-    """How a suite uses one data set; one that is ``heavy`` is run where it is named alone."""
+    """How a suite uses one data set; one that is ``heavy`` is run where it is named alone.
+
+    ``differs`` are sentences as the suite's, which only pages with this data set have.
+    """
 
     heavy: bool = False
+    differs: tuple[str, ...] = ()
 
 
 class Suite(BaseModel, ABC):
@@ -180,7 +184,9 @@ def chosen(what: str, wanted: Sequence[str] | None, known: Iterable[str]) -> lis
     return [name for name in names if not wanted or name in wanted]
 
 
-def footer(suite: Suite, about: Mapping[str, str]) -> list[str]:
+def footer(suite: Suite, found: Iterable[Any], about: Mapping[str, str]) -> list[str]:
     """Return a page's last lines: where the suite differs from the published experiment, and how it was made."""
-    lines = ["Where this differs from the published experiment:", "", *(f"- {line}" for line in suite.differs), ""]
+    shown = {cell.dataset for cell in found}
+    said = [*suite.differs, *(line for name, of in suite.datasets.items() if name in shown for line in of.differs)]
+    lines = ["Where this differs from the published experiment:", "", *(f"- {line}" for line in said), ""]
     return lines + [f"- {name}: {value}" for name, value in about.items()]

@@ -22,8 +22,8 @@ LEGEND = (
     "Time units until the target, mean ± standard deviation over the seeds that reach it; in brackets how many of "
     "them, where not all do. Below it the ratio to {beside}, of the means over the seeds with which both reach it, and "
     "*the paper's ratio*. Between two epochs the score is taken to rise in a straight line. Accuracies are in %: the "
-    "best and the last on held-out rows, and the last on test rows, of all seeds that did not diverge. A rate with * "
-    "is at an end of its grid."
+    "best and the last on held-out rows, and the last on test rows, of all seeds that did not diverge; one that did so "
+    "after it had reached the target counts as having reached it. A rate with * is at an end of its grid."
 )
 
 CHOICE = (
@@ -158,7 +158,7 @@ def markdown(suite: Suite, records: Records, found: Sequence[Cell], about: Mappi
     lines += [LEGEND.format(beside=suite.algorithms[suite.beside].title), ""]
     for said in suite.says:
         lines += [said, ""]
-    lines += base.footer(suite, about)
+    lines += base.footer(suite, found, about)
     return "\n".join(lines) + "\n"
 
 

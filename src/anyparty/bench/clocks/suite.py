@@ -32,7 +32,7 @@ REFERENCE = "reference"
 class DatasetEntry(base.Entry):
     """How a suite uses one data set; ``rows`` are drawn from its training rows by the seed, 0 takes all.
 
-    ``share`` takes the place of the reference's.
+    ``share`` takes the place of the reference's, ``rates`` that of the suite's.
     """
 
     metric: Literal["accuracy"] = "accuracy"
@@ -43,6 +43,7 @@ class DatasetEntry(base.Entry):
     scale: bool = True
     rows: int = 0
     share: float | None = None
+    rates: tuple[float, ...] = ()
 
 
 class CaseEntry(Settings):
@@ -121,7 +122,7 @@ class Suite(base.Suite):
                     yield self._reference(dataset, parties, seed, asked)
             for case in self.cases:
                 for name in self._searched(wanted):
-                    for rate in self._grid(name, asked):
+                    for rate in self._grid(dataset, name, asked):
                         yield self._run(dataset, case, name, rate, 0, self.search_latency, asked)
 
     def later(self, records: Mapping[str, Mapping[str, Any]], asked: base.Asked = base.ALL) -> Iterator[Run]:
@@ -144,8 +145,8 @@ class Suite(base.Suite):
         named = {self.algorithms[name].rate_of or name for name in wanted}
         return [name for name in self.algorithms if name in named]
 
-    def _grid(self, name: str, asked: base.Asked) -> tuple[float, ...]:
-        grid = self.algorithms[name].rates or self.rates
+    def _grid(self, dataset: str, name: str, asked: base.Asked) -> tuple[float, ...]:
+        grid = self.algorithms[name].rates or self.datasets[dataset].rates or self.rates
         return grid[len(grid) // 2 :][:2] if asked.quick else grid
 
     def _run(
@@ -176,7 +177,7 @@ class Suite(base.Suite):
 
     def _shared(self, dataset: str, asked: base.Asked) -> dict[str, Any]:
         method = {key: value for key, value in self.method.items() if key != "name"}
-        at = self.datasets[dataset].model_dump(exclude={"embedding", "heavy", "share"})
+        at = self.datasets[dataset].model_dump(exclude={"embedding", "heavy", "share", "rates", "differs"})
         parameters = {**method, "embedding": self.datasets[dataset].embedding}
         shared = {"name": self.method["name"], "parameters": parameters, "held_out": self.held_out}
         return at | shared | ({} if asked.device == "cpu" else {"device": asked.device})

@@ -41,7 +41,7 @@ def markdown(suite: Suite, found: Sequence[Cell], about: Mapping[str, str]) -> s
             lines += [*_scores(suite, here, dataset), ""]
         lines += [*_costs(suite, here, dataset), ""]
     lines += _claims(suite, found)
-    return "\n".join(lines + base.footer(suite, about)) + "\n"
+    return "\n".join(lines + base.footer(suite, found, about)) + "\n"
 
 
 def _scores(suite: Suite, here: Sequence[Cell], dataset: str) -> Iterator[str]:

@@ -35,7 +35,7 @@ def markdown(suite: Suite, found: Sequence[Cell], about: Mapping[str, str]) -> s
             lines += _tables(suite, dataset, f"{dataset}, {several[0]} parties: {entry.unit}", here)
         if here and entry.in_place_of:
             lines += [f"In place of {entry.in_place_of}.", ""]
-    lines += [LEGEND, "", *gaps.summary(suite, found), *base.footer(suite, about)]
+    lines += [LEGEND, "", *gaps.summary(suite, found), *base.footer(suite, found, about)]
     return "\n".join(lines) + "\n"
 
 

@@ -65,7 +65,7 @@ def markdown(suite: Suite, found: Sequence[Cell], about: Mapping[str, str]) -> s
             lines += [f"## {dataset}: {entry.unit}, ratio in %", "", *_table(suite, dataset, here), ""]
     lines += [LEGEND.format(less=suite.train_missing[0], more=suite.train_missing[-1]), ""]
     lines += [f"The highest of a column is one of the paper's own methods {_summary(suite, found)}.", ""]
-    return "\n".join([*lines, *base.footer(suite, about)]) + "\n"
+    return "\n".join([*lines, *base.footer(suite, found, about)]) + "\n"
 
 
 def _summary(suite: Suite, found: Sequence[Cell]) -> str:

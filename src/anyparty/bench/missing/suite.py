@@ -141,7 +141,7 @@ class Suite(base.Suite):
             values["parameters"] = {**values["parameters"], **fewer}
         if asked.device != "cpu":
             values["train"] = {**values["train"], "device": asked.device}
-        about = {"methods", "metric", "unit", "in_place_of", "heavy", "parties", "encoder"}
+        about = {"methods", "metric", "unit", "in_place_of", "heavy", "parties", "encoder", "differs"}
         shared = entry.model_dump(exclude=about, exclude_none=True)
         if self.mechanisms:
             shared["mechanisms"] = {name: self.mechanisms[name] for name in (missing, *self.test_missing)}
