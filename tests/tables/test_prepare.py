@@ -34,7 +34,7 @@ class TestFit:
         assert prepare.numeric.fill == pytest.approx((2, 1 / 3))
         assert prepare.numeric.mean == pytest.approx((2, 1 / 3))
         assert prepare.numeric.scale == pytest.approx((np.sqrt(2 / 3), np.sqrt(2) / 3))
-        out = prepare.apply(table_of(MIXED))
+        out = prepare.apply(table_of(MIXED), new=False)
         assert out.dtype == np.float32
         assert out[:, 0] == pytest.approx([-np.sqrt(1.5), np.sqrt(1.5), 0, 98 * np.sqrt(1.5)])
         assert out[:, 2:].tolist() == [[1, 0], [0, 1], [1, 0], [0, 0]]  # Bonn was never seen
@@ -115,9 +115,9 @@ class TestFeatures:
     def test_without_any(self):
         table = table_of(MIXED | {"age": [1.0, 2.0, 3.0, 4.0]})
         prepare = Prepare.fit(table, rows(0, 1, 2))
-        found = prepare.features(table)
+        found = prepare.features(table, new=False)
         assert found.gaps is None
-        assert (found.x == prepare.apply(table)).all()
+        assert (found.x == prepare.apply(table, new=False)).all()
 
 
 class TestApply:
@@ -154,7 +154,7 @@ class TestApply:
 
     def test_numbers_where_categories_were_are_their_names(self):
         prepare = Prepare.fit(table_of({"code": ["1", "b"]}, types={"code": "categorical"}), rows(0, 1))
-        assert prepare.apply(table_of({"code": [1.0, 2.0]})).tolist() == [[1, 0], [0, 0]]
+        assert prepare.apply(table_of({"code": [1.0, 2.0]}), new=False).tolist() == [[1, 0], [0, 0]]
 
     def test_a_number_that_no_float32_holds(self):
         table = table_of({"x": [0.0, 1e-30]})
@@ -216,5 +216,25 @@ def test_categories_that_training_never_saw_are_named_where_most_are_such():
         prepare.apply(table_of(MIXED | {"town": ["ULM", None, "ULM", "BONN"]}))
     with pytest.warns(UserWarning, match="categories of column 'town' in 2 of 3 cells, such as 'BONN', 'ULM', but"):
         prepare.apply(table_of(MIXED | {"town": ["ULM", None, "Ulm", "BONN"]}))
-    prepare.apply(table_of(MIXED | {"town": ["ULM", None, "Ulm", None]}))  # half are as they were
+    half = table_of(MIXED | {"town": ["ULM", None, "Ulm", None]})
+    prepare.apply(half, new=False)
+    few = "there are categories that training never saw, .*: column 'town', 1 of 2 cells, such as 'ULM'$"
+    with pytest.warns(UserWarning, match=few):
+        prepare.apply(half)
     prepare.apply(table_of(MIXED | {"town": [None] * 4}))
+
+
+def test_columns_in_another_unit_are_named():
+    ages, sizes = [30.0, 40, 50, 60], [1.0, 2, 3, 4]
+    prepare = Prepare.fit(table_of({"age": ages, "size": sizes, "fix": [1.0] * 4}), rows(0, 1, 2, 3))
+    same = {"size": sizes, "fix": [1.0] * 4}
+    prepare.apply(table_of(same | {"age": [None, None, 1e6, 45]}))  # one outlier is not most
+    prepare.apply(table_of(same | {"age": [None] * 4}))
+    said = (r"most numbers of column 'age' lie more than 10 deviations from training's mean, such as 10950 where that "
+            r"is 45 and the deviation 11.1803: are they in another unit\?$")  # fmt: skip
+    with pytest.warns(UserWarning, match=said):
+        prepare.apply(table_of(same | {"age": [None, 10950, 18250, 45]}))
+    with pytest.warns(UserWarning, match=r"unit\?; so for 'size'$"):
+        prepare.apply(table_of(same | {"age": [365 * age for age in ages], "size": [1000 * size for size in sizes]}))
+    raw = Prepare.fit(table_of({"age": ages}), rows(0, 1, 2, 3), scale=False)
+    raw.apply(table_of({"age": [365 * age for age in ages]}))

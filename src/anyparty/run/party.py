@@ -144,7 +144,7 @@ async def take_part(
     if house.name in roster.blocks:
         at = table.blocks_at(known.position)
         prepare = Prepare.fit(table, at[(at >= 0) & (use == TRAIN)], scale=house.scale)
-        features = prepare.features(table)
+        features = prepare.features(table, new=False)
     seat = Seat(
         me=house.name, roster=roster, task=task, inputs=prepare.width if prepare else 0,
         encoder=house.encoder, optimizer=house.optimizer, device=device_of(settings.device),

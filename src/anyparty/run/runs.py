@@ -210,7 +210,7 @@ def hold_out(model: Model, federation: Federation) -> None:
     alignment, tables = federation.alignment, federation.tables
     use = federation.split(federation.config.train)
     features = {
-        name: member.prepare.features(tables[name]) if member.prepare else Features.none(len(tables[name]))
+        name: member.prepare.features(tables[name], new=False) if member.prepare else Features.none(len(tables[name]))
         for name, member in model.members.items()
     }
     told = {name: federation.teaching(name).label for name in tables}

@@ -19,13 +19,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from anyparty.errors import AnypartyWarning, ModelError, TableError, nearest, some
-from anyparty.tables import cells
+from anyparty.tables import cells, unlike
 from anyparty.tables.fitted import CHUNK, STRICT, Categorical, Impute, Numeric, Rows
 from anyparty.tables.kinds import Kind
 from anyparty.tables.notes import EMPTY
 from anyparty.tables.table import Table
-
-STRANGE = 0.5  # of a column's cells: a larger share with categories that training never saw is worth a word
 
 
 @dataclass(frozen=True)
@@ -108,29 +106,30 @@ class Prepare(BaseModel):
         """How many outputs a row has."""
         return len(self.numeric.columns) + sum(map(len, self.categorical.levels))
 
-    def apply(self, table: Table) -> NDArray[np.float32]:
+    def apply(self, table: Table, *, new: bool = True) -> NDArray[np.float32]:
         """Return the table's rows as numbers [n, width].
 
         Columns are matched by name: their order does not matter, and those that training did not have are ignored.
+        What training knows nothing of is warned of; of a table that is not ``new``, but the one that training had, only
+        where most of a column is such: its held-out rows are as they are.
 
         Raises:
             TableError: a column is missing, or holds text where numbers were.
         """
         frame = self.matched(table)
-        self._look_at_levels(frame, table)
-        self._look_at_constants(frame, table)
         out = np.empty((len(table), self.width), dtype=np.float32)
         step = max(1, CHUNK // max(1, self.width))
         for start in range(0, len(table), step):
             self._fill(out[start : start + step], frame[start : start + step], table)
+        unlike.warn(self.numeric, self.categorical, frame, _where(table), few=new)
         return out
 
-    def features(self, table: Table) -> Features:
+    def features(self, table: Table, *, new: bool = True) -> Features:
         """Return the table's rows as ``apply`` does, and which numbers were filled in.
 
         A category's missing cells are a level of their own, and no gaps.
         """
-        x = self.apply(table)
+        x = self.apply(table, new=new)
         numbers = table.columns.select(self.numeric.columns)
         if not sum(numbers.null_count().row(0)):
             return Features(x)
@@ -190,37 +189,6 @@ class Prepare(BaseModel):
                 f"{nearest(missing[0], there)}; add the column, empty where it is not known"
             )
         return pl.DataFrame([_as_kind(table, name, kind) for name, kind in self.kinds.items()])
-
-    def _look_at_levels(self, frame: pl.DataFrame, table: Table) -> None:
-        """Say so where training saw none of most cells' categories: each is all zeros to the model."""
-        for name, levels in zip(self.categorical.columns, self.categorical.levels, strict=True):
-            known = frame[name].drop_nulls()
-            seen = [level for level in levels if level is not None]
-            strange = known.filter(~known.is_in(seen)) if seen else known.clear()
-            if len(strange) > STRANGE * len(known):
-                most = "" if len(strange) == len(known) else f" in {len(strange)} of {len(known)} cells"
-                warnings.warn(
-                    f"{_where(table)}: training saw none of the categories of column {name!r}{most}, such as "
-                    f"{some(strange.unique().sort().head(2))}, but {some(seen[:2])}: the model knows nothing of them; "
-                    f"are they written another way?", AnypartyWarning, stacklevel=3
-                )  # fmt: skip
-
-    def _look_at_constants(self, frame: pl.DataFrame, table: Table) -> None:
-        """Say so where a column that was constant in training is not any more."""
-        was = dict(zip(self.numeric.columns, self.numeric.fill, strict=True))
-        names = self.numeric.constant
-        if not names:
-            return
-        counts = frame.select((pl.col(name).drop_nulls() != was[name]).sum() for name in names).row(0)
-        moved = [(name, count) for name, count in zip(names, counts, strict=True) if count]
-        if moved:
-            name, count = moved[0]
-            more = f", and so for {some([other for other, _ in moved[1:]])}" if moved[1:] else ""
-            warnings.warn(
-                f"{_where(table)}: column {name!r} was {was[name]:g} in all training rows and is another number in "
-                f"{count} here: the model has learnt nothing of it and takes it for {was[name]:g}{more}",
-                AnypartyWarning, stacklevel=3,
-            )  # fmt: skip
 
     def _fill(self, out: NDArray[np.float32], frame: pl.DataFrame, table: Table) -> None:
         """Write the outputs of some rows [b, width]."""
