@@ -268,7 +268,7 @@ class TestOneExchange:
             statistics.fmean(float(row["mean"]) for row in rows("apc-table2/breast-cancer") if row["method"] == method)
             for method in ("apc", "splitnn")
         ]
-        says("docs/methods/apc.md", f"level with SplitNN, {few[0]:.1f} % and {few[1]:.1f} in the mean of the four columns")
+        says("docs/methods/apc.md", f"with SplitNN, {few[0]:.1f} % and {few[1]:.1f} in the mean of the four columns")
 
     def test_bytes_are_those_of_the_methods_compared(self) -> None:
         sent = [mean("apc-table2/credit", "bytes_sent", method="splitnn-weighed", aligned=a) / 1e6
