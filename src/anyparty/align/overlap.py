@@ -208,13 +208,9 @@ def _partly(
     blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series, strangers: Sequence[int]
 ) -> Iterator[str]:
     """Yield what many ids that one party alone has would be shared by, were they written otherwise."""
-    single = observed.sum(axis=1) == 1
-    for k in range(len(blocks)):
-        own, others = observed[:, k] & single, ~observed[:, k]
-        if k in strangers or not own.any():
-            continue
-        count, what = nearly(ids.filter(pl.Series(own)), ids.filter(pl.Series(others)))
-        if count > PARTLY * own.sum():
+    own = observed & (observed.sum(axis=1) == 1)[:, None]
+    for k, (count, what) in enumerate(nearly(ids, own, ~observed)):
+        if k not in strangers and count > PARTLY * own[:, k].sum():
             yield f"{blocks[k]} would share {count:,} rows more but for {what}: check how its ids are written"
 
 

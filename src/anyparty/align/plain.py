@@ -108,15 +108,22 @@ def hint(ids_of: Sequence[pl.Series]) -> str:
     return ""
 
 
-def nearly(own: pl.Series, others: pl.Series) -> tuple[int, str]:
-    """Return how many of a party's ids would be another's by a simple change of how they are written, and by which.
+def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> list[tuple[int, str]]:
+    """Return, by party, how many ids would be another's by a simple change of how they are written, and by which.
 
     Args:
-        own: ids that this party alone has.
-        others: ids that it does not have.
+        ids: [N], no two alike.
+        own: [N, K], ids that a party alone has.
+        others: [N, K], ids that it does not have.
     """
-    best = 0, ""
+    best = [(0, "")] * own.shape[1]
     for what, change in list(CHANGES.items())[:-1]:  # numbers among letters are alike by chance
-        found = change(own).unique().is_in(change(others).unique().implode()).sum()
-        best = max(best, (int(found), what), key=lambda each: each[0])
+        changed = change(ids)
+        alike = changed.is_duplicated().arg_true().to_numpy()  # few, where tables are as they should be
+        changed = changed.gather(alike)
+        for k, (most, _) in enumerate(best if len(alike) else []):
+            mine, theirs = (changed.filter(pl.Series(of[alike, k])) for of in (own, others))
+            found = int(mine.unique().is_in(theirs.unique().implode()).sum())
+            if found > most:
+                best[k] = found, what
     return best
