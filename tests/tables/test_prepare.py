@@ -238,3 +238,12 @@ def test_columns_in_another_unit_are_named():
         prepare.apply(table_of(same | {"age": [365 * age for age in ages], "size": [1000 * size for size in sizes]}))
     raw = Prepare.fit(table_of({"age": ages}), rows(0, 1, 2, 3), scale=False)
     raw.apply(table_of({"age": [365 * age for age in ages]}))
+
+
+def test_a_column_that_varies_little_beside_its_size_is_standardised():
+    moments = [1.7e15 + k for k in range(100)]
+    sizes = [1e9 + 2.0**-16 * (k % 2) for k in range(100)]
+    prepare = Prepare.fit(table_of({"moment": moments, "size": sizes}), np.arange(100))
+    out = prepare.apply(table_of({"moment": moments, "size": sizes}))
+    assert out.mean(axis=0) == pytest.approx([0, 0], abs=1e-3)
+    assert out.std(axis=0) == pytest.approx([1, 1], abs=1e-3)

@@ -55,16 +55,16 @@ class Numeric(BaseModel):
             constant = low == np.nanmax(numbers, axis=0)  # the mean of equal numbers is not always that number
             imputer = SimpleImputer(strategy=impute, copy=False).fit(numbers)
             imputer.statistics_ = np.where(constant, low, imputer.statistics_)
-            scaler = StandardScaler(copy=False).fit(imputer.transform(numbers))
+            means, deviations = _spread(imputer.transform(numbers), low, constant)
             fill.append(imputer.statistics_)
-            mean.append(np.where(constant, low, scaler.mean_))
-            deviation.append(scaler.scale_)
+            mean.append(np.where(constant, low, means))
+            deviation.append(deviations)
             alike += [columns.columns[start + int(k)] for k in np.flatnonzero(constant)]
-        fills, means, scales = (tuple(np.concatenate(parts).tolist()) for parts in (fill, mean, deviation))
+        fills, centres, scales = (tuple(np.concatenate(parts).tolist()) for parts in (fill, mean, deviation))
         names = tuple(columns.columns)
         if not scale:
             return cls(columns=names, fill=fills, mean=None, scale=None)
-        return cls(columns=names, fill=fills, mean=means, scale=scales, constant=tuple(alike))
+        return cls(columns=names, fill=fills, mean=centres, scale=scales, constant=tuple(alike))
 
     @model_validator(mode="after")
     def _one_each(self) -> Numeric:
@@ -102,6 +102,23 @@ class Numeric(BaseModel):
         scaler.mean_, scaler.scale_ = np.array(self.mean), np.array(self.scale)
         scaler.var_ = scaler.scale_**2
         return scaler
+
+
+def _spread(
+    numbers: NDArray[np.float64], low: NDArray[np.float64], constant: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return means and standard deviations [d] of numbers [n, d], of which ``low`` is the least.
+
+    scikit-learn takes a column for constant that varies little beside its size, as moments in microseconds do: such a
+    column is measured from its least number on.
+    """
+    scaler = StandardScaler(copy=False).fit(numbers)
+    means, deviations = scaler.mean_, scaler.scale_
+    close = np.flatnonzero(~constant & (deviations == 1) & (scaler.var_ != 1))
+    if len(close):
+        near = StandardScaler().fit(numbers[:, close] - low[close])
+        means[close], deviations[close] = low[close] + near.mean_, near.scale_
+    return means, deviations
 
 
 class Categorical(BaseModel):
