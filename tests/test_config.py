@@ -77,6 +77,7 @@ def test_set_changes_a_value(path, change, value):
         ("train.epochs=0", "train.epochs"),
         ("train.epochs=true", "epochs: expected a number, got True"),
         ("train.patience=false", "patience: expected a number, got False"),
+        ("method.embedding=inf", "embedding: expected a finite number, got inf"),
         ("optimizer.lr=true", "optimizer: lr: expected a number"),
         ("encoder.hidden=[true]", "hidden: expected a number"),
         ("train.balance=yes", "balance: expected true or false, got 'yes'"),

@@ -22,6 +22,11 @@ def sizes(batches):
     return [len(batch) for batch in batches]
 
 
+def test_no_rows_make_no_batch():
+    none = torch.empty(0, dtype=torch.int64)
+    assert list(mixed(none, 4, stream())) == list(by_pattern(none, none, 4, stream())) == []
+
+
 class TestMixed:
     @given(ROWS, SIZES, st.integers(0, 5))
     def test_every_row_once_and_only_the_last_smaller(self, rows, size, seed):

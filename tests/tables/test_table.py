@@ -361,6 +361,16 @@ class TestColumns:
         assert read({"x": cells_of}, types={"x": "categorical"}).kinds == {"x": "categorical"}
 
 
+def test_few_values_with_decimal_commas_are_told_of():
+    cells = {"dose": ["2,3", "5,7", "2,3"], "town": ["Ulm", "Bonn", "Ulm"], "size": ["1.5", "2", None]}
+    (said,) = read(cells).notes
+    assert said == ("party 'clinic', data frame: column 'dose' is read as categories, and its cells look like numbers "
+                    "with decimal commas, such as '2,3': write them with a decimal point and no mark between "
+                    "thousands, or declare the column categorical with types")  # fmt: skip
+    assert read(cells, types={"dose": "categorical"}).notes == ()
+    assert read(cells | {"dose": pl.Series(cells["dose"], dtype=pl.Categorical)}).notes == ()
+
+
 class TestExpect:
     """Reading a table for a model that was trained on certain columns."""
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 def mixed(rows: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
     """Yield batches of ``rows`` [n] in random order, whatever their patterns of presence; the last may be smaller."""
-    yield from torch.split(rows[torch.randperm(len(rows), generator=generator)], min(size, max(1, len(rows))))
+    if len(rows):
+        yield from torch.split(rows[torch.randperm(len(rows), generator=generator)], min(size, len(rows)))
 
 
 def by_pattern(rows: Tensor, pattern: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:

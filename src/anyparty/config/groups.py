@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -126,6 +127,14 @@ class MethodSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow")
 
     name: str = "laser"
+
+    @model_validator(mode="after")
+    def _finite(self) -> Self:
+        """Refuse numbers that no settings file of a run could hold."""
+        for key, value in (self.model_extra or {}).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{key}: expected a finite number, got {value}")
+        return self
 
     @property
     def parameters(self) -> dict[str, Any]:

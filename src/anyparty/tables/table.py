@@ -138,7 +138,8 @@ def read_table(
         kinds = dict(_expected(raw.columns, expect, where))
     columns = _features(raw, kinds, where, trained=expect is not None)
     said = notes.without_cells(columns, where, labels=label is not None)
-    said += notes.codes(raw.select(name for name, kind in kinds.items() if kind is None), columns, where)
+    inferred = raw.select(name for name, kind in kinds.items() if kind is None)
+    said += notes.codes(inferred, columns, where) + notes.commas(inferred, columns, where)
     if label is None:
         return Table(party, file, ids, columns, notes=said)
     labels = _label(raw[label], where)
