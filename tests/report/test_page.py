@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tomllib
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -459,6 +460,32 @@ def test_the_command(runs, call, tmp_path):
     wrong = call("report", tmp_path / "nothing")
     assert wrong.exit_code == 2
     assert "is not a run" in wrong.stderr
+
+
+def test_the_page_is_written_before_anything_is_printed(runs, tmp_path):
+    """Whoever reads the tables may stop at once; and a metric that does not fit is refused without them."""
+    command = [sys.executable, "-m", "anyparty", "report", str(runs["two"]), "--no-model", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:  # noqa: S603
+        started.stdout.close()
+        assert started.stderr.read() == ""
+    assert (tmp_path / "index.html").exists()
+
+
+def test_a_metric_that_does_not_fit_is_refused_without_tables(runs, call, tmp_path):
+    refused = call("report", runs["two"], "--out", tmp_path, "--metric", "auroc")
+    assert refused.exit_code == 2
+    assert "metric 'auroc' is for a classification" in refused.stderr
+    assert refused.stdout == ""
+
+
+def test_of_a_run_that_failed_the_terminal_says_why_and_shows_no_empty_table(call, tmp_path):
+    record = {"status": "failed", "error": "Diverged: the loss is no number", "ledger": []}
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    shown = call("report", tmp_path, "--no-model")
+    assert shown.exit_code == 0, shown.stderr
+    assert f"{tmp_path.name}: failed: Diverged: the loss is no number" in shown.stdout
+    assert "hold no message that crossed" in shown.stdout
+    assert "┃" not in shown.stdout
 
 
 @pytest.mark.slow

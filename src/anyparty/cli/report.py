@@ -43,13 +43,13 @@ def report(
 
     look_for_modules_in(*(parent for run in runs for parent in run.absolute().parents[:2]))
     console = Console()
+    alone = runs[0] if len(runs) == 1 and runs[0].is_dir() else None
+    folder = out or (Path("report") if alone is None else alone / "report")
+    with console.status("writing the page"):  # first: whoever reads the tables may stop before their end
+        written = page.write(runs, folder, metric=metric, model=model)
     for run in records.find(runs):
         console.print(ledgers.render(run))
         for table in costs.tables(run):
             console.print(table)
-    alone = runs[0] if len(runs) == 1 and runs[0].is_dir() else None
-    folder = out or (Path("report") if alone is None else alone / "report")
-    with console.status("writing the page"):
-        written = page.write(runs, folder, metric=metric, model=model)
     console.print(f"\nThe page is {written}, its figures are in {written.parent / 'figures'}", markup=False,
                   highlight=False, soft_wrap=True)  # fmt: skip

@@ -83,10 +83,12 @@ def grids(run: Run) -> list[Grid]:
 
 
 def tables(run: Run) -> list[Table]:
-    """Return both tables for the terminal."""
-    sent = _table(SENT, 3, f"{run.method}'s own messages", _rows(run))
-    rows = [each.cells for each in beside(run)]
-    return [sent, _table(BESIDE, 2, "By the formulas of Irureta et al., appendix E", rows)] if rows else [sent]
+    """Return both tables for the terminal, without one that has no rows."""
+    made = [
+        (SENT, 3, f"{run.method}'s own messages", _rows(run)),
+        (BESIDE, 2, "By the formulas of Irureta et al., appendix E", [each.cells for each in beside(run)]),
+    ]
+    return [_table(heads, words, title, rows) for heads, words, title, rows in made if rows]
 
 
 def _table(heads: Sequence[str], words: int, title: str, rows: Sequence[Sequence[str]]) -> Table:

@@ -94,7 +94,13 @@ def shown(size: float) -> str:
 
 
 def render(run: Run) -> RenderableType:
-    """Return a run's ledger for the terminal: by pair of parties and message, and by pair."""
+    """Return a run's ledger for the terminal: by message and by pair of parties; of a run not done, how it stands."""
+    said = [] if run.status == "done" else [Text(f"{run.name}: {run.outcome}", style="red" * (run.status == "failed"))]
+    crossed = _tables(run) if run.ledger.flows else [Text(f"The records of {run.name} hold no message that crossed.")]
+    return Group(*said, *crossed, *(Text(f"Not told: {what}.") for what in run.lacks))
+
+
+def _tables(run: Run) -> list[Table]:
     flows = Table("from", "to", "message", title=Text(f"What crossed in {run.name}"), title_justify="left")
     for heading in ("messages", "bytes"):
         flows.add_column(heading, justify="right")
@@ -109,7 +115,7 @@ def render(run: Run) -> RenderableType:
     for pair in by_pair(run.ledger, run.parties):
         messages, size = pair.there.messages + pair.back.messages, pair.there.bytes_sent + pair.back.bytes_sent
         pairs.add_row(Text(f"{pair.one} and {pair.other}"), f"{pair.rounds:,}", f"{messages:,}", f"{size:,}")
-    return Group(flows, pairs, *(Text(f"Not told: {what}.") for what in run.lacks))
+    return [flows, pairs]
 
 
 def undeclared(ledger: Ledger, known: Mapping[str, Sequence[Declared]]) -> list[str]:

@@ -26,10 +26,6 @@ from anyparty.report.records import Run, find
 from anyparty.report.section import Drawn, Section, named, number, scored
 from anyparty.storage import writing
 
-STATUS = {
-    "done": "finished", "running": "not finished, or killed", "stopped": "stopped before its end", "failed": "failed",
-}  # fmt: skip
-
 
 @dataclass(frozen=True, kw_only=True)
 class Article:
@@ -37,7 +33,6 @@ class Article:
 
     run: Run
     slug: str
-    status: str
     facts: Sequence[tuple[str, str]]
     sections: Sequence[Section]
 
@@ -113,7 +108,7 @@ def slugs(runs: Sequence[Run]) -> list[str]:
 def article(run: Run, scores: Scores, slug: str) -> Article:
     """Return one run's part of the page."""
     return Article(
-        run=run, slug=slug, status=STATUS.get(run.status, run.status), facts=facts(run, scores),
+        run=run, slug=slug, facts=facts(run, scores),
         sections=[
             sections.overlap(run), sections.training(run), model_sections.by_set(run, scores),
             model_sections.brings(scores), model_sections.closer(scores), sections.crossed(run), sections.repeat(run),

@@ -23,6 +23,10 @@ from anyparty.run.kept_record import read_record
 from anyparty.wire.flare.site import Site
 from anyparty.wire.ledger import Ledger
 
+STATUS = {
+    "done": "finished", "running": "not finished, or killed", "stopped": "stopped before its end", "failed": "failed",
+}  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -69,6 +73,11 @@ class Run:
     ended: str
     command: str
     lacks: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, in words, and why where it failed."""
+        return STATUS.get(self.status, self.status) + (f": {self.error}" if self.error else "")
 
     @property
     def method(self) -> str:
