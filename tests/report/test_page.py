@@ -231,6 +231,19 @@ def test_a_metric_that_does_not_fit_is_refused_without_the_model_too(runs, tmp_p
         page.write([run], tmp_path / "page", metric=metric)
 
 
+def test_without_the_model_a_metric_is_the_records(runs, tmp_path):
+    """At the head, first in the table, and beside other runs; one that the record lacks is refused."""
+    overall = find([runs["two"]])[0].evaluation["overall"]
+    shown = read(runs["two"], tmp_path / "one", metric="mae", model=False)
+    (mae, rmse, *_) = shown.table("all test rows", "MAE", "RMSE")["all"]
+    assert [float(mae), float(rmse)] == pytest.approx([overall["mae"], overall["rmse"]], rel=1e-3)
+    assert f"MAE, test{mae}" in shown.text
+    beside = read([runs["two"], runs["half"]], tmp_path / "two", metric="mae", model=False).tables[0]
+    assert [row[beside[0].index("MAE, as recorded")] for row in beside[1:]] == [mae, "–"]
+    with pytest.raises(ConfigError, match=r"--metric loss --no-model: run keeps rmse, mae of its test rows"):
+        page.write([runs["two"]], tmp_path, metric="loss", model=False)
+
+
 def test_a_page_is_not_written_to_a_file(runs, tmp_path):
     (tmp_path / "bank.csv").write_text("id\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"bank\.csv: this is a file; name a folder for the page"):

@@ -29,7 +29,7 @@ def report(
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option("--metric", help="What sets of parties are scored by.", show_default="accuracy or rmse"),
+        typer.Option("--metric", help="What runs and sets of parties are scored by.", show_default="accuracy or rmse"),
     ] = None,
     model: Annotated[
         bool, typer.Option("--model/--no-model", help="Score the models again, where they are at hand.")

@@ -15,9 +15,9 @@ from typing import Any
 
 from anyparty.metrics import METRICS
 from anyparty.report.ledgers import shown, total
-from anyparty.report.model_sections import Scores
+from anyparty.report.model_sections import Scores, recorded
 from anyparty.report.records import Run
-from anyparty.report.section import Grid, Section, named, number, spread
+from anyparty.report.section import Grid, Section, named, number, scored, spread
 from anyparty.run.record import MAY_DIFFER
 
 OF_ONE_CLASS = {"f1"}  # the positive one; which of two it is does not change AUROC
@@ -47,11 +47,13 @@ class Difference:
 def side_by_side(runs: Sequence[Run], scores: Sequence[Scores]) -> Section:
     """Return the comparison of several runs."""
     metrics = sorted({each.worth.metric for each in scores if each.worth})
-    heads = ["run", "method", "seed", "status", "epochs", "best", *map(named, metrics), "crossed"]
+    kept = sorted({name for run, each in zip(runs, scores, strict=True) if (name := _kept(run, each))})
+    known = [*map(named, metrics), *(f"{named(metric)}, as recorded" for metric in kept)]
+    heads = ["run", "method", "seed", "status", "epochs", "best", *known, "crossed"]
     rows = [
         [
             run.name, run.method or "–", str(run.seed), run.status, str(len(run.history)), str(run.best_epoch or "–"),
-            *(_score(each, metric) for metric in metrics),
+            *(_score(each, metric) for metric in metrics), *(_recorded(run, each, metric) for metric in kept),
             shown(total(run.ledger).bytes_sent) if run.ledger.flows else "–",
         ]
         for run, each in zip(runs, scores, strict=True)
@@ -84,6 +86,20 @@ def _score(scores: Scores, metric: str) -> str:
     if worth is None or worth.metric != metric:
         return "–"
     return spread(worth.score(worth.of.parties).score, digits=worth.decimals)
+
+
+def _kept(run: Run, scores: Scores) -> str | None:
+    """Return the recorded metric that stands for a run whose model is not scored again."""
+    return recorded(run, scores.metric) if scores.worth is None else None
+
+
+def _recorded(run: Run, scores: Scores, metric: str) -> str:
+    """Return a recorded score; of which part of the test rows, where not all had an answer."""
+    if _kept(run, scores) != metric or run.evaluation is None:
+        return "–"
+    overall = run.evaluation["overall"]
+    value, part = scored(metric, overall[metric]), overall.get("coverage")
+    return value if part in {None, 1} else f"{value} of the {part:.0%} with an answer"
 
 
 def differences(runs: Sequence[Run], scores: Sequence[Scores], metric: str) -> tuple[list[Difference], list[str]]:

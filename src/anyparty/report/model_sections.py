@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from anyparty.errors import AnypartyError
+from anyparty.errors import AnypartyError, ConfigError
 from anyparty.metrics import METRICS, headline
 from anyparty.metrics.scores import Answers
 from anyparty.report import quality, score_figures
@@ -28,38 +28,54 @@ FEW_ROWS = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """A run's scores: of every set of parties, if its model is at hand; else why not."""
+    """A run's scores: of every set of parties, if its model is at hand; else why not.
+
+    ``metric`` is the one that was asked for: without the model, of the scores that the record keeps.
+    """
 
     worth: Worth | None = None
     why: str = ""
+    metric: str | None = None
 
     @classmethod
-    def of(cls, run: Run, metric: str | None = None) -> Scores:
-        """Reopen a run's model and test rows, if they are there.
+    def of(cls, run: Run, metric: str | None = None, *, model: bool = True) -> Scores:
+        """Reopen a run's model and test rows, if they are there and the model is wanted.
 
         Raises:
-            ConfigError: there is no such metric, or it does not fit the task.
+            ConfigError: there is no such metric, it does not fit the task, or the model alone could tell it.
         """
-        _check(run, metric)
+        _check(run, metric, model=model)
+        if not model:
+            return cls(why="the report was asked for without it", metric=metric)
         if run.folder is None:
             return cls(why="each party keeps its own part of the model at home, so that no other set of parties can be "
-                           "asked from here")  # fmt: skip
+                           "asked from here", metric=metric)  # fmt: skip
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # of the tables, told in training
                 of = reopened(run.folder)
         except (AnypartyError, OSError) as error:
-            return cls(why=str(error))
-        return cls(worth=Worth.begin(of, metric))
+            return cls(why=str(error), metric=metric)
+        return cls(worth=Worth.begin(of, metric), metric=metric)
 
 
-def _check(run: Run, metric: str | None) -> None:
+def recorded(run: Run, metric: str | None = None) -> str | None:
+    """Return the metric that stands for the scores in a run's record: the one asked for, else accuracy or RMSE."""
+    kept = (run.evaluation or {}).get("overall", {})
+    return next((name for name in (metric, "accuracy", "rmse") if name in kept), None)
+
+
+def _check(run: Run, metric: str | None, *, model: bool) -> None:
     """Refuse a metric that does not fit the task that the record tells of, whether or not the model is at hand."""
     if metric is None:
         return
     found = run.evaluation
     if found is not None:
         headline(Task(kind=found["task"], classes=tuple(found["classes"])), metric)
+        if not model and metric not in found["overall"]:
+            kept = ", ".join(name for name in found["overall"] if name in METRICS)
+            raise ConfigError(f"--metric {metric} --no-model: {run.name} keeps {kept} of its test rows; choose one of "
+                              f"them, or let the model be scored again: without --no-model")  # fmt: skip
     elif metric not in METRICS:
         headline(Task(kind="regression"), metric)
 
@@ -68,7 +84,7 @@ def by_set(run: Run, scores: Scores) -> Section:
     """The metric by who is asked."""
     title, worth = "Who is asked", scores.worth
     if worth is None:
-        return _recorded(run, scores.why)
+        return _recorded(run, scores)
     names, nobody = worth.of.parties, float(worth(frozenset())[0])
     metric, digits = named(worth.metric), worth.decimals
     text = (
@@ -98,12 +114,13 @@ def by_set(run: Run, scores: Scores) -> Section:
     return section(drawn=[drawn], grids=[Grid(heads=["parties asked", f"mean {metric}"], rows=rows), lost])
 
 
-def _recorded(run: Run, why: str) -> Section:
-    """The scores that the records keep."""
-    title, found = "Who was there", run.evaluation
+def _recorded(run: Run, scores: Scores) -> Section:
+    """The scores that the records keep, that which was asked for first."""
+    title, found, why = "Who was there", run.evaluation, scores.why
     if found is None:
         return Section(id="sets", title=title, lacks=f"There are no test scores: {why}.")
     metrics = [name for name in found["overall"] if name not in {"rows", "coverage"}]
+    metrics.sort(key=lambda name: name != scores.metric)
     heads = [*map(named, metrics), "answered", "rows"]
     shown = {
         "all test rows": {"all": found["overall"]}, "parties that have the row": found["by_count"],

@@ -21,7 +21,7 @@ from anyparty.errors import ConfigError
 from anyparty.methods.table import METHODS, method
 from anyparty.report import compare, model_sections, sections, style
 from anyparty.report.ledgers import shown, total
-from anyparty.report.model_sections import Scores
+from anyparty.report.model_sections import Scores, recorded
 from anyparty.report.records import Run, find
 from anyparty.report.section import Drawn, Section, named, number, scored
 from anyparty.storage import writing
@@ -44,18 +44,19 @@ def write(paths: Iterable[Path | str], out: Path | str, *, metric: str | None = 
         paths: as ``records.find``.
         out: the folder for index.html and figures; an earlier page there is written over, and its figures that this
             one does not have are removed.
-        metric: what sets of parties are scored by; by default accuracy, or RMSE for a regression.
+        metric: what sets of parties are scored by, or without the model which of the recorded scores stands for a run;
+            by default accuracy, or RMSE for a regression.
         model: whether to score models again where they are at hand.
 
     Raises:
         ModelError: no such run.
-        ConfigError: the metric does not fit the task, or ``out`` is a file.
+        ConfigError: the metric does not fit the task, or is not recorded and the model not wanted; ``out`` is a file.
         StorageError: the page cannot be written.
     """
     runs, out = _named_apart(find(paths)), Path(out)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: this is a file; name a folder for the page and its figures")
-    scores = [Scores.of(run, metric) if model else Scores(why="the report was asked for without it") for run in runs]
+    scores = [Scores.of(run, metric, model=model) for run in runs]
     articles = [article(*each) for each in zip(runs, scores, slugs(runs), strict=True)]
     together = compare.side_by_side(runs, scores) if len(runs) > 1 else None
     page, pictures, files = out / "index.html", {}, {}
@@ -123,9 +124,7 @@ def facts(run: Run, scores: Scores) -> list[tuple[str, str]]:
     if run.rows is not None:
         found.append(("rows", f"{run.rows:,}"))
     worth, overall = scores.worth, (run.evaluation or {}).get("overall", {})
-    if overall:  # of rows that had an answer; below, a row without counts with the answer that needs nobody
-        known = "accuracy" if "accuracy" in overall else "rmse"
-        name = worth.metric if worth is not None and worth.metric in overall else known
+    if name := recorded(run, scores.metric):  # of rows that had an answer; below, others count with what needs nobody
         part = overall.get("coverage")
         of = "test" if part is None or part == 1 else f"the {part:.0%} of test rows with an answer"
         found.append((f"{named(name)}, {of}", scored(name, overall.get(name))))
