@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -19,9 +19,12 @@ import tomli_w
 import torch
 from matplotlib.image import imread
 
+from anyparty import config
 from anyparty.errors import ConfigError
+from anyparty.methods.split import Split
+from anyparty.methods.standard import Standard
 from anyparty.metrics.scores import Answers
-from anyparty.report import ledgers, model_sections, page, quality, score_figures, worth
+from anyparty.report import ledgers, model_sections, page, quality, score_figures, sections, worth
 from anyparty.report.model_sections import Scores
 from anyparty.report.records import find
 from anyparty.report.section import named
@@ -456,6 +459,23 @@ def test_a_run_of_data_frames_names_no_command(tmp_path):
     assert framed.command == ""
     assert shlex.split(filed.command)[:3] == ["anyparty", "train", str(tmp_path / "with space" / "config.toml")]
     assert evaluate_run(tmp_path / "with space").overall["rows"] > 0
+
+
+@dataclass(frozen=True)
+class Mine(Standard):
+    """A rule of the user's own."""
+
+
+def test_a_run_of_ones_own_method_is_repeated_in_python(tmp_path):
+    """Settings cannot make the method, and no command could; the line that is named does."""
+    settings, mine = trained.write(tmp_path, trained.FIVE[:2]), Split(rule=Mine(), embedding=4)
+    first = Federation.from_config(config.load(settings)).train(mine, folder=tmp_path / "run")
+    (run,) = find([tmp_path / "run"])
+    (said,) = sections.repeat(run).text
+    assert said == f"Repeat it in Python, with the method itself, which is your own, for METHOD: {run.command}"
+    line = run.command.replace("NEW-FOLDER", str(tmp_path / "again"))
+    again = eval(line, {"Federation": Federation, "config": config, "METHOD": mine})  # noqa: S307
+    assert again.evaluate().overall == first.evaluate().overall
 
 
 def test_a_tag_that_goes_both_ways_is_explained_both_ways():

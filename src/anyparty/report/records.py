@@ -16,6 +16,7 @@ from typing import Any
 
 from anyparty.errors import ConfigError, ModelError, some
 from anyparty.methods.costs import Shape
+from anyparty.methods.table import METHODS
 from anyparty.run.costs import published
 from anyparty.run.files import read_json
 from anyparty.run.journal import FILE
@@ -49,7 +50,7 @@ class Run:
         tables: each party's table's fingerprint.
         versions: by whoever recorded them.
         began, ended: ISO times; ``ended`` is empty for a run that did not say.
-        command: what repeats the run.
+        command: what repeats the run: a command, or a line of Python with a method of the user's own for METHOD.
         lacks: what the records do not say, in sentences.
     """
 
@@ -150,7 +151,7 @@ def _of_folder(folder: Path, values: Mapping[str, Any]) -> Run:
     ledger = Ledger.of(values.get("ledger", []))
     parties = tuple(settings.get("parties", {})) or tuple(tables) or tuple(sorted({f.sender for f in ledger.flows}))
     on_disk = all("table" in party for party in settings.get("parties", {}).values())  # else it was given data frames
-    command = f"anyparty train {shlex.quote(str(path))} --run NEW-FOLDER" if settings and on_disk else ""
+    command = _command(path, str(settings.get("method", {}).get("name", ""))) if settings and on_disk else ""
     return Run(
         name=folder.resolve().name or str(folder), folder=folder, parties=parties,
         active=_leader(folder, settings), status=str(values.get("status", "done")),
@@ -161,6 +162,13 @@ def _of_folder(folder: Path, values: Mapping[str, Any]) -> Run:
         versions={"": values.get("versions", {})}, began=str(values.get("began", "")),
         ended=str(values.get("ended", "")), command=command, lacks=tuple(lacks),
     )  # fmt: skip
+
+
+def _command(settings: Path, method: str) -> str:
+    """Return what repeats a run of a folder: in Python where the method has no name for the command line."""
+    if method in METHODS:
+        return f"anyparty train {shlex.quote(str(settings))} --run NEW-FOLDER"
+    return f"Federation.from_config(config.load({str(settings)!r})).train(METHOD, folder='NEW-FOLDER')"
 
 
 def _leader(folder: Path, settings: Mapping[str, Any]) -> str:
