@@ -61,12 +61,12 @@ def inspect_encoder(
         found.append(epoch)
         embedded, raw = epoch.scores.embedded, epoch.scores.raw
         table.add_row(str(epoch.epoch), f"{epoch.loss:.4f}", f"{embedded.mean():.3f} ± {embedded.std(ddof=1):.3f}",
-                      f"{raw.mean():.3f} ± {raw.std(ddof=1):.3f}", f"{epoch.scores.lost:+.3f}")  # fmt: skip
+                      f"{raw.mean():.3f} ± {raw.std(ddof=1):.3f}", f"{epoch.scores.lost:+z.3f}")  # fmt: skip
     console.print(table)
     last = found[-1].scores
     verdict = "as good as the columns" if last.alike(threshold) else "worse than the columns"
     console.print(
-        f"After epoch {found[-1].epoch} embeddings are {verdict}: lost {last.lost:+.3f}, allowed {threshold:g}."
+        f"After epoch {found[-1].epoch} embeddings are {verdict}: lost {last.lost:+z.3f}, allowed {threshold:g}."
     )
     encoder_figure.write(found, metric, out)
     console.print(f"The plot is {out}", markup=False, highlight=False, soft_wrap=True)

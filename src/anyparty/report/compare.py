@@ -71,8 +71,8 @@ def side_by_side(runs: Sequence[Run], scores: Sequence[Scores]) -> Section:
 
 def _table(found: Sequence[Difference], metric: str, digits: int) -> Grid:
     rows = [
-        [each.one, each.other, str(len(each.each)), f"{each.mean:+,.{digits}f}", number(each.deviation, digits),
-         f"{each.better} of {len(each.each)}"]
+        [each.one, each.other, str(len(each.each)), number(each.mean, digits, sign=True),
+         number(each.deviation, digits), f"{each.better} of {len(each.each)}"]
         for each in found
     ]  # fmt: skip
     return Grid(

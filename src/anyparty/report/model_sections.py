@@ -154,12 +154,13 @@ def brings(scores: Scores) -> Section:
     digits = worth.decimals
     text = (
         f"Shapley values of {named(worth.metric)} {how}: each party's mean part in the gain of "
-        f"{found.gain:+,.{digits}f} over asking nobody, which they add up to. Intervals are about {about}."
+        f"{number(found.gain, digits, sign=True)} over asking nobody, which they add up to. "
+        f"Intervals are about {about}."
     )
     figure = score_figures.shares(found.shares, f"part in the gain in {named(worth.metric)}", digits)
     drawn = Drawn(name="brings", figure=figure)
     rows = [[name, spread(share, sign=True, digits=digits + 1)] for name, share in found.shares.items()]
-    rows.append(["sum", f"{sum(share.value for share in found.shares.values()):+,.{digits + 1}f}"])
+    rows.append(["sum", number(sum(share.value for share in found.shares.values()), digits + 1, sign=True)])
     return section(text=[text], drawn=[drawn], grids=[Grid(heads=["party", "brings"], rows=rows)])
 
 

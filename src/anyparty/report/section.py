@@ -47,13 +47,15 @@ class Section:
     lacks: str = ""
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """Return a number for a table; a dash for one that there is not.
+def number(value: float | None, digits: int = 3, *, sign: bool = False) -> str:
+    """Return a number for a table, with no minus before nought; a dash for one that there is not.
 
-    >>> number(0.8125), number(float("nan")), number(1234.5, 0)
-    ('0.812', '–', '1,234')
+    >>> number(0.8125), number(float("nan")), number(1234.5, 0), number(-0.0004), number(-0.0004, sign=True)
+    ('0.812', '–', '1,234', '0.000', '+0.000')
     """
-    return "–" if value is None or math.isnan(value) else f"{value:,.{digits}f}"
+    if value is None or math.isnan(value):
+        return "–"
+    return f"{value:+z,.{digits}f}" if sign else f"{value:z,.{digits}f}"
 
 
 def spread(share: Share, *, sign: bool = False, digits: int = 3) -> str:
@@ -61,13 +63,13 @@ def spread(share: Share, *, sign: bool = False, digits: int = 3) -> str:
 
     >>> spread(Share(value=0.5, low=0.4, high=0.6)), spread(Share(value=-0.5, low=float("nan"), high=0.0), sign=True)
     ('0.500 (0.400 to 0.600)', '-0.500')
+    >>> spread(Share(value=-0.0001, low=-0.0004, high=0.0004))
+    '0.000 (0.000 to 0.000)'
     """
-    if math.isnan(share.value):
-        return "–"
-    value = f"{share.value:+,.{digits}f}" if sign else f"{share.value:,.{digits}f}"
-    if math.isnan(share.low) or math.isnan(share.high):
+    value = number(share.value, digits, sign=sign)
+    if any(map(math.isnan, (share.value, share.low, share.high))):
         return value
-    return f"{value} ({share.low:,.{digits}f} to {share.high:,.{digits}f})"
+    return f"{value} ({number(share.low, digits)} to {number(share.high, digits)})"
 
 
 def decimals(metric: str, value: float) -> int:
