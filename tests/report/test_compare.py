@@ -57,6 +57,44 @@ def test_differences_seed_by_seed(runs):
     assert [row[0] for row in section.grids[0].rows] == names
     assert [row[6].split()[0] for row in section.grids[0].rows] == [f"{accuracy[name]:.3f}" for name in names]
     assert section.grids[1].rows[0][:3] == ["laser", "local", "2"]
+    said = "Accuracy of the variant less that of the one it stands against, seed by seed on the same test rows."
+    assert section.grids[1].caption == f"{said} More is better."
+
+
+def points(axis) -> list[list[float]]:
+    """Return where the dots of each row of a figure are."""
+    rows: dict[float, list[float]] = {}
+    for line in axis.lines:
+        if line.get_marker() == "o":
+            rows.setdefault(line.get_ydata()[0], []).extend(map(float, line.get_xdata()))
+    return list(rows.values())
+
+
+def test_a_figure_shows_variants_over_their_seeds(runs):
+    names = ["laser-1", "laser-2", "local-1"]
+    found, scores = compared([runs[name] for name in names])
+    one, two, other = (evaluate_run(runs[name]).overall["accuracy"] for name in names)
+    (drawn,) = compare.side_by_side(found, scores).drawn
+    (axis,) = drawn.figure.axes
+    assert drawn.name == "runs-accuracy"
+    assert drawn.caption.endswith("with a band of one standard deviation. More is better.")
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["laser", "local"]
+    assert [sorted(row) for row in points(axis)] == [pytest.approx(sorted([one, two, (one + two) / 2])), [other]]
+    bands = [line.get_xdata() for line in axis.lines if line.get_marker() != "o"]
+    off = np.std([one, two], ddof=1)
+    assert list(bands[0]) == pytest.approx([(one + two) / 2 - off, (one + two) / 2 + off])
+    assert np.isnan(bands[1]).all()  # a single seed has no deviation, and its interval is of another kind
+
+
+def test_a_figure_of_runs_with_a_seed_each_has_their_intervals(runs):
+    found = find([runs["laser-1"], runs["local-1"]])
+    section = compare.side_by_side(found, [Scores.of(run, "log_loss") for run in found])
+    (drawn,) = section.drawn
+    (axis,) = drawn.figure.axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["laser-1", "local-1"]
+    assert drawn.caption.endswith("from resampled test rows. Less is better.")
+    assert section.grids[1].caption.endswith("Less is better.")
+    assert all(np.isfinite(line.get_xdata()).all() for line in axis.lines)
 
 
 def test_less_is_better_where_less_is_better(runs):
@@ -134,4 +172,5 @@ def test_runs_without_scores_stand_in_the_table(runs):
     found, scores = compared([runs["laser-1"], runs["local-1"]])
     section = compare.side_by_side(found, [scores[0], Scores(why="its tables are elsewhere")])
     assert section.grids[0].rows[1][6] == "–"
+    assert not section.drawn
     assert len(section.grids) == 1

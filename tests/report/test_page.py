@@ -406,6 +406,13 @@ def test_several_runs_on_one_page(runs, tmp_path):
     assert (tmp_path / "figures" / "run-2-training.svg").exists()
 
 
+def test_the_figure_that_compares_runs_is_a_file_too(runs, tmp_path):
+    other = shutil.copytree(runs["two"], tmp_path / "other")
+    shown = read([runs["two"], other], tmp_path / "page")
+    assert {"all-runs-rmse.png", "all-runs-rmse.svg"} <= {path.name for path in (tmp_path / "page/figures").iterdir()}
+    assert "Less is better." in shown.text
+
+
 def test_figures_of_an_earlier_page_go_with_it_and_no_other_file_does(runs, tmp_path):
     figures = tmp_path / "figures"
     figures.mkdir()

@@ -9,15 +9,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
 from anyparty.metrics import METRICS
+from anyparty.report import score_figures
+from anyparty.report.contributions import Share
 from anyparty.report.ledgers import shown, total
 from anyparty.report.model_sections import Scores, recorded
 from anyparty.report.records import Run
-from anyparty.report.section import Grid, Section, named, number, scored, spread
+from anyparty.report.section import Drawn, Grid, Section, named, number, scored, spread
+from anyparty.report.worth import Worth
 from anyparty.run.record import MAY_DIFFER
 
 OF_ONE_CLASS = {"f1"}  # the positive one; which of two it is does not change AUROC
@@ -59,17 +62,46 @@ def side_by_side(runs: Sequence[Run], scores: Sequence[Scores]) -> Section:
         for run, each in zip(runs, scores, strict=True)
     ]  # fmt: skip
     grids = [Grid(heads=heads, rows=rows, words=frozenset({0, 1, 3}))]
-    text = []
+    text, drawn = [], [each for metric in metrics if (each := _drawn(runs, scores, metric))]
     for metric in metrics:
         found, unlike = differences(runs, scores, metric)
         if found:
             digits = max(each.worth.decimals for each in scores if each.worth and each.worth.metric == metric)
             grids.append(_table(found, metric, digits + 1))
         text += [f"Not compared in {named(metric)}: {why}." for why in unlike]
-    return Section(id="compare", title="Side by side", text=text, grids=grids)
+    return Section(id="compare", title="Side by side", text=text, drawn=drawn, grids=grids)
+
+
+def _drawn(runs: Sequence[Run], scores: Sequence[Scores], metric: str) -> Drawn | None:
+    """Return the figure of the runs in a metric: a row a variant where one has several seeds, else a row a run."""
+    digits, labels, own, variants = 0, _labels(runs), dict[str, list[Share]](), dict[str, dict[int, Share]]()
+    for run, each in zip(runs, scores, strict=True):
+        worth = each.worth
+        if worth is not None and worth.metric == metric and not math.isnan(float(worth(_everybody(worth))[0])):
+            share = worth.score(worth.of.parties).score
+            own[run.name], digits = [share], max(digits, worth.decimals)
+            variants.setdefault(labels[run.name], {})[run.seed] = replace(share, low=math.nan, high=math.nan)
+    if len(own) < 2:
+        return None
+    if any(len(each) > 1 for each in variants.values()):
+        said = "Each variant's mean over its seeds, the faint dots, with a band of one standard deviation"
+        rows = {name: list(each.values()) for name, each in variants.items()}
+    else:
+        said, rows = "Each run's score, everybody asked, with the interval of 95 % from resampled test rows", own
+    figure = score_figures.runs(rows, named(metric), digits)
+    return Drawn(name=f"runs-{metric}", figure=figure, caption=f"{said}. {_better(metric)}")
+
+
+def _better(metric: str) -> str:
+    return f"{'More' if METRICS[metric].greater else 'Less'} is better."
+
+
+def _everybody(worth: Worth) -> frozenset[str]:
+    return frozenset(worth.of.parties)
 
 
 def _table(found: Sequence[Difference], metric: str, digits: int) -> Grid:
+    what = f"{named(metric)} of the variant less that of the one it stands against"
     rows = [
         [each.one, each.other, str(len(each.each)), number(each.mean, digits, sign=True),
          number(each.deviation, digits), f"{each.better} of {len(each.each)}"]
@@ -77,7 +109,8 @@ def _table(found: Sequence[Difference], metric: str, digits: int) -> Grid:
     ]  # fmt: skip
     return Grid(
         heads=["variant", "against", "seeds", "mean difference", "deviation", "better in"], rows=rows,
-        words=frozenset({0, 1}), caption=f"Differences in {named(metric)}, seed by seed on the same test rows.",
+        words=frozenset({0, 1}),
+        caption=f"{what[0].upper()}{what[1:]}, seed by seed on the same test rows. {_better(metric)}",
     )  # fmt: skip
 
 
@@ -109,7 +142,7 @@ def differences(runs: Sequence[Run], scores: Sequence[Scores], metric: str) -> t
     }
     tested = {run.name: rows_tested(each) for run, each in zip(runs, scores, strict=True) if each.worth}
     values = {
-        run.name: float(each.worth(frozenset(each.worth.of.parties))[0])
+        run.name: float(each.worth(_everybody(each.worth))[0])
         for run, each in zip(runs, scores, strict=True)
         if each.worth and each.worth.metric == metric
     }

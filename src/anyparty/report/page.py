@@ -60,9 +60,10 @@ def write(paths: Iterable[Path | str], out: Path | str, *, metric: str | None = 
     articles = [article(*each) for each in zip(runs, scores, slugs(runs), strict=True)]
     together = compare.side_by_side(runs, scores) if len(runs) > 1 else None
     page, pictures, files = out / "index.html", {}, {}
-    for each in articles:
-        for drawn in (drawn for section in each.sections for drawn in section.drawn):
-            name = drawn.name if len(runs) == 1 else f"{each.slug}-{drawn.name}"
+    chapters = [(each.slug, section) for each in articles for section in each.sections]
+    for slug, section in [*chapters, *([("all", together)] if together else [])]:
+        for drawn in section.drawn:
+            name = drawn.name if len(runs) == 1 else f"{slug}-{drawn.name}"
             pictures[drawn.figure] = files[f"{name}.svg"] = style.svg(drawn.figure)
             files[f"{name}.png"] = style.png(drawn.figure)
     earlier = _figures_of(page)

@@ -105,6 +105,32 @@ def shares(by_party: Mapping[str, Share], label: str, digits: int) -> Figure:
     return figure
 
 
+def runs(rows: Mapping[str, Sequence[Share]], metric: str, digits: int) -> Figure:
+    """Draw the metric of runs: one with its interval; of several in a row their mean, deviation, and each faintly."""
+    P = len(rows)
+    with styled():
+        figure = Figure(figsize=(WIDTH, 0.8 + ROW * P))
+        axis = figure.subplots()
+        _intervals(axis, [_over(each) for each in rows.values()], digits)
+        for row, each in enumerate(rows.values()):
+            if len(each) > 1:
+                axis.plot([share.value for share in each], [row] * len(each), "o", color=MUTED, markersize=3, alpha=0.5)
+        axis.set_yticks(range(P), distinct(list(rows), 40))
+        axis.tick_params(axis="y", labelcolor=INK)
+        axis.set_ylim(P - 0.4, -0.6)
+        axis.set_xlabel(f"{metric} on test rows")
+    return figure
+
+
+def _over(shares: Sequence[Share]) -> Share:
+    """Return a run's own share; of several the mean, one standard deviation to each side."""
+    if len(shares) == 1:
+        return shares[0]
+    values = np.array([share.value for share in shares])
+    mean, off = float(values.mean()), float(values.std(ddof=1))
+    return Share(value=mean, low=mean - off, high=mean + off)
+
+
 def calibration(found: Calibration) -> Figure:
     """Draw how often answers of some confidence are right; the dots' areas are numbers of rows."""
     with styled():
