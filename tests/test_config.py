@@ -181,3 +181,40 @@ def test_a_class_may_be_named_as_a_number():
 def test_settings_of_a_network_that_is_not_chosen(idle):
     with pytest.raises(ConfigError, match=r"would do nothing with kind = 'mlp'; say kind = '(resnet|lstm)'"):
         config.Config.of({"encoder": idle})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"kind": "lstm", "steps": 4, "hidden": (8,)}, "'hidden' would do nothing with kind = 'lstm'; say kind"),
+        ({"kind": "lstm", "steps": 4, "norm": True, "dropout": 0.1}, "leave it out: 'lstm' takes steps, memory"),
+        ({"kind": "resnet", "shape": (1, 4, 4), "activation": "tanh"}, "'activation' would do nothing with kind"),
+        ({"kind": "resnet", "shape": (1, 4, 4), "memory": 3}, "'memory' would do nothing .*; say kind = 'lstm'"),
+        ({"factory": "my_nets:make", "hidden": (8,)}, "'hidden' would do nothing with factory = 'my_nets:make', which"),
+        ({"factory": "my_nets:make", "kind": "lstm", "steps": 4}, "'kind', 'steps' would do nothing with factory"),
+    ],
+)  # fmt: skip
+def test_settings_that_another_network_has(given, said):
+    for where in ({"encoder": given}, {"parties": {"shop": {"encoder": given}}}):
+        with pytest.raises(ConfigError, match=said):
+            config.Config.of(where)
+
+
+def test_a_network_that_set_chooses_stands_for_the_files(path, tmp_path):
+    """A file may say more of its own network than another has; what ``--set`` itself says has to serve."""
+    series = ["encoder.kind=lstm", "encoder.steps=12"]
+    found = config.load(path, [*series, "parties.shop.encoder.factory=anyparty.nets.mlp:MLP"])
+    again = tmp_path / "again.toml"
+    again.write_text(found.to_toml())
+    assert config.load(again) == found
+    assert config.load(again, ["encoder.kind=mlp", "encoder.hidden=[3]"]).encoder_of("bank") == MLP(hidden=(3,))
+    assert config.load(again, ["parties.shop.encoder.kind=mlp"]).encoder_of("shop") == MLP()
+    for order in (1, -1):
+        with pytest.raises(ConfigError, match="'hidden' would do nothing with kind = 'lstm'"):
+            config.load(path, [*series, "encoder.hidden=[3]"][::order])
+
+
+def test_steps_without_milestones(path):
+    with pytest.raises(ConfigError, match="schedule = 'step' would do nothing without milestones; say at which epochs"):
+        config.load(path, ["optimizer.schedule=step"])
+    assert config.load(path, ["optimizer.schedule=step", "optimizer.milestones=[5]"]).optimizer.milestones == (5,)

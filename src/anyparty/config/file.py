@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from anyparty.config.groups import Config, RunSettings
+from anyparty.config.networks import superseded
 from anyparty.errors import ConfigError
 
 
 def load(path: Path | str, changes: Sequence[str] = ()) -> Config:
     """Read a TOML file; table paths in it are relative to its folder.
 
-    ``changes`` are like ``"train.epochs=5"``.
+    ``changes`` are like ``"train.epochs=5"``.  One that chooses a network, its ``kind`` or ``factory``, stands for what
+    the file says of another's.
 
     Raises:
         ConfigError: no such file, a folder, not TOML, a key that does not exist, a value out of range, a party named
@@ -31,14 +33,17 @@ def load(path: Path | str, changes: Sequence[str] = ()) -> Config:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         twice = "; a party's name may stand only once" if "Cannot declare" in str(error) else ""
         raise ConfigError(f"{path}: this is not TOML: {error}{twice}") from None
-    for change in changes:
-        _apply(values, change)
+    asked = [_parsed(change) for change in changes]
+    for where, value in asked:
+        _choose(values, where, value)
+    for change, (where, value) in zip(changes, asked, strict=True):
+        _apply(values, change, where, value)
     config: Config = Config.of(values, str(path))
     return _with_paths(config, path.parent)
 
 
-def _apply(values: dict[str, Any], change: str) -> None:
-    """Set one value, as ``--set a.b=value`` says."""
+def _parsed(change: str) -> tuple[list[str], Any]:
+    """Return where a value stands, and the value, as ``--set a.b=value`` says."""
     where, equals, text = change.partition("=")
     if not equals or not where.strip():
         raise ConfigError(f"--set {change}: write it as group.key=value, for example train.epochs=5")
@@ -46,7 +51,22 @@ def _apply(values: dict[str, Any], change: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
-    *groups, key = (part.strip() for part in where.split("."))
+    return [part.strip() for part in where.split(".")], value
+
+
+def _choose(values: Any, where: Sequence[str], value: Any) -> None:
+    """Take out of the file's group what would do nothing with a network that is chosen."""
+    *groups, key = where
+    for group in groups:
+        values = values.get(group) if isinstance(values, dict) else None
+    if isinstance(values, dict) and groups[-1:] == ["encoder"]:
+        for name in superseded(key, value):
+            values.pop(name, None)
+
+
+def _apply(values: dict[str, Any], change: str, where: Sequence[str], value: Any) -> None:
+    """Set one value."""
+    *groups, key = where
     for group in groups:
         values = values.setdefault(group, {})
         if not isinstance(values, dict):

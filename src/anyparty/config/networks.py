@@ -13,8 +13,12 @@ from anyparty.nets.lstm import LSTM
 from anyparty.nets.mlp import MLP, Factory
 from anyparty.nets.resnet import ResNet
 
-NOT_MLP = {"shape": "resnet", "widths": "resnet", "depths": "resnet", "steps": "lstm", "memory": "lstm"}
-"""Settings that multilayer perceptrons do not have, and whose they are."""
+KINDS = {
+    "mlp": ("hidden", "activation", "dropout", "norm"),
+    "resnet": ("shape", "widths", "depths"),
+    "lstm": ("steps", "memory"),
+}
+"""Kinds of networks, and the settings that only they have."""
 
 
 class Encoder(Settings):
@@ -65,9 +69,30 @@ class Encoder(Settings):
 
     @model_validator(mode="after")
     def _ranges(self) -> Encoder:
-        idle = [name for name in NOT_MLP if getattr(self, name) != type(self).model_fields[name].default]
-        if idle and self.kind == "mlp" and self.factory is None:  # kind forgotten; the other way round --set names kind
-            raise ValueError(f"{some(idle)} would do nothing with kind = 'mlp'; say kind = {NOT_MLP[idle[0]]!r}")
+        """A run's own file has every setting, so what stands at its default is nobody's wish."""
+        wanted = ("factory",) if self.factory is not None else ("kind", "factory", *KINDS[self.kind])
+        fields = type(self).model_fields
+        idle = [name for name in fields if name not in wanted and getattr(self, name) != fields[name].default]
+        if idle and self.factory is not None:
+            raise ValueError(f"{some(idle)} would do nothing with factory = {self.factory!r}, which makes the whole "
+                             f"network; leave it out")  # fmt: skip
+        if idle:
+            owner = next(kind for kind, names in KINDS.items() if idle[0] in names)
+            raise ValueError(f"{some(idle)} would do nothing with kind = {self.kind!r}; say kind = {owner!r}, or leave "
+                             f"it out: {self.kind!r} takes {', '.join(KINDS[self.kind])}")  # fmt: skip
         if self.factory is None:
             self.make()
         return self
+
+
+def superseded(key: str, value: object) -> tuple[str, ...]:
+    """Return the settings of networks that have no part in one that ``key``, "kind" or "factory", chooses.
+
+    >>> superseded("kind", "lstm")
+    ('factory', 'hidden', 'activation', 'dropout', 'norm', 'shape', 'widths', 'depths')
+    """
+    if key == "factory":
+        return ("kind", *(name for names in KINDS.values() for name in names))
+    if key == "kind" and value in KINDS:
+        return ("factory", *(name for kind, names in KINDS.items() if kind != value for name in names))
+    return ()

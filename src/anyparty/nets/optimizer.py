@@ -66,6 +66,9 @@ class Optimizer:
         if idle and self.schedule == "constant":  # the schedule forgotten; the other way round --set names it
             raise ConfigError(f"optimizer: {some(idle)} would do nothing with schedule = 'constant'; say schedule = "
                               f"{OF_SCHEDULES[idle[0]]!r}, or leave it out")  # fmt: skip
+        if self.schedule == "step" and not self.milestones:
+            raise ConfigError("optimizer: schedule = 'step' would do nothing without milestones; say at which epochs "
+                              "the learning rate falls, such as milestones = [50, 75]")  # fmt: skip
 
     def build(self, parameters: Iterable[nn.Parameter], constant: Iterable[nn.Parameter] = ()) -> torch.optim.Optimizer:
         """Return the torch optimizer over ``parameters``, and those whose learning rate stays as it is."""
