@@ -66,6 +66,59 @@ def test_settings_that_are_wrong(work: Path, call: Call, setting: str, said: str
     assert said in refused(call("train", "credit.toml", "--set", setting))
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my_nets", "cannot import factory 'my_nets': write it as 'module:function'"),
+        ("my_nets.py:make", "cannot import factory 'my_nets.py:make': write it as 'module:function'"),
+        (
+            "my_net:make",
+            "cannot import factory 'my_net:make': there is no module 'my_net'; commands look for it beside",
+        ),
+        ("good:maek", "cannot import factory 'good:maek': {}/good.py has no 'maek'; did you mean 'make'?"),
+        ("good:WIDTH", "factory 'good:WIDTH' is no function of (inputs, outputs), but a int"),
+        ("torn:make", "cannot import factory 'torn:make': {}/torn.py:2: SyntaxError: '(' was never closed"),
+        ("lacks:make", "cannot import factory 'lacks:make': {}/lacks.py:1: ModuleNotFoundError: No module named 'nix'"),
+        ("ends:make", "cannot import factory 'ends:make': {}/ends.py:3: SystemExit: 3"),
+        ("breaks:make", "cannot import factory 'breaks:make': {}/breaks.py:2: ZeroDivisionError: division by zero"),
+    ],
+)
+@pytest.mark.parametrize("group", ["encoder", "parties.shop.encoder"])
+def test_encoders_of_ones_own_that_cannot_be_imported(work: Path, call: Call, name: str, said: str, group: str) -> None:
+    for file, text in {
+        "good": "WIDTH = 3\n\ndef make(inputs, outputs):\n    pass\n", "torn": "\nmake(\n", "lacks": "import nix\n",
+        "ends": "import sys\n\nsys.exit(3)\n", "breaks": "WIDTH = 0\nHALF = 1 / WIDTH\n",
+    }.items():  # fmt: skip
+        (work / f"{file}.py").write_text(text, encoding="utf-8")
+        sys.modules.pop(file, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(work), *sys.path])
+        shown = refused(call("train", "credit.toml", "--set", f"{group}.factory={name}"))
+    assert f"{group}.factory" in shown
+    assert "party 'bank'" in shown if group == "encoder" else "shop" in shown
+    assert said.format(work) in shown
+    assert ("write it as" in shown) == ("write it as" in said)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("return nn.Linear(inputs, WIDTH)", "fails.py:5: NameError: name 'WIDTH' is not defined"),
+        ("return nn.Linear(inputs, -outputs)", "fails.py:5: RuntimeError: Trying to create tensor with negative dim"),
+        ("return nn.Linear(inputs=inputs)", "fails.py:5: TypeError: "),
+    ],
+)
+def test_an_encoder_of_ones_own_that_fails_as_it_is_made(work: Path, call: Call, line: str, said: str) -> None:
+    text = f"from torch import nn\n\n\ndef make(inputs, outputs):\n    {line}\n"
+    (work / "fails.py").write_text(text, encoding="utf-8")
+    sys.modules.pop("fails", None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(work), *sys.path])
+        shown = refused(call("train", "credit.toml", "--set", "parties.shop.encoder.factory=fails:make"))
+    assert "party 'shop': its encoder cannot be made of (inputs, outputs) = (3, 64): " in shown
+    assert f"{work}/{said}" in shown
+
+
 def test_no_settings_file(work: Path, call: Call) -> None:
     assert "no such settings file" in refused(call("train", "creditt.toml"))
     assert "no such settings file" in refused(call("align", "creditt.toml"))

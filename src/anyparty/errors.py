@@ -25,9 +25,12 @@ A sentence names the party, the file, the column or the step, what was expected,
 from __future__ import annotations
 
 import difflib
+import sysconfig
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TextIO
 
 LISTED = 40  # names in a sentence: a wide table has thousands
@@ -169,6 +172,23 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return f"; did you mean {close[0]!r}?"
     more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
     return f"; known are: {', '.join(known[:LISTED])}{more}"
+
+
+NOT_THE_USERS = (str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
+
+
+def blamed(error: BaseException) -> str:
+    """Say in a line what went wrong in a user's own code, and in which line of it.
+
+    >>> blamed(ValueError("no such width"))
+    'ValueError: no such width'
+    """
+    text = (str(error).strip().splitlines() or [""])[0]
+    frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        text, frames = error.msg, [*frames, (error.filename or "<string>", error.lineno)]
+    theirs = [f"{file}:{line}: " for file, line in frames if not file.startswith(("<", *NOT_THE_USERS))]
+    return f"{theirs[-1] if theirs else ''}{type(error).__name__}{text and f': {text}'}"
 
 
 def some(items: Iterable[object], most: int = 3) -> str:

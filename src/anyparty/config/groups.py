@@ -221,8 +221,14 @@ class Config(Settings):
         return self
 
     def encoder_of(self, party: str) -> Factory:
-        """Return what makes a party's encoder: its own, or everybody's."""
-        return self.encoder_settings(party).make()
+        """Return what makes a party's encoder: its own, or everybody's.
+
+        Raises:
+            ConfigError: it is a user's own, and cannot be imported.
+        """
+        own = self.parties.get(party)
+        shared = f"encoder.factory, for party {party!r}"
+        return self.encoder_settings(party).make(f"parties.{party}.encoder.factory" if own and own.encoder else shared)
 
     def encoder_settings(self, party: str) -> Encoder:
         """Return the settings of a party's encoder: its own, or everybody's."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Literal
 
 from pydantic import model_validator
 
 from anyparty.config.base import Settings
+from anyparty.config.imported import imported
 from anyparty.errors import ConfigError, some
 from anyparty.nets.lstm import LSTM
 from anyparty.nets.mlp import MLP, Factory
@@ -40,32 +40,23 @@ class Encoder(Settings):
     memory: int = 128
     factory: str | None = None
 
-    def make(self) -> Factory:
-        """Return what makes the network.
+    def make(self, setting: str = "encoder.factory") -> Factory:
+        """Return what makes the network; ``setting`` is where these settings name a factory, for the sentence.
 
         Raises:
             ConfigError: widths or activation out of range, or the factory cannot be imported.
         """
-        if self.factory is None and self.kind == "resnet":
+        if self.factory is not None:
+            return imported(self.factory, setting)
+        if self.kind == "resnet":
             if self.shape is None:
                 raise ConfigError("encoder: kind 'resnet' needs shape = [channels, height, width]")
             return ResNet(shape=self.shape, widths=self.widths, depths=self.depths)
-        if self.factory is None and self.kind == "lstm":
+        if self.kind == "lstm":
             if self.steps is None:
                 raise ConfigError("encoder: kind 'lstm' needs steps, the length of the series")
             return LSTM(steps=self.steps, hidden=self.memory)
-        if self.factory is None:
-            return MLP(hidden=self.hidden, activation=self.activation, dropout=self.dropout, norm=self.norm)
-        module, _, name = self.factory.partition(":")
-        try:
-            made = getattr(importlib.import_module(module), name)
-            if not callable(made):
-                raise ConfigError(f"encoder: factory {self.factory!r} is no function of (inputs, outputs), but a "
-                                  f"{type(made).__name__}")  # fmt: skip
-            return made  # type: ignore[no-any-return]
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(f"encoder: cannot import factory {self.factory!r} ({error}); "
-                              f"write it as 'module:function'") from None  # fmt: skip
+        return MLP(hidden=self.hidden, activation=self.activation, dropout=self.dropout, norm=self.norm)
 
     @model_validator(mode="after")
     def _ranges(self) -> Encoder:

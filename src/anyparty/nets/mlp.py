@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
-from anyparty.errors import ConfigError, nearest
+from anyparty.errors import ConfigError, blamed, nearest
 from anyparty.nets.norm import bear_single_rows
 from anyparty.nets.stacked import ACTIVATIONS, StackedMLP
 
@@ -103,7 +103,8 @@ def build(
     ``holds`` says what that should hold, where it is not an embedding.
 
     Raises:
-        ConfigError: the user's factory makes something else than a module, or is itself one, or takes no two widths.
+        ConfigError: the user's factory makes something else than a module, is itself one, takes no two widths, or
+            fails (the sentence says in which line).
     """
     if isinstance(encoder, nn.Module):
         raise ConfigError(f"party {party!r}: its encoder should be a function of (inputs, outputs) that makes one, "
@@ -118,9 +119,9 @@ def build(
             bear_single_rows(module)
         except ConfigError as error:
             raise ConfigError(whose + str(error).removeprefix(whose)) from None
-        except TypeError as error:
+        except Exception as error:
             raise ConfigError(f"{whose}its encoder cannot be made of (inputs, outputs) = {(width, embedding)}: "
-                              f"{error}") from error  # fmt: skip
+                              f"{blamed(error)}") from error  # fmt: skip
         return module if isinstance(encoder, MLP) else _guarded(module, width, embedding, whose, holds)
 
     if copies > 1:

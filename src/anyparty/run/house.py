@@ -149,7 +149,7 @@ def encoder_at(site: Site, config: Config) -> Factory:
             f'settings do not allow it; if this code may run here, write encoders = ["{made.factory}"] into '
             f"local/anyparty.toml in its kit, above any [table]"
         )
-    return made.make()
+    return config.encoder_of(site.party)
 
 
 def roster_of(site: Site, config: Config) -> Roster:

@@ -235,7 +235,7 @@ def _factories(config: Config) -> dict[str, Factory]:
     """Return the user's own encoders, by party, but for those that no module holds: a lambda, or a script's own."""
     encoders = {name: config.encoder_settings(name) for name in config.parties}
     return {
-        name: encoder.make()
+        name: config.encoder_of(name)
         for name, encoder in encoders.items()
         if encoder.factory is not None and "<" not in encoder.factory and not encoder.factory.startswith("__main__:")
     }

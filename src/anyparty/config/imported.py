@@ -1,0 +1,48 @@
+"""A user's own function by name, as ``factory = "module:function"`` says."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+from types import ModuleType
+
+from anyparty.errors import ConfigError, blamed, nearest
+from anyparty.nets.mlp import Factory
+
+
+def imported(factory: str, setting: str) -> Factory:
+    """Return what makes a network, imported by its name.
+
+    Args:
+        factory: "module:function".
+        setting: which setting says so, for the sentence.
+
+    Raises:
+        ConfigError: the name has another form, there is no such module or function in it, its file fails as it is
+            imported (the sentence says in which line), or it is no function.
+    """
+    fails = f"{setting}: cannot import factory {factory!r}"
+    module, _, name = factory.partition(":")
+    if not module or not name or ":" in name or "/" in module or module.startswith(".") or module.endswith(".py"):
+        raise ConfigError(f"{fails}: write it as 'module:function'")
+    try:
+        found = importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{fails}: there is no module {error.name!r}; commands look for it beside the settings, "
+                              f"in the current folder and among installed packages") from None  # fmt: skip
+        raise ConfigError(f"{fails}: {blamed(error)}") from error
+    made = _of(found, name, fails)
+    if not callable(made):
+        raise ConfigError(f"{setting}: factory {factory!r} is no function of (inputs, outputs), but a "
+                          f"{type(made).__name__}")  # fmt: skip
+    return made  # type: ignore[no-any-return]
+
+
+def _of(module: ModuleType, name: str, fails: str) -> object:
+    try:
+        return operator.attrgetter(name)(module)
+    except AttributeError:
+        known = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
+        raise ConfigError(f"{fails}: {module.__file__ or module.__name__} has no {name!r}"
+                          f"{nearest(name, known) if known else ''}") from None  # fmt: skip
