@@ -28,7 +28,7 @@ def main(folder: Path) -> None:
         "laser", encoder=MLP(hidden=(32,)), optimizer=Optimizer(lr=0.01), epochs=30, test=0.2, seed=0
     )
     print(model.evaluate().render())  # on the fifth of the rows that training did not see
-    model.save(folder / "model")
+    model.save(folder / "model", replace=True)  # an earlier one may go
 
     model = Model.load(folder / "model")
     del new["mean"]  # a party that is absent: leave its table out, or name the others, parties=["error", "worst"]

@@ -6,7 +6,7 @@
     │   │   └── MissingExtra (ModuleNotFoundError)  packages that are not installed, and the extra that brings them
     │   ├── TableError              one party's table: file, column, cell
     │   ├── AlignmentError          several parties' tables together: no overlap, two parties with one name
-    │   ├── ModelError              a saved model or run: absent, truncated, foreign, of another version
+    │   ├── ModelError              a saved model or run: absent, truncated, foreign, of another version, in the way
     │   ├── ResumeError             a run that cannot be resumed as asked
     │   ├── PredictionError         a request for predictions that cannot be met
     │   └── StorageError            a file that cannot be written: disk full, no permission

@@ -15,6 +15,17 @@ from anyparty.errors import StorageError
 PART = ".part"  # ends the name of what is not whole yet
 
 
+def refuse_file(folder: Path) -> None:
+    """Refuse a folder that is a file, or would lie in one.
+
+    Raises:
+        StorageError: it is.
+    """
+    for each in (folder, *folder.parents):
+        if each.is_file():
+            raise StorageError(f"{each}: this is a file; name a folder")
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
     """Give a place beside ``path`` to write to, and move it there at the end; what stood there stays until then.

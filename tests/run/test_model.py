@@ -10,7 +10,15 @@ import torch
 from torch import nn
 
 from anyparty.config import Config
-from anyparty.errors import AnypartyError, AnypartyWarning, ConfigError, ModelError, PredictionError, TableError
+from anyparty.errors import (
+    AnypartyError,
+    AnypartyWarning,
+    ConfigError,
+    ModelError,
+    PredictionError,
+    StorageError,
+    TableError,
+)
 from anyparty.methods.table import METHODS, method
 from anyparty.nets.lstm import LSTM
 from anyparty.nets.mlp import MLP
@@ -267,6 +275,46 @@ class TestThereAndBack:
         Model.load(saved).save(tmp_path / "again")
         for path in sorted((tmp_path / "again").rglob("*.*")):
             assert path.read_bytes() == (saved / path.relative_to(tmp_path / "again")).read_bytes(), path
+
+    def test_the_same_model_may_be_saved_where_it_lies(self, saved, laser):
+        before = {path: path.read_bytes() for path in saved.rglob("*.*") if path.is_file()}
+        laser.save(saved)
+        Model.load(saved).save(saved)
+        assert {path: path.read_bytes() for path in saved.rglob("*.*") if path.is_file()} == before
+
+    def test_another_model_is_not_written_over_unless_it_is_asked_for(self, saved):
+        other = trained(tasks="all")
+        before = (saved / "model.json").read_bytes()
+        with pytest.raises(ModelError, match=r"holds a model already \(model.json\), and not this .*replace=True"):
+            other.save(saved)
+        assert (saved / "model.json").read_bytes() == before
+        Model.load(saved)
+        other.save(saved, replace=True)
+        assert worlds.same_bits(answers(Model.load(saved)), answers(other))
+
+    def test_a_run_is_not_written_over_unless_it_is_asked_for(self, laser, tmp_path):
+        made = Federation.from_tables(tables(), label="bad")
+        own = made.train("laser", folder=tmp_path, parameters={"embedding": 3}, **SETTINGS)
+        own.save(tmp_path)
+        assert (tmp_path / "record.json").exists(), "its own model may be saved there again"
+        with pytest.raises(ModelError, match=r"holds a run already \(record.json\), and not this model"):
+            laser.save(tmp_path)
+        laser.save(tmp_path, replace=True)
+        assert worlds.same_bits(answers(Model.load(tmp_path)), answers(laser))
+        assert not {"record.json", "config.toml"} & {path.name for path in tmp_path.iterdir()}, "they tell of another"
+
+    def test_a_run_that_has_not_finished_is_one_too(self, laser, tmp_path):
+        (tmp_path / "record.json").write_text("{}")
+        with pytest.raises(ModelError, match="holds a run already"):
+            laser.save(tmp_path)
+
+    def test_a_file_is_no_folder(self, laser, tmp_path):
+        file = tmp_path / "lab.csv"
+        file.write_text("id")
+        for folder in (file, file / "model"):
+            with pytest.raises(StorageError, match=r"lab\.csv: this is a file; name a folder$"):
+                laser.save(folder)
+        assert file.read_text() == "id"
 
     def test_defaults_are_saved_too(self, tmp_path):
         """Else a later version's default would stand in place of the one that the model was trained with."""

@@ -24,8 +24,10 @@ from anyparty.errors import AnypartyWarning, ModelError, PredictionError, neares
 from anyparty.methods.method import Method
 from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions, refuse_without_labels
+from anyparty.run import saving
+from anyparty.run.asked import whom_to_ask
 from anyparty.run.device import device_of
-from anyparty.run.files import About, Member, load_members, save_member
+from anyparty.run.files import About, Member, load_members
 from anyparty.run.predict import predict_rows
 from anyparty.run.rows import assemble
 from anyparty.seeds import Seeds
@@ -147,9 +149,9 @@ class Model:
                     "this model has no test rows at hand: give tables with labels, or evaluate its run folder"
                 )
             rows, alignment, wanted = self.held_out
-            asked = self._asked(dict.fromkeys(self.roster.blocks), parties)
+            asked = whom_to_ask(self.roster, dict.fromkeys(self.roster.blocks), parties)
         else:
-            asked = self._asked(tables, parties)
+            asked = whom_to_ask(self.roster, tables, parties)
             if self.roster.active not in tables:
                 raise PredictionError(f"labels are at {self.roster.active!r}: give its table too")
             active, names = self.roster.active, [name for name in self.roster.names if name in tables]
@@ -178,7 +180,7 @@ class Model:
         Raises:
             PredictionError, TableError: as ``predict``.
         """
-        asked = self._asked(tables, parties)
+        asked = whom_to_ask(self.roster, tables, parties)
         read = [self._read(name, tables[name], labels=False) for name in self.roster.names if name in tables]
         return Aligned(*self._rows(read), asked, {table.party: table for table in read})
 
@@ -186,27 +188,6 @@ class Model:
         """Let every party play ``part`` with what it keeps of the model; return what each returned."""
         wrap = partial(_wrapped, roster=self.roster, method=self.method, ledger=ledger or Ledger())
         return inproc.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
-
-    def _asked(self, tables: Any, parties: Sequence[str] | None) -> list[str]:
-        if not isinstance(tables, Mapping):
-            one = self.roster.active
-            raise PredictionError(f"tables: expected a table by the name of its party, {{{one!r}: ...}}, got "
-                                  f"{type(tables).__name__}")  # fmt: skip
-        if isinstance(parties, str):
-            raise PredictionError(f"parties: expected a list of names, got the text {parties!r}; write [{parties!r}]")
-        for name in (*tables, *(parties or ())):
-            if name not in self.roster.names:
-                raise PredictionError(f"the model has no party {name!r}{nearest(name, self.roster.names)}")
-        asked = [name for name in self.roster.blocks if name in tables and (parties is None or name in parties)]
-        for name in parties or ():
-            if name not in self.roster.blocks:
-                raise PredictionError(f"party {name!r} holds no columns that could take part; leave it out of parties")
-        lacking = [name for name in parties or () if name not in tables]
-        if lacking:
-            raise PredictionError(f"party {lacking[0]!r} is to take part, but there is no table of it")
-        if not asked:
-            raise PredictionError("no party with columns is to take part; name at least one, with its table")
-        return asked
 
     def _read(self, name: str, source: Any, *, labels: bool) -> Table:
         member = self.members[name]
@@ -245,15 +226,18 @@ class Model:
 
     # Files
 
-    def save(self, folder: Path | str) -> None:
-        """Write the model: one folder a party, safetensors and JSON, nothing pickled."""
-        folder = Path(folder)
-        parts = {name: save_member(folder / "parties" / name, member) for name, member in self.members.items()}
-        about = About(
-            method=self.named, roster=self.roster, task=self.task, seed=self.seed, best_epoch=self.best_epoch,
-            parts=parts,
-        )  # fmt: skip
-        about.save(folder / "model.json")
+    def save(self, folder: Path | str, *, replace: bool = False) -> None:
+        """Write the model: one folder a party, safetensors and JSON, nothing pickled.
+
+        Args:
+            folder: where it goes; the same model may lie there already.
+            replace: whether it may take the place of another model or run, of which the record goes, too.
+
+        Raises:
+            ModelError: another model or a run lies there.
+            StorageError: it cannot be written, or the folder is a file.
+        """
+        saving.save(Path(folder), self, replace=replace)
 
     @classmethod
     def load(

@@ -19,7 +19,7 @@ from anyparty.methods.table import method as method_by_name
 from anyparty.methods.table import settings_of
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
-from anyparty.run import agree, costs
+from anyparty.run import agree, costs, saving
 from anyparty.run.as_trained import as_trained
 from anyparty.run.device import device_of
 from anyparty.run.files import Member
@@ -115,7 +115,7 @@ def train(
             model = _model(federation, kept, plain, outcomes, ledger)
             model.costs = costs.of(made, outcomes, config.train.batch_size, ledger)
             if record is not None:
-                model.save(record.folder)
+                saving.write(record.folder, model)
                 scores["evaluation"] = model.evaluate().to_json() if model.test_rows else None
                 record.finish(model, scores["evaluation"])
     return model
