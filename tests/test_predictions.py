@@ -32,6 +32,13 @@ def three(**changes: object) -> Predictions:
     return Predictions(**{**given_, **changes})
 
 
+def test_they_are_printed_without_answers_ids_and_what_the_label_is() -> None:
+    made = three(predictor="LASER-VFL")
+    assert repr(made) == "<Predictions of 3 rows by LASER-VFL: 2 answered; asked: bank, shop>"
+    numbers = three(task=AMOUNT, scores=torch.tensor([[90.0], [NAN], [105.5]], dtype=torch.float64))
+    assert repr(numbers) == "<Predictions of 3 rows: 2 answered; asked: bank, shop>"
+
+
 def test_labels_name_the_most_probable_class_and_none_where_there_is_no_answer():
     assert three().labels() == ["yes", "no", None]
     assert three().answered.tolist() == [True, True, False]

@@ -58,6 +58,12 @@ class Predictions:
     def __len__(self) -> int:
         return len(self.scores)
 
+    def __repr__(self) -> str:
+        """Return how many rows there are, and who was asked for them: no answer, no id, no label."""
+        asked = ", ".join(members(self.asked, self.blocks))
+        by = f" by {self.predictor}" if self.predictor else ""
+        return f"<Predictions of {len(self):,} rows{by}: {int(self.answered.sum()):,} answered; asked: {asked}>"
+
     @property
     def answered(self) -> Tensor:
         """[n] bool: rows that got a number."""

@@ -75,6 +75,12 @@ class TestImpute:
         with pytest.raises(PredictionError, match="there are no samples"):
             impute(model, given, "shop").table(samples=True)
 
+    def test_it_is_printed_without_cells_and_ids(self, model):
+        given = tables()[0]
+        for cells, said in ((False, "100 rows that it lacks"), (True, "300 rows that it has")):
+            shown = repr(impute(model, given, "shop", samples=3, cells=cells))
+            assert shown == f"<Imputation of party 'shop': {said}, 3 numbers a row, 3 samples>"
+
     def test_a_party_whose_table_is_not_there(self, model):
         filled = impute(model, {"bank": tables()[0]["bank"]}, "shop")
         assert len(filled.mean) == 400

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -24,6 +25,7 @@ from anyparty.nets.lstm import LSTM
 from anyparty.nets.mlp import MLP
 from anyparty.run.federation import Federation
 from anyparty.run.model import Model
+from anyparty.terms import Task
 from tests import worlds
 
 IDS = {"bank": range(60), "shop": range(20, 80), "lab": [*range(30, 70), *range(80, 90)]}
@@ -337,13 +339,23 @@ class TestThereAndBack:
             assert size < (home / "model.safetensors").stat().st_size < size + 1500
 
 
-def test_a_model_is_printed_without_weights_ids_and_cells(laser):
-    shown = repr(laser)
-    assert len(shown) < 2000
-    assert "Laser" in shown
-    assert "roster=" in shown
-    assert "tensor" not in shown
-    assert "Ulm" not in shown
+def test_a_model_is_printed_without_weights_ids_and_cells(laser, saved):
+    assert repr(laser) == (
+        "<Model of LASER-VFL for classification, parties bank, shop, lab; 'bank' leads; 2 epochs; 12 test rows>"
+    )
+    assert repr(Model.load(saved)) == "<Model of LASER-VFL for classification, parties bank, shop, lab; 'bank' leads>"
+
+
+def test_a_score_is_printed_without_what_the_label_is(laser):
+    found = laser.evaluate()
+    assert repr(found) == (
+        f"<Evaluation of 12 rows, 100.0% answered: accuracy {found.overall['accuracy']:#.4g}; asked: bank, shop, lab>"
+    )
+    number = replace(
+        found, task=Task(kind="regression", mean=1234.5, scale=67.8), overall=found.overall | {"rmse": 3.0}
+    )
+    assert "rmse 3.000" in repr(number)
+    assert not [each for each in ("1234", "67.8", "mean") if each in repr(number)]
 
 
 class TestRefusals:

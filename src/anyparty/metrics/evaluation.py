@@ -51,6 +51,15 @@ class Evaluation:
     constant: Scores = field(default_factory=dict)
     commonest: str = ""
 
+    def __repr__(self) -> str:
+        """Return its first score, and of which rows: ``render`` has the others."""
+        name = "accuracy" if self.task.kind == "classification" else "rmse"
+        rows, answered = (f"{self.overall['rows']:,.0f}", _shown("coverage", self.overall["coverage"]))
+        return (
+            f"<Evaluation of {rows} rows, {answered} answered: {name} {_shown(name, self.overall[name])}; "
+            f"asked: {', '.join(self.asked)}>"
+        )
+
     @property
     def positive(self) -> str | None:
         """The class that ``f1``, ``auroc`` and ``client_f1`` call positive; ``None`` where there are not two."""

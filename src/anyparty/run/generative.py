@@ -58,6 +58,12 @@ class Imputation:
     samples: NDArray[np.float64]
     own: pl.DataFrame | None = None
 
+    def __repr__(self) -> str:
+        """Return whose rows are filled in, and how many: none of them."""
+        S, n, F = self.samples.shape
+        what = f"{n:,} rows that it {'lacks' if self.own is None else 'has'}"
+        return f"<Imputation of party {self.party!r}: {what}, {F} numbers a row, {S:,} samples>"
+
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the F outputs: numeric columns first, then ``column=level``."""

@@ -82,6 +82,13 @@ class Model:
     costs: dict[str, Any] = field(default_factory=dict, repr=False)
     held_out: tuple[dict[str, Rows], Alignment, torch.Tensor] | None = field(default=None, repr=False)
 
+    def __repr__(self) -> str:
+        """Return what was trained, with whom and for how long: no weights, ids or classes."""
+        counts = {"epochs": len(self.history), "test rows": self.test_rows}  # a loaded model has neither
+        of = "".join(f"; {count:,} {what}" for what, count in counts.items() if count)
+        parties, lead = ", ".join(self.roster.names), self.roster.active
+        return f"<Model of {self.method.can.title} for {self.task.kind}, parties {parties}; {lead!r} leads{of}>"
+
     @property
     def test_rows(self) -> int:
         """How many test rows of the run are at hand."""
