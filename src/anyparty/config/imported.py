@@ -36,7 +36,7 @@ def imported(factory: str, setting: str) -> Factory:
     if not callable(made):
         raise ConfigError(f"{setting}: factory {factory!r} is no function of (inputs, outputs), but a "
                           f"{type(made).__name__}")  # fmt: skip
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def _of(module: ModuleType, name: str, fails: str) -> object:
