@@ -21,6 +21,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from fastapi import FastAPI
+
+from anyparty.serve import start
+from anyparty.serve.limits import Limits
 
 pytestmark = pytest.mark.net
 
@@ -89,3 +93,10 @@ def test_a_certificate_that_is_none_is_named(call, run, tmp_path):
     shown = call("serve", run, "--tls-cert", tmp_path / "cert.pem", "--tls-key", tmp_path / "key.pem")
     assert shown.exit_code == 2
     assert "TLS: the certificate, its key or the authority cannot be used" in shown.stderr
+
+
+@pytest.mark.parametrize("most_ms", [10_000.0, 1_500.0])
+def test_a_service_that_is_stopped_waits_for_the_longest_budget(most_ms):
+    limits = Limits(budget_ms=100, batch_budget_ms=200, most_budget_ms=most_ms)
+    settings = start._settings(FastAPI(), None, limits)
+    assert settings.timeout_graceful_shutdown > most_ms / 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import socket
 import ssl
@@ -159,9 +160,10 @@ def _settings(app: FastAPI, tls: Certificates | None, limits: Limits) -> uvicorn
         files = {"ssl_certfile": tls.cert, "ssl_keyfile": tls.key}
         if tls.client_ca is not None:
             files |= {"ssl_ca_certs": str(tls.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
+    open_s = math.ceil(limits.most_budget_ms / 1000) + 1  # by then every open request has its answer
     settings = uvicorn.Config(
         app, http=patient(limits), lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
-        timeout_graceful_shutdown=5, **files,
+        timeout_graceful_shutdown=open_s, **files,
     )  # fmt: skip
     try:
         settings.load()
