@@ -47,7 +47,8 @@ def writing(path: Path) -> Iterator[Path]:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise StorageError(
             f"{path}: cannot be written ({reason}); what was there before is whole. Make room, or let the folder be "
-            f"written to, and start again (a training with --resume)"
+            f"written to, and start again (a training with --resume, or "
+            f"resume=True)"
         ) from None
     finally:
         with suppress(OSError):

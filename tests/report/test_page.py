@@ -247,6 +247,11 @@ def test_without_the_model_a_metric_is_the_records(runs, tmp_path):
         page.write([runs["two"]], tmp_path, metric="loss", model=False)
 
 
+def test_a_page_of_one_run_takes_its_path_as_it_is(runs, tmp_path):
+    assert page.write(str(runs["two"]), tmp_path, model=False).read_text(encoding="utf-8").count("<article") == 1
+    assert page.write(runs["two"], tmp_path, model=False).is_file()
+
+
 def test_a_page_is_not_written_to_a_file(runs, tmp_path):
     (tmp_path / "bank.csv").write_text("id\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"bank\.csv: this is a file; name a folder for the page"):

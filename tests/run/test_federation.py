@@ -13,7 +13,15 @@ from rich.console import Console
 from anyparty import Federation
 from anyparty.blocks.splits import TEST, TRAIN
 from anyparty.config import Config
-from anyparty.errors import AlignmentError, AnypartyWarning, ConfigError, PredictionError, ResumeError, TableError
+from anyparty.errors import (
+    AlignmentError,
+    AnypartyWarning,
+    ConfigError,
+    PredictionError,
+    ResumeError,
+    StorageError,
+    TableError,
+)
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
 
@@ -302,6 +310,29 @@ def test_methods_and_watchers_of_another_kind():
         federation.train(object(), epochs=1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="watch: expected a Watch"):
         federation.train(epochs=1, watch=print)  # type: ignore[arg-type]
+
+
+def test_settings_may_be_named_by_their_file(tmp_path):
+    file = tmp_path / "hosp.toml"
+    file.write_text('federation.label = "y"\nparties.bank.table = "bank.csv"\nparties.shop.table = "shop.csv"\n')
+    for name, frame in tables(bank="y").items():
+        frame.write_csv(tmp_path / f"{name}.csv")
+    for named in (file, str(file)):
+        assert Federation.from_config(named).roster.names == ("bank", "shop")
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: no such settings file"):
+        Federation.from_config("nowhere.toml")
+    with pytest.raises(ConfigError, match=r"expected the name of a settings file, or config\.load\(.*got dict; Config"):
+        Federation.from_config({"federation": {}})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("inside", ["", "run"])
+def test_a_run_does_not_go_into_a_file(tmp_path, inside):
+    file = tmp_path / "lab.csv"
+    file.write_text("id")
+    federation = Federation.from_tables(tables(bank="y"), label="y")
+    with pytest.raises(StorageError, match=r"lab\.csv: this is a file; name a folder$"):
+        federation.train(epochs=1, folder=str(file / inside))
+    assert file.read_text() == "id"
 
 
 def test_tables_without_their_partys_name():

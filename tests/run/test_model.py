@@ -156,6 +156,18 @@ class TestTablesAtPrediction:
         with pytest.raises(PredictionError, match=sentence):
             laser.predict({name: tables().get(name) for name in given}, parties)
 
+    def test_without_tables_it_answers_the_runs_own_test_rows(self, laser, saved):
+        own = laser.predict()
+        assert len(own) == laser.test_rows == 12
+        of = laser.predict(tables())
+        places = [of.ids.index(one) for one in own.ids]
+        assert torch.allclose(own.scores, of.scores[places], atol=1e-6)
+        assert np.array_equal(laser.predict_proba(), own.scores.numpy())
+        assert laser.predict(parties=["lab"]).took_part.any(dim=0).tolist() == [False, False, True]
+        for ask in (Model.load(saved).predict, Model.load(saved).predict_proba, Model.load(saved).evaluate):
+            with pytest.raises(PredictionError, match=r"no test rows at hand: give tables.*evaluate_run\(folder\)"):
+                ask()
+
     def test_scoring_needs_the_labels(self, laser):
         with pytest.raises(PredictionError, match="labels are at 'bank': give its table too"):
             laser.evaluate({"shop": tables()["shop"]})

@@ -227,7 +227,10 @@ class TestResuming:
 
     def test_a_folder_that_holds_a_run_is_not_written_over(self, tmp_path):
         self.run(tmp_path)
-        with pytest.raises(ResumeError, match="holds a run already"):
+        with pytest.raises(
+            ResumeError,
+            match=r"holds a run already: resume it .*resume=True.*folder=\.\.\.",
+        ):
             self.run(tmp_path)
 
 

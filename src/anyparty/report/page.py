@@ -37,7 +37,9 @@ class Article:
     sections: Sequence[Section]
 
 
-def write(paths: Iterable[Path | str], out: Path | str, *, metric: str | None = None, model: bool = True) -> Path:
+def write(
+    paths: Iterable[Path | str] | Path | str, out: Path | str, *, metric: str | None = None, model: bool = True
+) -> Path:
     """Write the page of one or several runs; return where it is.
 
     Args:

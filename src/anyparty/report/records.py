@@ -91,8 +91,8 @@ class Run:
         return int(self.settings.get("train", {}).get("seed", 0))
 
 
-def find(paths: Iterable[Path | str]) -> list[Run]:
-    """Return the runs that lie at ``paths``.
+def find(paths: Iterable[Path | str] | Path | str) -> list[Run]:
+    """Return the runs that lie at ``paths``, or at one path.
 
     A path is a run's folder, a federation's folder with kits on this machine, or one party's record or the folder that
     it lies in; the last are put together into one run.
@@ -101,7 +101,7 @@ def find(paths: Iterable[Path | str]) -> list[Run]:
         ModelError: nothing of the kind is there, or parties' records are of different runs.
     """
     runs, apart = [], []
-    for path in map(Path, paths):
+    for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
         if path.is_dir() and (path / "kits").is_dir():
             runs.append(_of_houses(_in_kits(path), path.name, f"anyparty federate train {path} CONFIG.toml"))
             continue

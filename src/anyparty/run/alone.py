@@ -14,6 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from anyparty.errors import ConfigError, StorageError
+from anyparty.storage import refuse_file
 
 LOCK = ".lock"
 WAIT_S = 20.0  # a party's process may be started again while its former one ends
@@ -25,8 +26,9 @@ def take(folder: Path) -> FileLock:
 
     Raises:
         ConfigError: another run is at work in it.
-        StorageError: it cannot be written to.
+        StorageError: it cannot be written to, or is a file.
     """
+    refuse_file(folder)
     lock = FileLock(folder / LOCK, thread_local=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -159,7 +159,8 @@ def _check_untrained(folder: Path, record: Path) -> None:
     if before.get("history"):
         raise ResumeError(f"{folder}: the parties keep a model already, of the training that began "
                           f"{before.get('began', 'before')} ({len(before['history'])} epochs): go on with it "
-                          f"(--resume), or train anew in its place (--again)")  # fmt: skip
+                          f"(--resume, or resume=True), or train anew in its place (--again, or "
+                          f"again=True)")  # fmt: skip
 
 
 def _there(folder: Path) -> set[str]:

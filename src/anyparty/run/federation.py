@@ -27,12 +27,12 @@ from anyparty.align import plain
 from anyparty.align.alignment import Alignment
 from anyparty.align.overlap import Overlap
 from anyparty.blocks.splits import split
-from anyparty.config import ClockSettings, Config, MethodSettings, TrainSettings
+from anyparty.config import Config, TrainSettings
 from anyparty.errors import AnypartyWarning, ConfigError, some
 from anyparty.methods.method import Method
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
-from anyparty.run.given import by_party, check_kinds
+from anyparty.run import given
 from anyparty.run.holders import check_parties, label_columns
 from anyparty.run.model import Model
 from anyparty.run.simulate import train
@@ -96,8 +96,8 @@ class Federation:
 
         """
         ids = dict.fromkeys(tables, id) if isinstance(id, str) else id
-        for what, given in (("id", ids), ("types", types or {}), ("drop", drop or {})):
-            check_parties(given, tables, what)
+        for what, each in (("id", ids), ("types", types or {}), ("drop", drop or {})):
+            check_parties(each, tables, what)
         for name, columns in (drop or {}).items():
             if isinstance(columns, str):
                 raise ConfigError(f"drop: party {name!r} has the text {columns!r}; give a list of columns, "
@@ -119,12 +119,18 @@ class Federation:
         return cls.from_config(config, tables)
 
     @classmethod
-    def from_config(cls, config: Config, tables: Mapping[str, Any] | None = None) -> Federation:
+    def from_config(cls, config: Config | Path | str, tables: Mapping[str, Any] | None = None) -> Federation:
         """Return the federation that settings describe; ``tables`` stand in for the files that they name.
+
+        Args:
+            config: the settings, or the name of their file.
+            tables: by party, a file name or data frame.
 
         Raises:
             TableError, AlignmentError, ConfigError: see ``anyparty.errors``.
+
         """
+        config = given.settings(config)
         check_parties(tables or {}, config.parties, "tables")
         found = {name: (tables or {}).get(name, party.table) for name, party in config.parties.items()}
         for name, source in found.items():
@@ -133,10 +139,10 @@ class Federation:
         if not found:
             raise ConfigError("no parties: give each a group [parties.NAME] with its table")
         holders = label_columns(config, found)
-        given = {
+        files = {
             name: Path(table).absolute() for name, table in (tables or {}).items() if isinstance(table, str | Path)
         }
-        kept = {name: party.model_copy(update={"table": given.get(name, party.table)})
+        kept = {name: party.model_copy(update={"table": files.get(name, party.table)})
                 for name, party in config.parties.items()}  # fmt: skip
         config = config.model_copy(update={"parties": kept})
         read = {name: read_party(config, name, found[name], holders.get(name)) for name in config.parties}
@@ -250,35 +256,18 @@ class Federation:
             ConfigError, TableError, AlignmentError, ResumeError, Diverged: see ``anyparty.errors``.
 
         """
-        config = self.config
-        check_kinds(method, watch)
+        given.check_kinds(method, watch)
         if resume and folder is None:
             raise ConfigError("resume = True goes on with a run in a folder, and none is named; give folder, too")
-        if isinstance(method, str) or (method is None and parameters):
-            chosen = config.method.model_dump() if method is None else {"name": method}
-            config = config.model_copy(
-                update={"method": MethodSettings.model_validate(chosen | dict(parameters or {}))}
-            )
-        elif parameters:
-            raise ConfigError(f"parameters ({some(sorted(parameters))}) go with a method's name; this method is made "
-                              "already: give them where it is made")  # fmt: skip
-        if schedule is not None:
-            named = {"name": schedule} if isinstance(schedule, str) else schedule
-            config = config.model_copy(update={"schedule": Config.of({"schedule": named}, "train").schedule})
-        if clock is not None:
-            config = config.model_copy(update={"clock": ClockSettings.of(clock, "clock")})
-        if settings:
-            config = config.model_copy(
-                update={"train": TrainSettings.of(config.train.model_dump() | settings, "train")}
-            )
+        config = given.over(self.config, method, parameters, schedule, clock, settings)
         for note in self.overlap.notes:
             warnings.warn(note, AnypartyWarning, stacklevel=2)
         return train(
             self,
             config,
             method=None if method is None or isinstance(method, str) else method,
-            encoders=by_party(encoder, self.roster, "encoder"),
-            optimizers=by_party(optimizer, self.roster, "optimizer"),
+            encoders=given.by_party(encoder, self.roster, "encoder"),
+            optimizers=given.by_party(optimizer, self.roster, "optimizer"),
             folder=None if folder is None else Path(folder),
             resume=resume,
             watch=watch,

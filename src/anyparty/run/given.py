@@ -3,13 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-from anyparty.errors import ConfigError
+from anyparty.config import ClockSettings, Config, MethodSettings, TrainSettings, load
+from anyparty.errors import ConfigError, some
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.holders import check_parties
 from anyparty.run.watch import Watch
 from anyparty.terms import Roster
+
+
+def settings(config: Any) -> Config:
+    """Return settings, or read those of the file that ``config`` names.
+
+    Raises:
+        ConfigError: it is neither, or the file's settings cannot be used.
+    """
+    if isinstance(config, str | Path):
+        return load(config)
+    if not isinstance(config, Config):
+        raise ConfigError(f'config: expected the name of a settings file, or config.load("FILE.toml"), got '
+                          f"{type(config).__name__}; Config.of(...) makes settings of a mapping")  # fmt: skip
+    return config
+
+
+def over(
+    config: Config, method: Any, parameters: Mapping[str, Any] | None, schedule: str | Mapping[str, Any] | None,
+    clock: Mapping[str, Any] | None, train: Mapping[str, Any],
+) -> Config:  # fmt: skip
+    """Return settings with what a call of ``Federation.train`` says in place of theirs.
+
+    Raises:
+        ConfigError: a setting does not exist or is out of range, or parameters are given beside a method that is made.
+    """
+    changed: dict[str, Any] = {}
+    if isinstance(method, str) or (method is None and parameters):
+        chosen = config.method.model_dump() if method is None else {"name": method}
+        changed["method"] = MethodSettings.model_validate(chosen | dict(parameters or {}))
+    elif parameters:
+        raise ConfigError(f"parameters ({some(sorted(parameters))}) go with a method's name; this method is made "
+                          "already: give them where it is made")  # fmt: skip
+    if schedule is not None:
+        named = {"name": schedule} if isinstance(schedule, str) else schedule
+        changed["schedule"] = Config.of({"schedule": named}, "train").schedule
+    if clock is not None:
+        changed["clock"] = ClockSettings.of(clock, "clock")
+    if train:
+        changed["train"] = TrainSettings.of(config.train.model_dump() | dict(train), "train")
+    return config.model_copy(update=changed)
 
 
 def check_kinds(method: Any, watch: Any) -> None:

@@ -199,7 +199,7 @@ async def _agree_on_alignment(
     if resume and not same:
         raise ResumeError(f"cannot resume: the alignment is not that of the run at {unlike or [net.me]} "
                           f"(its table changed, its folder is another, or it is of a former version); "
-                          f"start without --resume")  # fmt: skip
+                          f"start without --resume (resume=True)")  # fmt: skip
     away = [name for name in roster.names if name not in {net.me, *others}]
     if away and not same:
         raise AlignmentError(f"{some(away)} is not there, and who has which row must be found anew (a table changed, "

@@ -98,12 +98,12 @@ class Model:
 
     def predict(
         self,
-        tables: Mapping[str, Any],
+        tables: Mapping[str, Any] | None = None,
         parties: Sequence[str] | None = None,
         *,
         ledger: Ledger | None = None,
     ) -> Predictions:
-        """Predict every row of ``tables`` from the parties that have it and may take part.
+        """Predict every row of ``tables``, or the run's own test rows, from the parties that have it and may take part.
 
         Args:
             tables: by party, a file name or data frame; a party that is left out is absent.
@@ -111,15 +111,19 @@ class Model:
             ledger: counts what crosses.
 
         Raises:
-            PredictionError: a party that the model does not know, or no party to ask.
+            PredictionError: a party that the model does not know, no party to ask, or no tables and no test rows.
             TableError: a table lacks a column that the model was trained on.
 
         """
         refuse_without_labels(self.task)
+        if tables is None:
+            return self._answer(*self._at_hand(parties), ledger)
         rows, alignment, asked, _ = self.aligned(tables, parties)
         return self._answer(rows, alignment, torch.arange(alignment.n), asked, ledger)
 
-    def predict_proba(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> np.ndarray[Any, Any]:
+    def predict_proba(
+        self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
+    ) -> np.ndarray[Any, Any]:
         """Return class probabilities (or numbers) [n, C], rows in the order of their ids as text, NaN where unknown.
 
         ``predict`` answers the same with ids and provenance.
@@ -151,12 +155,7 @@ class Model:
             raise PredictionError(f"unseen: there is no {unseen!r}{nearest(unseen, UNSEEN)}")
         strange: tuple[str, ...] = ()
         if tables is None:
-            if self.held_out is None:
-                raise PredictionError(
-                    "this model has no test rows at hand: give tables with labels, or evaluate its run folder"
-                )
-            rows, alignment, wanted = self.held_out
-            asked = whom_to_ask(self.roster, dict.fromkeys(self.roster.blocks), parties)
+            rows, alignment, wanted, asked = self._at_hand(parties)
         else:
             asked = whom_to_ask(self.roster, tables, parties)
             if self.roster.active not in tables:
@@ -195,6 +194,17 @@ class Model:
         """Let every party play ``part`` with what it keeps of the model; return what each returned."""
         wrap = partial(_wrapped, roster=self.roster, method=self.method, ledger=ledger or Ledger())
         return inproc.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
+
+    def _at_hand(self, parties: Sequence[str] | None) -> tuple[dict[str, Rows], Alignment, torch.Tensor, list[str]]:
+        """Return the run's rows, who has which, the test rows among them, and whom to ask.
+
+        Raises:
+            PredictionError: the model was loaded, and no run's rows are at hand; or as ``whom_to_ask``.
+        """
+        if self.held_out is None:
+            raise PredictionError("this model has no test rows at hand: give tables; those of a run are read again by "
+                                  "anyparty.run.runs.evaluate_run(folder), or predict_run(folder)")  # fmt: skip
+        return *self.held_out, whom_to_ask(self.roster, dict.fromkeys(self.roster.blocks), parties)
 
     def _read(self, name: str, source: Any, *, labels: bool) -> Table:
         member = self.members[name]

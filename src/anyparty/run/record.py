@@ -70,7 +70,7 @@ class Record(Watch):
             ResumeError: it holds a run already, or, to resume, another one or none.
         """
         if resume and not folder.exists():
-            raise ResumeError(f"{folder} holds no run to resume; start without --resume")
+            raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")
         lock = take(folder)
         try:
             record = cls._begin(folder, federation, config, resume=resume)
@@ -86,12 +86,13 @@ class Record(Watch):
         kept = read_record(folder / "record.json") if there else {}
         prints = {name: table.fingerprint for name, table in federation.tables.items()}
         if kept.get("history") and not resume:  # one that failed at once may go
-            raise ResumeError(f"{folder} holds a run already: resume it (--resume), or name another folder (--run)")
+            raise ResumeError(f"{folder} holds a run already: resume it (--resume, or resume=True in "
+                              f"Python), or name another folder (--run, or folder=...)")  # fmt: skip
         if resume and not (there and settings.exists()):
-            raise ResumeError(f"{folder} holds no run to resume; start without --resume")
+            raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")
         if not there and settings.exists():
             raise ConfigError(f"{settings}: this file is no run's, and the run's own settings would take its place; "
-                              f"name another folder (--run), or move the file")  # fmt: skip
+                              f"name another folder (--run, or folder=...), or move the file")  # fmt: skip
         if resume:
             old = {"history": [], "ledger": []} | kept
             _same(old.get("tables", {}), prints, "the tables changed since the run began", "party")

@@ -74,7 +74,8 @@ def model_for_run(folder: Path | str, *, device: str | None = None) -> Model:
     if device is not None:
         device_of(device, "device")
     if not (folder / "model.json").exists() and (folder / "record.json").exists():
-        raise ModelError(f"{folder}: this run has not finished; go on with it: anyparty train ... --resume")
+        raise ModelError(f"{folder}: this run has not finished; go on with it: anyparty train ... --resume, or "
+                         f"train(folder={str(folder)!r}, resume=True)")  # fmt: skip
     return Model.load(folder, encoders=_factories(config), device=device or _here(config))
 
 
@@ -109,7 +110,8 @@ def _unchanged(folder: Path, federation: Federation) -> Federation:
         if table.fingerprint != before.get(name):
             raise ModelError(
                 f"{folder}: the table of party {name!r}, {federation.config.parties[name].table}, changed since the "
-                f"run was trained, so its test rows cannot be found again; score other rows with --table"
+                f"run was trained, so its test rows cannot be found again; score other rows with --table, "
+                f"or evaluate_run(folder, tables)"
             )
     return federation
 
@@ -227,7 +229,7 @@ def _with_tables(folder: Path) -> Config:
     lacking = [name for name, party in config.parties.items() if party.table is None]
     if lacking or not config.parties:
         raise ModelError(f"{folder}: the run was trained from data frames, not files: its tables are not on disk; "
-                         "give tables (--table party=file) where the command takes them")  # fmt: skip
+                         "give tables, --table party=file or in Python {party: frame}, where one may")  # fmt: skip
     return config
 
 

@@ -44,7 +44,7 @@ def open_run(folder: Path, tables: Mapping[str, Any] | None = None) -> tuple[Ser
     sources = dict(tables or {name: own.table for name, own in settings_of(folder).parties.items() if own.table})
     if not sources:
         raise ModelError(f"{folder}: the run was trained from data frames, not files: its tables are not on disk; "
-                         "give tables (--table party=file) where the command takes them")  # fmt: skip
+                         "give tables, --table party=file or in Python {party: frame}, where one may")  # fmt: skip
     for name in sources:
         if name not in model.roster.names:
             raise PredictionError(f"the model has no party {name!r}{nearest(name, model.roster.names)}")
