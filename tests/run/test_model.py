@@ -255,6 +255,9 @@ class TestThereAndBack:
         with pytest.raises(ModelError, match="trained with a method of the user's own; give it"):
             Model.load(tmp_path)
         assert worlds.same_bits(answers(Model.load(tmp_path, method=made)), answers(model))
+        said = r"bank/model.safetensors: its weights do not[^\n]* shape 4 × [^\n]* shape is 6 × [^\n]*; give"
+        with pytest.raises(ModelError, match=said):
+            Model.load(tmp_path, method=method("laser", embedding=6, make_head=Own))
 
     def test_a_function_among_the_parameters_is_refused(self):
         """No file could hold it: the model could not be saved."""

@@ -92,8 +92,8 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ) from None
 
 
-def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | str) -> None:
-    """Load tensors into a module of the same shape.
+def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | str, name: str = "") -> None:
+    """Load tensors into a module of the same shape; ``name`` is what a party calls it, for sentences.
 
     Raises:
         ModelError: names or shapes differ.
@@ -101,7 +101,29 @@ def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | st
     try:
         module.load_state_dict(tensors)
     except RuntimeError as error:
-        raise ModelError(f"{source}: its weights do not fit the networks that its settings describe: {error}") from None
+        said = _misfits(module.state_dict(), tensors, f"{name}/" if name else "") or [" ".join(str(error).split())]
+        more = f", and {len(said) - 1} more like it" if len(said) > 1 else ""
+        raise ModelError(f"{source}: its weights do not fit the networks that its settings describe: {said[0]}{more}; "
+                         f"give the method, and what makes encoders, as they were in training") from None  # fmt: skip
+
+
+def _misfits(wants: dict[str, Any], kept: dict[str, Tensor], prefix: str) -> list[str]:
+    """Say of every parameter that is kept in another shape, not at all, or without need."""
+    shapes = {
+        name: (_shape(kept[name]), _shape(want))
+        for name, want in wants.items()
+        if isinstance(want, Tensor) and name in kept
+    }
+    return [
+        *(f"parameter {prefix}{name} was kept in the shape {was}, and its shape is {now} here"
+          for name, (was, now) in shapes.items() if was != now),
+        *(f"parameter {prefix}{name} is not among what was kept" for name in wants if name not in kept),
+        *(f"parameter {prefix}{name} was kept, and the network has none" for name in kept if name not in wants),
+    ]  # fmt: skip
+
+
+def _shape(tensor: Tensor) -> str:
+    return " × ".join(map(str, tensor.shape)) or "of one number"
 
 
 @dataclass
@@ -195,7 +217,7 @@ class Checkpoints:
         if progress is None:
             raise ModelError(f"{path}: what it says of the run is damaged; go on from another copy, or train again")
         for name, module in state.modules.items():
-            load_module(module, _under(tensors, f"module/{name}/"), path)
+            load_module(module, _under(tensors, f"module/{name}/"), path, name)
         for name, optimizer in state.optimizers.items():
             _load_optimizer(optimizer, _under(tensors, f"optimizer/{name}/"), path)
         state.kept = {name: kept.to(state.seat.device) for name, kept in _under(tensors, "kept/").items()}

@@ -208,7 +208,7 @@ def load_member(home: Path, seat: Seat, method: Method, encoder: Factory | None)
         raise ModelError(f"{home / WEIGHTS}: the weights of party {whose.get('party')!r}, not of {name!r}")
     for module, network in state.modules.items():
         own = {key.removeprefix(f"{module}/"): t for key, t in tensors.items() if key.startswith(f"{module}/")}
-        checkpoint.load_module(network, own, home / WEIGHTS)
+        checkpoint.load_module(network, own, home / WEIGHTS, module)
     state.train(False)
     return Member(state=state, prepare=prepare, id=about.id, label=about.label)
 
