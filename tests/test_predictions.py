@@ -39,6 +39,16 @@ def test_they_are_printed_without_answers_ids_and_what_the_label_is() -> None:
     assert repr(numbers) == "<Predictions of 3 rows: 2 answered; asked: bank, shop>"
 
 
+def test_rows_are_taken_in_another_order_with_all_that_is_said_of_them() -> None:
+    by_party = torch.rand(3, 2, 2)
+    taken, made = three(by_party=by_party).take([2, 0]), three()
+    assert taken.ids == ("c", "a")
+    assert taken.reasons == {0: "no present party has it"}
+    assert taken.by_party is not None
+    assert torch.equal(taken.by_party, by_party[[2, 0]])
+    assert taken.frame().equals(made.frame()[[2, 0]])
+
+
 def test_labels_name_the_most_probable_class_and_none_where_there_is_no_answer():
     assert three().labels() == ["yes", "no", None]
     assert three().answered.tolist() == [True, True, False]

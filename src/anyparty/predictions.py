@@ -79,6 +79,16 @@ class Predictions:
         )
         return replace(self, task=task, scores=scores, by_party=by_party[0] if by_party else None, unseen=len(more))
 
+    def take(self, places: Sequence[int]) -> Predictions:
+        """Return the answers of these rows, in this order."""
+        at = torch.as_tensor(places, dtype=torch.int64)
+        return replace(
+            self, scores=self.scores[at], took_part=self.took_part[at],
+            by_party=None if self.by_party is None else self.by_party[at],
+            reasons={new: self.reasons[old] for new, old in enumerate(at.tolist()) if old in self.reasons},
+            ids=None if self.ids is None else tuple(self.ids[old] for old in at.tolist()),
+        )  # fmt: skip
+
     def labels(self) -> list[str | float | None]:
         """Return the predicted class, or number, of each row; ``None`` where there is no answer."""
         if self.task.kind == "regression":

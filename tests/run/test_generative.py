@@ -199,6 +199,7 @@ def test_rows_unlike_those_of_training_are_unlikely(model):
     both = scores.filter(pl.col("parties") == "bank shop").with_columns(odd=pl.col("id").cast(int) < 40)
     low, high = (both.filter(pl.col("odd") == here)["log_likelihood"].median() for here in (True, False))
     assert low < high - 2
+    assert [int(one) for one in scores["id"]] == list(range(400)), "as the table has them, not as text"
     assert set(scores["parties"]) == {"bank", "bank shop"}
 
 

@@ -48,3 +48,20 @@ class Alignment:
         for k, party in enumerate(blocks):
             np.greater_equal(self.blocks[party], 0, out=out[:, k])
         return out
+
+    def as_given(self, rows: NDArray[np.int64], first: str) -> NDArray[np.int64]:
+        """Return the places [b] in ``rows`` [b] that put them in the order of the tables.
+
+        Those that ``first`` has come in its table's order, then of each other party those that none before it has.
+
+        >>> at = {"a": np.array([-1, 1, 0]), "b": np.array([0, 1, -1])}
+        >>> Alignment(("a", "b"), 3, at).as_given(np.array([0, 1, 2]), "a").tolist()
+        [2, 1, 0]
+        """
+        names = sorted(self.parties, key=lambda name: name != first)
+        place, owner = np.zeros_like(rows), np.full_like(rows, len(names))
+        for k, name in enumerate(names):
+            at = self.position[name][rows]
+            new = (owner == len(names)) & (at >= 0)
+            place[new], owner[new] = at[new], k
+        return np.lexsort((place, owner))

@@ -115,6 +115,8 @@ def predict(
 ) -> None:
     """Predict every row, from the parties that have it and may take part.
 
+    Rows are in the order of the leading party's table; those that it lacks follow, in that of the others' tables.
+
     In Python: anyparty.run.runs.predict_run("RUN", {"bank": "new.csv"}, ["bank"]).
     """
     from anyparty.cli import show

@@ -204,11 +204,12 @@ def log_likelihood(
         return uses.log_likelihood(method, net, member.state, own, Batch(every, Seeds(model.seed)), asked)
 
     scores = model.play(part, ledger)[model.roster.active]
+    order = torch.from_numpy(alignment.as_given(every.numpy(), model.roster.active))
     there = _observed(model, rows) & torch.tensor([name in asked for name in model.roster.blocks])
-    distinct, which = patterns(there)
+    distinct, which = patterns(there[order])
     names = [" ".join(members(row, model.roster.blocks)) for row in distinct]
-    columns: dict[str, Any] = {} if alignment.ids is None else {"id": _ids(alignment, every)}
-    columns["log_likelihood"] = pl.Series(scores.numpy()).fill_nan(None)
+    columns: dict[str, Any] = {} if alignment.ids is None else {"id": _ids(alignment, order)}
+    columns["log_likelihood"] = pl.Series(scores[order].numpy()).fill_nan(None)
     return pl.DataFrame(columns | {"parties": [names[p] for p in which.tolist()]})
 
 

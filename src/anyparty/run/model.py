@@ -97,13 +97,12 @@ class Model:
     # Prediction
 
     def predict(
-        self,
-        tables: Mapping[str, Any] | None = None,
-        parties: Sequence[str] | None = None,
-        *,
+        self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
         ledger: Ledger | None = None,
-    ) -> Predictions:
+    ) -> Predictions:  # fmt: skip
         """Predict every row of ``tables``, or the run's own test rows, from the parties that have it and may take part.
+
+        Rows are in the order of the active party's table; those that it lacks follow, in that of the others' tables.
 
         Args:
             tables: by party, a file name or data frame; a party that is left out is absent.
@@ -117,26 +116,26 @@ class Model:
         """
         refuse_without_labels(self.task)
         if tables is None:
-            return self._answer(*self._at_hand(parties), ledger)
-        rows, alignment, asked, _ = self.aligned(tables, parties)
-        return self._answer(rows, alignment, torch.arange(alignment.n), asked, ledger)
+            rows, alignment, wanted, asked = self._at_hand(parties)
+        else:
+            rows, alignment, asked, _ = self.aligned(tables, parties)
+            wanted = torch.arange(alignment.n)
+        answered = self._answer(rows, alignment, wanted, asked, ledger)
+        return answered.take(alignment.as_given(wanted.numpy(), self.roster.active).tolist())
 
     def predict_proba(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
     ) -> np.ndarray[Any, Any]:
-        """Return class probabilities (or numbers) [n, C], rows in the order of their ids as text, NaN where unknown.
+        """Return class probabilities (or numbers) [n, C], rows in the order of ``predict``, NaN where unknown.
 
-        ``predict`` answers the same with ids and provenance.
+        That answers the same with ids and provenance.
         """
         return self.predict(tables, parties).scores.numpy()
 
     def evaluate(
-        self,
-        tables: Mapping[str, Any] | None = None,
-        parties: Sequence[str] | None = None,
-        *,
+        self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
         unseen: Unseen = "refuse",
-    ) -> metrics.Evaluation:
+    ) -> metrics.Evaluation:  # fmt: skip
         """Score the labelled rows of ``tables``, or the run's own test rows.
 
         Args:

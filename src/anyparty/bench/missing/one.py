@@ -100,6 +100,8 @@ def scored(model: Model, rows: Rows, seen: Drawn) -> metrics.Evaluation:
     given = tables(blocks, y, seen.observed)
     answers = model.predict({name: frame for name, frame in given.items() if name in model.roster.names})
     assert answers.ids is not None
+    answers = answers.take(sorted(range(len(answers)), key=answers.ids.__getitem__))  # as records have drawn guesses
+    assert answers.ids is not None
     at = [int(name) for name in answers.ids]
     label = pl.Series("label", y[at])
     unseen = labels.unseen(label, model.task)
