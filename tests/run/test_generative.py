@@ -1,11 +1,13 @@
 """Filling in what a party lacks, and finding unlikely rows, from tables."""
 
+import re
+
 import numpy as np
 import polars as pl
 import pytest
 
 from anyparty.config import Config
-from anyparty.errors import PredictionError
+from anyparty.errors import AnypartyWarning, PredictionError
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.federation import Federation
@@ -121,7 +123,8 @@ class TestImpute:
         filled = impute(model, given | {"shop": shop}, "shop", samples=20, cells=True)
         assert (filled.gaps, len(filled.ids)) == (shop["spent"].null_count(), 300)
         table = filled.table().with_columns(pl.col("id").cast(pl.Int64)).sort("id")
-        assert table.columns == ["id", "spent", "colour"], "columns that the model knows"
+        assert table.columns == shop.columns
+        assert filled.left == shop["colour"].null_count() == 1
         assert table.filter(~gap)["spent"].equals(whole.filter(~gap)["spent"]), "to the last bit"
         assert table["colour"].equals(shop.sort("id")["colour"]), "also what training never saw, and what is empty"
         found, truth = table.filter(gap)["spent"].to_numpy(), whole.sort("id").filter(gap)["spent"].to_numpy()
@@ -133,6 +136,41 @@ class TestImpute:
         alone = impute(model, {"shop": shop}, "shop", cells=True).table()
         assert alone.height == 300, "by the colour alone"
         assert alone["spent"].null_count() == 0
+
+    def test_the_table_can_stand_in_for_the_party_s_own(self, model):
+        """All its rows and columns as they were, but for empty cells among numbers; also where none is known."""
+        given = tables()[0]
+        shop = given["shop"].sample(fraction=1.0, shuffle=True, seed=1).select(
+            note=pl.format("n{}", "id"), colour="colour", id="id", day=pl.lit(None, dtype=pl.Date), spent="spent"
+        ).with_columns(
+            spent=pl.when(~pl.col("id").is_in([3, 8])).then("spent"), colour=pl.when(pl.col("id") != 8).then("colour")
+        )  # fmt: skip
+        with pytest.warns(AnypartyWarning, match="1 of 300 rows are empty but for the id"):
+            filled = impute(model, given | {"shop": shop}, "shop", cells=True, samples=2)
+        whole = filled.table()
+        assert (filled.gaps, filled.left, filled.blank) == (1, 0, 1)
+        assert list(filled.ids) == [str(one) for one in shop["id"] if one != 8]
+        gap = pl.col("id") == 3
+        assert whole.filter(gap)["spent"].null_count() == 0
+        assert whole.with_columns(spent=pl.when(~gap).then("spent")).equals(shop)
+        drawn = filled.table(samples=True)
+        assert drawn.columns == ["note", "colour", "id", "sample", "day", "spent"]
+        assert drawn["id"].to_list() == [*shop["id"], *shop["id"]]
+
+    def test_rows_that_it_lacks_have_the_columns_of_its_table(self, model):
+        given = tables()[0]
+        bank = given["bank"][::-1].select("bad", "savings", "id", "income").with_columns(
+            pl.when(pl.col("id") != 7).then(pl.col("savings", "income"))
+        )  # fmt: skip
+        shop = given["shop"].with_columns(id=pl.col("id") + 300)  # a hundred of them are the bank's, too
+        with pytest.warns(AnypartyWarning, match="1 of 400 rows are empty but for the id"):
+            filled = impute(model, {"bank": bank, "shop": shop}, "bank")
+        assert filled.ids[0] == "7", "a row of which it knows the label alone"
+        assert list(filled.ids[1:]) == [str(one) for one in shop["id"] if one >= 400], "in the table's order"
+        table = filled.table()
+        assert table.columns == bank.columns
+        assert table["bad"].to_list() == [bank.filter(id=7)["bad"].item(), *[None] * (len(filled.ids) - 1)]
+        assert table["income"].null_count() == 1, "nobody knows that one"
 
     def test_nobody_is_told_which_rows_have_empty_cells(self, model):
         given = tables()[0]
@@ -238,9 +276,29 @@ class TestByCommand:
         words = ["--party", "shop", "--cells", "--table", f"shop={tmp_path / 'shop.csv'}"]
         shown = call("impute", run, *words, "--out", tmp_path / "whole.csv")
         assert shown.exit_code == 0, shown.output
-        assert "3 empty cells in the 60 rows that shop has, 2 columns" in shown.stdout
-        assert pl.read_csv(tmp_path / "whole.csv").sort("id")["spent"].null_count() == 0
-        assert pl.read_csv(tmp_path / "whole.csv").sort("id")[3:].equals(shop[3:])
+        assert "3 empty cells of numbers filled in, in the 60 rows that shop has, 2 columns\n" in shown.stdout
+        assert pl.read_csv(tmp_path / "whole.csv")["spent"].null_count() == 0
+        assert pl.read_csv(tmp_path / "whole.csv")[3:].equals(shop[3:])
+
+    @pytest.mark.filterwarnings("default")
+    def test_impute_cells_says_what_stays_empty(self, run, call, tmp_path):
+        shop = pl.read_csv(run.parent / "shop.csv").with_columns(
+            spent=pl.when(pl.col("id") > 3).then("spent"), colour=pl.when(pl.col("id") > 6).then("colour")
+        )
+        shop.write_csv(tmp_path / "shop.csv")
+        said = call("impute", run, "--party", "shop", "--cells", "--table", f"shop={tmp_path / 'shop.csv'}",
+                    "--table", f"bank={run.parent / 'bank.csv'}", "--out", tmp_path / "whole.csv")  # fmt: skip
+        assert said.stderr.startswith("party 'shop', shop.csv: 3 of 60 rows are empty but for the id")
+        said = said.stdout
+        assert "0 empty cells of numbers filled in, in the 57 rows that shop has, 2 columns; " in said
+        assert "2 empty cells of categories stay empty: there a missing cell is a level of its own; " in said
+        assert "3 rows without any cell stay as they are: without --cells they are filled in\n" in said
+        assert pl.read_csv(tmp_path / "whole.csv").equals(shop)
+
+    def test_help_says_what_is_filled_in(self, call):
+        said = " ".join(re.sub(r"[│|]", " ", call("impute", "--help").stdout).split())
+        assert "empty cells of categories stay empty" in said
+        assert "Gaussian ones, which may leave the observed range" in said
 
     def test_likelihood(self, run, call, tmp_path):
         out = tmp_path / "rows.csv"

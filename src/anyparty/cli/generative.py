@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from anyparty.cli.guard import sentences
 from anyparty.cli.options import Parties, Run, Tables, look_for_modules_in, names
+
+if TYPE_CHECKING:
+    from anyparty.run.generative import Imputation
 
 Out = Annotated[
     Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where they go: a .parquet or .csv file.")
@@ -24,13 +27,27 @@ def impute(
     out: Out = None,
     parties: Parties = None,
     samples: Annotated[
-        int, typer.Option("--samples", min=0, help="So many samples of each row instead of its mean.")
+        int,
+        typer.Option(
+            "--samples",
+            min=0,
+            help="So many samples of each row instead of its mean: Gaussian ones, which may leave the observed range.",
+        ),
     ] = 0,
     cells: Annotated[
-        bool, typer.Option("--cells", help="Fill in empty cells of rows that it has, and not rows that it lacks.")
+        bool,
+        typer.Option(
+            "--cells",
+            help="Fill in empty cells of numbers, in rows that it has, and not rows that it lacks; empty cells of "
+            "categories stay empty.",
+        ),
     ] = False,
 ) -> None:
     """Fill in a party's columns for the rows that it lacks, by a run of FALSE-VFL.
+
+    The file has all columns of the party's table, in its order; those that the model does not use are as they were.
+
+    With --cells it has all rows of the table, in its order, too: it can stand in for the table.
 
     In Python: anyparty.run.generative.impute_run("RUN", "shop").table().
     """
@@ -43,11 +60,7 @@ def impute(
     show.check_out(out, run, given)
     filled, console = impute_run(run, party, given, names(parties), samples=samples, cells=cells), Console()
     frame = filled.table(samples=samples > 0)
-    n = len(filled.mean)
-    what = (
-        f"{filled.gaps:,} empty cells in the {n:,} rows that {party} has" if cells else f"{n:,} rows that {party} lacks"
-    )
-    console.print(f"{what}, {len(filled.prepare.kinds)} columns", markup=False)
+    console.print(_told(filled), markup=False, soft_wrap=True)
     show.keep(frame, out, console)
 
 
@@ -66,3 +79,16 @@ def likelihood(run: Run, table: Tables = None, out: Out = None, parties: Parties
     show.check_out(out, run, given)
     scores = log_likelihood_run(run, given, names(parties))
     show.keep(scores.sort("log_likelihood", nulls_last=True), out, Console())
+
+
+def _told(filled: Imputation) -> str:
+    """Return what was filled in, and what was not."""
+    n, party, columns = len(filled.mean), filled.party, f"{len(filled.prepare.kinds)} columns"
+    if filled.own is None:
+        return f"{n:,} rows that {party} lacks, {columns}"
+    said = f"{filled.gaps:,} empty cells of numbers filled in, in the {n:,} rows that {party} has, {columns}"
+    if filled.left:
+        said += f"; {filled.left:,} empty cells of categories stay empty: there a missing cell is a level of its own"
+    if filled.blank:
+        said += f"; {filled.blank:,} rows without any cell stay as they are: without --cells they are filled in"
+    return said

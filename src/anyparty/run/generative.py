@@ -28,6 +28,7 @@ from anyparty.run.files import Member
 from anyparty.run.model import Model
 from anyparty.run.runs import model_for_run, own_tables
 from anyparty.seeds import Seeds
+from anyparty.tables import sources
 from anyparty.tables.prepare import Prepare
 from anyparty.terms import Channel
 from anyparty.wire.ledger import Ledger
@@ -47,6 +48,8 @@ class Imputation:
         samples: [S, n, F], the same.
         own: [n, d], the columns of rows that the party has, null where a cell was filled in, if it was one of numbers;
             ``None`` of rows that it lacks.
+        whole: the party's table as it came, ``None`` where it is not at hand.
+        places: [n], which row of it each is; -1 where it has none.
 
     """
 
@@ -57,6 +60,8 @@ class Imputation:
     mean: NDArray[np.float64]
     samples: NDArray[np.float64]
     own: pl.DataFrame | None = None
+    whole: pl.DataFrame | None = None
+    places: NDArray[np.int64] | None = None
 
     def __repr__(self) -> str:
         """Return whose rows are filled in, and how many: none of them."""
@@ -72,8 +77,10 @@ class Imputation:
     def table(self, *, samples: bool = False) -> pl.DataFrame:
         """Return rows as the party's own table has them, of a category the likeliest level; empty where none is known.
 
-        Columns are those that the model knows, numbers first.  Of rows that the party has all cells are as they were
-        but for empty ones among numbers.
+        Where that table is at hand, its columns are there in its order; those that the model does not use, and the
+        label, are as they were, and empty in rows that it lacks.  Else columns are those that the model knows, numbers
+        first.  Of rows that the party has, all of them are there in the table's order, also such without a cell: the
+        table can stand in for its own, in which empty cells among numbers are filled in, and no cell else is another.
 
         With ``samples`` every sample is a row: S for each id, with a column ``sample`` from 1 to S behind that of ids.
 
@@ -82,7 +89,7 @@ class Imputation:
         """
         if not samples:
             return self._as_own(self.mean)
-        if "sample" in {self.id, *self.prepare.kinds}:
+        if "sample" in {self.id, *self.prepare.kinds, *(() if self.whole is None else self.whole.columns)}:
             raise PredictionError(f"party {self.party!r} has a column 'sample' of its own, where the number of each "
                                   f"sample would stand: rename it, or take impute(...).samples in Python")  # fmt: skip
         if not len(self.samples):
@@ -90,7 +97,8 @@ class Imputation:
                 "there are no samples: ask for them where rows are filled in, impute(..., samples=20)"
             )
         each = [self._as_own(one) for one in self.samples]
-        return pl.concat(one.insert_column(1, pl.repeat(s, one.height, eager=True).alias("sample"))
+        behind = each[0].columns.index(self.id) + 1 if self.id in each[0].columns else 0
+        return pl.concat(one.insert_column(behind, pl.repeat(s, one.height, eager=True).alias("sample"))
                          for s, one in enumerate(each, 1))  # fmt: skip
 
     def frame(self) -> pl.DataFrame:
@@ -104,11 +112,39 @@ class Imputation:
         numbers = [] if self.own is None else self.own.select(self.prepare.numeric.columns).null_count().row(0)
         return sum(numbers)
 
+    @property
+    def left(self) -> int:
+        """How many empty cells of categories, of rows that the party has, stay empty."""
+        categories = [] if self.own is None else self.own.select(self.prepare.categorical.columns).null_count().row(0)
+        return sum(categories)
+
+    @property
+    def blank(self) -> int:
+        """How many rows that the party has stay as they are, for none of their cells is known."""
+        return 0 if self.own is None or self.whole is None else self.whole.height - len(self.own)
+
     def _as_own(self, values: NDArray[np.float64]) -> pl.DataFrame:
-        table = self.prepare.table(values)
-        if self.own is not None:
-            table = table.with_columns(self.own.select(self.prepare.categorical.columns))
-        return table if self.ids is None else table.insert_column(0, pl.Series(self.id, self.ids, dtype=pl.String))
+        return self._lacked(values) if self.own is None else self._filled(values, self.own)
+
+    def _lacked(self, values: NDArray[np.float64]) -> pl.DataFrame:
+        """Return rows that the party lacks; of such as it has without a cell, what else its table says of them."""
+        ids = [] if self.ids is None else [pl.Series(self.id, self.ids, dtype=pl.String)]
+        columns = [*ids, *self.prepare.table(values).iter_columns()]
+        if self.whole is None or self.places is None:
+            return pl.DataFrame(columns)
+        at = pl.Series(self.places)
+        return self.whole.select(pl.all().gather(at.set(at < 0, None))).with_columns(columns)
+
+    def _filled(self, values: NDArray[np.float64], own: pl.DataFrame) -> pl.DataFrame:
+        """Return the party's table, columns of numbers with empty cells filled in."""
+        assert self.whole is not None
+        changed = []
+        for k, name in enumerate(self.prepare.numeric.columns):
+            if own[name].null_count():
+                column = np.full(self.whole.height, np.nan)
+                column[self.places] = values[:, k]
+                changed.append(pl.Series(name, column).fill_nan(None))
+        return self.whole.with_columns(changed)
 
 
 def impute(
@@ -118,7 +154,9 @@ def impute(
     """Fill in the block of ``party`` for the rows of ``tables`` that it lacks; only that party gets it.
 
     Or, with ``cells``, the empty cells of the rows that it has, by its own other cells, too: of columns of numbers, for
-    a category's missing cells are a level of their own.  Nobody is told which rows have some.
+    a category's missing cells are a level of their own, and stay empty.  Nobody is told which rows have some.
+
+    A row's numbers are Gaussian to the model: samples of them may leave the range of those that were observed.
 
     With FALSE-VFL-II it counts that just those rows lack the block, where ``party``'s own table is given, and samples
     are some of ``predict_samples`` different ones.  Without that table nobody knows whether the party has a row.
@@ -156,8 +194,9 @@ def impute(
     filled, prepare = model.play(part, ledger)[party], model.members[party].prepare
     assert isinstance(filled, uses.Imputed)
     assert prepare is not None
-    mean, drawn = (prepare.units(each.numpy()) for each in (filled.mean, filled.samples))
-    own = None
+    order = alignment.as_given(wanted.numpy(), party if cells else model.roster.active)
+    mean, drawn = (prepare.units(each.numpy()[..., order, :]) for each in (filled.mean, filled.samples))
+    wanted, own = wanted[torch.from_numpy(order)], None
     if cells:
         own, block = prepare.matched(read[party])[alignment.blocks[party][wanted.numpy()]], rows[party].block
         assert block is not None
@@ -166,7 +205,8 @@ def impute(
         mean, drawn = (np.where(np.isnan(known), each, known) for each in (mean, drawn))
     return Imputation(
         party=party, ids=_ids(alignment, wanted), id=model.members[party].id, prepare=prepare, mean=mean,
-        samples=drawn, own=own,
+        samples=drawn, own=own, whole=sources.read(tables[party], party)[1] if party in read else None,
+        places=alignment.position[party][wanted.numpy()] if party in read else None,
     )  # fmt: skip
 
 
