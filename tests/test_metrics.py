@@ -520,6 +520,25 @@ def test_tables_say_how_many_rows_have_rarer_patterns():
     assert "32 rows in rarer patterns" in shown(predictions, torch.zeros(64, dtype=torch.int64), observed)
 
 
+def test_tables_fit_into_a_terminal_of_eighty_columns():
+    """All metrics of two classes stand side by side, and no head or number is cut, however long a party's name."""
+    predictions = Predictions(
+        task=TWO,
+        blocks=("bank", "department of internal medicine"),
+        scores=torch.full((2000, 2), 0.5),
+        took_part=torch.ones(2000, 2, dtype=torch.bool),
+        asked=torch.ones(2, dtype=torch.bool),
+    )
+    observed = torch.ones(2000, 2, dtype=torch.bool)
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(evaluate(predictions, torch.zeros(2000, dtype=torch.int64), None, observed, Seeds(0)))
+    text = captured.get()
+    assert "…" not in text
+    assert text.count("coverage") == 3
+    assert "department" in text
+
+
 def test_evaluation_of_no_rows():
     text = shown(predicted(torch.empty(0, 2)), torch.empty(0, dtype=torch.int64), torch.empty(0, 3, dtype=torch.bool))
     assert "coverage" in text

@@ -186,10 +186,10 @@ def _title(text: str) -> Text | None:
 
 
 def _table(title: str, first: str, groups: Mapping[int, Scores] | Mapping[str, Scores], note: str = "") -> Table:
-    table = Table(first, title=_title(title), caption=_title(note), title_justify="left")
-    names = next(iter(groups.values()), {})
-    for name in names:
-        table.add_column(name, justify="right")
+    table = Table(title=_title(title), caption=_title(note), title_justify="left")
+    table.add_column(first, overflow="fold")
+    for name in next(iter(groups.values()), {}):
+        table.add_column(name.replace("_", "\n"), justify="right")  # so that all fit into a terminal of 80
     for key, scores in groups.items():
         table.add_row(Text(str(key)), *(_shown(name, value) for name, value in scores.items()))
     return table
