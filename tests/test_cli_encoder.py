@@ -29,6 +29,7 @@ def test_scores_and_a_plot(settings, call, tmp_path):
     for epoch in epochs:
         assert f"{epoch.loss:.4f}" in shown.stdout
         assert f"{epoch.scores.embedded.mean():.3f} ± {epoch.scores.embedded.std(ddof=1):.3f}" in shown.stdout
+    assert "mean ± standard deviation over 3 folds" in " ".join(shown.stdout.split())
     assert "After epoch 4 embeddings are" in shown.stdout
     assert imread(tmp_path / "plots" / "seen.png").std() > 0.01
     assert call("inspect-encoder", settings, "--epochs", 1, "--folds", 3, "-o", "seen.svg").exit_code == 0
@@ -92,7 +93,9 @@ def test_rows_without_a_cell_are_left_out(settings):
         (["--folds", "60"], "rows, so it would be absent from some of 60 folds"),
         (["--folds", "500"], "rows are fewer than 500 folds; lower --folds"),
         (["--folds", "1"], "cross-validation: folds must be at least 2, got 1"),
-        (["--metric", "accurcy"], "accurcy"),
+        (["--metric", "accurcy"], "cross-validation: no metric 'accurcy'; did you mean 'accuracy'?"),
+        (["--metric", "zzz"], "no metric 'zzz'; known are: accuracy, adjusted_mutual_info_score, "),
+        (["--threshold", "-1"], "--threshold"),
         (["--classifier", "Forest"], "no classifier 'Forest'"),
         (["--out", "seen.jpg"], "--out seen.jpg: name a file that ends in .png or .svg"),
         (["--set", "federation.label=income"], "the label 'income' is a number, and the encoder check scores classes"),

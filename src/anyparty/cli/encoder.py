@@ -34,7 +34,7 @@ def inspect_encoder(
     metric: Annotated[str, typer.Option("--metric", help="A scorer of scikit-learn's: accuracy, f1 ...")] = "accuracy",
     folds: Annotated[int, typer.Option("--folds", help="Of the cross-validation.")] = 10,
     threshold: Annotated[
-        float, typer.Option("--threshold", help="How much worse than the columns embeddings may be.")
+        float, typer.Option("--threshold", min=0.0, help="How much worse than the columns embeddings may be.")
     ] = 0.01,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where the plot goes: .png or .svg.")] = Path(
         "encoder.png"
@@ -53,7 +53,8 @@ def inspect_encoder(
     look_for_modules_in(config.parent)
     how: dict[str, Any] = {"epochs": epochs, "every": every, "classifier": classifier, "metric": metric, "folds": folds}
     how |= {} if embedding is None else {"embedding": embedding}
-    table = Table("epoch", title=f"{metric}, {folds} folds", title_justify="left")
+    said = f"{metric}, mean ± standard deviation over {folds} folds"
+    table = Table("epoch", title=said, title_justify="left")
     for heading in ("loss", "embeddings", "columns", "lost"):
         table.add_column(heading, justify="right")
     console, found = Console(), []

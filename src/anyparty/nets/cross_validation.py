@@ -12,12 +12,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import get_scorer_names
 from sklearn.model_selection import StratifiedKFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.utils.multiclass import unique_labels
 
-from anyparty.errors import AlignmentError, ConfigError
+from anyparty.errors import AlignmentError, ConfigError, nearest
 from anyparty.nets.estimator import estimator
 from anyparty.terms import Task
 
@@ -51,6 +52,8 @@ def cross_validated(
     """
     labels = np.asarray(y)
     check_folds(labels, folds)
+    if metric not in (scorers := get_scorer_names()):
+        raise ConfigError(f"cross-validation: no metric {metric!r}{nearest(metric, scorers)}")
     known = unique_labels(labels)
     task = Task(kind="classification", classes=tuple(map(str, known if classes is None else classes)))
     model = estimator(classifier, task, settings or {}, seed)
