@@ -5,10 +5,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from matplotlib.figure import Figure
 
 from anyparty import Federation, config
 from anyparty.demo import data, run, show
-from anyparty.demo.study import Score, Study
+from anyparty.demo.study import Score, Study, title
 from anyparty.errors import ConfigError
 from anyparty.methods.table import SPLIT
 
@@ -111,3 +112,17 @@ def test_the_table_says_where_laser_is_below() -> None:
         "LASER-VFL is at or above every baseline with 3 present.",
         "With 2 present LASER-VFL is below PlugVFL by 3.0 ± 0.0 (± standard error).",
     ]
+
+
+def test_the_legend_covers_no_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that is searched for anew ("best") may be over points, and says on stderr that the search is slow."""
+    scores = [Score(method=name, seed=0, present=n, accuracy=0.9, coverage=1.0) for name in SPLIT for n in (3, 2, 1)]
+    drawn: list[Figure] = []
+    monkeypatch.setitem(show.KINDS, "png", lambda figure: drawn.append(figure) or b"")
+    show.plot(Study(tuple(scores), 10), "png")
+    (figure,) = drawn
+    figure.draw_without_rendering()
+    (axes,), (legend,) = figure.axes, figure.legends
+    assert axes.get_legend() is None
+    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
+    assert [text.get_text() for text in legend.get_texts()] == [title(name) for name in SPLIT]
