@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -202,6 +203,33 @@ def test_ratios_by_hand(done):
     assert lines.keys() == {(method, test) for _, method, test in found}
     assert lines["laser", "MAR 1"]["ratio"] == lines["laser", "MAR 1"]["ratio_compared"] == f"{expected:.3f}"
     assert lines["vanilla", "MAR 1"]["paper_ratio"] == "97.0"
+
+
+def test_a_plot_of_ratios_shows_the_tables_numbers(done, tmp_path, monkeypatch):
+    made, drawn = tiny(layout="ratios"), []
+
+    @contextmanager
+    def panels(number, path, **how):
+        drawn.extend(Figure().subplots(1, number, squeeze=False).flat)
+        yield drawn
+
+    monkeypatch.setattr(plots, "panels", panels)
+    made.page(done.records, {}).plot(tmp_path / "plot")
+    found = ratios.ratios(made, cells_of(made, done.records))
+    (axis,) = drawn
+    handles, labels = axis.get_legend_handles_labels()
+    assert labels == [entry.title for entry in made.datasets["breast-cancer"].methods.values()]
+    for method, line in zip(made.datasets["breast-cancer"].methods, handles, strict=True):
+        assert list(line.get_ydata()) == [found["breast-cancer", method, test] for test in made.test_missing]
+    assert axis.get_title() == "breast-cancer, trained under MNAR 7 over trained under MCAR 2"
+
+
+def test_without_both_trainings_there_is_no_plot_of_ratios(done, tmp_path):
+    less = {key: record for key, record in done.records.items() if record["run"]["missing"] == "MCAR 2"}
+    page = tiny(layout="ratios").page(less, {})
+    assert page.cells
+    page.plot(tmp_path / "plot")
+    assert not list(tmp_path.iterdir())
 
 
 class TestThePapersOwnNumbers:

@@ -18,8 +18,7 @@ def page(suite: Suite, records: Mapping[str, Mapping[str, Any]], about: Mapping[
     """Return a suite's results, from its records by key."""
     found = cells_of(suite, records)
     if suite.layout == "ratios":
-        markdown, csv = ratios.markdown(suite, found, about), ratios.as_csv(suite, found)
+        markdown, csv, draw = ratios.markdown(suite, found, about), ratios.as_csv(suite, found), plots.plot_ratios
     else:
-        markdown, csv = compare.markdown(suite, found, about), compare.as_csv(found)
-    return Page(cells=found, markdown=markdown, csv=csv,
-                draw=partial(plots.plot, suite, found))  # fmt: skip
+        markdown, csv, draw = compare.markdown(suite, found, about), compare.as_csv(found), plots.plot
+    return Page(cells=found, markdown=markdown, csv=csv, draw=partial(draw, suite, found))

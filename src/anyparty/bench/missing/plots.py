@@ -1,4 +1,7 @@
-"""A suite's plot: the metric against missingness at test, with error bars; where K varies, it and time against K."""
+"""A suite's plot: the metric against missingness at test, with error bars; where K varies, it and time against K.
+
+Of a table of ratios the plot is of ratios.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyparty.bench.figure import MOST, panels
-from anyparty.bench.missing import seeds
+from anyparty.bench.missing import ratios, seeds
 from anyparty.bench.missing.cells import Cell
 
 if TYPE_CHECKING:
@@ -51,6 +54,32 @@ def _panel(suite: Suite, axis: Any, dataset: str, missing: str, time: bool, foun
     if time:
         axis.set_yscale("log")
     axis.tick_params(axis="x", labelsize=7)
+
+
+def plot_ratios(suite: Suite, found: Sequence[Cell], path: Path) -> None:
+    """Draw a panel for each data set: each method's ratio of its two trainings against missingness at test.
+
+    Where no method has both trainings there is nothing to draw.
+    """
+    own, of = ratios.ratios(suite, found), ratios.pairs(suite, found)
+    datasets = [dataset for dataset in suite.datasets if any(place[0] == dataset for place in own)]
+    if not datasets:
+        return
+    less, more = suite.train_missing[0], suite.train_missing[-1]
+    with panels(len(datasets), path, size=(6.2, 4.4), across=2) as axes:
+        for axis, dataset in zip(axes, datasets, strict=True):
+            here = [cell for place, pair in of.items() if place[0] == dataset for cell in pair]
+            for place, (method, entry) in enumerate(suite.datasets[dataset].methods.items()):
+                x = [test for test in suite.test_missing if (dataset, method, test) in own]
+                if x:
+                    y = [own[dataset, method, test] for test in x]
+                    label = _label(entry.title, method, here)
+                    axis.plot(x, y, label=label, marker="o", ms=3, color=f"C{place}")
+            axis.axhline(100, color="grey", linewidth=0.8, linestyle="--")  # no worse for the blocks that are missing
+            axis.set_title(f"{dataset}, trained under {more} over trained under {less}")
+            axis.set_xlabel("missing at test")
+            axis.set_ylabel("ratio, %")
+            axis.tick_params(axis="x", labelsize=7)
 
 
 def _label(title: str, method: str, found: Sequence[Cell]) -> str:
