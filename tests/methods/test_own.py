@@ -2,6 +2,7 @@
 
 import json
 import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from anyparty.errors import ConfigError
 from anyparty.methods.method import Batch
 from anyparty.methods.split import Split
 from anyparty.methods.table import method
+from anyparty.nets.objective import losses
 from anyparty.run.federation import Federation
 from anyparty.run.model import Model
 from anyparty.schedules.flex import Flex
@@ -54,6 +56,16 @@ class Whole(Maximum):
         return h.sum(dim=(1, 2))
 
 
+def slip(name, answer):
+    """The method with one of its functions replaced."""
+    return Split(rule=type("Slip", (Maximum,), {name: answer})())
+
+
+def wrong(_, fusion, h, observed, y, batch):
+    """A loss of heads on all embeddings side by side, where ``head`` says one's width."""
+    return losses(fusion.task, fusion.heads(h.flatten(1).unsqueeze(1)).squeeze(1), y).mean()
+
+
 class Twice(nn.Module):
     def forward(self, u):
         return u, u
@@ -65,6 +77,23 @@ class Twice(nn.Module):
         (Maximum(), r"Maximum\(\) is a rule of a split method: give Split\(rule=...\)"),
         (Split(rule=Flat()), r"Maximum: expected outputs \[B, M, C\] and, for which rows they are, \[B, M\], got \["),
         (Split(rule=Whole()), r"Maximum: expected one number as the loss of a batch, got \["),
+        (slip("head", lambda *_: (1, 65)),
+         r"heads: expected inputs \[B, 1, 65\], for the rule's head says 1 head on inputs 65 wide; .* \[.*, 1, 64\]"),
+        (slip("head", lambda *_: (3, 64)), r"expected inputs \[B, 3, 64\], .* says 3 heads on .* give \[.*, 1, 64\]"),
+        (slip("loss", wrong), r"expected inputs \[B, 1, 64\], .*; its loss or outputs give \[.*, 1, 128\]: make the"),
+        (slip("loss", lambda _, fusion, h, *__: fusion.heads.products(h[..., 1:]).mean()),
+         r"expected inputs \[B, F, 64\], .* give \[.*, 2, 63\]"),
+        (replace(slip("head", lambda *_: (1, 65)), make_head=nn.Linear), r"expected inputs \[B, 1, 65\], for the rule"),
+        (slip("head", lambda *_: 64), r"Maximum: expected head to be how many heads there are .*, got 64"),
+        (slip("head", lambda *_: (0, 64)), r"Maximum: expected head to be .* numbers of at least 1, got \(0, 64\)"),
+        (slip("copies", lambda *_: 0), "Maximum: expected copies, how many encoders .* of at least 1, got 0"),
+        (slip("trains_on", lambda *given: given[2]),
+         r"Maximum: expected trains_on to say true or false of each row, \[(\d+)\], got \[\1, 2\] of torch.bool"),
+        (slip("trains_on", lambda *given: given[2].any(dim=0)), r"trains_on .*, got \[2\] of torch.bool"),
+        (slip("trains_on", lambda *given: given[2].sum(dim=1)), r"trains_on .* of torch.int64"),
+        (slip("trains_on", lambda *_: True), "Maximum: expected a tensor from trains_on, got a bool"),
+        (slip("loss", lambda *given: Maximum.loss(*given).detach()), "Maximum: the loss of a batch has no gradient"),
+        (slip("loss", lambda *given: Maximum.loss(*given).item()), "expected a tensor as the loss .*, got a float"),
         (method("laser", make_head=lambda inputs, outputs: nn.Linear(inputs, outputs + 1)),
          r"make_head: for .* rows a head of yours answered \[.*, 3\], expected \[.*, 2\]"),
         (method("laser", make_head=nn.Linear(32, 2)), r"make_head should be a function of \(inputs, outputs\)"),

@@ -83,7 +83,7 @@ def test_a_single_copy_is_a_linear_layer_to_the_last_bit():
 
 def test_modules_of_a_users_own_have_the_same_face():
     modules = [nn.Sequential(nn.Tanh(), nn.Linear(7, 3)) for _ in range(4)]
-    heads, h = ModuleHeads(modules, 3), torch.randn(9, 5, 7)
+    heads, h = ModuleHeads(modules, 7, 3), torch.randn(9, 5, 7)
     u = torch.randn(9, 4, 7)
     assert torch.equal(heads(u), torch.stack([module(u[:, m]) for m, module in enumerate(modules)], dim=1))
     means = heads.products(h)[:, [1, 2]].mean(1).unsqueeze(2)

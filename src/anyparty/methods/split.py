@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
-from anyparty.methods import costs, exchange, split_prediction
+from anyparty.methods import costs, exchange, own_rule, split_prediction
 from anyparty.methods.exchange import Gathered, Part, Wanted, moment
 from anyparty.methods.fusion import Fusion
 from anyparty.methods.method import Batch, Seat, Stage, State
@@ -92,6 +92,7 @@ class Split(Places):
                               f"{instead} no such limit")  # fmt: skip
         if roster.K < 1:
             raise ConfigError("no party holds columns: there is nothing to learn from")
+        own_rule.check_counts(self.rule, roster, self.embedding)
         if self.rule.owners(roster) is not None and not self.hosts(roster)[roster.active]:
             raise ConfigError(f"the active party {roster.active!r} would host no head: use hosting='active'")
 
@@ -139,7 +140,7 @@ class Split(Places):
 
         def rows(at: Rows) -> Tensor:
             assert at.observed is not None
-            return at.teaching & self.rule.trains_on(seat.roster, at.observed)
+            return at.teaching & own_rule.trained(self.rule, seat.roster, at.observed)
 
         return (Stage(name="train", step=self.step, rows=rows),)
 
@@ -242,15 +243,13 @@ class Split(Places):
 
         Raises:
             Diverged: the loss is not a number.
-            ConfigError: the rule is a user's own, and its loss no scalar.
+            ConfigError: the rule is a user's own, and its loss no scalar, or one without a gradient.
         """
         if fusion.taught is not None:
             fusion.taught.note(observed)
         with self._drawing(seat, batch, "head draws"):
             loss = self.rule.loss(fusion, h, observed, y, batch)
-        if loss.ndim:
-            raise ConfigError(f"{self.can.title}: expected one number as the loss of a batch, got {list(loss.shape)}: "
-                              f"take their mean")  # fmt: skip
+        own_rule.check_loss(self.rule, loss, h)
         if weight != 1.0:
             loss = weight * loss
         value = loss.item()

@@ -43,6 +43,15 @@ class StackedLinear(nn.Module):
         return nn.functional.linear(h, self.weight.flatten(0, 1)).view(B, F, *self.weight.shape[:2])
 
 
+def _check_inputs(given: Tensor, copies: int, inputs: int, form: str) -> None:
+    """Refuse what does not fit the heads, whose number and width a method's rule says, perhaps a user's own."""
+    if given.ndim != 3 or given.shape[2] != inputs or (form == "M" and given.shape[1] != copies):
+        wanted = f"[B, {copies if form == 'M' else form}, {inputs}]"
+        raise ConfigError(f"heads: expected inputs {wanted}, for the rule's head says {copies} head"
+                          f"{'s' if copies > 1 else ''} on inputs {inputs} wide; its loss or outputs give "
+                          f"{list(given.shape)}: make the two agree")  # fmt: skip
+
+
 class StackedMLP(nn.Module):
     """M multilayer perceptrons of one shape: [B, M, widths[0]] -> [B, M, widths[-1]].
 
@@ -52,6 +61,7 @@ class StackedMLP(nn.Module):
 
     def __init__(self, copies: int, widths: Sequence[int], activation: str = "relu") -> None:
         super().__init__()
+        self.copies, self.inputs = copies, widths[0]
         self.first = StackedLinear(copies, widths[0], widths[1])
         rest: list[nn.Module] = []
         for inputs, outputs in pairwise(widths[1:]):
@@ -59,11 +69,21 @@ class StackedMLP(nn.Module):
         self.rest = nn.Sequential(*rest)
 
     def forward(self, u: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Apply copy m to u[:, m]; also where not ``valid``, for no row depends on another."""
+        """Apply copy m to u[:, m]; also where not ``valid``, for no row depends on another.
+
+        Raises:
+            ConfigError: u has another number or width than the copies.
+        """
+        _check_inputs(u, self.copies, self.inputs, "M")
         return self.rest(self.first(u))  # type: ignore[no-any-return]
 
     def products(self, h: Tensor) -> Tensor:
-        """Return the first layer of every copy for every input, without its bias: [B, F, I] -> [B, F, M, D]."""
+        """Return the first layer of every copy for every input, without its bias: [B, F, I] -> [B, F, M, D].
+
+        Raises:
+            ConfigError: h has another width.
+        """
+        _check_inputs(h, self.copies, self.inputs, "F")
         return self.first.products(h)
 
     def finish(self, u: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
@@ -82,10 +102,10 @@ class ModuleHeads(nn.Module):
     They see rows that are there and no others, for theirs may depend on one another (batch normalisation).
     """
 
-    def __init__(self, modules: Sequence[nn.Module], outputs: int) -> None:
+    def __init__(self, modules: Sequence[nn.Module], inputs: int, outputs: int) -> None:
         super().__init__()
         self.each = nn.ModuleList(bear_single_rows(module) for module in modules)
-        self.outputs = outputs
+        self.inputs, self.outputs = inputs, outputs
 
     @classmethod
     def of(cls, make: Callable[[int, int], nn.Module], count: int, inputs: int, outputs: int) -> ModuleHeads:
@@ -105,19 +125,25 @@ class ModuleHeads(nn.Module):
         for module in made:
             if not isinstance(module, nn.Module):
                 raise ConfigError(f"make_head must make a torch.nn.Module, got {type(module).__name__}")
-        return cls(made, outputs)
+        return cls(made, inputs, outputs)
 
     def forward(self, u: Tensor, valid: Tensor | None = None) -> Tensor:
         """Apply module m to u[:, m] where it is ``valid`` [B, M]; zero elsewhere.
 
         Raises:
-            ConfigError: a module answers in another shape than [B, C].
+            ConfigError: u has another number or width than the modules; a module answers in another shape than [B, C].
         """
+        _check_inputs(u, len(self.each), self.inputs, "M")
         there = u.new_ones(u.shape[:2], dtype=torch.bool) if valid is None else valid
         return torch.stack([self._of(m, u[:, m], there[:, m]) for m in range(len(self.each))], dim=1)
 
     def products(self, h: Tensor) -> Tensor:
-        """Return the inputs themselves for every module: they, too, commute with means."""
+        """Return the inputs themselves for every module: they, too, commute with means.
+
+        Raises:
+            ConfigError: h has another width.
+        """
+        _check_inputs(h, len(self.each), self.inputs, "F")
         return h.unsqueeze(2).expand(-1, -1, len(self.each), -1)
 
     def finish(self, u: Tensor, valid: Tensor | None = None) -> Tensor:
