@@ -24,8 +24,8 @@ from anyparty.report import choose, privacy, worth
 from .pages import DOCS, ELSEWHERE, LINK, ROOT, anchors, blocks, pages, text, without_code
 
 FIRST = "start.md"
-OTHERS = ("report.md", "watch.md", "your-encoder.md", "troubleshooting.md")
-HOW = {"run", "file", "source", "shown", "serve", "ask", "not run"}
+OTHERS = ("report.md", "watch.md", "your-encoder.md", "your-method.md", "troubleshooting.md")
+HOW = {"run", "file", "shown", "serve", "ask", "not run"}
 
 
 def test_every_page_is_in_the_site_and_in_llms_txt() -> None:
@@ -201,11 +201,19 @@ def test_the_first_page_serves(started, tmp_path) -> None:
         assert said in re.sub(r"\s", "", shown.text)
 
 
-def test_a_block_that_shows_a_file_is_in_it() -> None:
-    shown = [block for page in pages() for block in blocks(page) if block.how == "source"]
-    assert shown
-    for block in shown:
-        assert block.text.strip() in (ROOT / block.what).read_text(encoding="utf-8")
+def test_the_method_of_ones_own_is_the_examples() -> None:
+    """What the page writes as a file stands in the example, which has imports for more."""
+    (page,) = (block.text for block in blocks("your-method.md") if block.how == "file")
+    example = (ROOT / "examples" / "your_own_method.py").read_text(encoding="utf-8")
+    imports, _, method = page.partition("\n\n\n")
+    assert method.strip() in example
+    assert imported(imports) <= imported(example)
+
+
+def imported(source: str) -> set[tuple[str, str]]:
+    """What a source imports: from where, and which name."""
+    found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return {(getattr(node, "module", ""), name.name) for node in found for name in node.names}
 
 
 def test_the_table_of_methods_is_what_they_declare() -> None:
