@@ -204,3 +204,33 @@ def test_an_address_with_a_password_is_refused_and_not_repeated(work, call):
 def test_an_mlflow_that_is_not_there_is_named(work, mlflow):
     with pytest.raises(ConfigError, match=r"track.mlflow: 'http://127.0.0.1:9' cannot be used .* server running"):
         train(work, "track.mlflow=http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ModuleNotFoundError("No module named 'alembic'", name="alembic"),
+         "needs all of MLflow: pip install mlflow (No module named 'alembic'). Without mlflow in"),
+        (OSError("the disk is full\nat page 3"), "cannot be used (the disk is full). Without mlflow in"),
+        (OSError("a cause as long as can be, " * 20), "cannot be used (a cause as long as can be, a "),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("uri", "server"), [("sqlite:///mlflow.db", False), ("https://h:1", True), ("environment", True)]
+)
+def test_an_mlflow_that_cannot_be_used_says_what_it_needs(work, mlflow, monkeypatch, error, said, uri, server):
+    def fails(*_, **__):
+        raise error
+
+    monkeypatch.setattr(mlflow, "MlflowClient", fails)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://h:1")
+    with pytest.raises(ConfigError) as caught:
+        train(work, f"track.mlflow={uri}")
+    asks = server and isinstance(error, OSError)
+    assert ("server running" in str(caught.value)) == asks
+    said = said.replace("). W", "); is the server running there? W") if asks else said
+    assert f"track.mlflow: {uri!r} {said}" in str(caught.value)
+    assert "pip install" in said or len(str(caught.value)) < 400
+    if "long" in said:
+        assert " ...)" in str(caught.value)
+        assert set(str(caught.value).partition("(")[2].partition(" ...")[0].split()) <= set(str(error).split())

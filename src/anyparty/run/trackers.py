@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import os
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -27,6 +28,8 @@ from anyparty.run.watch import Watch
 P = ParamSpec("P")
 T = TypeVar("T", bound="Tracker")
 MOST_LETTERS = 500  # of a parameter's value in MLflow
+MOST_OF_A_CAUSE = 200  # letters of somebody else's error in a sentence of ours
+UNTRACKED = "Without mlflow in [track] the run goes untracked"
 
 
 def trackers(config: Config, folder: Path | None, *, resume: bool = False) -> list[Watch]:
@@ -173,7 +176,7 @@ class MLflow(Tracker):
         resume: whether to go on in that one.
 
     Raises:
-        ConfigError: MLflow is not installed, or cannot be reached at ``uri``.
+        ConfigError: MLflow is not installed, or not all of it that ``uri`` needs, or it cannot be reached there.
     """
 
     def __init__(
@@ -197,9 +200,13 @@ class MLflow(Tracker):
                 self.client.update_run(self.run, status="RUNNING")
             else:
                 self.run = self.client.create_run(number, run_name=name or None).info.run_id
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"track.mlflow: {uri!r} needs all of MLflow: pip install mlflow ({_first(error)}). "
+                              f"{UNTRACKED}") from None  # fmt: skip
         except Exception as error:
-            raise ConfigError(f"track.mlflow: {uri!r} cannot be used ({_first(error)}); is the server running there? "
-                              f"Without mlflow in [track] the run goes untracked") from None  # fmt: skip
+            named = os.environ.get("MLFLOW_TRACKING_URI", "") if uri == "environment" else uri
+            ask = "; is the server running there?" if named.startswith(("http://", "https://")) else "."
+            raise ConfigError(f"track.mlflow: {uri!r} cannot be used ({_first(error)}){ask} {UNTRACKED}") from None
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
             write_json(kept, {"uri": uri, "experiment": experiment, "run": self.run})
@@ -243,4 +250,5 @@ def _absent(package: str, what: str) -> str:
 
 
 def _first(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return textwrap.shorten(first, MOST_OF_A_CAUSE, placeholder=" ...")
