@@ -2,13 +2,15 @@
 
 import json
 import math
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from matplotlib.figure import Figure
 
 from anyparty import bench
 from anyparty.bench import runner, suites
-from anyparty.bench.clocks import choice, compare
+from anyparty.bench.clocks import choice, compare, figure
 from anyparty.bench.clocks.curve import time_of, times
 from anyparty.bench.clocks.one import amounts, execute
 from anyparty.bench.clocks.suite import Suite
@@ -218,3 +220,62 @@ def test_shipped_suites_name_what_exists(name):
     for tables in made.published.values():
         assert set(tables) <= set(made.algorithms)
         assert all(len(times) == len(made.latencies) for times in tables.values())
+
+
+class TestFigure:
+    """Three algorithms at one latency: a quick one, one that is late at the target, one with a seed that diverged."""
+
+    CURVES = {
+        "vafl": [(1.0, 0.5), (0.5, 0.99)],
+        "flex": [(1.0, 0.5), (0.5, 0.7)],
+        "late": [(1.0, 0.1), (0.9, 0.2), (0.8, 0.3), (0.7, 0.4), (0.6, 0.95)],
+    }  # fmt: skip
+
+    def axes(self, records, monkeypatch, tmp_path):
+        late = {"title": "Late", "schedule": {"name": "flex", **SHARED}, "epochs": 5}
+        suite = tiny(latencies=[10.0], algorithms=tiny().model_dump()["algorithms"] | {"late": late})
+        drawn = []
+
+        @contextmanager
+        def panels(number, path, **how):
+            drawn.extend(Figure().subplots(1, number, squeeze=False).flat)
+            yield drawn
+
+        monkeypatch.setattr(figure, "panels", panels)
+        targets = {("breast-cancer", 2): 0.9}
+        figure.plot(suite, {str(k): each for k, each in enumerate(records)}, targets, tmp_path / "plot")
+        (axis,) = drawn
+        return axis
+
+    def records(self, **changes):
+        return [record(method, seed=seed, curve=curve, diverged="yes" if (method, seed) == ("flex", 1) else "")
+                for method, curve in (self.CURVES | changes).items() for seed in (0, 1)]  # fmt: skip
+
+    def test_the_axis_goes_to_where_the_last_one_reaches_the_target(self, monkeypatch, tmp_path):
+        axis = self.axes(self.records(), monkeypatch, tmp_path)
+        assert axis.get_xlim()[1] >= 5 * 14  # and not the median of the curves' ends, 2 * 14
+
+    def test_also_where_the_mean_of_seeds_does_later_than_the_mean_seed(self, monkeypatch, tmp_path):
+        """One of two seeds reaches it at once and one never: their mean does at the end."""
+        slow = [(1.0, 0.1), (0.9, 0.2), (0.8, 0.3), (0.7, 0.4), (0.6, 0.89)]
+        quick = [(1.0, 0.95)] * 5
+        records = [each for each in self.records() if each["run"]["method"] != "late"]
+        records += [record("late", seed=seed, curve=curve) for seed, curve in enumerate((quick, slow))]
+        assert self.axes(records, monkeypatch, tmp_path).get_xlim()[1] >= 5 * 14
+
+    def test_bands_are_per_cents(self, monkeypatch, tmp_path):
+        records = self.records()
+        records[1]["curve"][-1]["score"] = 0.6  # of VAFL's second seed: 79.5 +- 27.6 %
+        axis = self.axes(records, monkeypatch, tmp_path)
+        bands = [y for band in axis.collections for y in band.get_paths()[0].vertices[:, 1]]
+        assert 0 <= min(bands) < max(bands) == 100
+
+    def test_it_says_of_how_many_seeds_a_mean_is(self, monkeypatch, tmp_path):
+        axis = self.axes(self.records(), monkeypatch, tmp_path)
+        said = [text.get_text() for text in axis.get_legend().get_texts()]
+        assert said == ["Flex-VFL: 1 of 2 seeds, the others diverged"]
+        assert axis.get_legend_handles_labels()[1] == ["VAFL", "Flex-VFL", "Late"]  # for the legend of all panels
+
+    def test_where_all_are_in_their_means_nothing_is_said(self, monkeypatch, tmp_path):
+        records = [each for each in self.records() if not each["diverged"]]
+        assert self.axes(records, monkeypatch, tmp_path).get_legend() is None
