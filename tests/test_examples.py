@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 @pytest.mark.parametrize(
     ("name", "shows"),
     [
-        ("your_csvs.py", ["all 3", "auroc", "T0120e2", "error worst"]),
+        ("your_csvs.py", ["all 3", "auroc", "T6f4992", "error worst"]),
         ("your_own_method.py", ["Maximum", "LASER-VFL", "mean + error + worst"]),
     ],
 )

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -93,8 +94,10 @@ def test_a_killed_process_leaves_its_folder_free(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "runs").write_text("mine")
-    with pytest.raises(StorageError, match=r"runs/\.lock: cannot be written"):
+    with pytest.raises(StorageError, match=r"runs: this is a file; name a folder$"):
         alone.take(tmp_path / "runs")
+    with pytest.raises(StorageError, match=r"runs/\.lock: cannot be written"):
+        alone.take(Path("/proc/runs"))
 
 
 class Second(Watch):
