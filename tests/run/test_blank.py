@@ -176,8 +176,8 @@ def test_a_blank_block_is_filled_in_for_its_owner(tmp_path):
     given = frames(tmp_path)
     model = federation(given).train("false-vfl-1", parameters=METHODS["false-vfl-2"])
     lacking, whole = impute(model, given, "shop"), impute(model, joined(given), "shop")
-    assert whole.ids == lacking.ids
-    assert np.allclose(whole.mean, lacking.mean, equal_nan=True)
+    assert sorted(whole.ids) == sorted(lacking.ids)
+    assert np.allclose(whole.mean, lacking.mean[[lacking.ids.index(one) for one in whole.ids]], equal_nan=True)
 
 
 # ---- each at home
