@@ -83,6 +83,8 @@ def test_without_its_files(name, tmp_path):
     assert entry.source in said
     assert f"licence: {entry.licence}" in said
     assert all(file.path in said for form in entry.forms for file in form.files)
+    fetched = any(all(file.url for file in form.files) for form in entry.forms)
+    assert ("or let it be fetched: on the command line leave out --data-dir, in Python data_dir" in said) == fetched
 
 
 def test_every_form_is_described_and_official_files_are_pinned():

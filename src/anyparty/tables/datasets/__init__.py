@@ -85,11 +85,13 @@ def _fetched(
     if form is None or not wanted:
         looked = " and ".join(str(folder) for folder in files.folders(data_dir))
         ways = "\nor\n".join(_described(each) for each in entry.forms)
-        hint = " (load fetches it when data_dir is not given and download is not False)" if form else ""
+        get = f"Get it from {entry.source}"
+        if form is not None:
+            get += (", or let it be fetched: on the command line leave out --data-dir, in Python data_dir and "
+                    "download=False")  # fmt: skip
         raise TableError(
-            f"data set {name!r} ({entry.title}) is not there: looked in {looked}. Get it from {entry.source}{hint}; "
-            f"licence: {entry.licence}. Put it below one of these folders, or the one that ANYPARTY_DATA names, as\n"
-            f"{ways}"
+            f"data set {name!r} ({entry.title}) is not there: looked in {looked}. {get}; licence: {entry.licence}. Put "
+            f"it below one of these folders, or the one that ANYPARTY_DATA names, as\n{ways}"
         )
     target = files.cache_folder()
     return form, [
