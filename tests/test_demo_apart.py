@@ -1,13 +1,16 @@
 """Four processes with mutual TLS on real data, by one command; the weights of one process, bit for bit."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
 
+from anyparty import Federation, config
 from anyparty.demo import apart
 from anyparty.errors import ConfigError
+from anyparty.tables import datasets
 from anyparty.wire.flare import federation as flare
 from tests.conftest import Call
 
@@ -20,6 +23,7 @@ def test_credit_cut_in_four(tmp_path: Path, call: Call) -> None:
     folder = tmp_path / "apart"
     shown = call("federate", "demo", folder, "--epochs", 1)
     assert shown.exit_code == 0, shown.output
+    assert "where the most frequent class has 0.7" in shown.output
     for name in apart.NAMES:
         assert f"{name}: weights equal, bit for bit" in shown.output
     answers = pl.read_parquet(folder / "house" / "kits" / "bank" / "runs" / "predictions.parquet")
@@ -30,6 +34,26 @@ def test_credit_cut_in_four(tmp_path: Path, call: Call) -> None:
     again = call("federate", "demo", folder)
     assert again.exit_code != 0
     assert "is not empty" in again.output
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_small_table_trains_enough_to_say_something(tmp_path: Path, seed: int) -> None:
+    """In one process, which has the same weights; the secrets of the parties draw others each time."""
+    path = apart.write(tmp_path, "breast-cancer", None, None)
+    model = Federation.from_config(config.load(path, [f"train.seed={seed}"])).train()
+    assert model.evaluate().overall["accuracy"] > apart.most_frequent(tmp_path / "bank" / "table.csv") + 0.1
+
+
+def test_the_share_of_the_most_frequent_class(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("id,label\na,1\nb,0\nc,1\nd,\n")
+    assert apart.most_frequent(tmp_path / "table.csv") == pytest.approx(2 / 3)
+
+
+def test_numbers_are_nothing_that_the_demo_predicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = replace(datasets.load("breast-cancer"), task="regression", classes=())
+    monkeypatch.setattr(datasets, "load", lambda *_, **__: numbers)
+    with pytest.raises(ConfigError, match="'google-cluster' has numbers to predict, and the demo predicts classes"):
+        apart.write(tmp_path, "google-cluster", None, None)
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
