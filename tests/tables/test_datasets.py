@@ -178,7 +178,7 @@ def test_download_of_what_is_not_there(tmp_path, monkeypatch):
         with pytest.raises(TableError, match="is not the expected file"):
             datasets.load("credit", progress=False)
         published(hashlib.sha256(content).hexdigest())
-        with pytest.raises(TableError, match="load fetches it"):
+        with pytest.raises(TableError, match="or let it be fetched: on the command line"):
             datasets.load("credit", download=False)
         assert len(datasets.load("credit", progress=False).y_train) == 1
         server.shutdown()
