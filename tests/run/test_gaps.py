@@ -43,7 +43,7 @@ def test_at_home_and_in_the_service_answers_are_those_of_the_whole_model(tmp_pat
     said = {each.id: each.probabilities["1"] for each in play(answered(houses, houses.ids("bank")))}
     for row in expected.iter_rows(named=True):
         assert said[row["id"]] == pytest.approx(row["p(1)"], abs=1e-5)
-    monkeypatch.setattr(Prepare, "features", lambda self, table: Features(self.apply(table)))
+    monkeypatch.setattr(Prepare, "features", lambda self, table, new=True: Features(self.apply(table, new=new)))
     other = together.expected(tmp_path, sites, tables)
     assert (other["p(1)"] - expected["p(1)"]).abs().max() > 1e-4, "as if the means had been seen"
 
@@ -54,7 +54,7 @@ def test_what_training_saw_and_what_the_test_rows_are_scored_by(tmp_path, monkey
     model = Federation.from_config(config("false-vfl-1"), tables).train(folder=made)
     assert evaluate_run(made).overall == model.evaluate().overall
     with monkeypatch.context() as without:
-        without.setattr(Prepare, "features", lambda self, table: Features(self.apply(table)))
+        without.setattr(Prepare, "features", lambda self, table, new=True: Features(self.apply(table, new=new)))
         Federation.from_config(config("false-vfl-1"), tables).train(folder=filled)
     weights = [[(of / "parties" / name / "model.safetensors").read_bytes() for name in NAMES] for of in (made, filled)]
     assert weights[0] != weights[1]

@@ -120,7 +120,8 @@ class TestImpute:
             spent=pl.when(~gap).then("spent"),
             colour=pl.when(pl.col("id") == 2).then(pl.lit("pink")).when(pl.col("id") != 3).then("colour"),
         )
-        filled = impute(model, given | {"shop": shop}, "shop", samples=20, cells=True)
+        with pytest.warns(UserWarning, match=r"never saw, .*: column 'colour', 1 of 299 cells, such as 'pink'"):
+            filled = impute(model, given | {"shop": shop}, "shop", samples=20, cells=True)
         assert (filled.gaps, len(filled.ids)) == (shop["spent"].null_count(), 300)
         table = filled.table().with_columns(pl.col("id").cast(pl.Int64)).sort("id")
         assert table.columns == shop.columns
