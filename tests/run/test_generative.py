@@ -134,7 +134,8 @@ class TestImpute:
         spread = drawn.group_by("id").agg(pl.col("spent").n_unique()).with_columns(gap=pl.col("id") % 5 == 0)
         assert set(spread.filter("gap")["spent"]) == {20}
         assert set(spread.filter(~pl.col("gap"))["spent"]) == {1}
-        alone = impute(model, {"shop": shop}, "shop", cells=True).table()
+        with pytest.warns(UserWarning, match="such as 'pink'"):
+            alone = impute(model, {"shop": shop}, "shop", cells=True).table()
         assert alone.height == 300, "by the colour alone"
         assert alone["spent"].null_count() == 0
 
