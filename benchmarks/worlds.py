@@ -31,25 +31,27 @@ class World:
     inputs: int
 
     @classmethod
-    def of(cls, K: int, missing: float = 0.0, n: int = N, blocks: int | None = None) -> World:
+    def of(
+        cls, K: int, missing: float = 0.0, n: int = N, blocks: int | None = None, *, features: int = FEATURES,
+        device: str = "cpu",
+    ) -> World:  # fmt: skip
         """Draw a world: 560 features in K (or so many) equal blocks; what does not divide is left out."""
         lots = torch.Generator().manual_seed(0)
         roster = Roster(tuple(Party(name=f"p{k}", labels=k == 0) for k in range(K)), "p0")
         observed = torch.rand(n, K, generator=lots) >= missing
-        inputs, every = FEATURES // (blocks or K), {}
+        inputs, every = features // (blocks or K), {}
         for k, name in enumerate(roster.names):
             held = observed[:, k]
-            block = Block(
-                torch.randn(int(held.sum()), inputs, generator=lots), torch.where(held, held.cumsum(0) - 1, -1)
-            )
+            x, position = torch.randn(int(held.sum()), inputs, generator=lots), held.cumsum(0) - 1
+            block = Block(x.to(device), torch.where(held, position, -1).to(device))
             every[name] = Rows(n=n, block=block)
         lead = Rows(
             n=n,
             block=every["p0"].block,
-            y=torch.randint(CLASSES, (n,), generator=lots),
-            labeled=torch.ones(n, dtype=torch.bool),
-            observed=observed,
-            key=torch.arange(n),
+            y=torch.randint(CLASSES, (n,), generator=lots).to(device),
+            labeled=torch.ones(n, dtype=torch.bool, device=device),
+            observed=observed.to(device),
+            key=torch.arange(n, device=device),
         )
         return cls(roster=roster, rows=every | {"p0": lead}, inputs=inputs)
 

@@ -9,7 +9,7 @@ import random
 import types
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,12 @@ class World:
     labeled: Tensor
     rows: dict[str, Rows]
     gaps: dict[str, Tensor] = field(default_factory=dict)
+    device: torch.device = torch.device("cpu")
+
+    def on(self, name: str) -> World:
+        """The same world, where the parties compute on the device ``name``."""
+        device = torch.device(name)
+        return replace(self, device=device, rows={party: _on(device, rows) for party, rows in self.rows.items()})
 
     @property
     def n(self) -> int:
@@ -93,8 +99,17 @@ class World:
         held = name in self.x
         return Seat(
             me=name, roster=self.roster, task=self.task if name in self.roster.labelers else None,
-            inputs=self.x[name].shape[1] if held else 0, encoder=encoder, optimizer=optimizer,
+            inputs=self.x[name].shape[1] if held else 0, encoder=encoder, optimizer=optimizer, device=self.device,
         )  # fmt: skip
+
+
+def _on(device: torch.device, held: Any) -> Any:
+    """What a party holds, with every tensor in it on the device."""
+    parts = {part.name: getattr(held, part.name) for part in fields(held)}
+    moved = {name: part.to(device) for name, part in parts.items() if isinstance(part, Tensor)}
+    return replace(
+        held, **moved, **{name: _on(device, part) for name, part in parts.items() if isinstance(part, Block)}
+    )
 
 
 def world(
@@ -264,7 +279,7 @@ def step(
 ) -> float:  # fmt: skip
     """Play one step of a stage at all parties but those that leave; return the active party's loss."""
     stages = {name: stage_of(method, of.seat(name), stage) for name in of.roster.names}
-    batch = batch_of(rows, number, seed, stages[of.roster.active].name, share)
+    batch = batch_of(rows.to(of.device), number, seed, stages[of.roster.active].name, share)
     parts = {
         name: partial(_step, stages[name], states[name], of.rows[name], batch)
         if name not in leaves and (name == of.roster.active or stages[name].parties == "all") else _leave

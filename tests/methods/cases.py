@@ -91,7 +91,7 @@ class Case:
     def trainable(self, of: World, stage: str | None = None) -> Tensor:
         """The rows that the method, or a stage of it, trains on."""
         rows = worlds.stage_of(self.make(), of.seat(of.roster.active), stage).rows(of.rows[of.roster.active])
-        return rows.nonzero().squeeze(1)
+        return rows.nonzero().squeeze(1).cpu()
 
     def train(self, of: World, **settings: Any) -> dict[str, Any]:
         return worlds.train(self.make(), of, **{"encoder": self.encoder, "optimizer": self.optimizer, **settings})

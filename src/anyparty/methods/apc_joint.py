@@ -6,6 +6,7 @@ Letters   B rows, K parties with columns, M width of the joint embedding z_A.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -31,7 +32,7 @@ async def predict(
     ending: Ending, sharing: Sharing, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
 ) -> Predictions | None:
     """Play a party's part in an answer from z_A, which takes the active and a passive party's Z of a row."""
-    seat = state.seat
+    seat, batch = state.seat, replace(batch, rows=batch.rows.to(state.seat.device))
     z = exchange.local(state, rows, batch) if {seat.me, seat.roster.active} <= set(asked) else None
     if seat.me != seat.roster.active:
         await sharing.send(net, seat, z)

@@ -88,7 +88,7 @@ async def learn(
     told = u if labels is None else torch.full_like(u, -1 / u.numel())
     slope = await _slopes(turn, weighed, home, told) if turn.follows else None
     sample, row = told.nonzero(as_tuple=True)
-    seen = Gaussian(*(part.index_select(0, row) for part in (weighed.posterior.mean, weighed.posterior.std)))
+    seen = Gaussian(*(_of_rows(part, row) for part in (weighed.posterior.mean, weighed.posterior.std)))
     draws = side.draw(seen, (weighed.noise[0][sample, row], weighed.noise[1][sample, row]))
     log_w = draws.log_ratio
     if labels is not None:
@@ -108,6 +108,11 @@ async def learn(
             home.backward(back)
         elif name not in weighed.there.silent:
             await turn.net.send(name, "gradient", {"g": back})
+
+
+def _of_rows(part: Tensor, row: Tensor) -> Tensor:
+    """Return ``part[row]``, whose derivative is summed in the same order every time, on a GPU too."""
+    return part.index_select(0, row) if part.device.type == "cpu" else part[row]
 
 
 async def _likelihoods(turn: Turn, there: Gathered, z: Tensor, home: Home | None) -> Tensor:
