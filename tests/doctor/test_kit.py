@@ -87,6 +87,12 @@ def test_clocks(bank, shop):
     assert "61 s ahead of this machine's" in town_clock.said
 
 
+@pytest.mark.parametrize("kept", [3, {"at": "then"}, {"behind_s": None, "at": "then"}, {"behind_s": "much"}])
+def test_a_damaged_file_of_clocks_is_said(bank, kept):
+    (bank / "clocks.json").write_text(json.dumps({"shop": kept}))
+    assert "is damaged: it does not say it" in only(looks.clocks(bank)).said
+
+
 def test_a_folder_with_files_that_are_no_kits(home):
     (home / "ours" / "kits" / "shop" / "startup" / "fed_client.json").unlink()
     found = {each.what: each for each in doctor.examine(home / "ours")}

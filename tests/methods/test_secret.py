@@ -1,11 +1,17 @@
 """What a party draws for itself alone comes from its own streams, with every method: see decision 14."""
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
 
+from anyparty.methods.false_vfl_draws import Draws
+from anyparty.methods.false_vfl_nets import feature_side
 from anyparty.methods.method import Batch
 from anyparty.methods.table import METHODS, method
 from anyparty.seeds import Seeds
+from tests import worlds
 from tests.worlds import train, world
 
 SECRET, OTHER = bytes(32), bytes(range(32))
@@ -54,3 +60,72 @@ def test_views_of_rows_are_no_common_lots(name, parameters, monkeypatch):
     monkeypatch.setattr(Batch, "generator", lambda batch, stream: asked.append(stream) or common(batch, stream))
     train(method(name, embedding=4, **parameters), world(), epochs=1)
     assert not [stream for stream in asked if stream.startswith("views")]
+
+
+class TestSamplesOfFalseVFL:
+    """Two samples and the numbers they are drawn with give the posterior, and that another party's view of a row."""
+
+    MADE = method("false-vfl-1", embedding=4, top=3, hidden=(8,), head_hidden=(8,), samples=10, predict_samples=10)
+
+    def world(self):
+        return worlds.world(K=2, N=16)  # a third of the rows are b's alone
+
+    def states(self, of, secret):
+        seeds = {"a": Seeds(0, secret), "b": Seeds(0, secret and OTHER)}
+        return {name: self.MADE.begin(of.seat(name), seeds[name]) for name in of.roster.names}
+
+    @pytest.mark.parametrize("training", [True, False])
+    @pytest.mark.parametrize(("secret", "worst"), [(b"", False), (SECRET, True)])
+    def test_another_party_cannot_compute_a_view_of_a_row(self, training, secret, worst):
+        of, at = self.world(), worlds.Table()
+        states, rows = self.states(of, secret), of.places()
+        if training:
+            batch = worlds.batch_of(rows, stage="pretrain")
+            stage = worlds.stage_of(self.MADE, of.seat("a"), "pretrain")
+            seeded = replace(batch, seeds=Seeds(0, secret))
+            parts = {
+                name: partial(worlds._step, stage, states[name], of.rows[name], seeded if name == "a" else batch)
+                for name in of.roster.names
+            }
+            at.play(of.roster, self.MADE.can.messages, parts)
+            drawn = torch.randn(10, 16, 4, generator=Seeds(0).torch("z", "pretrain", 0, 0))
+        else:
+            worlds.predict(self.MADE, of, states, at=at)
+            drawn = torch.randn(10, 1, 4, generator=Seeds(0).torch("prediction", "z")).expand(-1, 16, -1)
+        z = next(tensors["z"] for _, to, tag, tensors in at.notes if (to, tag) == ("b", "samples"))
+        sent = next(tensors["h"] for frm, _, tag, tensors in at.notes if (frm, tag) == ("b", "embedding"))
+        both, own = of.observed.all(dim=1), of.observed[:, 1]
+        drawn, here = drawn[:, own], both[own]
+        std = (z[0] - z[1]) / (drawn[0] - drawn[1])
+        found = (2 * (z[0] - std * drawn[0]) - sent.chunk(2, dim=1)[0])[here]
+        x, _ = of.rows["a"].block.take(both.nonzero().squeeze(1))
+        with torch.no_grad():
+            told = feature_side(self.states(of, secret)["a"], self.MADE.floor).encode(x).chunk(2, dim=1)[0]
+        assert ((found - told).abs().max() > 0.5 * told.std()) == worst
+
+    def test_with_a_key_too_an_answer_depends_on_the_row_alone(self):
+        of = self.world()
+        states = self.states(of, SECRET)
+        whole = worlds.predict(self.MADE, of, states).scores
+        order = torch.randperm(16)
+        parts = torch.cat([worlds.predict(self.MADE, of, states, rows).scores for rows in order.split(5)])
+        assert torch.allclose(parts, whole[order], atol=1e-6)
+        other = self.states(of, SECRET)
+        other["a"].modules["draws"].key += 1
+        assert not torch.allclose(worlds.predict(self.MADE, of, other).scores, whole, atol=1e-4)
+
+    def test_rows_and_sets_of_parties_have_numbers_of_their_own(self):
+        draws, keys = Draws(Seeds(0, SECRET)), torch.tensor([5, 7, 5])
+        there = torch.tensor([[True, True], [True, True], [True, False]])
+        drawn = draws.normal(keys, there, 50, 40)
+        assert drawn.shape == (50, 3, 40)
+        assert drawn.mean().abs() < 0.1
+        assert abs(float(drawn.std()) - 1) < 0.05
+        assert torch.corrcoef(drawn.transpose(0, 1).flatten(1)).fill_diagonal_(0).abs().max() < 0.1
+
+    def test_a_model_from_before_keys_loads_without_one(self):
+        draws = Draws(Seeds(0, SECRET))
+        assert draws.secret
+        draws.load_state_dict({})
+        assert not draws.secret
+        assert not Draws(Seeds(0)).secret

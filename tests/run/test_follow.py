@@ -1,5 +1,6 @@
 """A federation's run is followed by its record, as it grows."""
 
+import math
 from concurrent.futures import Future
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 from anyparty.align.overlap import Overlap
 from anyparty.run.files import write_json
 from anyparty.run.follow import _Heard, follow
+from anyparty.run.progress import Bar
+from anyparty.run.trackers import numbers
 from anyparty.run.watch import Absences, Watch
 
 
@@ -26,6 +29,16 @@ class Heard(Watch):
 
     def on_stage_end(self, stage, reason):
         self.said.append(("end", stage, reason))
+
+
+class Seen(Watch):
+    """As a tracker."""
+
+    def __init__(self):
+        self.numbers = []
+
+    def on_epoch_end(self, record):
+        self.numbers += numbers(record)
 
 
 def epochs(stage, *numbers):
@@ -99,3 +112,24 @@ def test_a_record_that_had_come_further_than_the_checkpoints_is_followed_from_th
     heard.tell({"stages": {"train": {"epochs": 9, "rows": 10, "first_epoch": 2}}, "history": epochs("train", 1, 2)})
     heard.tell({"stages": {"train": {"epochs": 9, "rows": 10, "first_epoch": 2}}, "history": epochs("train", 1, 2, 3)})
     assert heard.watch.said[-2:] == [("begin", "train", 9, 10, 2), 3]
+
+
+@pytest.mark.parametrize("watch", [Bar, Seen])
+def test_a_score_that_is_no_number_is_told_as_none(tmp_path, watch):
+    """Standard VFL may find no validation row that all parties have."""
+    path, ended, told = tmp_path / "record.json", Future(), watch()
+    epoch = {"stage": "train", "epoch": 1, "loss": math.nan, "validation": {"accuracy": math.nan}}
+    write_json(path, {"job": "now", "stages": stages(train=1), "history": [epoch]})
+    ended.set_result("FINISHED")
+    follow(path, "now", ended, told)
+    if watch is Seen:
+        assert [name for name, value in told.numbers if math.isnan(value)] == [
+            "train/loss",
+            "train/validation/accuracy",
+        ]
+
+
+def test_a_stage_that_a_lost_record_does_not_know_is_passed_over(tmp_path):
+    path = tmp_path / "record.json"
+    write_json(path, {"job": "now", "stages": stages(train=2), "history": epochs("pretrain", 1) + epochs("train", 1)})
+    assert follows(path) == [1, ("begin", "train", 2, 10, 0), 1, ("end", "train", "cut off")]

@@ -250,6 +250,12 @@ def test_a_body_without_a_length_is_read_up_to_the_limit(app):
     assert read <= 2_564_096 + 2 * len(chunk)
 
 
+def test_a_length_in_other_digits_is_no_length(app):
+    scope = {"content-length": "\xb2"}  # a superscript two: a digit, and no number
+    status, *_ = raw(app, "/predict", scope, iter(()))
+    assert status == 413
+
+
 def test_a_body_that_does_not_come_is_not_waited_for(run):
     app = application(run, limits=Limits(body_s=0.05))
     status, said, _ = raw(app, "/predict", {"content-length": "100"}, None)
@@ -274,7 +280,7 @@ def raw(app, path, headers, chunks):
     scope = {
         "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"", "root_path": "",
         "scheme": "http", "http_version": "1.1", "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 9),
-        "headers": [(b"host", b"127.0.0.1"), *((k.encode(), v.encode()) for k, v in headers.items())],
+        "headers": [(b"host", b"127.0.0.1"), *((k.encode(), v.encode("latin-1")) for k, v in headers.items())],
     }  # fmt: skip
     asyncio.run(app(scope, receive, send))
     return answer[0]["status"], json.loads(answer[1]["body"])["error"], read

@@ -102,8 +102,14 @@ def clocks(kit: Path) -> Iterator[Finding]:
                       do="look again when they are")  # fmt: skip
         return
     for party, each in sorted(seen.items()):
-        what, behind = f"{kit.name}: clock of {party}", float(each["behind_s"])
-        said = f"{abs(behind):,.0f} s {'behind' if behind > 0 else 'ahead of'} this machine's, on {each['at']}"
+        what = f"{kit.name}: clock of {party}"
+        try:
+            behind, at = float(each["behind_s"]), each["at"]
+        except (KeyError, TypeError, ValueError):
+            yield Finding(what=what, level="note", said=f"{kit / greet.CLOCKS} is damaged: it does not say it",
+                          do="remove the file; it is written again when the party is next connected")  # fmt: skip
+            continue
+        said = f"{abs(behind):,.0f} s {'behind' if behind > 0 else 'ahead of'} this machine's, on {at}"
         if abs(behind) > SKEW_S:
             yield Finding(what=what, level="mend", said=said,
                           do="set both by the network's time (NTP): certificates are valid by the clock")  # fmt: skip

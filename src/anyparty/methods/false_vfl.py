@@ -19,8 +19,9 @@ What the paper leaves open, and what stands here
 - Samples that have less than ``negligible`` of their row's weight are left out of stage 1's gradient, most of them
   where parties have many columns (decision 10); with 0 it is exact.
 - It fixes theta in stage 2 and does not say whether phi moves: ``train_encoders``, on; without it a look had less.
-- The samples of a prediction use the same standard normal numbers for every row, drawn once by the run's seed: an
-  answer depends on the row alone, neither on its batch nor on its place.  Training draws anew for every batch.
+- The samples of a prediction use the same standard normal numbers for every row, drawn once by the run's seed; in a run
+  that keeps secrets, numbers of the row's own (``false_vfl_draws``).  So an answer depends on the row alone, neither on
+  its batch nor on its place.  Training draws anew for every batch, from streams of the active party's own.
 - Deviations are softplus plus ``floor``, .1 of a standardised column; it names no bound (decision 12).
 - An empty cell in a row that a party has: its factor is p of the columns that are known, as MIWAE's; encoder and
   missing indicator see the cell filled in.  A category's missing cells are a level, explained as the others are.
@@ -41,6 +42,7 @@ from torch import Tensor, nn
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError
 from anyparty.methods.exchange import Gathered, predictions
+from anyparty.methods.false_vfl_draws import Draws
 from anyparty.methods.false_vfl_exchange import Turn
 from anyparty.methods.false_vfl_lead import Weighed, weigh
 from anyparty.methods.false_vfl_messages import MESSAGES
@@ -155,7 +157,7 @@ class FalseVFL(ABC):
             assert seat.task is not None
             with seeds.own.drawing("heads", seat.me):
                 state.modules |= label_networks(seat.task, self.embedding, self.top, self.hidden, self.head_hidden)
-                state.modules["tied"] = Tied(seat.roster.K)
+                state.modules |= {"tied": Tied(seat.roster.K), "draws": Draws(seeds)}
         for module in state.modules.values():
             module.to(seat.device)
         for stage in (PRETRAIN, TRAIN):
@@ -181,9 +183,11 @@ class FalseVFL(ABC):
         return replace(seat.optimizer, lr=self.pretrain_lr)
 
     def turn(self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *, L: int) -> Turn:
-        """Return a party's turn in a batch of prediction, where rows share the numbers that samples are drawn with."""
+        """Return a party's turn in a batch of prediction."""
+        draws = state.modules.get("draws")
         return Turn(net=net, seat=state.seat, rows=rows, batch=batch, L=L, D=self.embedding, T=self.top, asked=asked,
-                    mnar=self.mnar, common=True, own_decoder=self.make_decoder is not None)  # fmt: skip
+                    mnar=self.mnar, common=True, own_decoder=self.make_decoder is not None,
+                    draws=draws if isinstance(draws, Draws) else None)  # fmt: skip
 
     # Training
 

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import AnypartyWarning, Diverged
 from anyparty.methods.exchange import moment
+from anyparty.methods.false_vfl_draws import Draws
 from anyparty.methods.false_vfl_nets import FeatureSide
 from anyparty.methods.method import Batch, Seat
 from anyparty.terms import Channel, Expect, finite
@@ -52,9 +53,10 @@ class Turn:
         asked: the parties whose blocks may take part.
         mnar: whether parties answer for rows that they lack, too.
         follows: whether encoders learn, so that slopes by z are wanted.
-        common: whether all rows share the numbers that samples are drawn with (prediction).
+        common: whether rows are predicted: all share the numbers that samples are drawn with, or each has its own.
         own_decoder: whether the decoder is a user's own, which might draw as it computes.
         missed: the parties that are asked and not heard, for training has tied no label to what they have.
+        draws: at the active party, what samples of a prediction are drawn with.
 
     """
 
@@ -71,11 +73,24 @@ class Turn:
     common: bool = False
     own_decoder: bool = False
     missed: Sequence[str] = ()
+    draws: Draws | None = None
+
+    def sampling(self, there: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what samples are drawn with at the active party, where rows are ``there`` [B, K].
+
+        [L, B, D] for z and [L, B, T] for h.
+        """
+        if not self.common or self.draws is None or not self.draws.secret:
+            return self.noise("z", len(there), self.D), self.noise("h", len(there), self.T)
+        assert self.rows.key is not None
+        keys = self.rows.key[self.batch.rows]
+        drawn = self.draws.normal(keys, there, self.L, self.D + self.T).to(self.seat.device)
+        return drawn[..., : self.D], drawn[..., self.D :]
 
     def noise(self, name: str, rows: int, width: int) -> Tensor:
-        """Return standard normal numbers of this turn's stream ``name``: [L, rows, width]."""
+        """Return standard normal numbers of this turn's stream ``name``, the party's own: [L, rows, width]."""
         drawn = 1 if self.common else rows
-        generator = self.batch.seeds.torch("prediction", name) if self.common else self.batch.generator(name)
+        generator = self.batch.seeds.torch("prediction", name) if self.common else self.batch.own(name)
         return torch.randn(self.L, drawn, width, generator=generator).to(self.seat.device).expand(-1, rows, -1)
 
     def block_noise(self, rows: int, width: int) -> Tensor:

@@ -62,7 +62,7 @@ async def weigh(turn: Turn, side: LabelSide, home: Home | None) -> Weighed:
     there.observed[:, [turn.seat.roster.blocks.index(name) for name in turn.missed]] = False
     nothing = torch.zeros(B, K, 2 * turn.D, device=turn.seat.device)
     views = (there.scatter(turn.seat.roster) if there.parts else nothing).requires_grad_(turn.follows)
-    noise = turn.noise("z", B, turn.D), turn.noise("h", B, turn.T)
+    noise = turn.sampling(there.observed)
     with torch.set_grad_enabled(turn.follows):
         posterior = side.posterior(views, there.observed)
     with torch.no_grad():

@@ -30,8 +30,9 @@ SLOPE = Declared(
 SAMPLES = Declared(
     tag="samples", frm="active", to="block",
     holds="z_l, [L, B_k, D], of the party's rows of the batch; under MNAR of all rows, [L, B, D]",
-    learns="party k sees, row by row, what the parties that have the row make of it together; under MNAR also of rows "
-           "that it does not have",
+    learns="party k sees, row by row, what the parties that have the row make of it together; where one other party "
+           "has it, that party's mean and variance, as closely as L samples tell (in training more closely with every "
+           "epoch); under MNAR also of rows that it does not have",
 )  # fmt: skip
 GRADIENT = Declared(
     tag="gradient", frm="active", to="block",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from anyparty.run.files import read_json
 from anyparty.run.watch import Watch
 
 EVERY_S = 1.0
+SCORES = ("loss", "training", "validation")
 
 
 def follow(record: Path, job: str, ended: concurrent.futures.Future[Any], watch: Watch) -> None:
@@ -57,7 +59,7 @@ class _Heard:
             self.epochs, self.stage = len(history), ""
         for each in history[self.epochs :]:
             self._begin(stages, each["stage"], each["epoch"] - 1)
-            self.watch.on_epoch_end(each)
+            self.watch.on_epoch_end({**each, **{name: _numbers(each[name]) for name in SCORES if name in each}})
             self.epochs += 1
         for latest in list(stages)[-1:]:
             self._begin(stages, latest, stages[latest]["first_epoch"])
@@ -67,8 +69,16 @@ class _Heard:
             return
         if self.stage:
             self.watch.on_stage_end(self.stage, "all epochs done")
-        self.stage = stage
-        self.watch.on_stage_begin(stage, stages[stage]["epochs"], stages[stage]["rows"], first_epoch)
+        self.stage = stage if stage in stages else ""  # one that ended before the record was lost, and begun anew
+        if self.stage:
+            self.watch.on_stage_begin(stage, stages[stage]["epochs"], stages[stage]["rows"], first_epoch)
+
+
+def _numbers(value: Any) -> Any:
+    """Return a loss or scores as they were before JSON made null of what is no number."""
+    if isinstance(value, Mapping):
+        return {name: _numbers(each) for name, each in value.items()}
+    return math.nan if value is None else value
 
 
 def _said(record: Path, job: str) -> dict[str, Any]:

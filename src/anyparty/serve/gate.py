@@ -89,16 +89,16 @@ class Gate:
     async def _body(self, path: str, headers: Headers, receive: Receive) -> bytes:
         """Read a request's body, but never more than its limit."""
         most, said = self.limits.most_bytes(path), headers.get("content-length", "0")
-        if not said.isdigit() or int(said) > most:
+        if not (said.isascii() and said.isdecimal()) or int(said) > most:
             raise self._too_large(path)
-        parts: list[bytes] = []
+        body = bytearray()
         try:
             async with asyncio.timeout(self.limits.body_s):
-                while sum(map(len, parts)) <= most:
+                while len(body) <= most:
                     message: dict[str, Any] = dict(await receive())
-                    parts.append(message.get("body", b""))
+                    body += message.get("body", b"")
                     if not message.get("more_body", False):
-                        return b"".join(parts)
+                        return bytes(body)
         except TimeoutError:
             raise Refused(408, f"the request did not arrive whole within {self.limits.body_s:g} s") from None
         raise self._too_large(path)

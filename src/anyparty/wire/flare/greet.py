@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from anyparty.storage import writing
 from anyparty.wire.flare.answers import answer_jobs_alone
 
 MARK = "anyparty> "
@@ -114,7 +115,8 @@ class Doorman(FLComponent):  # type: ignore[misc]
             return
         at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
         self.clocks[name] = {"behind_s": round(behind, 3), "at": at}
-        self.kept.write_text(json.dumps(self.clocks, indent=1), encoding="utf-8")
+        with writing(self.kept) as beside:
+            beside.write_text(json.dumps(self.clocks, indent=1), encoding="utf-8")
         if abs(behind) > TOLD_S:
             way = "behind" if behind > 0 else "ahead of"
             say(f"the clock of {name} is {abs(behind):,.0f} s {way} this one; set both")
