@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from anyparty.nets.optimizer import Optimizer
     from anyparty.predictions import Predictions
     from anyparty.run.federation import Federation
+    from anyparty.run.generative import impute, log_likelihood
     from anyparty.run.model import Model
     from anyparty.run.watch import Watch
 
@@ -23,11 +24,16 @@ _PUBLIC = {
     "Optimizer": "anyparty.nets.optimizer",
     "Predictions": "anyparty.predictions",
     "Federation": "anyparty.run.federation",
+    "impute": "anyparty.run.generative",
+    "log_likelihood": "anyparty.run.generative",
     "Model": "anyparty.run.model",
     "Watch": "anyparty.run.watch",
 }
 
-__all__ = ["METHODS", "MLP", "Federation", "Model", "Optimizer", "Predictions", "Watch", "__version__", "method"]
+__all__ = [
+    "METHODS", "MLP", "Federation", "Model", "Optimizer", "Predictions", "Watch", "__version__", "impute",
+    "log_likelihood", "method",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -285,3 +285,9 @@ def test_a_back_end_that_is_not_there_is_named(done, tmp_path):
     if importlib.util.find_spec("ray") is None:
         with pytest.raises(ConfigError, match="back end 'ray' is not installed: pip install ray"):
             runner.run_all(runs, tmp_path, backend="ray")
+
+
+def test_a_device_that_nobody_has_is_told_before_the_first_run(tmp_path):
+    with pytest.raises(ConfigError, match=r"--device: 'gpu' cannot be used here \(torch knows no such device\)"):
+        bench.run("laser-table1", datasets=["hapt"], device="gpu", folder=tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()

@@ -174,6 +174,23 @@ class TestImpute:
         assert table["bad"].to_list() == [bank.filter(id=7)["bad"].item(), *[None] * (len(filled.ids) - 1)]
         assert table["income"].null_count() == 1, "nobody knows that one"
 
+    def test_truth_values_stay_truth_values(self):
+        given = tables(120)[0]
+        shop = given["shop"].with_columns(vip=pl.when(pl.col("id") % 5 > 0).then(pl.col("spent") > 500))
+        other = Federation.from_tables(given | {"shop": shop}, label="bad").train(
+            "false-vfl-1", parameters=PARAMETERS, epochs=1, test=0.0
+        )
+        gap = shop["vip"].is_null()
+        whole = impute(other, given | {"shop": shop}, "shop", cells=True).table()
+        assert whole["vip"].dtype == pl.Boolean
+        assert whole["vip"].null_count() == 0
+        assert whole.filter(~gap).equals(shop.filter(~gap))
+        lacked = impute(other, given | {"shop": shop}, "shop", samples=2)
+        assert (lacked.table()["vip"].dtype, lacked.unknown) == (pl.Boolean, 0)
+        assert lacked.table(samples=True)["vip"].dtype == pl.Boolean
+        nobody = impute(other, given | {"shop": shop}, "shop", parties=["shop"])
+        assert nobody.unknown == len(nobody.mean) > 0
+
     def test_nobody_is_told_which_rows_have_empty_cells(self, model):
         given = tables()[0]
         crossed = []
@@ -262,6 +279,7 @@ class TestByCommand:
         shown = call("impute", run, "--party", "shop", "--out", out)
         assert shown.exit_code == 0, shown.output
         assert "20 rows that shop lacks, 2 columns" in shown.stdout
+        assert "stay empty" not in shown.stdout
         found = pl.read_csv(out)
         want = impute_run(run, "shop").table()
         assert found.columns == ["id", "spent", "colour"]

@@ -23,6 +23,7 @@ from rich.console import Console
 from anyparty.bench import runner, suites
 from anyparty.bench.suite import Asked
 from anyparty.errors import ConfigError, RunError, some
+from anyparty.run.device import device_of
 from anyparty.run.record import versions
 from anyparty.storage import writing
 
@@ -92,6 +93,8 @@ def run(
     suite = suites.load(name)
     asked = Asked(datasets=datasets, methods=methods, seeds=seeds, quick=quick, device=device)
     runs = list(suite.runs(asked))
+    if backend is None and not so_far:
+        device_of(device, "--device")
     folder = folder or Path("runs") / "bench" / (f"{suite.home}-quick" if quick else suite.home)
     go = partial(runner.run_all, folder=folder, data_dir=data_dir, jobs=jobs, backend=backend, console=console)
     if so_far:

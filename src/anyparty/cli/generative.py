@@ -85,7 +85,10 @@ def _told(filled: Imputation) -> str:
     """Return what was filled in, and what was not."""
     n, party, columns = len(filled.mean), filled.party, f"{len(filled.prepare.kinds)} columns"
     if filled.own is None:
-        return f"{n:,} rows that {party} lacks, {columns}"
+        said = f"{n:,} rows that {party} lacks, {columns}"
+        return said + (
+            f"; {filled.unknown:,} of them stay empty: nobody who was asked has them" if filled.unknown else ""
+        )
     said = f"{filled.gaps:,} empty cells of numbers filled in, in the {n:,} rows that {party} has, {columns}"
     if filled.left:
         said += f"; {filled.left:,} empty cells of categories stay empty: there a missing cell is a level of its own"

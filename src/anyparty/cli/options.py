@@ -10,7 +10,12 @@ import typer
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that `anyparty train` left.")]
 Tables = Annotated[
-    list[str] | None, typer.Option("--table", metavar="PARTY=FILE", help="A party's table; by default the run's own.")
+    list[str] | None,
+    typer.Option(
+        "--table",
+        metavar="PARTY=FILE",
+        help="A party's table; the others are absent then. Without any, the run's own tables.",
+    ),
 ]
 Parties = Annotated[
     str | None, typer.Option("--parties", metavar="A,B", help="Who may take part; by default all that have a table.")

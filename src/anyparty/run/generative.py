@@ -107,6 +107,11 @@ class Imputation:
         return filled if self.ids is None else filled.insert_column(0, pl.Series("id", self.ids, dtype=pl.String))
 
     @property
+    def unknown(self) -> int:
+        """How many rows stay empty, for nobody that was asked has them."""
+        return int(np.isnan(self.mean).all(axis=1).sum())
+
+    @property
     def gaps(self) -> int:
         """How many empty cells of rows that the party has were filled in."""
         numbers = [] if self.own is None else self.own.select(self.prepare.numeric.columns).null_count().row(0)
@@ -129,7 +134,7 @@ class Imputation:
     def _lacked(self, values: NDArray[np.float64]) -> pl.DataFrame:
         """Return rows that the party lacks; of such as it has without a cell, what else its table says of them."""
         ids = [] if self.ids is None else [pl.Series(self.id, self.ids, dtype=pl.String)]
-        columns = [*ids, *self.prepare.table(values).iter_columns()]
+        columns = [*ids, *map(self._likely, self.prepare.table(values).iter_columns())]
         if self.whole is None or self.places is None:
             return pl.DataFrame(columns)
         at = pl.Series(self.places)
@@ -143,8 +148,13 @@ class Imputation:
             if own[name].null_count():
                 column = np.full(self.whole.height, np.nan)
                 column[self.places] = values[:, k]
-                changed.append(pl.Series(name, column).fill_nan(None))
+                changed.append(self._likely(pl.Series(name, column).fill_nan(None)))
         return self.whole.with_columns(changed)
+
+    def _likely(self, column: pl.Series) -> pl.Series:
+        """Return a column; where the party's table has truth values, the likelier one of each cell."""
+        truth = self.whole is not None and self.whole.schema.get(column.name) == pl.Boolean
+        return column > 0.5 if truth else column
 
 
 def impute(

@@ -98,7 +98,8 @@ class Tokens:
             try:
                 lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
             except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(f"{file}: the file of tokens cannot be read ({error})") from None
+                why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+                raise ConfigError(f"{file}: the file of tokens cannot be read ({why})") from None
             if file.stat().st_mode & 0o077:
                 warnings.warn(
                     f"{file}: others on this machine can read these tokens: chmod 600 {file}", AnypartyWarning,

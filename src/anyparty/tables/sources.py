@@ -55,7 +55,7 @@ def has_unnamed_index(source: Source) -> bool:
 
 
 def _is_pandas(source: Source) -> TypeGuard[pd.DataFrame]:
-    return type(source).__module__.split(".")[0] == "pandas"
+    return type(source).__module__.split(".")[0] == "pandas" and hasattr(source, "columns")  # a Series has none
 
 
 def names(source: Source, party: str) -> list[str]:
