@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from anyparty.errors import TableError
-from anyparty.tables.sources import names, read
+from anyparty.tables.sources import names
 from anyparty.tables.table import read_table
 
 ROWS = pl.DataFrame({"id": ["a", "b", "c"], "age": [31, None, 52], "town": ["Ulm", "Bonn", None]})
@@ -303,7 +303,7 @@ def test_pandas_categories_that_are_one_as_text(column):
 
 def test_a_pandas_series_is_no_table():
     with pytest.raises(TableError, match="from a polars or pandas data frame, not from Series"):
-        read(pd.Series([1.0, 2.0], index=["a", "b"]), "bank")
+        read(pd.Series([1.0, 2.0], index=["a", "b"]))
 
 
 def test_pandas_index_that_is_a_column_too():
