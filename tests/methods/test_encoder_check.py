@@ -63,6 +63,18 @@ def test_scores_after_every_epoch_of_an_encoder():
     assert [epoch.loss for epoch in again] == [epoch.loss for epoch in epochs[:2]]
 
 
+def test_the_learning_rate_falls_as_the_optimizer_says():
+    """With a factor that leaves nothing of it, the embeddings stay as the first epoch made them."""
+    x, y = rows()
+    falls = Optimizer(lr=0.01, schedule="step", milestones=(1,), gamma=1e-12)
+    first, *later = inspect(x, y, optimizer=falls, embedding=8, epochs=3, batch_size=200, folds=3)
+    steady = list(inspect(x, y, optimizer=Optimizer(lr=0.01), embedding=8, epochs=3, batch_size=200, folds=3))
+    assert first.loss == steady[0].loss
+    assert later[0].loss == steady[1].loss  # before its own step
+    assert later[1].loss == pytest.approx(later[0].loss, rel=1e-6)
+    assert steady[2].loss < 0.999 * steady[1].loss
+
+
 def test_an_encoder_that_draws_gives_the_same_scores_twice():
     x, y = rows()
     drawn = MLP(hidden=(16,), dropout=0.5)

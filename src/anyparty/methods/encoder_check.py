@@ -93,7 +93,7 @@ def inspect(
         encoder: what makes the encoder.
         embedding: H.
         activation: of the embedding; none if empty.
-        optimizer: what trains it.
+        optimizer: what trains it; its schedule is over these ``epochs``.
         epochs: how many.
         every: after how many epochs embeddings are scored; after the last they always are.
         batch_size: rows of a batch.
@@ -116,6 +116,7 @@ def inspect(
     trains = optimizer.build(net.parameters())
     for epoch in range(epochs):
         total = 0.0
+        optimizer.set_rate(trains, epoch, epochs)
         with torch.random.fork_rng(devices=[]):  # an encoder may draw, as for dropout
             torch.manual_seed(seeds.number("encoder draws", epoch))
             for places in mixed(torch.arange(len(rows)), batch_size, seeds.torch("batches", epoch)):
