@@ -92,7 +92,7 @@ def test_its_loss_by_hand(of):
         with torch.no_grad():
             h = torch.stack([states[name].modules["encoder"](x[name]) for name in "ab"], dim=1)
             h *= observed.view(40, 2, *[1] * (h.ndim - 2))
-            guess, sure = made._guessed(fusion, there.seat("a"), h, observed)
+            guess, sure = made._guessed(fusion, there.seat("a"), h, observed, there.rows["a"].key)
         if 0 < (sure & theirs).sum() < theirs.sum():
             break
     else:
@@ -117,6 +117,48 @@ def test_its_loss_by_hand(of):
             for loss, has in predictors
         )
     assert worlds.step(made, there, states, there.places(), stage="pseudo") == pytest.approx(expected.item(), abs=1e-5)
+
+
+def divided(*says):
+    """An ensemble's rule for pseudo-labels, of as many parties as classes are given, each surer than .99 of its own."""
+    made, there = pseudo("ensemble"), world(K=len(says), classes=2)
+    states = worlds.begin(made, there)
+    first = states["a"].modules["heads"].first
+    with torch.no_grad():
+        first.weight.zero_()
+        first.bias.copy_(5.0 * torch.eye(2)[list(says)])
+    return made, made.heads_of(states["a"]), there.seat("a")
+
+
+def guessed_for(made, fusion, seat, key):
+    B, K = len(key), seat.roster.K
+    return made._guessed(fusion, seat, torch.zeros(B, K, 5), torch.ones(B, K, dtype=torch.bool), key)
+
+
+def test_a_tie_of_votes_follows_the_row_and_not_its_place():
+    key = torch.arange(8) * 7919 + 13
+    guess, _ = guessed_for(*divided(0, 1), key)
+    assert 0 < guess.sum() < 8
+    order = torch.randperm(8)
+    assert torch.equal(guessed_for(*divided(0, 1), key[order])[0], guess[order])
+    assert len(guessed_for(*divided(0, 1), key[:1].expand(8))[0].unique()) == 1
+
+
+def test_in_training_the_key_is_that_of_prediction(monkeypatch):
+    made, there, seen = pseudo("ensemble"), world(scarce=True), []
+    guessed = PseudoLabelled._guessed
+    monkeypatch.setattr(PseudoLabelled, "_guessed", lambda *given: seen.append(given[-1]) or guessed(*given))
+    rows = there.places().flip(0)[:9]
+    worlds.step(made, there, worlds.begin(made, there), rows, stage="pseudo")
+    assert torch.equal(seen[0], there.rows["a"].key[rows])
+
+
+@pytest.mark.parametrize(("says", "sure"), [((0, 0), True), ((0, 1), False), ((0, 0, 1), False), ((1, 1, 1), True)])
+def test_an_ensemble_is_sure_where_all_who_vote_are_not_its_majority_alone(says, sure):
+    guess, found = guessed_for(*divided(*says), torch.arange(4))
+    assert found.tolist() == [sure] * 4
+    if len(says) == 3:
+        assert guess.tolist() == [says[0]] * 4
 
 
 def test_without_rows_to_stand_in_for_it_says_so():

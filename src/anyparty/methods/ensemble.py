@@ -79,6 +79,10 @@ class Ensemble:
         """Return each party's own answer."""
         return self.alone.outputs(fusion, h, observed)
 
+    def support(self, given: Given) -> Tensor:
+        """Return the mean probabilities of all who vote, also of those who are outvoted: [B, C]."""
+        return replace(self, vote="soft").answer(given).scores
+
     def answer(self, given: Given) -> Answer:
         """Count the votes; the probabilities are the mean of those who voted for the winner, which leads in it too."""
         voters = given.valid

@@ -129,7 +129,8 @@ class Rule(Protocol):
 
     A rule with a predictor for every set of parties also says which of them rows train, ``sets(roster)``: how many, and
     a function of who has the rows (``nets.taught``); what no row has trained gives no answer.  One whose heads ask for
-    hidden layers says which for a task, ``hidden(task)``.
+    hidden layers says which for a task, ``hidden(task)``.  One whose scores are not of all who had a say
+    gives what all of them think of every class, ``support(given)`` [B, C]: by that pseudo-labels are sure.
     """
 
     @property

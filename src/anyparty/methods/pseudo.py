@@ -9,7 +9,9 @@ Letters   B_y labelled rows of a batch, B_u the others, C classes.
 Symbols   L_n(y)   the rule's own loss of row n with label y
           p_n      the rule's answer for row n from everybody who has it, as prediction gives it: without parties
                    that training has not reached yet; by the networks as they are, no gradient passes it    [C]
-Loss      1/|B_y| sum_{n in B_y} L_n(y_n) + lambda/|B_u| sum_{n in B_u} 1[max_c p_nc >= tau] L_n(argmax_c p_nc)
+                   (of Ensemble, whose answer by ``vote = "hard"`` is its majority's, the mean of all who voted)
+          g_n      the class that it answers: argmax_c p_nc, but where such a vote has another winner
+Loss      1/|B_y| sum_{n in B_y} L_n(y_n) + lambda/|B_u| sum_{n in B_u} 1[p_n,g_n >= tau] L_n(g_n)
           where predictors have means of their own (Local, Ensemble, Combinatorial), the sum over these of that, each
           over the rows that it has
 
@@ -33,7 +35,7 @@ from anyparty.methods.costs import Counted, Ran
 from anyparty.methods.exchange import Gathered
 from anyparty.methods.fusion import Fusion, Given
 from anyparty.methods.method import Batch, Seat, Stage, State
-from anyparty.methods.split import Split
+from anyparty.methods.split import Split, labels_of
 from anyparty.nets.objective import answers
 from anyparty.seeds import Seeds
 from anyparty.terms import Capabilities
@@ -124,35 +126,35 @@ class PseudoLabelled(Split):
                        batch_size=self.pseudo.unlabelled_batch_size, record=_record, continues=True)  # fmt: skip
         return (*super().stages(seat), taught)
 
-    def derive(
-        self, state: State, batch: Batch, there: Gathered, y: Tensor, known: Tensor
-    ) -> tuple[float | None, dict[str, Tensor]]:
+    def derive(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float | None, dict[str, Tensor]]:
         """See the split method; in its own stage, the loss above."""
         if batch.moment[0] != STAGE:
-            return super().derive(state, batch, there, y, known)
+            return super().derive(state, rows, batch, there)
+        assert rows.key is not None
+        y, known = labels_of(rows, batch)
         roster, fusion, observed = state.seat.roster, self.heads_of(state), there.observed
         embeddings = there.scatter(roster)
         use = self.rule.trains_on(roster, observed)
-        guess, sure = self._guessed(fusion, state.seat, embeddings, observed)
+        guess, sure = self._guessed(fusion, state.seat, embeddings, observed, rows.key[batch.rows])
         embeddings.requires_grad_()
         labelled, unlabelled = use & known, use & ~known
         sure &= unlabelled
         weight, value = self.pseudo.unlabelled_weight, 0.0
         for chosen, of, labels, share in ((labelled, labelled, y, 1.0), (sure, unlabelled, guess, weight)):
-            rows = chosen.nonzero().squeeze(1)
-            if len(rows):
-                some = replace(batch, rows=batch.rows[rows])
+            at = chosen.nonzero().squeeze(1)
+            if len(at):
+                some = replace(batch, rows=batch.rows[at])
                 value += self.descend(
-                    replace(fusion, chosen_from=observed[of]), state.seat, some, embeddings[rows], observed[rows],
-                    labels[rows], weight=share * len(rows) / int(of.sum()),
+                    replace(fusion, chosen_from=observed[of]), state.seat, some, embeddings[at], observed[at],
+                    labels[at], weight=share * len(at) / int(of.sum()),
                 )  # fmt: skip
         for name, count in ((SURE, sure), (UNLABELLED, unlabelled)):
             state.kept[name] = state.kept.get(name, torch.zeros((), dtype=torch.int64)) + count.sum().cpu()
         gradient = embeddings.grad
         return value, there.collect(roster, torch.zeros_like(embeddings) if gradient is None else gradient)
 
-    def _guessed(self, fusion: Fusion, seat: Seat, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the likeliest class of every row [B], and whether its probability is at least tau [B]."""
+    def _guessed(self, fusion: Fusion, seat: Seat, h: Tensor, observed: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the class that every row is answered with [B], and whether its probability is at least tau [B]."""
         assert seat.task is not None
         if fusion.taught is not None and fusion.taught.missed:  # as in prediction, an answer never rests on them
             h, observed = h.clone(), observed.clone()
@@ -161,10 +163,13 @@ class PseudoLabelled(Split):
             outputs, valid = self.rule.outputs(fusion, h, observed)
             given = Given(
                 task=seat.task, answers=answers(seat.task, outputs), valid=valid, owners=fusion.owners,
-                observed=observed, key=torch.arange(len(h), device=h.device), k=fusion.k,
+                observed=observed, key=key, k=fusion.k,
             )  # fmt: skip
             answer = self.rule.answer(given)
-        best, guess = answer.scores.max(dim=1)
+            support = getattr(self.rule, "support", None)
+            scores = support(given) if support else answer.scores
+        guess = answer.scores.argmax(dim=1)
+        best = scores.gather(1, guess.unsqueeze(1)).squeeze(1)
         return guess, answer.answered & (best >= self.pseudo.sure)
 
 

@@ -209,23 +209,19 @@ class Split(Places):
         """
         if there.silent and self.can.trains_with_all:
             raise PartyLost(there.silent[0], f"{self.can.title} cannot train without it")
-        assert rows.y is not None
-        assert rows.labeled is not None
         if "heads" in state.optimizers:  # a user's own may have nothing to train
             state.optimizers["heads"].zero_grad()
         if not there.parts:
             return None, {}
-        y, known = rows.y[batch.rows], rows.labeled[batch.rows]
-        return self.derive(state, batch, there, y, known)
+        return self.derive(state, rows, batch, there)
 
-    def derive(
-        self, state: State, batch: Batch, there: Gathered, y: Tensor, known: Tensor
-    ) -> tuple[float | None, dict[str, Tensor]]:
-        """Return the loss of labels ``y`` [B], where ``known`` [B], and its gradient by every part's embeddings.
+    def derive(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float | None, dict[str, Tensor]]:
+        """Return the loss of the batch's labels that are known, and its gradient by every part's embeddings.
 
         Raises:
             Diverged: the loss is not a number.
         """
+        y, known = labels_of(rows, batch)
         seat, roster = state.seat, state.seat.roster
         embeddings = there.scatter(roster).requires_grad_()
         h, observed = embeddings, there.observed
@@ -281,3 +277,10 @@ class Split(Places):
     ) -> Predictions | None:
         """Play a party's part in predicting a batch."""
         return await split_prediction.predict(self, net, state, rows, batch, asked)
+
+
+def labels_of(rows: Rows, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return a host's labels of a batch [B], and which of them it knows [B]."""
+    assert rows.y is not None
+    assert rows.labeled is not None
+    return rows.y[batch.rows], rows.labeled[batch.rows]
