@@ -138,6 +138,18 @@ class TestSeveralIterations:
             for one, other in zip(network.parameters(), states[name].modules["heads"].parameters(), strict=True):
                 assert torch.allclose(one, other, atol=1e-6), name
 
+    def test_dropout_is_drawn_once_a_round(self):
+        """Its iterations go down the same loss, and the derivative that came is of the same network."""
+        there, made = world(**EVERYBODY), under("flex", clock=UNLIKE)
+        states, masks = worlds.begin(made, there, encoder=DRAWS), []
+        (dropout,) = (each for each in states["b"].modules["encoder"].modules() if isinstance(each, torch.nn.Dropout))
+        dropout.register_forward_hook(lambda *_: masks.append(torch.rand(8)))  # where the stream stands after the mask
+        for number in range(2):
+            worlds.step(made, there, states, there.places(), number=number)
+        assert len(masks) == 2 * 5
+        assert all(torch.equal(mask, masks[5 * (n // 5)]) for n, mask in enumerate(masks))
+        assert not torch.equal(masks[0], masks[5])
+
     def test_a_server_moves_by_itself(self):
         """Its head makes ten iterations on embeddings that stay as they were."""
         of = whole(server=True)

@@ -6,6 +6,9 @@
 What a party can take anew in an iteration depends on what it has.  A host computes its loss with its own embeddings
 and heads as they are now; a party with shared labels, with its own embeddings as they are now; a party without labels
 applies the derivative that it received to its embeddings as they are now.
+
+What a network or a rule draws (dropout, LASER-VFL's sets of parties) is drawn once a round: all its iterations go down
+one and the same loss, and a derivative from elsewhere is of the network that it was taken by.
 """
 
 from __future__ import annotations

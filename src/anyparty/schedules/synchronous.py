@@ -20,7 +20,10 @@ from anyparty.schedules.schedule import Timed, Together
 
 @dataclass(frozen=True, kw_only=True)
 class PBCD(Together):
-    """One local iteration a round: what a split method does without a schedule."""
+    """One local iteration a round: what a split method does without a schedule.
+
+    With momentum of SGD only where that is "kept": by default it begins anew in every round, which is every step here.
+    """
 
     title: ClassVar[str] = "P-BCD"
     timed: ClassVar[bool] = False
