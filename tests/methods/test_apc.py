@@ -217,6 +217,30 @@ class TestMoreParties:
         with pytest.raises(PartyLost, match="party 'b' is gone: APC-VFL has no other party to learn from"):
             worlds.step(made, of, played(made, of, "represent"), rows, stage="share", leaves={"b", "c"})
 
+    @pytest.mark.parametrize("reads", ["own", "joint", "either"])
+    def test_rows_whose_every_other_party_is_lost_have_no_teacher(self, reads):
+        of = world(observed=torch.tensor([[1, 1, 0], [1, 0, 1]] * 10, dtype=torch.bool))
+        made = Apc(**SMALL, classify_on=reads)
+        states = played(made, of, "represent")
+        worlds.step(made, of, states, of.places(), stage="share", leaves={"c"})
+        _, there, came = made.sharing.shared(states["a"], of.places())
+        assert torch.equal(came, of.observed[:, 1].nonzero().squeeze(1))
+        assert (there == torch.tensor([True, True, False])).all()
+        assert worlds.step(made, of, states, torch.arange(1, 20, 2), stage="joint") is None
+        worlds.step(made, of, states, of.places(), stage="joint")
+        worlds.step(made, of, states, of.places(), stage="teach")
+        assert torch.equal(enriched.kept(states["a"], TEACHER).position >= 0, of.observed[:, 1])
+
+    def test_with_no_labelled_row_left_the_joint_classifier_says_so(self):
+        lost = torch.tensor([[1, 1, 0], [1, 0, 1]] * 10, dtype=torch.bool)
+        of, made = world(observed=lost, labeled=lost[:, 2]), Apc(**SMALL, classify_on="joint")
+        states = played(made, of, "represent")
+        worlds.step(made, of, states, of.places(), stage="share", leaves={"c"})
+        for stage in ("joint", "teach"):
+            worlds.step(made, of, states, of.places(), stage=stage)
+        with pytest.raises(AlignmentError, match="no labelled row is left that the active and a passive party have"):
+            worlds.step(made, of, states, of.places(), stage="classify")
+
 
 class TestDistillation:
     def test_the_student_learns_what_the_teacher_knows_of_rows_it_never_shared(self):
@@ -250,6 +274,20 @@ class TestFullAlignment:
         assert torch.equal(answered.answered, enriched.aligned(of.rows["a"], of.roster))
         assert torch.equal(answered.took_part[answered.answered], of.observed[answered.answered])
         assert "a passive party have" in answered.reasons[0]
+
+    def test_a_head_keeps_its_best_epoch_by_its_loss_on_validation_rows_and_stops(self):
+        of, at = world(K=3, N=60, shuffled=True), Table()
+        settings = {"epochs": 40, "patience": 3, "keep": "best", "optimizer": replace(ADAM, lr=0.1), **split(60)}
+        made, trained = train(of, at=at, parameters=self.JOINT | {"classifier": "head"}, **settings)
+        history = [record for record in trained["a"].history if record["stage"] == "classify"]
+        losses = [record["validation"]["loss"] for record in history]
+        best = min(range(len(losses)), key=losses.__getitem__)
+        assert len(losses) == best + 1 + 3 < 40
+        (stage,) = (each for each in made.stages(of.seat("a")) if each.name == "classify")
+        rows = split(60)["validation"]
+        kept = stage.loss(trained["a"].state, of.rows["a"], worlds.batch_of(rows))
+        assert kept == pytest.approx(losses[best], rel=1e-6)
+        assert sent(at, "plan")[0] == 2 * 2  # nobody else is asked for it
 
     def test_a_silent_party_is_absent(self):
         of = world(K=3)

@@ -21,11 +21,13 @@ With lambda = 0 (the paper's ablation) only the last two are left, and nothing c
 More than two parties.  The paper has one passive party.  Here a row is aligned if the active party and at least one
 passive party have it; party k trains g1 and sends Z_k for those of them that it has.  A passive party that lacks a row
 is a mask: in g2's first layer its term W_k z_k is left out and a learnt vector a_k stands in, and g2 is not asked to
-reconstruct what was not there.  Every aligned row thus has a teacher from exactly the parties that know it.
+reconstruct what was not there.  Every aligned row thus has a teacher from exactly the parties that know it; where all
+of these but the active one were lost before they sent, it is no aligned row any more.
 
 Where we differ, knowingly
 - Early stopping (the paper's: patience 10, a tenth of the rows) follows the run's own settings, ``train.patience`` and
-  ``train.validation``; every party stops by its own loss, by itself.  Validation rows are not in the classifier's.
+  ``train.validation``; every party stops by its own loss, by itself, and a head that classifies by the run's metric, on
+  joint embeddings by its loss.  Validation rows are not in the classifier's.
 - (5) is written with norms, sums over a row's numbers, but called MSE and MAE, which are means: ``reduction`` says
   which.
 - The paper's variant for full alignment (figure 4: the classifier reads z_A) asks every party's Z_k of the rows to be
@@ -42,7 +44,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from anyparty.blocks.blocks import Rows
-from anyparty.errors import ConfigError, PartyLost
+from anyparty.errors import ConfigError
 from anyparty.methods import apc_either, apc_joint, codes, costs, distil, enriched
 from anyparty.methods import apc_exchange as exchange
 from anyparty.methods.apc_exchange import REPRESENTATION, Sharing, as_block
@@ -233,9 +235,7 @@ class Apc:
                   parties="active"),
         )  # fmt: skip
         if self.classify_on == "joint":
-            last = Stage(name="classify", step=self._classify_joint, rows=labelled, parties="active", validates=False,
-                         epochs=None if self.classifier == "head" else 0)  # fmt: skip
-            return (*first, last)
+            return (*first, apc_joint.stage(self._ending, TEACHER, labelled))
         idle = "" if self.exchanges else enriched.idle_encoder(seat, f"{TITLE} without an exchange")
         student = Stage(name="distil", step=self._learn, rows=lambda rows: enriched.own(rows, roster),
                         parties="active", loss=self._learnt, remark=lambda _: idle)  # fmt: skip
@@ -243,35 +243,26 @@ class Apc:
 
     async def _share(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
         """Send Z_k; at the active party, keep everybody's until z_A is known."""
-        seat = state.seat
-        z = exchange.local(state, rows, batch)
-        if seat.me != seat.roster.active:
-            await self.sharing.send(net, seat, z)
-            return None
-        there = await self.sharing.gather(net, seat, rows, batch, seat.roster.blocks, z)
-        if len(there.parts) == 1:
-            raise PartyLost(there.silent[0], f"{TITLE} has no other party to learn from")
-        for name, (places, found) in there.parts.items():
-            enriched.keep(state, name, as_block(rows.n, places, found))
+        await self.sharing.share(net, state, rows, batch, TITLE)
         return None
 
     async def _join(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
         """Train g2."""
-        z, there = self.sharing.shared(state, batch.rows)
-        return enriched.fit(state, "g2", batch, lambda: state.modules["g2"](z, there).mean())
+        z, there, came = self.sharing.shared(state, batch.rows)
+        return enriched.fit(state, "g2", batch, lambda: state.modules["g2"](z, there).mean()) if len(came) else None
 
-    def _joined(self, state: State, rows: Rows, batch: Batch) -> float | None:
-        places = batch.rows[enriched.aligned(rows, state.seat.roster)[batch.rows]]
-        return state.modules["g2"](*self.sharing.shared(state, places)).mean().item() if len(places) else None
+    def _joined(self, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
+        z, there, came = self.sharing.shared(state, batch.rows)
+        return state.modules["g2"](z, there).mean().item() if len(came) else None
 
     async def _teach(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Keep z_A of all aligned rows, and forget what came from others."""
-        z, there = self.sharing.shared(state, batch.rows)
+        """Keep z_A of all aligned rows that came, and forget what came from others."""
+        z, there, came = self.sharing.shared(state, batch.rows)
         joint = exchange.joint(state, z, there)
         if self.classify_on == "either":
-            apc_either.remember(state, rows, batch.rows, joint, there)
+            apc_either.remember(state, rows, came, joint, there)
         state.kept.clear()
-        enriched.keep(state, TEACHER, as_block(rows.n, batch.rows, joint))
+        enriched.keep(state, TEACHER, as_block(rows.n, came, joint))
         return None
 
     async def _learn(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
@@ -283,10 +274,6 @@ class Apc:
 
     def _student_loss(self, state: State, rows: Rows, batch: Batch) -> Tensor:
         return Distil.of(self).on(state, "g3", enriched.kept(state, TEACHER), rows, batch)
-
-    async def _classify_joint(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Fit the classifier to z_A (figure 4)."""
-        return apc_joint.classify(self._ending, state, enriched.kept(state, TEACHER), rows, batch)
 
     # Prediction
 

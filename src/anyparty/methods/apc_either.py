@@ -33,12 +33,11 @@ def memory(M: int, parties: int) -> nn.Module:
 
 
 def remember(state: State, rows: Rows, places: Tensor, joint: Tensor, there: Tensor) -> None:
-    """Keep z_A [n, M] of the rows at ``places`` [n] of which another party's part came: ``there`` [n, K]."""
+    """Keep z_A [n, M] of the rows at ``places`` [n], of which another party's part came: ``there`` [n, K]."""
     assert rows.block is not None
     assert rows.ids is not None
-    came = there.sum(dim=1) > 1
-    ids = rows.ids.gather(rows.block.position[places][came].cpu().numpy())
-    _memory(state).remember(ids, joint[came], there[came])
+    ids = rows.ids.gather(rows.block.position[places].cpu().numpy())
+    _memory(state).remember(ids, joint, there)
 
 
 def embed(state: State, rows: Rows, places: Tensor, own: Embedded) -> Embedded:

@@ -103,6 +103,22 @@ class Sharing:
                 lot = codes.encode(z[first : first + self._fitting], self.precision)
                 await net.send(seat.roster.active, REPRESENTATION.tag, lot)
 
+    async def share(self, net: Channel, state: State, rows: Rows, batch: Batch, title: str) -> None:
+        """Send Z_k of a batch; at the active party, keep everybody's.
+
+        Raises:
+            PartyLost: nobody else's came.
+        """
+        seat, z = state.seat, local(state, rows, batch)
+        if seat.me != seat.roster.active:
+            await self.send(net, seat, z)
+            return
+        there = await self.gather(net, seat, rows, batch, seat.roster.blocks, z)
+        if len(there.parts) == 1:
+            raise PartyLost(there.silent[0], f"{title} has no other party to learn from")
+        for name, (places, found) in there.parts.items():
+            enriched.keep(state, name, as_block(rows.n, places, found))
+
     async def gather(
         self, net: Channel, seat: Seat, rows: Rows, batch: Batch, asked: Sequence[str], mine: Tensor | None
     ) -> Received:
@@ -127,11 +143,16 @@ class Sharing:
                 there.silent.append(name)
         return there
 
-    def shared(self, state: State, places: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what was kept of rows: Z side by side [n, sum of widths], and who is there [n, K]."""
+    def shared(self, state: State, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what was kept of rows: Z side by side [n, sum of widths], who is there [n, K], and which rows [n].
+
+        They are those of which another party's part came: of the others the active party knows nothing but its own.
+        """
         roster = state.seat.roster
         blocks = {name: kept for name in roster.blocks if (kept := enriched.kept(state, name)) is not None}
-        return side_by_side(blocks, self.widths(roster), places)
+        z, there = side_by_side(blocks, self.widths(roster), places)
+        came = there.sum(dim=1) > 1
+        return z[came], there[came], places[came]
 
     async def _from(self, net: Channel, name: str, n: int) -> Tensor:
         found = []

@@ -5,27 +5,54 @@ Letters   B rows, K parties with columns, M width of the joint embedding z_A.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
-from anyparty.blocks.blocks import Block, Rows
+from anyparty.blocks.blocks import Rows
+from anyparty.errors import AlignmentError
 from anyparty.methods import apc_exchange as exchange
 from anyparty.methods import enriched
 from anyparty.methods.apc_exchange import Sharing, as_block, side_by_side
 from anyparty.methods.ending import Ending
-from anyparty.methods.method import Batch, State
+from anyparty.methods.method import Batch, Stage, State
+from anyparty.nets.objective import losses
 from anyparty.predictions import Predictions
 from anyparty.terms import Channel
 
 
-def classify(ending: Ending, state: State, teacher: Block | None, rows: Rows, batch: Batch) -> float | None:
-    """Fit the classifier to z_A of the labelled rows of a batch; return the loss."""
-    assert teacher is not None
-    assert rows.y is not None
-    joint, held = teacher.take(places := enriched.labelled(rows, batch))
-    return ending.learn(state, joint, rows.y[places[held]], batch)
+def stage(ending: Ending, teacher: str, labelled: Callable[[Rows], Tensor]) -> Stage:
+    """Return the stage that fits the classifier to z_A, which is kept under the name ``teacher`` (figure 4).
+
+    A head keeps weights and stops by its own loss on validation rows: their z_A came with the others', and for answers
+    to be scored the passive parties, who may have gone home, would have to be asked.
+    """
+
+    def known(state: State, rows: Rows, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return z_A [n, M] and labels [n] of those rows of a batch that have both."""
+        kept = enriched.kept(state, teacher)
+        assert kept is not None
+        assert rows.y is not None
+        assert rows.labeled is not None
+        if not (rows.labeled & (kept.position >= 0)).any():
+            raise AlignmentError(f"{ending.title} on joint embeddings: no labelled row is left that the active and a "
+                                 f"passive party have: who has them was lost before it sent its part")  # fmt: skip
+        joint, held = kept.take(places := enriched.labelled(rows, batch))
+        return joint, rows.y[places[held]]
+
+    async def classify(net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG001
+        return ending.learn(state, *known(state, rows, batch), batch)
+
+    def classified(state: State, rows: Rows, batch: Batch) -> float | None:
+        joint, y = known(state, rows, batch)
+        assert state.seat.task is not None
+        return losses(state.seat.task, state.modules["classifier"](joint), y).mean().item() if len(y) else None
+
+    head = ending.classifier == "head"
+    return Stage(name="classify", step=classify, rows=labelled, parties="active", validates=False,
+                 epochs=None if head else 0, loss=classified if head else None)  # fmt: skip
 
 
 async def predict(
