@@ -1,5 +1,6 @@
 """With nothing missing, or one party, or nothing to sample, a method is the simpler one that it should be."""
 
+import re
 from functools import partial
 
 import pytest
@@ -11,7 +12,7 @@ from anyparty.methods.ensemble import draw_winner
 from anyparty.methods.fusion import Given
 from anyparty.methods.plug import Plug
 from anyparty.methods.standard import Standard
-from anyparty.methods.table import method
+from anyparty.methods.table import made_again, method, settings_of
 from anyparty.nets.optimizer import Optimizer
 from anyparty.terms import Task
 from tests import worlds
@@ -264,3 +265,46 @@ def test_parameters_that_would_do_nothing_are_refused(idle, switch):
     with pytest.raises(ConfigError, match=f"would do nothing without {switch}"):
         method("laser", **idle)
     method("laser", pretrain="none", unlabelled="ignore")
+
+
+NO_STUDENT = "with classify_on = 'joint', which has no student"
+ALONE = "with distillation = 0 and classify_on = 'own': the active party trains alone"
+
+
+@pytest.mark.parametrize(
+    ("name", "beside", "idle", "said"),
+    [
+        ("laser", {"pretrain": "simsiam"}, {"pretrain_follow": 0.9}, "without pretrain = 'byol' or 'moco'"),
+        ("laser", {"pretrain": "byol"}, {"pretrain_temperature": 0.5}, "without pretrain = 'moco'"),
+        ("fedhssl", {}, {"pretrain_temperature": 0.5}, "without pretrain = 'moco'"),
+        ("fedhssl", {"pretrain": "simsiam"}, {"pretrain_follow": 0.9}, "without pretrain = 'byol' or 'moco'"),
+        ("apc", {}, {"head_hidden": [64]}, "without classifier = 'head'"),
+        ("vfedtrans", {"classifier": "ridge"}, {"head_hidden": [64]}, "without classifier = 'head'"),
+        ("apc", {"classifier": "head"}, {"classifier_settings": {"C": 3}}, "with classifier = 'head', a network"),
+        ("vfedtrans", {"classifier": "head"}, {"classifier_settings": {"C": 3}}, "with classifier = 'head', a network"),
+        ("apc", {"distillation": 0}, {"joint_hidden": [7], "passive_embedding": 3}, ALONE),
+        ("apc", {"distillation": 0}, {"precision": "uint4"}, ALONE),
+        ("apc", {"distillation": 0, "classify_on": "either"}, {"distance": "mae"}, "with distillation = 0"),
+        ("vfedtrans", {"distillation": 0}, {"distance": "mse"}, "with distillation = 0"),
+        ("apc", {"classify_on": "joint"}, {"distillation": 0.5, "distance": "mae", "reduction": "mean"}, NO_STUDENT),
+        ("apc", {"classify_on": "joint"}, {"student_hidden": [3]}, NO_STUDENT),
+        ("plug", {"make_head": torch.nn.Linear}, {"head_hidden": [3]}, "with make_head, which makes the whole head"),
+    ],
+)  # fmt: skip
+def test_so_are_those_that_another_one_switches_off(name, beside, idle, said):
+    with pytest.raises(ConfigError, match=re.escape(f"would do nothing {said}")) as refused:
+        method(name, **beside, **idle)
+    assert all(repr(parameter) in str(refused.value) for parameter in idle)
+    method(name, **beside)
+    made_again(name, **beside, **idle)  # a model of an earlier version may have been trained with them
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("apc", {"distillation": 0.0}), ("apc", {"classify_on": "joint"}), ("apc", {"classifier": "head"}),
+     ("vfedtrans", {}), ("fedhssl", {}), ("laser", {"pretrain": "simsiam"})],
+)  # fmt: skip
+def test_defaults_that_do_nothing_may_be_said(name, parameters):
+    made = method(name, **parameters)
+    whole = settings_of(made, whole=True)
+    assert method(whole.pop("name"), **whole) == made

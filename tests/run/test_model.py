@@ -361,6 +361,19 @@ class TestThereAndBack:
         file.write_text(file.read_text().replace('"floor": 0.1', '"floor": 0.3'))
         assert Model.load(tmp_path).method.floor == 0.3
 
+    def test_one_with_a_parameter_that_would_do_nothing_is_loaded(self, tmp_path):
+        """Earlier versions did not refuse any."""
+        model = trained("vfedtrans", student_hidden=(5,))
+        model.save(tmp_path)
+        file = tmp_path / "model.json"
+        file.write_text(file.read_text().replace('"head_hidden": []', '"head_hidden": [3]'))
+        loaded = Model.load(tmp_path)
+        assert loaded.method.head_hidden == (3,)
+        with pytest.raises(ConfigError, match="'head_hidden' would do nothing without classifier = 'head'"):
+            method("vfedtrans", head_hidden=(3,))
+        loaded.save(tmp_path / "again")
+        assert Model.load(tmp_path / "again").method == loaded.method
+
     def test_each_party_keeps_its_own(self, saved, laser):
         """No party's folder holds another's weights."""
         for name, member in laser.members.items():

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from anyparty.errors import ConfigError, nearest, some
+from anyparty.methods import idle
 from anyparty.methods.apc import Apc
 from anyparty.methods.combinatorial import Combinatorial
 from anyparty.methods.ensemble import Ensemble
@@ -61,6 +62,18 @@ def method(name: str, **parameters: Any) -> Method:
     'LASER-VFL'
 
     Raises:
+        ConfigError: no such method, no such parameter, a value out of range, or a parameter that would do nothing
+            beside the others.
+    """
+    made = made_again(name, **parameters)
+    idle.check(name, _layers(made), parameters)
+    return made
+
+
+def made_again(name: str, **parameters: Any) -> Method:
+    """Return the method of parameters that were kept: of all, also those that do nothing beside the others.
+
+    Raises:
         ConfigError: no such method, no such parameter, or a value out of range.
     """
     if name not in METHODS:
@@ -98,11 +111,7 @@ def settings_of(made: Method, *, whole: bool = False) -> dict[str, Any] | None:
     >>> settings_of(method("laser", tasks="all", embedding=32))
     {'name': 'laser', 'tasks': 'all', 'embedding': 32}
     """
-    layers: list[Any] = [made]
-    if isinstance(made, Pretrained):
-        layers = [made.first, made.method]
-    if isinstance(split := layers[-1], Split):
-        layers = [split.rule, split, *([split.pseudo] if isinstance(split, PseudoLabelled) else []), *layers[:-1]]
+    layers = _layers(made)
     name = next((name for name, kind in METHODS.items() if type(layers[0]) is kind), None)
     if name is None:
         return None
@@ -113,10 +122,20 @@ def settings_of(made: Method, *, whole: bool = False) -> dict[str, Any] | None:
         if each.repr and each.name != "rule" and (whole or getattr(layer, each.name) != _default(each))
     }
     try:
-        same = not any(map(callable, values.values())) and method(name, **values) == made
+        same = not any(map(callable, values.values())) and made_again(name, **values) == made
     except ConfigError:
         return None
     return {"name": name, **values} if same else None
+
+
+def _layers(made: Method) -> list[Any]:
+    """Return what a method is put together of: first the method itself, which of a split one is its rule."""
+    layers: list[Any] = [made]
+    if isinstance(made, Pretrained):
+        layers = [made.first, made.method]
+    if isinstance(split := layers[-1], Split):
+        layers = [split.rule, split, *([split.pseudo] if isinstance(split, PseudoLabelled) else []), *layers[:-1]]
+    return layers
 
 
 def _default(field: Field[Any]) -> Any:

@@ -20,7 +20,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from anyparty.errors import ModelError, nearest
 from anyparty.methods.method import Method, Seat, State
-from anyparty.methods.table import method as method_by_name
+from anyparty.methods.table import made_again
 from anyparty.nets.mlp import Factory
 from anyparty.nets.table import describe, restore
 from anyparty.run import checkpoint
@@ -89,7 +89,7 @@ class About:
         if self.method is None:
             raise ModelError(f"{source}: trained with a method of the user's own; give it in Python, "
                              f"load(..., method=...)")  # fmt: skip
-        return method_by_name(**tuples(self.method))
+        return made_again(**tuples(self.method))
 
 
 @dataclass(frozen=True, kw_only=True)

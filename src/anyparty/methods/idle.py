@@ -1,0 +1,73 @@
+"""Parameters that do nothing beside what else a method is set to: a user who gives one is told so.
+
+Only those that are not at their default: it means the same to give a default and to leave it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from anyparty.errors import ConfigError, some
+from anyparty.methods.apc import Apc
+from anyparty.methods.self_supervised import SelfSupervised
+from anyparty.methods.split import Split
+from anyparty.methods.vfedtrans import VFedTrans
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Parameters of a method's, or of what it shares with its family.
+
+    Attributes:
+        of: whose they are.
+        names: of the parameters.
+        where: whether they do nothing, by the method that has them.
+        said: what they would do nothing with, or without.
+
+    """
+
+    of: tuple[type, ...]
+    names: tuple[str, ...]
+    where: Callable[[Any], bool]
+    said: str
+
+
+ENDS, FIRST = (Apc, VFedTrans), (SelfSupervised,)  # FedHSSL is one, too
+IDLE = (
+    Idle(ENDS, ("head_hidden",), lambda of: of.classifier != "head", "without classifier = 'head'"),
+    Idle(ENDS, ("classifier_settings",), lambda of: of.classifier == "head",
+         "with classifier = 'head', a network, which has head_hidden"),
+    Idle((Apc,), ("active_embedding", "passive_embedding", "joint_hidden", "precision"), lambda of: not of.exchanges,
+         "with distillation = 0 and classify_on = 'own': the active party trains alone"),
+    Idle((Apc,), ("student_hidden", "distance", "reduction", "distillation"), lambda of: of.classify_on == "joint",
+         "with classify_on = 'joint', which has no student"),
+    Idle(ENDS, ("distance",), lambda of: of.distillation == 0, "with distillation = 0"),
+    Idle(FIRST, ("pretrain_temperature",), lambda of: of.pretrain in {"simsiam", "byol"}, "without pretrain = 'moco'"),
+    Idle(FIRST, ("pretrain_follow",), lambda of: of.pretrain == "simsiam", "without pretrain = 'byol' or 'moco'"),
+    Idle((Split,), ("head_hidden",), lambda of: of.make_head is not None, "with make_head, which makes the whole head"),
+)  # fmt: skip
+"""All of them, written by hand."""
+
+
+def check(name: str, parts: Iterable[Any], given: Mapping[str, Any]) -> None:
+    """Refuse parameters ``given`` to the method ``name`` that do nothing beside the others.
+
+    ``parts`` are the method and what it shares with its family.
+
+    Raises:
+        ConfigError: naming them.
+    """
+    for part in parts:
+        for each in IDLE:
+            if not isinstance(part, each.of) or not each.where(part):
+                continue
+            usual = type(part)(**_required(part))
+            idle = [key for key in each.names if key in given and getattr(part, key) != getattr(usual, key)]
+            if idle:
+                raise ConfigError(f"method {name!r}: {some(idle)} would do nothing {each.said}")
+
+
+def _required(part: Any) -> dict[str, Any]:
+    return {"rule": part.rule} if isinstance(part, Split) else {}
