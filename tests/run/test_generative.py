@@ -324,6 +324,8 @@ class TestByCommand:
         out = tmp_path / "rows.csv"
         shown = call("likelihood", run, "--parties", "bank", "--out", out)
         assert shown.exit_code == 0, shown.output
+        assert "same parties" not in shown.stdout
+        assert "compare rows of the same parties" in call("likelihood", run).stdout
         found = pl.read_csv(out)
         assert found.columns == ["id", "log_likelihood", "parties"]
         assert found["log_likelihood"].is_sorted()

@@ -51,6 +51,18 @@ def test_many_levels_and_mostly_missing():
     assert (gaps.missing, gaps.remark) == (0.99, "mostly missing")
 
 
+def test_large_whole_numbers_of_which_every_row_has_another():
+    made = {
+        "account": [10**17 + 997 * i for i in range(40)], "seconds": [1_600_000_000 + i for i in range(40)],
+        "income": [20_000 + 137 * i for i in range(40)], "turnover": [10**9 + i // 2 for i in range(40)],
+        "float": [1e9 + i for i in range(40)],
+    }  # fmt: skip
+    remarks = {column.name: column.remark for column in columns(table(**made))}
+    assert "identifier" in remarks.pop("account")
+    assert "point in time" in remarks.pop("seconds")
+    assert set(remarks.values()) == {""}
+
+
 def test_a_narrow_table_is_shown_in_full():
     text = shown(table(age=[31, None], town=["Ulm", "Ulm"]), table("[red]", sum=[1, 2]))
     lines = [" ".join(line.replace("│", " ").split()) for line in text.splitlines()]

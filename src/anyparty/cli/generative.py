@@ -77,8 +77,10 @@ def likelihood(run: Run, table: Tables = None, out: Out = None, parties: Parties
     look_for_modules_in(*run.absolute().parents[:2])
     given = tables_from(table or [])
     show.check_out(out, run, given)
-    scores = log_likelihood_run(run, given, names(parties))
-    show.keep(scores.sort("log_likelihood", nulls_last=True), out, Console())
+    scores, console = log_likelihood_run(run, given, names(parties)), Console()
+    if scores["parties"].n_unique() > 1:
+        console.print("compare rows of the same parties: others are measured over other columns", style="yellow")
+    show.keep(scores.sort("log_likelihood", nulls_last=True), out, console)
 
 
 def _told(filled: Imputation) -> str:

@@ -18,6 +18,7 @@ WIDE = 12  # a party with more columns shows only those with a remark
 TALL = 48  # so do all parties where the others have more columns together
 PARTIES = 16  # and no more parties are shown
 FAR, RARE, FEWEST = 50, 0.05, 20  # interquartile ranges away, at most this share of cells, of as many
+LARGE = 10**8  # whole numbers from here on may be names, or seconds
 NINES = [sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1)]  # 99, -99, 999 and so on
 
 
@@ -97,7 +98,16 @@ def _remark(series: pl.Series, levels: int | None, missing: float) -> str:
         return "many levels: a column of zeros and ones for each"
     if missing > 0.5:
         return "mostly missing"
+    if levels is None and _name_rows(series.drop_nulls()):
+        return "another large whole number in every row: leave it out if it is an identifier, or a point in time"
     return _alike(series) if levels is not None else _far(series.drop_nulls().cast(pl.Float64))
+
+
+def _name_rows(numbers: pl.Series) -> bool:
+    """Say whether these may be account numbers, or seconds since 1970."""
+    if not numbers.dtype.is_integer() or len(numbers) < FEWEST:
+        return False
+    return int(str(numbers.min())) >= LARGE and numbers.n_unique() == len(numbers)
 
 
 def _far(numbers: pl.Series) -> str:
