@@ -58,7 +58,7 @@ def test_labels_that_another_host_alone_has_teach_its_head():
     model = of.train("laser", parameters={"hosting": "labelers"}, validation=0.0, **TRAINING)
     lead, shop = model.held_out[0]["bank"], model.held_out[0]["shop"]
     assert (int(lead.labeled.sum()), int(lead.teaching.sum())) == (20, N)
-    assert torch.equal(lead.elsewhere, shop.labeled)
+    assert torch.equal(lead.told["shop"], shop.labeled)
     answered = model.predict(frames)
     by_shop = [answered.task.classes[c] for c in answered.by_party[:, 1].argmax(dim=1).tolist()]
     right = [said == y[int(name[1:])] for said, name in zip(by_shop, answered.ids, strict=True)]
@@ -80,7 +80,7 @@ def test_only_hosts_tell_of_their_labels():
     of = federation()[0]
     with pytest.warns(match="the labels of party 'shop' are not used"):
         model = of.train("laser", epochs=1)
-    assert model.held_out[0]["bank"].elsewhere is None
+    assert model.held_out[0]["bank"].told == {}
     assert "labelled" not in {row["tag"] for row in model.ledger.rows()}
 
 
@@ -92,6 +92,17 @@ def test_a_party_reached_by_another_hosts_rows_alone_is_not_said_to_be_missed():
     with pytest.warns(match="labels of party 'shop' are not used"):
         of.train("laser", epochs=1, watch=ends)
     assert "no labelled row of 'web'" in ends.reasons["train"]
+    of.train("local", parameters={"hosting": "labelers"}, epochs=1, watch=ends)
+    assert "no labelled row of 'web'" in ends.reasons["train"]  # its head is not the shop's, who reads its own alone
+
+
+@pytest.mark.parametrize("name", ["laser", "local"])
+def test_a_host_whose_labels_reach_no_training_row_is_named(name):
+    ends = worlds.Ends()
+    of, *_ = federation(shop=slice(0, 0), bank=slice(0, 200))
+    of.train(name, parameters={"hosting": "labelers"}, epochs=1, watch=ends)
+    said = "no training row has a label of 'shop', so that the predictor there has learnt nothing"
+    assert ends.reasons["train"] == f"all epochs done; {said}"
 
 
 def test_a_host_that_comes_back_is_heard_out():

@@ -6,7 +6,8 @@ multiply by zero.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import polars as pl
 import torch
@@ -56,23 +57,23 @@ class Rows:
         block: its features, if it holds columns.
         y: [N] int64 class, or float32 standardised number, at parties that hold labels; anything where not labeled.
         labeled: [N] bool, at parties that hold labels.
-        elsewhere: [N] bool at the active party: another host of heads has a label of the row; ``None``: there is none.
         observed: [N, K] bool, who has which row: at parties that host heads (they match rows), nowhere else.
         key: [N] int64 at the active party, a number that belongs to the row wherever it stands: ties are broken by it.
         ids: [N_k] String at the active party: its own ids, in the order of its block.  They go nowhere.
+        told: [N] bool at the active party, by name: of which rows each other host of heads says that it has a label.
     """
 
     n: int
     block: Block | None = None
     y: Tensor | None = None
     labeled: Tensor | None = None
-    elsewhere: Tensor | None = None
     observed: Tensor | None = None
     key: Tensor | None = None
     ids: pl.Series | None = None
+    told: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def teaching(self) -> Tensor:
         """Which rows some host of heads has a label of [N] bool, as far as the active party knows."""
         assert self.labeled is not None
-        return self.labeled if self.elsewhere is None else self.labeled | self.elsewhere
+        return torch.stack([self.labeled, *self.told.values()]).any(dim=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -10,6 +11,7 @@ import torch
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import AnypartyWarning, some
 from anyparty.methods.method import Method
+from anyparty.run.part import Part
 from anyparty.schedules.scheduled import Scheduled
 from anyparty.terms import Channel, Expect, Roster
 
@@ -46,8 +48,8 @@ async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Row
     if net.me != roster.active or not others:
         return rows
     assert rows.labeled is not None
-    told = [await labelled_at(net, name, rows.n) for name in others]
-    return replace(rows, elsewhere=torch.stack(told).any(dim=0).to(rows.labeled.device))
+    told = {name: (await labelled_at(net, name, rows.n)).to(rows.labeled.device) for name in others}
+    return replace(rows, told=told)
 
 
 async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
@@ -56,10 +58,24 @@ async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
     return said["labelled"].bool()
 
 
-def reached_elsewhere(rows: Rows, training: torch.Tensor | None) -> list[int]:
-    """Return the parties k with training rows [N] of which another host has a label, as the active party knows."""
-    if rows.elsewhere is None or rows.observed is None or training is None:
-        return []
-    teaching = rows.elsewhere & training.to(rows.elsewhere.device)
-    reached: list[int] = rows.observed[teaching].any(dim=0).nonzero().flatten().tolist()
-    return reached
+def untaught(part: Part, missed: Sequence[int]) -> Iterator[str]:
+    """Yield whose networks have learnt nothing, in words, by what the active party knows of all hosts' labels.
+
+    ``missed`` are the parties k that training did not reach from the active party's own heads.  Another host's reach
+    those whose embeddings it reads.
+    """
+    roster, rows, idle, reached = part.seat.roster, part.rows, [], set()
+    split = part.method.split if isinstance(part.method, Scheduled) else part.method
+    for host, labeled in rows.told.items():
+        assert rows.observed is not None
+        assert part.training is not None
+        there = rows.observed[labeled & part.training.to(labeled.device)].any(dim=0).tolist()
+        read = getattr(split, "read_by")(roster, host)  # noqa: B009 - only methods with hosts have any told of
+        reached |= {k for k, name in enumerate(roster.blocks) if there[k] and name in read}
+        if not any(there):
+            idle.append(host)
+    without = [roster.blocks[k] for k in missed if k not in reached and roster.blocks[k] not in idle]
+    if without:
+        yield f"training reached no labelled row of {some(without)}, so that answers do without it"
+    if idle:
+        yield f"no training row has a label of {some(idle)}, so that the predictor there has learnt nothing"

@@ -20,13 +20,13 @@ from torch import Tensor
 
 from anyparty import metrics
 from anyparty.blocks.batches import by_pattern, mixed, patterns
-from anyparty.errors import AlignmentError, Diverged, some
+from anyparty.errors import AlignmentError, Diverged
 from anyparty.methods.method import Batch, Stage, State
 from anyparty.nets.taught import Taught
 from anyparty.run import agree, quiet
 from anyparty.run.agree import Verdict
 from anyparty.run.checkpoint import Progress, load_module, tensors_of
-from anyparty.run.labels import reached_elsewhere
+from anyparty.run.labels import untaught
 from anyparty.run.part import Part, Trained
 from anyparty.run.predict import predict_rows
 from anyparty.run.verdict import alone, check_ended, unjudged, verdict
@@ -140,10 +140,7 @@ def _remarks(part: Part, stage: Stage, state: State, progress: Progress, best: K
     yield from filter(None, (stage.remark(part.rows) if stage.remark else "", unjudged(part, stage, progress)))
     taught = state.modules.get("taught")
     if isinstance(taught, Taught) and progress.stage == len(part.method.stages(part.seat)) - 1:
-        elsewhere = reached_elsewhere(part.rows, part.training)
-        without = [part.seat.roster.blocks[k] for k in taught.missed if k not in elsewhere]
-        if without:
-            yield f"training reached no labelled row of {some(without)}, so that answers do without it"
+        yield from untaught(part, taught.missed)
     if part.settings.keep == "average" and not best:
         yield "before the last quarter of the epochs, so that there is nothing to average: the last weights stay"
 
