@@ -1,9 +1,12 @@
 """Networks that no labelled row has trained answer nothing: neither alone nor with others."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from anyparty.methods.combinatorial import UNTRAINED
+from anyparty.methods.local import NOBODY
 from anyparty.methods.pseudo import PseudoLabelled
 from anyparty.methods.split_prediction import UNREACHED
 from anyparty.methods.table import method
@@ -61,6 +64,74 @@ def test_nor_does_a_label_holders_head_that_none_of_its_own_labels_has_trained(n
     assert [states[who].modules["taught"].parties.tolist() for who in "ab"] == [[True, True], [False, False]]
     said = worlds.predict(made, of, states)
     assert torch.equal(said.answered, there[:, 0])
+    assert said.reasons == dict.fromkeys(range(40, N), NOBODY)
+
+
+def hosts(there, a):
+    """a has labels of its rows up to ``a``, b of its own from there on; each hosts its own head, a that of c, too."""
+    of = world(observed=there, classes=2, labelers=(0, 1))
+    row = torch.arange(N)
+    theirs = there[:, 1] & (row >= a)
+    of.rows["a"] = replace(of.rows["a"], labeled=there[:, 0] & (row < a), told={"b": theirs})
+    of.rows["b"] = replace(of.rows["b"], labeled=theirs)
+    return of
+
+
+def apart():
+    """a and b share no row."""
+    there = torch.zeros(N, 3, dtype=torch.bool)
+    there[:20, 0] = there[20:50, 1] = there[:40, 2] = there[50:, 2] = True
+    return hosts(there, 20)
+
+
+def roundabout():
+    """c shares labelled rows of b alone; the last rows are its own."""
+    there = torch.ones(N, 3, dtype=torch.bool)
+    there[:20, 2] = there[55:, :2] = False
+    return hosts(there, 20)
+
+
+def untaught():
+    """b has rows, and a label of none of them."""
+    there = torch.ones(N, 3, dtype=torch.bool)
+    there[50:, 0] = there[40:55, 2] = False
+    return hosts(there, N)
+
+
+@pytest.mark.parametrize("name", ["local", "ensemble", "laser"])
+def test_a_host_answers_for_its_rows_although_the_active_partys_labels_reach_none_of_them(name):
+    of, made = apart(), method(name, embedding=4, hosting="labelers")
+    states = worlds.states_of(worlds.train(made, of, epochs=2))
+    assert [states[who].modules["taught"].missed for who in "ab"] == [[1], [0]]
+    said = worlds.predict(made, of, states)
+    assert said.answered.all()
+    assert torch.equal(said.took_part[:, 1], of.observed[:, 1])
+    if name != "ensemble":
+        assert torch.equal(~said.by_party[:, 1].isnan().any(dim=1), of.observed[:, 1])
+    gone = worlds.predict(made, of, states, leaves=["b"])
+    assert gone.reasons == dict.fromkeys(range(40, 50), "no party that was asked and answered has this row")
+
+
+@pytest.mark.parametrize("draw", [apart, roundabout, untaught])
+@pytest.mark.parametrize(("name", "more"), [("local", {}), ("ensemble", {"vote": "soft"}), ("laser", {})])
+def test_who_took_part_is_whose_columns_move_the_answer(name, more, draw):
+    """Changed at one party after another."""
+    of, made = draw(), method(name, embedding=4, hosting="labelers", **more)
+    states = worlds.states_of(worlds.train(made, of, epochs=2))
+    said = worlds.predict(made, of, states)
+    for k, party in enumerate(of.roster.blocks):
+        rows = of.rows[party]
+        other = replace(of, rows=of.rows | {party: replace(rows, block=replace(rows.block, x=rows.block.x + 1.0))})
+        moved = (worlds.predict(made, other, states).scores != said.scores).any(dim=1) & said.answered
+        assert torch.equal(moved, said.took_part[:, k]), party
+
+
+def test_a_party_that_another_host_was_to_hear_takes_no_part_without_that_host():
+    of, made = roundabout(), method("laser", embedding=4, hosting="labelers")
+    states = worlds.states_of(worlds.train(made, of, epochs=2))
+    for said in (worlds.predict(made, of, states), worlds.predict(made, of, states, leaves=["b"])):
+        assert torch.equal(said.took_part[:, 2], of.observed.all(dim=1) & ("b" not in said.silent))
+        assert said.reasons == dict.fromkeys(range(55, N), NOBODY)  # c was reached, and has no head that was
 
 
 def test_a_set_that_no_labelled_row_has_gives_no_number():

@@ -10,6 +10,7 @@ import torch
 from anyparty import Federation
 from anyparty.blocks.blocks import Rows
 from anyparty.config import Config
+from anyparty.methods.local import NOBODY
 from anyparty.methods.table import method
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run import agree
@@ -99,10 +100,11 @@ def test_a_party_reached_by_another_hosts_rows_alone_is_not_said_to_be_missed():
 @pytest.mark.parametrize("name", ["laser", "local"])
 def test_a_host_whose_labels_reach_no_training_row_is_named(name):
     ends = worlds.Ends()
-    of, *_ = federation(shop=slice(0, 0), bank=slice(0, 200))
-    of.train(name, parameters={"hosting": "labelers"}, epochs=1, watch=ends)
+    of, frames, _ = federation(shop=slice(0, 0), bank=slice(0, 200))
+    model = of.train(name, parameters={"hosting": "labelers"}, epochs=1, watch=ends)
     said = "no training row has a label of 'shop', so that the predictor there has learnt nothing"
     assert ends.reasons["train"] == f"all epochs done; {said}"
+    assert set(model.predict({"shop": frames["shop"]}).frame()["reason"]) == {NOBODY}
 
 
 def test_a_host_that_comes_back_is_heard_out():

@@ -85,7 +85,8 @@ class Ensemble:
 
     def answer(self, given: Given) -> Answer:
         """Count the votes; the probabilities are the mean of those who voted for the winner, which leads in it too."""
-        voters = given.valid
+        voters, took_part = given.valid, torch.zeros_like(given.observed)
+        took_part[:, given.owners] = voters
         if self.vote == "hard" and given.task.kind == "classification":
             voted = given.answers.argmax(dim=2)  # [B, M]
             ballots = functional.one_hot(voted, given.answers.shape[2]) * voters.unsqueeze(2)
@@ -95,7 +96,7 @@ class Ensemble:
         return Answer(
             scores=torch.where(voters.unsqueeze(2), given.answers, 0.0).sum(dim=1) / count,
             answered=given.valid.any(dim=1),
-            took_part=given.observed,
+            took_part=took_part,
             reason=NOBODY,
         )
 

@@ -9,7 +9,7 @@ Letters   B rows of the batch, B_k those that party k holds, K parties with colu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -41,11 +41,12 @@ class Gathered:
     silent: list[str] = field(default_factory=list)
     late: bool = False
 
-    def leave_out(self, names: Sequence[str], roster: Roster) -> None:
-        """Do as if these parties had none of the rows."""
-        for name in names:
-            self.parts.pop(name, None)
-            self.observed[:, roster.blocks.index(name)] = False
+    def without(self, ks: Sequence[int], roster: Roster) -> Gathered:
+        """Return the same as if these parties k had none of the rows."""
+        observed = self.observed.clone()
+        observed[:, list(ks)] = False
+        left_out = {roster.blocks[k] for k in ks}
+        return replace(self, observed=observed, parts={k: part for k, part in self.parts.items() if k not in left_out})
 
     def scatter(self, roster: Roster) -> Tensor:
         """Return h [B, K, H], zero where not observed."""
@@ -147,12 +148,12 @@ async def gather(net: Channel, seat: Seat, rows: Rows, batch: Batch, wanted: Wan
 
 async def outputs_of(
     net: Channel, host: str, shape: tuple[int, ...], there: Gathered, known: Tensor, roster: Roster
-) -> tuple[Tensor, Tensor]:
-    """Return what another host's heads answer [B, M, C], and for which rows they have an answer [B] bool.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what another host's heads answer [B, M, C], for which rows that may stand [B], and whom they heard [K].
 
-    A host that is gone is silent, and its heads have none; nor have they where they used the embedding of a party that
-    did not reach this one in time (``known`` [B, K] bool, who has which row): the answer would rest on a party that it
-    names as silent.
+    A host that is gone is silent, its heads answer nowhere, and may have heard anybody; nor do they answer where they
+    used the embedding of a party that did not reach this one in time (``known`` [B, K] bool, who has which row): the
+    answer would rest on a party that it names as silent.
     """
     expect = {"outputs": Expect(shape), "heard": Expect((roster.K,), torch.bool)}
     try:
@@ -162,10 +163,11 @@ async def outputs_of(
             there.silent.append(host)
         if host in roster.blocks and host not in there.parts:
             there.observed[:, roster.blocks.index(host)] = False
-        return torch.zeros(shape, device=known.device), torch.zeros(shape[0], dtype=torch.bool, device=known.device)
+        nowhere, anybody = known.new_zeros(shape[0]), known.new_ones(roster.K)
+        return torch.zeros(shape, device=known.device), nowhere, anybody
     heard = got["heard"].to(known.device)
     astray = heard & torch.tensor([name in there.silent for name in roster.blocks], device=known.device)
-    return got["outputs"].to(known.device), heard.any() & ~(known & astray).any(dim=1)
+    return got["outputs"].to(known.device), ~(known & astray).any(dim=1), heard
 
 
 def predictions(answer: Answer, seat: Seat, asked: Sequence[str], there: Gathered, predictor: str) -> Predictions:

@@ -82,7 +82,7 @@ class Given:
         answers: [B, M, C], probabilities or numbers.
         valid: [B, M] bool, whether that head has an answer for that row.
         owners: [M] int64, as in ``Fusion``.
-        observed: [B, K] bool, the blocks that took part.
+        observed: [B, K] bool, the blocks that the valid answers rest on.
         key: [B] int64, a number that belongs to the row: random choices follow it, not the row's place.
         k: the active party's place among the K; -1 if it holds no columns.
 

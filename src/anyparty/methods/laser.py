@@ -47,6 +47,7 @@ from torch import Tensor
 from anyparty.errors import ConfigError
 from anyparty.methods.combinatorial import subsets
 from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, all_blocks, joint, mean_over
+from anyparty.methods.local import NOBODY
 from anyparty.methods.method import Batch
 from anyparty.nets.objective import losses
 from anyparty.terms import Capabilities, Roster, Task
@@ -205,7 +206,7 @@ class Laser:
             answered=heads.squeeze(1) > 0,
             took_part=given.observed,
             by_party=given.by_party(),
-            reason="no party with a head of its own has this row",
+            reason=NOBODY,
         )
 
 

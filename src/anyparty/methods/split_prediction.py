@@ -45,52 +45,53 @@ async def predict(
         return None
     there = await method.gather(net, seat, rows, batch, mine, asked)
     fusion = method.heads_of(state)
-    held = there.observed.any(dim=1)
-    if fusion.taught is not None:
-        there.leave_out([seat.roster.blocks[k] for k in fusion.taught.missed], seat.roster)
+    near = there.without(fusion.taught.missed if fusion.taught else (), seat.roster)  # of parties reached from here
     with torch.no_grad():
         width = method.width(seat.roster)
-        nobody = torch.zeros(*there.observed.shape, *width, device=seat.device)
-        h = there.scatter(seat.roster) if there.parts else nobody
-        outputs, valid = method.rule.outputs(fusion, h, there.observed)
+        nobody = torch.zeros(*near.observed.shape, *width, device=seat.device)
+        h = near.scatter(seat.roster) if near.parts else nobody
+        outputs, valid = method.rule.outputs(fusion, h, near.observed)
         if outputs.ndim != 3 or valid.shape != outputs.shape[:2]:
             raise ConfigError(f"{method.can.title}: expected outputs [B, M, C] and, for which rows they are, [B, M], "
                               f"got {list(outputs.shape)} and {list(valid.shape)}")  # fmt: skip
     if seat.me != seat.roster.active:
         reached = fusion.taught is None or bool(fusion.taught.parties[fusion.owners].any())
-        heard = torch.tensor([reached and name in there.parts for name in seat.roster.blocks])
+        heard = torch.tensor([reached and name in near.parts for name in seat.roster.blocks])
         await net.send(seat.roster.active, "outputs", {"outputs": outputs, "heard": heard})
         return None
-    return await _answer(method, net, state, rows, batch, asked, there, (outputs, valid), held)
+    return await _answer(method, net, state, rows, batch, asked, there, (outputs, valid, near.observed))
 
 
 async def _answer(
     method: Split, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str],
-    there: Gathered, own: tuple[Tensor, Tensor], held: Tensor,
+    there: Gathered, own: tuple[Tensor, Tensor, Tensor],
 ) -> Predictions:  # fmt: skip
-    """Make one answer of what the active party's heads say, ``own``: outputs and where they stand, and the others'.
+    """Make one answer of what all hosts' heads say.
 
-    ``held`` [B] are the rows that somebody has, perhaps only parties that training never reached.
+    ``own`` is of the active party's: outputs, where they stand, and on whom they rest [B, K], those that training has
+    reached from there.  From another host it may have reached others.
     """
     seat, fusion = state.seat, method.heads_of(state)
     assert seat.task is not None
     assert rows.key is not None
     assert rows.observed is not None
     known = rows.observed[batch.rows]
-    outputs, valid, owners = [own[0]], [own[1]], [fusion.owners]
+    outputs, valid, reached, owners = [own[0]], [own[1]], [own[2]], [fusion.owners]
     for host, ks in method.hosts(seat.roster).items():
         if host != seat.me:
             owners.append(torch.tensor(ks, device=seat.device))
             shape = (len(batch.rows), len(ks), seat.task.outputs)
-            theirs, stands = await exchange.outputs_of(net, host, shape, there, known, seat.roster)
+            theirs, stands, heard = await exchange.outputs_of(net, host, shape, there, known, seat.roster)
             outputs.append(theirs)
-            valid.append(stands.unsqueeze(1) & there.observed[:, owners[-1]])
+            reached.append(there.observed & heard)
+            valid.append(stands.unsqueeze(1) & reached[-1][:, owners[-1]])
+    used = [at & stands.any(dim=1, keepdim=True) for at, stands in zip(reached, valid, strict=True)]
     answer = method.rule.answer(
         Given(
             task=seat.task, answers=answers(seat.task, torch.cat(outputs, 1)), valid=torch.cat(valid, 1),
-            owners=torch.cat(owners), observed=there.observed, key=rows.key[batch.rows], k=fusion.k,
+            owners=torch.cat(owners), observed=torch.stack(used).any(dim=0), key=rows.key[batch.rows], k=fusion.k,
         )
     )  # fmt: skip
     made = exchange.predictions(answer, seat, asked, there, method.can.title)
-    unreached = (held & ~there.observed.any(dim=1)).nonzero().squeeze(1).tolist()
-    return replace(made, reasons=made.reasons | dict.fromkeys(unreached, UNREACHED)) if unreached else made
+    unreached = (there.observed.any(dim=1) & ~torch.stack(reached).any(dim=0).any(dim=1)).tolist()
+    return replace(made, reasons={n: UNREACHED if unreached[n] else why for n, why in made.reasons.items()})
