@@ -17,6 +17,7 @@ import torch
 from anyparty.config import Config
 from anyparty.errors import ConfigError, PartyLost, ResumeError, TableError
 from anyparty.run import parts
+from anyparty.run.federation import Federation
 from anyparty.run.files import mark
 from anyparty.run.house import Home, train_at_home
 from anyparty.run.kept_alignment import Kept
@@ -222,6 +223,36 @@ def test_a_label_is_a_column_that_a_job_reads(tmp_path):
     sites["bank"] = Says(**vars(sites["bank"]), columns=("income",))
     with pytest.raises(ConfigError, match="party 'bank': the job reads 'y'"):
         run(sites, settings(epochs=1))
+
+
+@pytest.mark.filterwarnings("ignore:the labels of party 'shop' are not used")
+@pytest.mark.parametrize("columns", [True, False])
+def test_a_table_is_read_at_home_as_in_one_process(tmp_path, columns):
+    """Which rows a party tells of, and so N and the split, rests on which of its columns are read."""
+    sites = world(tmp_path)
+    own = {"drop": ["visits"], "types": {"spent": "categorical"}} if columns else {"label": "kind"}
+    frame = pl.read_csv(sites["shop"].table).with_columns(kind=pl.int_range(pl.len()) % 2)
+    rare = pl.when(pl.int_range(pl.len()) < 20).then("kind")  # of most rows it has cells alone
+    frame.with_columns(pl.lit("some words").alias("said") if columns else rare).write_csv(sites["shop"].table)
+    whole = settings(epochs=1).model_dump(exclude_none=True)
+    config = Config.of(whole | {"parties": {"bank": {}, "shop": own | {"columns": columns}, "clinic": {}}})
+    one = Federation.from_config(config, {name: site.table for name, site in sites.items()})
+    for name, site in sites.items():
+        at_home = Home.of(site, config).table
+        assert at_home.fingerprint == one.tables[name].fingerprint, name
+        assert at_home.kinds == one.tables[name].kinds, name
+    run(sites, config)
+    assert len(Kept.read(sites["bank"].folder / "alignment.safetensors").known.position) == one.alignment.n
+
+
+def test_a_party_that_holds_labels_alone_may_be_asked_for_nothing_else(tmp_path):
+    sites = world(tmp_path)
+    frame = pl.read_csv(sites["shop"].table)
+    frame.with_columns(y2=pl.lit("a"), day=pl.lit("2024-01-02")).write_csv(sites["shop"].table)
+    sites["shop"] = Says(**vars(sites["shop"]), columns=("y2",))
+    whole = settings().model_dump(exclude_none=True)
+    config = Config.of(whole | {"parties": {"bank": {}, "shop": {"columns": False, "label": "y2"}, "clinic": {}}})
+    assert Home.of(sites["shop"], config).table.kinds == {}
 
 
 @dataclass(frozen=True)

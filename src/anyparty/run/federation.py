@@ -27,7 +27,7 @@ from anyparty.align import plain
 from anyparty.align.alignment import Alignment
 from anyparty.align.overlap import Overlap
 from anyparty.blocks.splits import split
-from anyparty.config import Config, TrainSettings
+from anyparty.config import Config, PartySettings, TrainSettings
 from anyparty.errors import AnypartyWarning, ConfigError, some
 from anyparty.methods.method import Method
 from anyparty.nets.mlp import Factory
@@ -278,10 +278,12 @@ class Federation:
 def read_party(config: Config, name: str, source: Any, label: str | None) -> Table:
     """Read a party's table as its settings say; ``label`` is its column of labels, if it holds them.
 
+    The same in one process and at home: which rows a party tells of, and so N, rests on which columns are read.
+
     Raises:
         TableError: the table cannot be used as it is.
     """
-    own = config.parties[name]
+    own = config.parties.get(name, PartySettings())
     return read_table(
         source, party=name, id=own.id or config.federation.id, label=label, drop=own.drop, types=own.types,
         expect=None if own.columns else {},

@@ -38,6 +38,7 @@ from anyparty.nets.mlp import Factory
 from anyparty.run import agree, costs, kept_alignment, parts
 from anyparty.run.alone import alone
 from anyparty.run.door import Door, door_of
+from anyparty.run.federation import read_party
 from anyparty.run.files import About, Member, save_member
 from anyparty.run.holders import check_features, labels_asked
 from anyparty.run.journal import Journal
@@ -48,7 +49,7 @@ from anyparty.run.secret import secret_in
 from anyparty.run.task import labeled_rows, predicted, teaching
 from anyparty.schedules.table import scheduled
 from anyparty.seeds import Seeds
-from anyparty.tables.table import Table, read_table
+from anyparty.tables.table import Table
 from anyparty.terms import Channel, Declared, Party, Roster
 from anyparty.wire.guard import Guarded
 from anyparty.wire.ledger import Counted
@@ -103,10 +104,7 @@ class Home:
             raise ConfigError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
         own, label = config.parties.get(site.party), labels_asked(config, site.active).get(site.party)
         check_features(config, site.active, {site.party: site.table})
-        table = read_table(
-            site.table, party=site.party, id=(own and own.id) or config.federation.id, label=label,
-            drop=own.drop if own else (), types=own.types if own else {},
-        )  # fmt: skip
+        table = read_party(config, site.party, site.table, label)
         check_columns(site, (own and own.id) or config.federation.id, label, table.columns.columns)
         method = scheduled(method_by_name(config.method.name, **config.method.parameters), config)
         return cls(site, config, roster, table, method, encoder)
