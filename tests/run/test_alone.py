@@ -11,14 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from anyparty.config import Config
 from anyparty.errors import ConfigError, StorageError
 from anyparty.run import alone
+from anyparty.run.federation import Federation
 from anyparty.run.house import train_at_home
 from anyparty.run.predict_home import predict_at_home
 from anyparty.run.watch import Watch
 from anyparty.wire import inproc
 from tests.run.test_house import run, settings, world
-from tests.run.test_train_tables import train
+from tests.run.test_train_tables import tables, train
 
 BUSY = r"{}: another run is at work in this folder; wait for its end, stop it, or name another folder"
 
@@ -116,3 +118,17 @@ def test_two_runs_of_one_process_do_not_share_a_folder(tmp_path, resume):
     with pytest.raises(ConfigError, match=BUSY.format(folder)):
         train(folder=folder, watch=Second(folder=folder, resume=resume))
     train(folder=folder, resume=True)  # it is free again
+
+
+def test_a_run_that_is_refused_leaves_no_sign_and_its_folder_free(tmp_path):
+    """An encoder that cannot be imported is found out before the folder is anybody's."""
+    nobodys = {"parties": {"bank": {}, "shop": {"encoder": {"factory": "nowhere.nets:make"}}}}
+    config = Config.of(nobodys | {"federation": {"label": "bad"}, "train": {"epochs": 1}})
+    made, folder = Federation.from_config(config, tables()), tmp_path / "run"
+    held = []  # as where Python shows the error, or keeps the last one: its frames keep what they hold
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"nowhere\.nets") as caught:
+            made.train(folder=folder)
+        held.append(caught)
+    assert not folder.exists()
+    train(folder=folder)

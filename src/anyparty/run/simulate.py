@@ -74,10 +74,7 @@ def train(
         plain = made.split  # the schedule is training's
     observed, key = torch.from_numpy(federation.observed), row_keys(federation.alignment)
     kept = as_trained(config, method, encoders or {}, optimizers or {})
-    record = None if folder is None else Record.begin(folder, federation, kept, resume=resume)
-    ledger = Ledger() if record is None else record.ledger
-    bar = Bar() if progress else None
-    watches = All([each for each in (record, bar, watch) if each is not None])
+    watches = All([])
 
     def house(name: str) -> House:
         own, leads = config.parties.get(name), name == federation.roster.active
@@ -99,11 +96,16 @@ def train(
     part = partial(take_part, roster=federation.roster, config=config, method=made, resume=resume)
     parts = {name: partial(part, house=house(name)) for name in federation.roster.names}
     declared = (*made.can.messages, *agree.MESSAGES)
+    # What settings may be refused for is behind us: the folder is held from here on, and let go by record.open() alone.
+    record = None if folder is None else Record.begin(folder, federation, kept, resume=resume)
+    ledger = Ledger() if record is None else record.ledger
 
     def wrap(channel: Channel) -> Channel:
         return Guarded(Counted(channel, ledger), federation.roster, declared)
 
     with nullcontext() if record is None else record.open():
+        bar = Bar() if progress else None
+        watches.each.extend(All([each for each in (record, bar, watch) if each is not None]).each)
         watches.each.extend(trackers(config, folder, resume=resume))
         with told(watches, kept.model_dump(mode="json", exclude_none=True)) as scores:
             watches.on_aligned(federation.overlap, federation.predicted())
