@@ -1,5 +1,7 @@
 """From tables to a model: who may look at which rows, and what is said when it cannot be."""
 
+import shutil
+
 import numpy as np
 import polars as pl
 import pytest
@@ -8,12 +10,13 @@ from torch import nn
 
 from anyparty.blocks.splits import TEST, TRAIN, VALIDATION
 from anyparty.config import Config, TrainSettings
-from anyparty.errors import ConfigError, Diverged, ResumeError
+from anyparty.errors import AnypartyWarning, ConfigError, Diverged, ModelError, ResumeError
 from anyparty.methods.table import method, settings_of
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.federation import Federation
 from anyparty.run.files import read_json
+from anyparty.run.runs import model_for_run
 from anyparty.run.watch import Watch
 from tests import worlds
 
@@ -191,6 +194,11 @@ class Stops(Watch):
             raise Stop
 
 
+class StopsAtTheEnd(Watch):
+    def on_run_end(self, status, evaluation, error):
+        raise Stop
+
+
 class TestResuming:
     def run(self, folder, of=None, **settings):
         return train(of, folder=folder, epochs=6, checkpoint_every=2, patience=None, **settings)
@@ -212,7 +220,9 @@ class TestResuming:
     def test_with_other_settings_is_refused_naming_them(self, tmp_path):
         with pytest.raises(Stop):
             self.run(tmp_path, watch=Stops())
-        with pytest.raises(ResumeError, match=r"other settings: setting train.batch_size: was 16, is 8"):
+        with pytest.raises(
+            ResumeError, match=r"^cannot resume, other settings: setting train.batch_size: was 16, is 8"
+        ):
             self.run(tmp_path, resume=True, batch_size=8)
 
     def test_with_other_tables_is_refused_naming_the_party(self, tmp_path):
@@ -232,6 +242,49 @@ class TestResuming:
             match=r"holds a run already: resume it .*resume=True.*folder=\.\.\.",
         ):
             self.run(tmp_path)
+
+    @pytest.mark.parametrize("record", [None, "{}"])
+    def test_a_folder_that_holds_a_saved_model_is_not_written_over(self, tmp_path, record):
+        """A run that was stopped there would pass the model off as its own; at home a record may lie beside it."""
+        train(epochs=1).save(tmp_path)
+        before = (tmp_path / "model.json").read_bytes()
+        if record is not None:
+            (tmp_path / "record.json").write_text(record)
+        with pytest.raises(ConfigError, match=r"holds a model already \(model\.json\).* or move what lies there"):
+            self.run(tmp_path)
+        assert (tmp_path / "model.json").read_bytes() == before
+        assert not (tmp_path / "config.toml").exists()
+
+    def test_a_model_of_somebody_elses_is_not_a_stopped_runs(self, tmp_path):
+        with pytest.raises(Stop):
+            self.run(tmp_path / "run", watch=Stops())
+        train(epochs=1).save(tmp_path / "other")
+        shutil.copytree(tmp_path / "other", tmp_path / "run", dirs_exist_ok=True)
+        with pytest.raises(ModelError, match="this run has not finished; go on with it"):
+            model_for_run(tmp_path / "run")
+        finished = self.run(tmp_path / "run", resume=True)
+        assert worlds.same_bits(weights(model_for_run(tmp_path / "run")), weights(finished))
+        with pytest.raises(Stop):  # it ends badly once its model is written
+            self.run(tmp_path / "run", resume=True, watch=StopsAtTheEnd())
+        assert read_json(tmp_path / "run" / "record.json")["status"] == "failed"
+        assert model_for_run(tmp_path / "run").best_epoch == finished.best_epoch
+
+    @pytest.mark.parametrize("left", ["", '{"format": 1, "hist', "\0" * 40], ids=["empty", "cut", "zeros"])
+    def test_a_record_that_a_power_failure_cut_is_begun_anew(self, tmp_path, left):
+        whole = self.run(tmp_path / "whole")
+        with pytest.raises(Stop):
+            self.run(tmp_path / "run", watch=Stops())
+        record = tmp_path / "run" / "record.json"
+        record.write_text(left)
+        with pytest.raises(ResumeError, match="holds a run already: resume it"):
+            self.run(tmp_path / "run")
+        with pytest.warns(AnypartyWarning, match=r"record\.json: cut short, as by a power failure; .* checkpoints"), \
+             pytest.raises(Stop):  # fmt: skip
+            self.run(tmp_path / "run", resume=True, watch=Stops(5))
+        assert [each["epoch"] for each in read_json(record)["history"]] == [1, 2, 3, 4, 5]
+        resumed = self.run(tmp_path / "run", resume=True)
+        assert worlds.same_bits(weights(whole), weights(resumed))
+        assert read_json(record)["status"] == "done"
 
 
 class TestOneParty:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -82,3 +83,26 @@ def read_record(path: Path) -> dict[str, Any]:
     except ConfigError as error:
         raise ModelError(f"{error}; the record was damaged or changed: copy the folder anew") from None
     return values
+
+
+def is_cut(path: Path) -> bool:
+    """Whether a record is there and not whole, as a power failure leaves it: empty, or no JSON any more."""
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        return False
+    except ValueError:
+        return True
+    return False
+
+
+def has_model(path: Path) -> bool:
+    """Whether the model that lies beside a run's record is, as far as the record tells, that run's own.
+
+    ``best_epoch`` enters a record once the model is written, and stays where the run ended badly after that.
+    """
+    try:
+        record = read_record(path)
+    except ModelError:
+        return True
+    return record.get("status", "done") == "done" or "best_epoch" in record

@@ -16,8 +16,9 @@ from __future__ import annotations
 import platform
 import sys
 import tomllib
+import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from importlib.metadata import version
@@ -29,15 +30,16 @@ import polars as pl
 import torch
 from filelock import FileLock
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 import anyparty
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
-from anyparty.errors import ConfigError, ResumeError
+from anyparty.errors import AnypartyWarning, ConfigError, ModelError, ResumeError
 from anyparty.run.alone import take
-from anyparty.run.checkpoint import write
+from anyparty.run.checkpoint import PROGRESS, Checkpoints, read, write
 from anyparty.run.files import write_json
-from anyparty.run.kept_record import FORMAT, read_record
+from anyparty.run.kept_record import FORMAT, is_cut, read_record
 from anyparty.run.model import Model
 from anyparty.run.watch import Watch, before, noted, now
 from anyparty.storage import writing
@@ -66,7 +68,7 @@ class Record(Watch):
         """Open a run's folder, and keep other runs out of it until ``open`` has ended.
 
         Raises:
-            ConfigError: another run is at work in it, or it has a config.toml that is no run's.
+            ConfigError: another run is at work in it, or it has a config.toml or a model that is no run's.
             ResumeError: it holds a run already, or, to resume, another one or none.
         """
         if resume and not folder.exists():
@@ -82,10 +84,10 @@ class Record(Watch):
 
     @classmethod
     def _begin(cls, folder: Path, federation: Federation, config: Config, *, resume: bool) -> Record:
-        there, settings = (folder / "record.json").exists(), folder / "config.toml"
-        kept = read_record(folder / "record.json") if there else {}
-        prints = {name: table.fingerprint for name, table in federation.tables.items()}
-        if kept.get("history") and not resume:  # one that failed at once may go
+        path, settings = folder / "record.json", folder / "config.toml"
+        there, cut = path.exists(), is_cut(path)
+        kept = read_record(path) if there and not cut else {}
+        if (cut or kept.get("history")) and not resume:  # one that failed at once may go
             raise ResumeError(f"{folder} holds a run already: resume it (--resume, or resume=True in "
                               f"Python), or name another folder (--run, or folder=...)")  # fmt: skip
         if resume and not (there and settings.exists()):
@@ -93,12 +95,27 @@ class Record(Watch):
         if not there and settings.exists():
             raise ConfigError(f"{settings}: this file is no run's, and the run's own settings would take its place; "
                               f"name another folder (--run, or folder=...), or move the file")  # fmt: skip
+        if not resume and (folder / "model.json").exists():
+            raise ConfigError(f"{folder} holds a model already (model.json), and the run's own would take its place; "
+                              f"name another folder (--run, or folder=...), or move what lies there")  # fmt: skip
+        began: dict[str, Any] = {
+            "format": FORMAT,
+            "status": "running",
+            "error": "",
+            "began": now(),
+            "versions": versions(),
+            "tables": {name: table.fingerprint for name, table in federation.tables.items()},
+            "rows": federation.alignment.n,
+            "overlap": federation.overlap.to_json(),
+            "history": [],
+            "ledger": [],
+        }
         if resume:
-            old = {"history": [], "ledger": []} | kept
-            _same(old.get("tables", {}), prints, "the tables changed since the run began", "party")
+            old = {"history": [], "ledger": []} | (_anew(folder, federation, began) if cut else kept)
+            _same(old.get("tables", {}), began["tables"], "the tables changed since the run began", "party")
             try:
                 same_settings(settings.read_text(encoding="utf-8"), config.to_toml())
-            except ValueError as error:
+            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise ResumeError(f"{settings}: this is not TOML ({error}); copy the run's folder anew") from None
             if all(party.table for party in config.parties.values()):  # perhaps they lie elsewhere by now
                 _write(settings, config)
@@ -106,18 +123,6 @@ class Record(Watch):
             old.pop("ended", None)
             _note_trained(folder / TRAINED, federation, config)
             return cls(folder, old, Ledger.of(old["ledger"]))
-        began = {
-            "format": FORMAT,
-            "status": "running",
-            "error": "",
-            "began": now(),
-            "versions": versions(),
-            "tables": prints,
-            "rows": federation.alignment.n,
-            "overlap": federation.overlap.to_json(),
-            "history": [],
-            "ledger": [],
-        }
         write_json(folder / "record.json", began)  # first: config.toml alone is somebody else's
         _write(settings, config)
         _note_trained(folder / TRAINED, federation, config)
@@ -152,6 +157,17 @@ class Record(Watch):
             finally:
                 if self.lock is not None:
                     self.lock.release()
+
+
+def _anew(folder: Path, federation: Federation, began: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of a run that lost its own, as after a power failure: its history is in its checkpoints."""
+    warnings.warn(f"{folder / 'record.json'}: cut short, as by a power failure; the run goes on from its checkpoints, "
+                  f"without an account of what crossed before, and whether its tables are the same, nothing tells",
+                  AnypartyWarning, stacklevel=2)  # fmt: skip
+    for path in reversed(Checkpoints(folder / "parties" / federation.roster.active / "checkpoints").files()):
+        with suppress(ModelError, ValidationError):  # whoever loads it says what it is
+            return began | {"history": PROGRESS.validate_python(read(path)[1]).history}
+    return began
 
 
 def hashes(ids: pl.Series) -> NDArray[np.int64]:

@@ -25,7 +25,7 @@ from anyparty.predictions import Predictions
 from anyparty.run.checkpoint import read
 from anyparty.run.device import device_of
 from anyparty.run.federation import Federation, read_party
-from anyparty.run.kept_record import read_record
+from anyparty.run.kept_record import has_model, read_record
 from anyparty.run.model import Model
 from anyparty.run.record import TRAINED, hashes
 from anyparty.run.rows import assemble
@@ -73,7 +73,8 @@ def model_for_run(folder: Path | str, *, device: str | None = None) -> Model:
     config = settings_of(folder)
     if device is not None:
         device_of(device, "device")
-    if not (folder / "model.json").exists() and (folder / "record.json").exists():
+    record = folder / "record.json"
+    if record.exists() and not ((folder / "model.json").exists() and has_model(record)):
         raise ModelError(f"{folder}: this run has not finished; go on with it: anyparty train ... --resume, or "
                          f"train(folder={str(folder)!r}, resume=True)")  # fmt: skip
     return Model.load(folder, encoders=_factories(config), device=device or _here(config))
