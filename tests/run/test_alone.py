@@ -17,6 +17,7 @@ from anyparty.run import alone
 from anyparty.run.federation import Federation
 from anyparty.run.house import train_at_home
 from anyparty.run.predict_home import predict_at_home
+from anyparty.run.runs import model_for_run
 from anyparty.run.watch import Watch
 from anyparty.wire import inproc
 from tests.run.test_house import run, settings, world
@@ -132,3 +133,27 @@ def test_a_run_that_is_refused_leaves_no_sign_and_its_folder_free(tmp_path):
         held.append(caught)
     assert not folder.exists()
     train(folder=folder)
+
+
+class Saves(Watch):
+    """Saves a model where a run is at work."""
+
+    def __init__(self, model, folder, **how):
+        self.model, self.folder, self.how = model, folder, how
+
+    def on_epoch_end(self, record):
+        self.model.save(self.folder, **self.how)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_no_model_is_saved_where_a_run_is_at_work(tmp_path, replace):
+    """It took the run's settings away, and the finished run was none."""
+    model, folder = train(), tmp_path / "run"
+    with pytest.raises(ConfigError, match=BUSY.format(folder)):
+        train(folder=folder, watch=Saves(model, folder, replace=replace))
+    train(folder=folder, resume=True)
+    assert model_for_run(folder).test_rows == 0
+    model.save(folder, replace=True)  # it is free again
+    alone.take(folder).release()
+    model.save(tmp_path / "model")
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "parties"]

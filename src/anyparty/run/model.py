@@ -250,6 +250,7 @@ class Model:
             replace: whether it may take the place of another model or run, of which the record goes, too.
 
         Raises:
+            ConfigError: a run is at work there.
             ModelError: another model or a run lies there.
             StorageError: it cannot be written, or the folder is a file.
         """

@@ -5,11 +5,13 @@ A folder's model.json has the mark of every party's weights: two saved models ar
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from anyparty.errors import ModelError
+from anyparty.run.alone import LOCK, take
 from anyparty.run.files import About, save_member
 from anyparty.storage import refuse_file
 
@@ -26,10 +28,18 @@ def save(folder: Path, model: Model, *, replace: bool) -> None:
     What a run says of its model goes then: it would be said of this one.
 
     Raises:
+        ConfigError: a run is at work there.
         ModelError: a run or a model lies there that is not this one.
         StorageError: it cannot be written, or the folder is a file.
     """
     refuse_file(folder)
+    with ExitStack() as held:
+        if (folder / LOCK).exists():  # else no run was ever there
+            held.callback(take(folder).release)
+        _save(folder, model, replace=replace)
+
+
+def _save(folder: Path, model: Model, *, replace: bool) -> None:
     there = [name for name in (RECORD, ABOUT) if (folder / name).exists()]
     other = bool(there) and not _lies_in(folder, model)
     if other and not replace:
