@@ -9,8 +9,9 @@ Symbols   O_n         present[n]    parties that have row n and were asked      
 Metrics   accuracy = 1/N sum_n 1/|O_n| sum_{k in O_n} 1(yhat^n(k) = y^n)
           F1       = 1/K sum_k 2 P_k R_k / (P_k + R_k),   P_k, R_k over the rows that party k has
 
-Where we differ: shares of 1, not per cent; the 2 that F1 lacks in the paper (its program has it); for more than two
-classes a party's F1 is the macro one; rows that nobody present has are left out, and so are parties whose F1 is 0/0.
+Where we differ: a party that has no answer of its own for a row, which the paper does not know, is given the one that
+the row got; shares of 1, not per cent; the 2 that F1 lacks in the paper (its program has it); for more than two classes
+a party's F1 is the macro one; rows that nobody present has are left out, and so are parties whose F1 is 0/0.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from anyparty.predictions import Predictions, most_probable
 def client_classes(predictions: Predictions, guess: torch.Generator) -> Tensor:
     """Return yhat^n(k), [n, K] int64: the class that party k answers for row n, a guess where it has no answer.
 
-    A method with one answer for all gives it to every party; one with heads at some of them gives its answer to those
-    that answer for no row themselves.  A guess is uniform over the classes; there is one for a row, drawn whether
-    needed or not, so that two methods under one seed guess alike.
+    A method with one answer for all gives it to every party.  One with heads at some of them gives its answer for a row
+    to those that have none of their own for that row, whatever they answer for others: no head, one that training never
+    reached, or a host that is silent.  So a row counts alike among any others.  A guess is uniform over the classes;
+    there is one for a row, drawn whether needed or not, so that two methods under one seed guess alike.
 
     Raises:
         ConfigError: the task is a regression.
@@ -41,7 +43,7 @@ def client_classes(predictions: Predictions, guess: torch.Generator) -> Tensor:
     chosen = most_probable(predictions.scores)[:, None].expand(n, K)
     if predictions.by_party is not None:
         own = most_probable(predictions.by_party)
-        chosen = torch.where((own >= 0).any(dim=0), own, chosen)
+        chosen = torch.where(own >= 0, own, chosen)
     return torch.where(chosen >= 0, chosen, guesses)
 
 
