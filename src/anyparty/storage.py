@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -53,3 +54,12 @@ def writing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+def sweep(folder: Path, names: Collection[str]) -> None:
+    """Take away what a killed process left half written of these files; nobody may be at writing them now."""
+    for left in folder.glob(f"*{PART}"):
+        name, _, mark = left.stem.rpartition(".")
+        if name in names and re.fullmatch("[0-9a-f]{8}", mark):
+            with suppress(OSError):
+                left.unlink()

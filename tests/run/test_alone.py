@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -157,3 +158,30 @@ def test_no_model_is_saved_where_a_run_is_at_work(tmp_path, replace):
     alone.take(folder).release()
     model.save(tmp_path / "model")
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "parties"]
+
+
+def files(folder):
+    """The files in a folder that have a home of their own, by where they lie in it; not checkpoints, nor locks."""
+    every = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {str(path) for path in every if not re.fullmatch(r"\d+-\d+\.safetensors|\..*", path.name)}
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_a_killed_process_left_half_written_is_taken_away_when_the_run_goes_on(tmp_path, apart):
+    if apart:
+        sites, how = world(tmp_path), {"epochs": 2, "checkpoint_every": 1}
+        folder, go_on = sites["bank"].folder, partial(run, sites, settings(**how))
+        go_on()
+        inproc.play({name: partial(predict_at_home, site, settings(**how)) for name, site in sites.items()})
+    else:
+        folder, go_on = tmp_path / "run", partial(train, folder=tmp_path / "run", checkpoint_every=1)
+        go_on()
+    known = files(folder)
+    assert {Path(name).name for name in known} - alone.WRITTEN == set(), "a file that is not swept"
+    for name in known:
+        (folder / f"{name}.0a1b2c3d.part").write_text("half of")
+    others = {"served.json.0a1b2c3d.part", "page.html.0a1b2c3d.part", "record.json.part", "mine.part"}
+    for name in others:
+        (folder / name).write_text("somebody else is at it")
+    go_on(resume=True)
+    assert files(folder) - known == others

@@ -14,15 +14,21 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from anyparty.errors import ConfigError, StorageError
-from anyparty.storage import refuse_file
+from anyparty.storage import refuse_file, sweep
 
 LOCK = ".lock"
 WAIT_S = 20.0  # a party's process may be started again while its former one ends
 LOOK_S = 0.2  # between two looks
+WRITTEN = {  # by whoever has the lock, and by nobody else: others write beside, as what is served, or a page
+    "record.json", "config.toml", "trained.safetensors", "model.json", "party.json", "model.safetensors", "run.txt",
+    "alignment.safetensors", "alignment-new.safetensors", "secret", "predictions.json", "predictions.parquet",
+}  # fmt: skip
 
 
 def take(folder: Path) -> FileLock:
     """Take a run's folder for oneself, at once; ``release`` gives it back.
+
+    What a killed process left half written there is taken away.
 
     Raises:
         ConfigError: another run is at work in it.
@@ -39,6 +45,8 @@ def take(folder: Path) -> FileLock:
     except OSError as error:
         raise StorageError(f"{folder / LOCK}: cannot be written ({error.strerror or error}); let the folder be "
                            f"written to") from None  # fmt: skip
+    for place in (folder, folder / "checkpoints", *folder.glob("parties/*"), *folder.glob("parties/*/checkpoints")):
+        sweep(place, WRITTEN)
     return lock
 
 
