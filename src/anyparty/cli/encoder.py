@@ -42,7 +42,7 @@ def inspect_encoder(
 ) -> None:
     """Train one party's encoder at home, and score a classifier on its embeddings beside the columns themselves.
 
-    Nothing is sent; test rows are left out.  In Python:
+    For classification.  Nothing is sent; test rows are left out.  In Python:
     anyparty.run.encoder.inspect_encoder(config.load("CONFIG.toml"), epochs=100, every=10).
     """
     from anyparty import config as settings
