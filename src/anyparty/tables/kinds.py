@@ -76,9 +76,8 @@ def feature(column: pl.Series, kind: Kind | None, where: str, *, trained: bool =
         raise TableError(f"{where} has no name (pandas writes its index so); name it, or drop it with drop=['']")
     if not (cells.is_text(column) or cells.is_number(column)):
         into = ", as into days before a day of your choice" if column.dtype.is_temporal() else ""
-        raise TableError(
-            f"{where} is of type {column.dtype}; expected numbers, truth values or text: drop it, or convert it first{into}"
-        )
+        raise TableError(f"{where} is of type {column.dtype}; expected numbers, truth values or text: drop it, or "
+                         f"convert it first{into}")  # fmt: skip
     if kind is None:
         return _inferred(column, where)
     if kind == "categorical":
