@@ -85,10 +85,11 @@ def test_only_hosts_tell_of_their_labels():
     assert "labelled" not in {row["tag"] for row in model.ledger.rows()}
 
 
-def test_a_party_reached_by_another_hosts_rows_alone_is_not_said_to_be_missed():
+@pytest.mark.parametrize("more", [{}, {"pretrain": "simsiam", "pretrain_epochs": 1}], ids=["", "pretrained"])
+def test_a_party_reached_by_another_hosts_rows_alone_is_not_said_to_be_missed(more):
     ends = worlds.Ends()
     of, *_ = federation(web=slice(20, N))
-    of.train("laser", parameters={"hosting": "labelers"}, epochs=1, watch=ends)
+    of.train("laser", parameters={"hosting": "labelers", **more}, epochs=1, watch=ends)
     assert "no labelled row" not in ends.reasons["train"]
     with pytest.warns(match="labels of party 'shop' are not used"):
         of.train("laser", epochs=1, watch=ends)

@@ -203,6 +203,10 @@ class Pretrained:
         """Return who hosts which heads, as the method's own."""
         return self.method.hosts(roster)
 
+    def read_by(self, roster: Roster, host: str) -> list[str]:
+        """Return whose embeddings a host's heads read, as the method's own."""
+        return self.method.read_by(roster, host)
+
     def stages(self, seat: Seat) -> Sequence[Stage]:
         """Return this stage and the method's own."""
         return (self.first.stage(self._step), *self.method.stages(seat))

@@ -11,6 +11,8 @@ import torch
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import AnypartyWarning, some
 from anyparty.methods.method import Method
+from anyparty.methods.places import Places
+from anyparty.methods.self_supervised import Pretrained
 from anyparty.run.part import Part
 from anyparty.schedules.scheduled import Scheduled
 from anyparty.terms import Channel, Expect, Roster
@@ -70,7 +72,9 @@ def untaught(part: Part, missed: Sequence[int]) -> Iterator[str]:
         assert rows.observed is not None
         assert part.training is not None
         there = rows.observed[labeled & part.training.to(labeled.device)].any(dim=0).tolist()
-        read = getattr(split, "read_by")(roster, host)  # noqa: B009 - only methods with hosts have any told of
+        read: Sequence[str] = roster.blocks  # a user's own host may read everybody's
+        if isinstance(split, Places | Pretrained):
+            read = split.read_by(roster, host)
         reached |= {k for k, name in enumerate(roster.blocks) if there[k] and name in read}
         if not any(there):
             idle.append(host)
