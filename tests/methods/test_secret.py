@@ -114,14 +114,16 @@ class TestSamplesOfFalseVFL:
         other["a"].modules["draws"].key += 1
         assert not torch.allclose(worlds.predict(self.MADE, of, other).scores, whole, atol=1e-4)
 
-    def test_rows_and_sets_of_parties_have_numbers_of_their_own(self):
-        draws, keys = Draws(Seeds(0, SECRET)), torch.tensor([5, 7, 5])
-        there = torch.tensor([[True, True], [True, True], [True, False]])
-        drawn = draws.normal(keys, there, 50, 40)
-        assert drawn.shape == (50, 3, 40)
+    def test_sets_of_parties_have_numbers_of_their_own(self):
+        there = torch.tensor([[True, True], [True, False], [True, True], [False, True]])
+        drawn = Draws(Seeds(0, SECRET)).normal(there, 50, 40)
+        assert drawn.shape == (50, 4, 40)
         assert drawn.mean().abs() < 0.1
         assert abs(float(drawn.std()) - 1) < 0.05
-        assert torch.corrcoef(drawn.transpose(0, 1).flatten(1)).fill_diagonal_(0).abs().max() < 0.1
+        assert torch.equal(drawn[:, 0], drawn[:, 2])
+        assert torch.corrcoef(drawn[:, [0, 1, 3]].transpose(0, 1).flatten(1)).fill_diagonal_(0).abs().max() < 0.1
+        alone = Draws(Seeds(0, SECRET)).normal(there[1:2], 50, 40)
+        assert torch.equal(alone[:, 0], drawn[:, 1]), "whatever else is in the batch"
 
     def test_a_model_from_before_keys_loads_without_one(self):
         draws = Draws(Seeds(0, SECRET))

@@ -20,8 +20,8 @@ What the paper leaves open, and what stands here
   where parties have many columns (decision 10); with 0 it is exact.
 - It fixes theta in stage 2 and does not say whether phi moves: ``train_encoders``, on; without it a look had less.
 - The samples of a prediction use the same standard normal numbers for every row, drawn once by the run's seed; in a run
-  that keeps secrets, numbers of the row's own (``false_vfl_draws``).  So an answer depends on the row alone, neither on
-  its batch nor on its place.  Training draws anew for every batch, from streams of the active party's own.
+  that keeps secrets, others for every set of parties (``false_vfl_draws``).  So an answer depends on the row alone,
+  neither on its batch nor on its place.  Training draws anew for every batch, from streams of the active party's own.
 - Deviations are softplus plus ``floor``, .1 of a standardised column; it names no bound (decision 12).
 - An empty cell in a row that a party has: its factor is p of the columns that are known, as MIWAE's; encoder and
   missing indicator see the cell filled in.  A category's missing cells are a level, explained as the others are.

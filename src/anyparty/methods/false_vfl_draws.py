@@ -1,8 +1,8 @@
 """What FALSE-VFL's samples are drawn with in prediction, where an answer must depend on the row alone.
 
 Whoever knows these numbers reads the posterior from two samples, and takes his own view out of it (decision 14).  So
-each row has numbers of its own for every set of parties that take part: those of a row that one party has alone, who
-can compute them, tell nothing of another.
+every set of parties that may have a row has numbers of its own: those of rows that one party has alone, who can compute
+them, tell nothing of rows that another has, too.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ class Draws(nn.Module):
         """Whether there is a key."""
         return bool(self.key.any())
 
-    def normal(self, keys: Tensor, there: Tensor, L: int, width: int) -> Tensor:
-        """Return standard normal numbers of rows by their ``keys`` [B] and who is ``there`` [B, K]: [L, B, width]."""
+    def normal(self, there: Tensor, L: int, width: int) -> Tensor:
+        """Return standard normal numbers of rows by who is ``there`` [B, K]: [L, B, width]."""
         own = Seeds(0, self.key.cpu().numpy().tobytes()).own
-        drawn = np.empty((len(keys), L, width), dtype=np.float32)
-        for row, (key, parties) in enumerate(zip(keys.tolist(), there.tolist(), strict=True)):
+        sets, which = torch.unique(there, dim=0, return_inverse=True)
+        drawn = np.empty((len(sets), L, width), dtype=np.float32)
+        for number, parties in enumerate(sets.tolist()):
             who = "".join("1" if here else "0" for here in parties)
-            own.numpy("samples", key, who).standard_normal(out=drawn[row], dtype=np.float32)
-        return torch.from_numpy(drawn).transpose(0, 1)
+            own.numpy("samples", who).standard_normal(out=drawn[number], dtype=np.float32)
+        return torch.from_numpy(drawn).to(there.device)[which].transpose(0, 1)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         state_dict.setdefault(f"{prefix}key", torch.zeros_like(self.key))

@@ -53,7 +53,8 @@ class Turn:
         asked: the parties whose blocks may take part.
         mnar: whether parties answer for rows that they lack, too.
         follows: whether encoders learn, so that slopes by z are wanted.
-        common: whether rows are predicted: all share the numbers that samples are drawn with, or each has its own.
+        common: whether rows share the numbers that samples are drawn with (prediction): all, or those that the same
+            parties have.
         own_decoder: whether the decoder is a user's own, which might draw as it computes.
         missed: the parties that are asked and not heard, for training has tied no label to what they have.
         draws: at the active party, what samples of a prediction are drawn with.
@@ -82,9 +83,7 @@ class Turn:
         """
         if not self.common or self.draws is None or not self.draws.secret:
             return self.noise("z", len(there), self.D), self.noise("h", len(there), self.T)
-        assert self.rows.key is not None
-        keys = self.rows.key[self.batch.rows]
-        drawn = self.draws.normal(keys, there, self.L, self.D + self.T).to(self.seat.device)
+        drawn = self.draws.normal(there, self.L, self.D + self.T).to(self.seat.device)
         return drawn[..., : self.D], drawn[..., self.D :]
 
     def noise(self, name: str, rows: int, width: int) -> Tensor:
