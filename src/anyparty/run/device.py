@@ -17,8 +17,8 @@ def device_of(name: str, what: str = "train.device") -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # a device that computes nothing, as "meta", has no number
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
-        why = str(error).splitlines()[0]
+        why, instead = str(error).splitlines()[0], "'cpu'"
         if why.startswith("Expected one of"):  # a list of some twenty
-            why = "torch knows no such device"
-        raise ConfigError(f"{what}: {name!r} cannot be used here ({why}); try 'cpu', 'cuda' or 'mps'") from None
+            why, instead = "torch knows no such device", "'cpu', 'cuda' or 'mps'"
+        raise ConfigError(f"{what}: {name!r} cannot be used here ({why}); try {instead}") from None
     return device
