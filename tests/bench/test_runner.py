@@ -4,6 +4,7 @@ import csv
 import importlib.util
 import io
 import json
+import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -285,6 +286,18 @@ def test_a_back_end_that_is_not_there_is_named(done, tmp_path):
     if importlib.util.find_spec("ray") is None:
         with pytest.raises(ConfigError, match="back end 'ray' is not installed: pip install ray"):
             runner.run_all(runs, tmp_path, backend="ray")
+
+
+def test_a_page_counts_the_runs_of_each_device(done, tmp_path, monkeypatch):
+    folder, runs, _ = done
+    made = shutil.copytree(folder, tmp_path / "runs")
+    monkeypatch.setattr(bench.suites, "load", lambda _name: tiny())
+    assert "by device" not in bench.run("tiny", seeds=2, folder=made, so_far=True).markdown
+    path = made / runs[0].key / "record.json"
+    record = json.loads(path.read_text())
+    record["run"]["settings"]["train"] = {"device": "cuda"}
+    write_json(path, record)
+    assert "- runs by device: 3 on cpu, 1 on cuda" in bench.run("tiny", seeds=2, folder=made, so_far=True).markdown
 
 
 def test_a_device_that_nobody_has_is_told_before_the_first_run(tmp_path):

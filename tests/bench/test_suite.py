@@ -4,7 +4,7 @@ import pytest
 
 from anyparty.bench import suites
 from anyparty.bench.missing.suite import Suite
-from anyparty.bench.suite import Asked
+from anyparty.bench.suite import Asked, device_in
 from anyparty.errors import ConfigError
 from anyparty.methods.table import METHODS, method
 from anyparty.tables import datasets
@@ -79,6 +79,14 @@ def test_what_asks_for_a_gpu_is_run_where_it_is_named_alone():
     assert run.settings["train"] == {"device": "cuda"}
     assert run.settings["encoder"]["shape"] == (3, 16, 16)
     assert (run.settings["batch_size"], run.settings["embedding"]) == (1024, 1024)
+
+
+@pytest.mark.parametrize("name", ["laser-table1", "flex-table3", "apc-fig5", "false-tables"])
+def test_a_run_is_the_same_wherever_it_trains(name):
+    here, there = (list(suites.load(name).runs(Asked(seeds=1, device=device))) for device in ("cpu", "cuda"))
+    assert [run.key for run in here] == [run.key for run in there]
+    assert {device_in({"run": vars(run)}) for run in here} == {"cpu"}
+    assert {device_in({"run": vars(run)}) for run in there} == {"cuda"}
 
 
 def test_a_method_may_stop_at_a_number_of_parties():

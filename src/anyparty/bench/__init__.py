@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +22,7 @@ from typing import Any
 from rich.console import Console
 
 from anyparty.bench import runner, suites
-from anyparty.bench.suite import Asked
+from anyparty.bench.suite import Asked, device_in
 from anyparty.errors import ConfigError, RunError, some
 from anyparty.run.device import device_of
 from anyparty.run.record import versions
@@ -120,6 +121,8 @@ def run(
     }
     if len(code := sorted({record["code"] for record in result.records.values() if "code" in record})) > 1:
         about["code"] = f"the runs are of {len(code)} states of the source: {', '.join(code)}"
+    if set(devices := Counter(device_in(record) for record in result.records.values())) != {"cpu"}:
+        about["runs by device"] = ", ".join(f"{n} on {name}" for name, n in sorted(devices.items()))
     if result.failed:
         about["failed"] = "; ".join(f"{key} ({why})" for key, why in result.failed.items())
     page, place = suite.page(result.records, about), folder / f"{suite.prefix}table.md"

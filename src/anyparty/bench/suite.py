@@ -65,8 +65,8 @@ class Run(ABC):
 
     @property
     def key(self) -> str:
-        """The run's folder: its label, and a hash of everything that decides its result."""
-        text = json.dumps(vars(self), sort_keys=True, default=str)
+        """The run's folder: its label, and a hash of everything that decides its result: where it trains does not."""
+        text = json.dumps(vars(self) | {"settings": _anywhere(self.settings)}, sort_keys=True, default=str)
         return f"{self.label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @abstractmethod
@@ -104,6 +104,17 @@ class Asked:
 
 
 ALL = Asked()
+
+
+def _anywhere(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without the device, on whichever level they name it."""
+    return {key: _anywhere(value) if key == "train" else value for key, value in settings.items() if key != "device"}
+
+
+def device_in(record: Mapping[str, Any]) -> str:
+    """Return where the run of a record was trained."""
+    settings = record["run"]["settings"]
+    return str(settings.get("device") or settings.get("train", {}).get("device", "cpu"))
 
 
 class Entry(Settings):
