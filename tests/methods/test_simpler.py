@@ -267,6 +267,7 @@ def test_parameters_that_would_do_nothing_are_refused(idle, switch):
     method("laser", pretrain="none", unlabelled="ignore")
 
 
+AT_ONE = "here: the heads belong to no party, and all stand at the active one"
 NO_STUDENT = "with classify_on = 'joint', which has no student"
 ALONE = "with distillation = 0 and classify_on = 'own': the active party trains alone"
 
@@ -288,6 +289,10 @@ ALONE = "with distillation = 0 and classify_on = 'own': the active party trains 
         ("vfedtrans", {"distillation": 0}, {"distance": "mse"}, "with distillation = 0"),
         ("apc", {"classify_on": "joint"}, {"distillation": 0.5, "distance": "mae", "reduction": "mean"}, NO_STUDENT),
         ("apc", {"classify_on": "joint"}, {"student_hidden": [3]}, NO_STUDENT),
+        ("plug", {}, {"hosting": "labelers"}, AT_ONE),
+        ("standard", {"absent": "zeros"}, {"hosting": "labelers"}, AT_ONE),
+        ("combinatorial", {}, {"hosting": "labelers"}, AT_ONE),
+        ("laser", {"heads": "one"}, {"hosting": "labelers"}, AT_ONE),
         ("plug", {"make_head": torch.nn.Linear}, {"head_hidden": [3]}, "with make_head, which makes the whole head"),
     ],
 )  # fmt: skip

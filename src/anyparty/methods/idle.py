@@ -14,6 +14,7 @@ from anyparty.methods.apc import Apc
 from anyparty.methods.self_supervised import SelfSupervised
 from anyparty.methods.split import Split
 from anyparty.methods.vfedtrans import VFedTrans
+from anyparty.terms import Party, Roster
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Idle:
     said: str
 
 
+TWO = Roster((Party(name="first", labels=True), Party(name="second", labels=True)), "first")  # who both could host
 ENDS, FIRST = (Apc, VFedTrans), (SelfSupervised,)  # FedHSSL is one, too
 IDLE = (
     Idle(ENDS, ("head_hidden",), lambda of: of.classifier != "head", "without classifier = 'head'"),
@@ -46,6 +48,8 @@ IDLE = (
     Idle(ENDS, ("distance",), lambda of: of.distillation == 0, "with distillation = 0"),
     Idle(FIRST, ("pretrain_temperature",), lambda of: of.pretrain in {"simsiam", "byol"}, "without pretrain = 'moco'"),
     Idle(FIRST, ("pretrain_follow",), lambda of: of.pretrain == "simsiam", "without pretrain = 'byol' or 'moco'"),
+    Idle((Split,), ("hosting",), lambda of: of.rule.owners(TWO) is None,
+         "here: the heads belong to no party, and all stand at the active one"),
     Idle((Split,), ("head_hidden",), lambda of: of.make_head is not None, "with make_head, which makes the whole head"),
 )  # fmt: skip
 """All of them, written by hand."""
