@@ -371,6 +371,30 @@ def test_few_values_with_decimal_commas_are_told_of():
     assert read(cells | {"dose": pl.Series(cells["dose"], dtype=pl.Categorical)}).notes == ()
 
 
+@pytest.mark.parametrize(
+    ("cells_of", "said"),
+    [
+        (["10 mg", "20 mg", "10 mg"], "numbers with a unit, such as '10 mg': write the numbers alone, all in the same "
+         "unit, or declare the column categorical with types"),
+        (["2024-01-05", "2024-02-05"], "dates, such as '2024-01-05': write a number instead, such as days before"),
+        (["08:30", "17:00"], "times, such as '08:30': write a number instead, such as minutes, or declare"),
+        (["<5", "7", "<5"], "numbers that are known as limits, such as '<5': write a number for each limit, or"),
+        (["1 200", "1 500"], "numbers with marks between thousands, such as '1 200': write them without these marks"),
+    ],
+)  # fmt: skip
+def test_so_are_few_quantities_dates_and_times(cells_of, said):
+    (note,) = read({"x": cells_of}).notes
+    assert f"column 'x' is read as categories, and its cells look like {said}" in note
+    assert read({"x": cells_of}, types={"x": "categorical"}).notes == ()
+
+
+@pytest.mark.parametrize(
+    "cells_of", [["7A", "7B"], ["18-25", "26-40"], ["S", "M"], ["yes", "no"], ["I", "II"], ["1a", "2"]]
+)
+def test_of_codes_and_names_nothing_is_said(cells_of):
+    assert read({"x": cells_of}).notes == ()
+
+
 class TestExpect:
     """Reading a table for a model that was trained on certain columns."""
 

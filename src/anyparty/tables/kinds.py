@@ -24,9 +24,8 @@ UNIT = (  # a closed list, for 7A and 7B are codes; k and M are thousands and mi
     r"(year|yr|month|week|day|hour|hr|minute|min|second|sec)s?)"
 )
 SUFFIX = r"[\p{L}%‰°²³]+(?:[/·*^\s]+[\p{L}\d%²³.]+)*"  # a unit on no list, such as mL/min/1.73 m²
-COMMAS = "numbers with decimal commas"
 LOOKS = {  # text that is no category though its values recur: what it is, and what to do
-    COMMAS: (
+    "numbers with decimal commas": (
         r"^([<>]=?\s*)?[+-]?(\d+|\d{1,3}([.' ]\d{3})+),\d+$|^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$",
         "write them with a decimal point and no mark between thousands",
     ),

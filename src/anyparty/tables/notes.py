@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from anyparty.errors import some
 from anyparty.tables import cells
-from anyparty.tables.kinds import COMMAS, looks_of
+from anyparty.tables.kinds import looks_of
 
 EMPTY = "are empty but for the id"
 MANY_MARKERS, MARKED_SHARE = 10, 0.05  # labels written as missing: as many, or above this share, may be a class
@@ -33,17 +33,18 @@ def codes(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[st
     return (note,)
 
 
-def commas(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
-    """Say which columns were read as categories though their few values look like numbers with decimal commas."""
+def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
+    """Say which columns were read as categories though their few values look like numbers, dates or times."""
     said = []
     for column in inferred.iter_columns():
-        if columns[column.name].dtype == pl.String and not cells.is_category(column):
-            what, instead, such = looks_of(columns[column.name]) or ("", "", column)
-            if what == COMMAS:
-                said.append(
-                    f"{where}: column {column.name!r} is read as categories, and its cells look like {what}, such as "
-                    f"{such[0]!r}: {instead}or declare the column categorical with types"
-                )
+        if columns[column.name].dtype != pl.String or cells.is_category(column):
+            continue
+        if looks := looks_of(columns[column.name]):
+            what, instead, such = looks
+            said.append(
+                f"{where}: column {column.name!r} is read as categories, and its cells look like {what}, such as "
+                f"{such[0]!r}: {instead}or declare the column categorical with types"
+            )
     return tuple(said)
 
 

@@ -139,7 +139,7 @@ def read_table(
     columns = _features(raw, kinds, where, trained=expect is not None)
     said = notes.without_cells(columns, where, labels=label is not None)
     inferred = raw.select(name for name, kind in kinds.items() if kind is None)
-    said += notes.codes(inferred, columns, where) + notes.commas(inferred, columns, where)
+    said += notes.codes(inferred, columns, where) + notes.quantities(inferred, columns, where)
     if label is None:
         return Table(party, file, ids, columns, notes=said)
     labels = _label(raw[label], where)
