@@ -374,8 +374,7 @@ def test_few_values_with_decimal_commas_are_told_of():
 @pytest.mark.parametrize(
     ("cells_of", "said"),
     [
-        (["10 mg", "20 mg", "10 mg"], "numbers with a unit, such as '10 mg': write the numbers alone, all in the same "
-         "unit, or declare the column categorical with types"),
+        (["10 mg", "20 mg", "10 mg"], "numbers with a unit, such as '10 mg': write the numbers alone, all in the"),
         (["2024-01-05", "2024-02-05"], "dates, such as '2024-01-05': write a number instead, such as days before"),
         (["08:30", "17:00"], "times, such as '08:30': write a number instead, such as minutes, or declare"),
         (["<5", "7", "<5"], "numbers that are known as limits, such as '<5': write a number for each limit, or"),
