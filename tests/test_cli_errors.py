@@ -52,7 +52,7 @@ def change(path: Path, old: str, new: str) -> None:
         ("encoder.factory=nowhere:make", "cannot import factory 'nowhere:make'"),
         ("federation.label=defualt", "label column 'defualt'"),
         ("federation.label=customer", "customer"),
-        ("federation.id=custmer", "there is no column 'custmer', named as id; did you mean 'customer'?"),
+        ("parties.bank.id=custmer", "there is no column 'custmer', named as id; did you mean 'customer'?"),
         ("federation.active=bnk", "'bnk' is not among the parties; did you mean 'bank'?"),
         ("parties.shop.table=shp.csv", "there is no file"),
         ("parties.shop.drop=['twn']", "there is no column 'twn', named as drop; did you mean 'town'?"),
@@ -64,6 +64,15 @@ def change(path: Path, old: str, new: str) -> None:
 )
 def test_settings_that_are_wrong(work: Path, call: Call, setting: str, said: str) -> None:
     assert said in refused(call("train", "credit.toml", "--set", setting))
+
+
+def test_a_setting_that_is_wrong_at_all_parties_is_told_of_each(work: Path, call: Call) -> None:
+    result = call("train", "credit.toml", "--set", "federation.id=custmer")
+    assert result.exit_code == 2
+    assert [line.split(":")[0] for line in result.stderr.splitlines()] == [
+        "party 'bank', bank.csv",
+        "party 'shop', shop.csv",
+    ]
 
 
 @pytest.mark.parametrize(

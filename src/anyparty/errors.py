@@ -25,11 +25,13 @@ A sentence names the party, the file, the column or the step, what was expected,
 from __future__ import annotations
 
 import difflib
+import inspect
 import sysconfig
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TextIO
 
@@ -189,6 +191,34 @@ def blamed(error: BaseException) -> str:
         text, frames = error.msg, [*frames, (error.filename or "<string>", error.lineno)]
     theirs = [f"{file}:{line}: " for file, line in frames if not file.startswith(("<", *NOT_THE_USERS))]
     return f"{theirs[-1] if theirs else ''}{type(error).__name__}{text and f': {text}'}"
+
+
+_HEARING: ContextVar[tuple[Callable[[str], None], ...]] = ContextVar("hearing", default=())
+
+
+@contextmanager
+def hearing(hear: Callable[[str], None]) -> Iterator[None]:
+    """Hand every remark to ``hear``, also those that Python shows once and no more."""
+    token = _HEARING.set((*_HEARING.get(), hear))
+    try:
+        yield
+    finally:
+        _HEARING.reset(token)
+
+
+def note(sentence: str) -> None:
+    """Tell those that are ``hearing``, and warn of nothing."""
+    for hear in _HEARING.get():
+        hear(sentence)
+
+
+def remark(sentence: str) -> None:
+    """Note it, and warn of the line of the user's own code that led here, or if none did, of the one that warns."""
+    note(sentence)
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(("<frozen", *NOT_THE_USERS)):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, AnypartyWarning, stacklevel=2 if frame is None else level)
 
 
 def some(items: Iterable[object], most: int = 3) -> str:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import warnings
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,7 +21,7 @@ import torch
 from matplotlib.image import imread
 
 from anyparty import config
-from anyparty.errors import ConfigError
+from anyparty.errors import AnypartyWarning, ConfigError
 from anyparty.methods.split import Split
 from anyparty.methods.standard import Standard
 from anyparty.metrics.scores import Answers
@@ -471,6 +472,38 @@ def test_a_run_of_data_frames_names_no_command(tmp_path):
     assert framed.command == ""
     assert shlex.split(filed.command)[:3] == ["anyparty", "train", str(tmp_path / "with space" / "config.toml")]
     assert evaluate_run(tmp_path / "with space").overall["rows"] > 0
+
+
+def test_what_was_remarked_stands_in_the_record_and_on_the_page(tmp_path):
+    """Every time, though Python shows a warning of one line once."""
+    trained.write(tmp_path, trained.FIVE[:2])
+    frames = {name: pl.read_csv(tmp_path / f"party{k}.csv") for k, name in enumerate(trained.FIVE[:2])}
+    last = trained.FIVE[1]
+    frames[last] = frames[last].with_columns(gone=pl.lit(None, dtype=pl.Float64))
+    sure = {"unlabelled": "pseudo", "unlabelled_epochs": 1, "sure": 0.999}
+    of, said = Federation.from_tables(frames, id="id", label="y"), f"{last!r}, data frame: 'gone' is empty in all"
+    for name in ("one", "two"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            of.train("laser", parameters=sure, folder=tmp_path / name, epochs=1)
+        first, *others = json.loads((tmp_path / name / "record.json").read_text())["remarks"]
+        assert said in first
+        assert [other.partition(":")[0] for other in others] == ["stage 'pseudo'"], others
+    shown = read([tmp_path / "two"], tmp_path / "page")
+    assert "two-remarks" in shown.ids
+    assert said in shown.text
+
+
+def test_of_a_run_of_houses_each_record_has_its_own_remarks(tmp_path):
+    frames = homes.frames()
+    frames["shop"] = frames["shop"].with_columns(gone=pl.lit(None, dtype=pl.Float64))
+    sites = homes.build(tmp_path / "homes", frames)
+    with pytest.warns(AnypartyWarning, match="'gone' is empty"):
+        homes.play(sites, homes.settings())
+    kept = {name: json.loads((site.folder / "record.json").read_text())["remarks"] for name, site in sites.items()}
+    assert [len(remarks) for remarks in kept.values()] == [0, 1, 0]
+    assert "'gone' is empty in all" in kept["shop"][0]
+    assert kept["shop"][0] in read([site.folder for site in sites.values()], tmp_path / "page").text
 
 
 @dataclass(frozen=True)

@@ -115,6 +115,17 @@ def test_a_misspelt_label_of_a_wide_table_does_not_list_all_columns():
         Federation.from_tables(frames, label="qqqqqq")
 
 
+def test_every_party_whose_table_cannot_be_used_is_named_at_once():
+    frames = tables(shop="y")
+    frames["bank"] = frames["bank"].with_columns(a=pl.Series([f"{i} kg" for i in range(N)]))
+    frames["shop"] = frames["shop"].with_columns(id=pl.lit("u1"))
+    with pytest.raises(TableError) as caught:
+        Federation.from_tables(frames, label="y")
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("party 'bank', data frame: column 'a'")
+    assert second.startswith("party 'shop', data frame: id column 'id'")
+
+
 def test_tables_of_a_party_that_the_settings_do_not_have():
     config = Config.of({"federation": {"label": "y"}, "parties": {"bank": {}}})
     with pytest.raises(ConfigError, match=r"tables: there is no party 'shop'"):
@@ -347,7 +358,7 @@ def test_labels_of_a_second_holder_are_not_ignored_without_a_word():
         Config.of({"federation": {"label": "y", "active": "bank"}, "parties": {"bank": {}, "shop": {"label": "y"}}}),
         tables(bank="y", shop="y"),
     )
-    for name, parameters in (("laser", {}), ("plug", {"hosting": "labelers"})):  # PlugVFL has one head
+    for name, parameters in (("laser", {}), ("plug", {})):
         with pytest.warns(AnypartyWarning, match="labels of party 'shop' are not used: those of 'bank', which leads"):
             federation.train(name, parameters=parameters, epochs=1)
     with warnings.catch_warnings():

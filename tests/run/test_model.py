@@ -134,6 +134,17 @@ class TestTablesAtPrediction:
         other = tables() | {"lab": tables()["lab"].drop("iron")}
         with pytest.raises(TableError, match=r"party 'lab'.*'iron'"):
             laser.predict(other)
+        other["shop"] = other["shop"].drop("visits")
+        with pytest.raises(TableError, match=r"party 'shop'.*'visits'.*\n.*party 'lab'.*'iron'"):
+            laser.evaluate(other)
+
+    def test_a_remark_on_a_table_is_of_the_line_that_gave_it(self, laser):
+        other = tables()
+        other["shop"] = other["shop"].with_columns(visits=None, town=None)
+        for ask in (laser.predict, laser.evaluate, laser.predict_proba):
+            with pytest.warns(AnypartyWarning, match="are empty but for the id") as heard:
+                ask(other)
+            assert {warning.filename for warning in heard} == {__file__}
 
     def test_rows_may_come_in_any_order_and_ids_decide(self, laser):
         other = {name: table.reverse() for name, table in tables().items()}

@@ -39,7 +39,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -51,7 +50,7 @@ from numpy.typing import NDArray
 
 from anyparty.align.curve import SIZE, Secret
 from anyparty.align.rounds import Progress, Rounds
-from anyparty.errors import AlignmentError, AnypartyWarning, ConfigError, MessageError, some
+from anyparty.errors import AlignmentError, ConfigError, MessageError, remark, some
 from anyparty.tables import cells
 from anyparty.terms import Channel, Declared, Expect, Roster
 
@@ -282,8 +281,4 @@ def _judge(own: pl.Series, me: str, sizes: Mapping[str, int], n: int, few: Seque
     if len(sizes) > 1 and n == sum(sizes.values()) and not apart:
         raise AlignmentError(f"no id is known to two parties, so there is nothing to learn together. {looks}")
     if few:
-        warnings.warn(
-            f"under {FEW:.0%} of the ids of {some(few)} are known to any other party. {looks}",
-            AnypartyWarning,
-            stacklevel=3,
-        )
+        remark(f"under {FEW:.0%} of the ids of {some(few)} are known to any other party. {looks}")

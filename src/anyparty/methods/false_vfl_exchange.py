@@ -19,7 +19,6 @@ Letters and symbols as in ``false_vfl_nets``; N of a batch's L x B samples are f
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from anyparty.blocks.blocks import Rows
-from anyparty.errors import AnypartyWarning, Diverged
+from anyparty.errors import Diverged, remark
 from anyparty.methods.exchange import moment
 from anyparty.methods.false_vfl_draws import Draws
 from anyparty.methods.false_vfl_nets import FeatureSide
@@ -187,12 +186,11 @@ class Turn:
         with torch.no_grad(), self._drawing("decoder draws"):
             share = float((side.decode(z).std < FALLEN * side.floor).float().mean())
         if share > MANY:
-            warnings.warn(
+            remark(
                 f"party {self.seat.me!r}: its decoder is as sure as floor = {side.floor:g} lets it be of most numbers "
                 f"of its block: columns are constant or follow from others; leave out constants and copies (where "
-                f"columns merely go together, this is what the floor is for)",
-                AnypartyWarning, stacklevel=3,
-            )  # fmt: skip
+                f"columns merely go together, this is what the floor is for)"
+            )
 
     def _drawing(self, name: str) -> AbstractContextManager[None]:
         if not (self.own_decoder if name == "decoder draws" else self.seat.draws):

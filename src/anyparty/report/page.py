@@ -115,7 +115,8 @@ def article(run: Run, scores: Scores, slug: str) -> Article:
         run=run, slug=slug, facts=facts(run, scores),
         sections=[
             sections.overlap(run), sections.training(run), model_sections.by_set(run, scores),
-            model_sections.brings(scores), model_sections.closer(scores), sections.crossed(run), sections.repeat(run),
+            model_sections.brings(scores), model_sections.closer(scores), sections.crossed(run),
+            *sections.remarks(run), sections.repeat(run),
         ],
     )  # fmt: skip
 

@@ -51,6 +51,7 @@ class Run:
         versions: by whoever recorded them.
         began, ended: ISO times; ``ended`` is empty for a run that did not say.
         command: what repeats the run: a command, or a line of Python with a method of the user's own for METHOD.
+        remarks: what was remarked while it ran, in sentences.
         lacks: what the records do not say, in sentences.
     """
 
@@ -73,6 +74,7 @@ class Run:
     began: str
     ended: str
     command: str
+    remarks: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
 
     @property
@@ -160,7 +162,8 @@ def _of_folder(folder: Path, values: Mapping[str, Any]) -> Run:
         overlap=values.get("overlap"), evaluation=values.get("evaluation"), ledger=ledger,
         published=_published(values, {}), tables=tables,
         versions={"": values.get("versions", {})}, began=str(values.get("began", "")),
-        ended=str(values.get("ended", "")), command=command, lacks=tuple(lacks),
+        ended=str(values.get("ended", "")), command=command, remarks=tuple(values.get("remarks", [])),
+        lacks=tuple(lacks),
     )  # fmt: skip
 
 
@@ -210,6 +213,7 @@ def _of_houses(kept: Sequence[Kept], name: str, command: str) -> Run:
         began=min((str(values.get("began", "")) for values in records.values()), default=""),
         ended=max((str(values.get("ended", "")) for values in records.values()), default=""),
         command=command, lacks=tuple(lacks),
+        remarks=tuple(dict.fromkeys(each for values in records.values() for each in values.get("remarks", []))),
     )  # fmt: skip
 
 

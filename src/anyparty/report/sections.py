@@ -130,6 +130,11 @@ def _flows(run: Run) -> Grid:
                  folded="the whole ledger")  # fmt: skip
 
 
+def remarks(run: Run) -> list[Section]:
+    """What was remarked while the run went on, which its terminal no longer shows; no section if nothing was."""
+    return [Section(id="remarks", title="What was remarked", text=run.remarks)] if run.remarks else []
+
+
 def repeat(run: Run) -> Section:
     """Settings, versions, fingerprints, the command."""
     rows = [["seed", str(run.seed)], ["began", run.began or "–"], ["ended", run.ended or "–"]]

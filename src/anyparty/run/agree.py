@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from anyparty.errors import AnypartyWarning, ConfigError, ResumeError, some
+from anyparty.errors import ConfigError, ResumeError, remark, some
 from anyparty.terms import SEVERAL_HOSTS, Channel, Declared, Expect, Roster
 
 MESSAGES = (
@@ -90,9 +89,10 @@ async def begin(
         raise ResumeError(f"cannot resume: {some(empty)} has no checkpoint of this run; bring it back, or "
                           f"train into another folder")  # fmt: skip
     if resume and now is not None and (apart := [name for name, start in starts.items() if start.own != now]):
-        warnings.warn(f"there is no epoch that all have a checkpoint of: they go on from epoch {now[1]} of party "
-                      f"{net.me!r}, with the last networks that are kept of {some(apart)}, which are of another one",
-                      AnypartyWarning, stacklevel=2)  # fmt: skip
+        remark(
+            f"there is no epoch that all have a checkpoint of: they go on from epoch {now[1]} of party "
+            f"{net.me!r}, with the last networks that are kept of {some(apart)}, which are of another one"
+        )
     for name, start in starts.items():
         await send_start(net, name, start)
     return Start(now, now or (0, 0))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from anyparty.errors import AnypartyWarning, Diverged, ModelError, some
+from anyparty.errors import Diverged, ModelError, remark, some
 from anyparty.methods.method import State
 from anyparty.storage import PART, writing
 
@@ -181,8 +180,7 @@ class Checkpoints:
         whole = [moment for moment, path in files.items() if _opens(path)]
         if whole and len(whole) < len(files):
             cut = some(path.name for moment, path in files.items() if moment not in whole)
-            warnings.warn(f"{self.folder}: cut short, as by a power failure: {cut}; going on from "
-                          f"{files[whole[-1]].name}", AnypartyWarning, stacklevel=2)  # fmt: skip
+            remark(f"{self.folder}: cut short, as by a power failure: {cut}; going on from {files[whole[-1]].name}")
         return whole or list(files)
 
     def files(self) -> list[Path]:

@@ -11,7 +11,6 @@ one team's own data.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,7 +27,7 @@ from anyparty.align.alignment import Alignment
 from anyparty.align.overlap import Overlap
 from anyparty.blocks.splits import split
 from anyparty.config import Config, PartySettings, TrainSettings
-from anyparty.errors import AnypartyWarning, ConfigError, some
+from anyparty.errors import ConfigError, remark, some
 from anyparty.methods.method import Method
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
@@ -40,7 +39,7 @@ from anyparty.run.task import labeled_rows, predicted, task_of, teaching
 from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
 from anyparty.tables import reading
-from anyparty.tables.table import Table, read_table
+from anyparty.tables.table import Table, of_each, read_table
 from anyparty.terms import Party, Roster, Task
 
 PerParty = Mapping[str, Any]
@@ -145,7 +144,7 @@ class Federation:
         kept = {name: party.model_copy(update={"table": files.get(name, party.table)})
                 for name, party in config.parties.items()}  # fmt: skip
         config = config.model_copy(update={"parties": kept})
-        read = {name: read_party(config, name, found[name], holders.get(name)) for name in config.parties}
+        read = of_each(config.parties, lambda name: read_party(config, name, found[name], holders.get(name)))
         active = next(iter(holders))
         parties = tuple(
             Party(name=name, columns=table.columns.width > 0, labels=name in holders) for name, table in read.items()
@@ -261,7 +260,7 @@ class Federation:
             raise ConfigError("resume = True goes on with a run in a folder, and none is named; give folder, too")
         config = given.over(self.config, method, parameters, schedule, clock, settings)
         for note in self.overlap.notes:
-            warnings.warn(note, AnypartyWarning, stacklevel=2)
+            remark(note)
         return train(
             self,
             config,

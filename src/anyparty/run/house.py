@@ -14,7 +14,6 @@ What a party keeps, in its folder:
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +29,7 @@ from anyparty.align import private
 from anyparty.align.overlap import Overlap
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
-from anyparty.errors import AnypartyWarning, ConfigError, some
+from anyparty.errors import ConfigError, remark, some
 from anyparty.methods.method import Method
 from anyparty.methods.table import method as method_by_name
 from anyparty.methods.table import settings_of
@@ -180,13 +179,13 @@ async def train_at_home(site: Site, config: Config, net: Channel, *, resume: boo
 
 async def _train(site: Site, config: Config, net: Channel, *, resume: bool) -> dict[str, Any]:
     home, door = Home.of(site, config), door_of(net)
-    if site.party != site.active:  # whose remarks are in the overlap
-        remarked(home.table)
     journal = Journal.begin(
         site.folder, party=site.party, active=site.active, parties=home.roster.names, settings=config.to_toml(),
         table=home.table.fingerprint, job=door.run, resume=resume,
     )  # fmt: skip
     with journal.open():
+        if site.party != site.active:  # whose remarks are in the overlap
+            remarked(home.table)
         wired = Guarded(Counted(net, journal.ledger), home.roster, declared(home.method))
         known, number = await aligned(
             site.folder / ALIGNMENT, wired, home.roster, home.table, salt=config.federation.salt, resume=resume
@@ -217,7 +216,7 @@ def declared(method: Method) -> tuple[Declared, ...]:
 def remarked(table: Table) -> Table:
     """Return the party's table; what may be a mistake in it is said at home."""
     for note in table.notes:
-        warnings.warn(note, AnypartyWarning, stacklevel=3)
+        remark(note)
     return table
 
 

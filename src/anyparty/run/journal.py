@@ -11,6 +11,7 @@ party comes back to a run, goes on in the same ledger.
     overlap, predicted       who has which rows, and what is predicted, at the active party
     stages                   by name: how many epochs, of how many rows, after how many
     history, best_epoch, evaluation   at the active party             ledger     what this party sent
+    remarks                  what was remarked there
     costs                    at the active party: what formulas say (``run.costs``)
     shape                    of its block and encoder, what these formulas ask
 """
@@ -80,7 +81,7 @@ class Journal(Watch):
             "format": FORMAT, "party": party, "active": active, "parties": list(parties), "job": job,
             "status": "running", "error": "", "began": old.get("began", now()), "versions": versions(),
             "settings": settings, "table": table, "ledger": old.get("ledger", []),
-            "stages": old.get("stages", {}), "history": old.get("history", []),
+            "stages": old.get("stages", {}), "history": old.get("history", []), "remarks": old.get("remarks", []),
         }  # fmt: skip
         journal = cls(folder / FILE, values, Ledger.of(values["ledger"]))
         journal.write()

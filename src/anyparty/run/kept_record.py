@@ -53,6 +53,7 @@ class _Record(_Fields):
     overlap: Overlap | None = None
     history: list[_Epoch] = []
     ledger: list[_Sent] = []
+    remarks: list[str] = []
     best_epoch: int = 0
     costs: dict[str, Any] = {}
     evaluation: _Scores | None = None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
 
 from anyparty.blocks.blocks import Rows
-from anyparty.errors import AnypartyWarning, some
+from anyparty.errors import remark, some
 from anyparty.methods.method import Method
 from anyparty.methods.places import Places
 from anyparty.methods.self_supervised import Pretrained
@@ -32,9 +31,10 @@ def warn_of_idle(method: Method, roster: Roster) -> None:
     hosts = hosts_of(method, roster)
     idle = [name for name in roster.labelers if name not in {roster.active, *hosts}]
     if idle:
-        warnings.warn(f"the labels of party {some(idle)} are not used: those of {roster.active!r}, which leads, teach "
-                      f"alone, unless a split method that has heads for parties has hosting = 'labelers'",
-                      AnypartyWarning, stacklevel=2)  # fmt: skip
+        remark(
+            f"the labels of party {some(idle)} are not used: those of {roster.active!r}, which leads, teach "
+            f"alone, unless a split method that has heads for parties has hosting = 'labelers'"
+        )
 
 
 async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Rows) -> Rows:

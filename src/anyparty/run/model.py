@@ -5,7 +5,6 @@ How it lies on disk says ``anyparty.run.files``.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +19,7 @@ from anyparty.align import plain
 from anyparty.align.alignment import Alignment
 from anyparty.align.overlap import otherwise
 from anyparty.blocks.blocks import Rows
-from anyparty.errors import AnypartyWarning, ModelError, PredictionError, nearest
+from anyparty.errors import ModelError, PredictionError, nearest, remark
 from anyparty.methods.method import Method
 from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions, refuse_without_labels
@@ -33,7 +32,7 @@ from anyparty.run.rows import assemble
 from anyparty.seeds import Seeds
 from anyparty.tables import labels
 from anyparty.tables.prepare import Features
-from anyparty.tables.table import Table, read_table
+from anyparty.tables.table import Table, of_each, read_table
 from anyparty.terms import Channel, Roster, Task
 from anyparty.wire import inproc
 from anyparty.wire.guard import Guarded
@@ -159,12 +158,10 @@ class Model:
             asked = whom_to_ask(self.roster, tables, parties)
             if self.roster.active not in tables:
                 raise PredictionError(f"labels are at {self.roster.active!r}: give its table too")
-            active, names = self.roster.active, [name for name in self.roster.names if name in tables]
-            read = [self._read(name, tables[name], labels=name == active) for name in names]
-            label = next(table.label for table in read if table.party == active)
-            if unseen == "wrong" and label is not None:
+            read = self._read(tables, labels=self.roster.active)
+            if unseen == "wrong" and (label := read[self.roster.active].label) is not None:
                 strange = labels.unseen(label, self.task)
-            rows, alignment = self._rows(read, strange)
+            rows, alignment = self._rows(list(read.values()), strange)
             wanted = torch.arange(alignment.n)
         lead = rows[self.roster.active]
         assert lead.y is not None
@@ -186,8 +183,8 @@ class Model:
             PredictionError, TableError: as ``predict``.
         """
         asked = whom_to_ask(self.roster, tables, parties)
-        read = [self._read(name, tables[name], labels=False) for name in self.roster.names if name in tables]
-        return Aligned(*self._rows(read), asked, {table.party: table for table in read})
+        read = self._read(tables)
+        return Aligned(*self._rows(list(read.values())), asked, read)
 
     def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
         """Let every party play ``part`` with what it keeps of the model; return what each returned."""
@@ -205,19 +202,24 @@ class Model:
                                   "anyparty.run.runs.evaluate_run(folder), or predict_run(folder)")  # fmt: skip
         return *self.held_out, whom_to_ask(self.roster, dict.fromkeys(self.roster.blocks), parties)
 
-    def _read(self, name: str, source: Any, *, labels: bool) -> Table:
-        member = self.members[name]
-        expect = member.prepare.kinds if member.prepare else {}
-        table = read_table(source, party=name, id=member.id, label=member.label if labels else None, expect=expect)
-        for note in table.notes:
-            warnings.warn(note, AnypartyWarning, stacklevel=4)
-        return table
+    def _read(self, tables: Mapping[str, Any], *, labels: str | None = None) -> dict[str, Table]:
+        """Read the given tables as training's were, with the labels of the party ``labels``."""
+
+        def one(name: str) -> Table:
+            member = self.members[name]
+            expect, label = member.prepare.kinds if member.prepare else {}, member.label if name == labels else None
+            return read_table(tables[name], party=name, id=member.id, label=label, expect=expect)
+
+        read = of_each([name for name in self.roster.names if name in tables], one)
+        for note in (note for table in read.values() for note in table.notes):
+            remark(note)
+        return read
 
     def _rows(self, tables: Sequence[Table], unseen: Sequence[str] = ()) -> tuple[dict[str, Rows], Alignment]:
         task = replace(self.task, classes=(*self.task.classes, *unseen))
         alignment = plain.align(tables, apart=True)
         for note in otherwise(alignment, [table.party for table in tables if table.columns.width]):
-            warnings.warn(note, AnypartyWarning, stacklevel=4)
+            remark(note)
         features = {}
         for table in tables:
             prepare = self.members[table.party].prepare

@@ -16,7 +16,6 @@ from __future__ import annotations
 import platform
 import sys
 import tomllib
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -35,7 +34,7 @@ from pydantic import ValidationError
 import anyparty
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
-from anyparty.errors import AnypartyWarning, ConfigError, ModelError, ResumeError
+from anyparty.errors import ConfigError, ModelError, ResumeError, remark
 from anyparty.run.alone import take
 from anyparty.run.checkpoint import PROGRESS, Checkpoints, read, write
 from anyparty.run.files import write_json
@@ -161,9 +160,10 @@ class Record(Watch):
 
 def _anew(folder: Path, federation: Federation, began: dict[str, Any]) -> dict[str, Any]:
     """Return the record of a run that lost its own, as after a power failure: its history is in its checkpoints."""
-    warnings.warn(f"{folder / 'record.json'}: cut short, as by a power failure; the run goes on from its checkpoints, "
-                  f"without an account of what crossed before, and whether its tables are the same, nothing tells",
-                  AnypartyWarning, stacklevel=2)  # fmt: skip
+    remark(
+        f"{folder / 'record.json'}: cut short, as by a power failure; the run goes on from its checkpoints, "
+        f"without an account of what crossed before, and whether its tables are the same, nothing tells"
+    )
     for path in reversed(Checkpoints(folder / "parties" / federation.roster.active / "checkpoints").files()):
         with suppress(ModelError, ValidationError):  # whoever loads it says what it is
             return began | {"history": PROGRESS.validate_python(read(path)[1]).history}

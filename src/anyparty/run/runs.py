@@ -6,7 +6,6 @@ bank=new.csv`` is ``predict_run("RUN", {"bank": "new.csv"})``.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ import torch
 from anyparty import config as settings
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
-from anyparty.errors import AnypartyWarning, ConfigError, ModelError, TableError, UserError, some
+from anyparty.errors import ConfigError, ModelError, TableError, UserError, remark, some
 from anyparty.metrics import Evaluation
 from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions
@@ -142,18 +141,21 @@ def evaluate_run(
         with suppress(UserError):  # another party's table is not at hand
             hold_out(model, _unchanged(Path(folder), Federation.from_config(settings_of(folder), tables)))
     if model.test_rows:
-        warnings.warn("the model was trained on these tables: the rows that its run held out are scored, no others",
-                      AnypartyWarning, stacklevel=2)  # fmt: skip
+        remark("the model was trained on these tables: the rows that its run held out are scored, no others")
         there = [name for name in same if name in model.roster.blocks]  # others hold labels alone
         return model.evaluate(parties=there if parties is None else parties)
     scored = model.evaluate(tables, parties)
     seen, of = _seen(Path(folder), model, tables)
     if seen and not same:
-        warnings.warn(f"{seen:,} of the {of:,} rows that are scored are the run's own training rows, by their ids: "
-                      f"leave them out for a score of new ones", AnypartyWarning, stacklevel=2)  # fmt: skip
+        remark(
+            f"{seen:,} of the {of:,} rows that are scored are the run's own training rows, by their ids: "
+            f"leave them out for a score of new ones"
+        )
     if same:
-        warnings.warn(f"the table of party {some(same)} is the one that the model was trained on, so that most of its "
-                      f"rows are not new to the model; give others", AnypartyWarning, stacklevel=2)  # fmt: skip
+        remark(
+            f"the table of party {some(same)} is the one that the model was trained on, so that most of its "
+            f"rows are not new to the model; give others"
+        )
     return scored
 
 

@@ -14,14 +14,13 @@ from __future__ import annotations
 import functools
 import os
 import textwrap
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from anyparty.config import Config
-from anyparty.errors import AnypartyWarning, ConfigError, ModelError
+from anyparty.errors import ConfigError, ModelError, remark
 from anyparty.run.files import read_json, write_json
 from anyparty.run.watch import Watch
 
@@ -74,7 +73,7 @@ def forgiven(tell: Callable[Concatenate[T, P], None]) -> Callable[Concatenate[T,
             tell(self, *args, **kwargs)
         except Exception as error:
             self.failed = True
-            warnings.warn(f"{type(self).__name__} failed and is told no more: {error}", AnypartyWarning, stacklevel=2)
+            remark(f"{type(self).__name__} failed and is told no more: {error}")
 
     return cast("Callable[Concatenate[T, P], None]", told)
 

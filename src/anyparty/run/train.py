@@ -20,7 +20,7 @@ from torch import Tensor
 
 from anyparty import metrics
 from anyparty.blocks.batches import by_pattern, mixed, patterns
-from anyparty.errors import AlignmentError, Diverged
+from anyparty.errors import AlignmentError, Diverged, note
 from anyparty.methods.method import Batch, Stage, State
 from anyparty.nets.taught import Taught
 from anyparty.run import agree, quiet
@@ -130,7 +130,15 @@ async def _repeat(
         for name, kept in best.items():
             load_module(state.modules[name], kept, f"the {part.settings.keep} of the epochs")
     reason = "no better for a while" if stop else "all epochs done"
-    part.watch.on_stage_end(stage.name, "; ".join([reason, *_remarks(part, stage, state, progress, best)]))
+    part.watch.on_stage_end(stage.name, "; ".join([reason, *_noted(part, stage, state, progress, best)]))
+
+
+def _noted(part: Part, stage: Stage, state: State, progress: Progress, best: Kept) -> list[str]:
+    """Return what is to be said of a stage at its end, noted in the run's record."""
+    remarks = list(_remarks(part, stage, state, progress, best))
+    if remarks:
+        note(f"stage {stage.name!r}: {'; '.join(remarks)}")
+    return remarks
 
 
 def _remarks(part: Part, stage: Stage, state: State, progress: Progress, best: Kept) -> Iterator[str]:

@@ -24,7 +24,7 @@ from itertools import takewhile
 from typing import Any
 
 from anyparty.align.overlap import Overlap
-from anyparty.errors import Stopped
+from anyparty.errors import Stopped, hearing
 
 
 class Watch:
@@ -161,9 +161,11 @@ def told(watch: Watch, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def noted(values: dict[str, Any]) -> Iterator[None]:
-    """Note in a record's ``values`` how what happens inside ends, and when: status, error, ended."""
+    """Note in a record's ``values`` how what happens inside ends, and when: status, error, ended; and its remarks."""
+    remarks = values.setdefault("remarks", [])
     try:
-        yield
+        with hearing(lambda sentence: None if sentence in remarks else remarks.append(sentence)):
+            yield
     except BaseException as error:
         values |= {"status": ended(error), "error": said(error)}
         raise

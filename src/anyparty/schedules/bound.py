@@ -9,10 +9,9 @@ bound is named.  Such a rate may converge all the same: (14) is sufficient, not 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 
-from anyparty.errors import AnypartyWarning, ConfigError
+from anyparty.errors import ConfigError, remark
 from anyparty.methods.method import Seat
 from anyparty.schedules.clock import Clock
 from anyparty.schedules.flex import AdaptiveFlex, greatest
@@ -65,10 +64,8 @@ def warn(seat: Seat, schedule: Schedule, clock: Clock, local: Local, parties: Se
     wbar_k = wbar_of(seat, local, tau, rate)
     most = bound(local.smoothness, tau, wbar_k)
     if rate > most * (1 + 1e-9):
-        warnings.warn(
+        remark(
             f"party {seat.me!r}: a learning rate of {rate:.4g} breaks the bound (14) of Flex-VFL: with {tau} local "
             f"iterations, weights up to {wbar_k:.4g} and an estimated smoothness of {local.smoothness:g} convergence "
-            f"is shown up to {most:.4g}; lower the rate, or shorten the time-out",
-            AnypartyWarning,
-            stacklevel=2,
+            f"is shown up to {most:.4g}; lower the rate, or shorten the time-out"
         )

@@ -6,12 +6,11 @@ import hashlib
 import hmac
 import ipaddress
 import os
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from anyparty.errors import AnypartyWarning, ConfigError
+from anyparty.errors import ConfigError, remark
 
 TOKEN_VARIABLE = "ANYPARTY_SERVE_TOKEN"  # noqa: S105 - the name of a variable
 LEAST_LETTERS = 16
@@ -101,10 +100,7 @@ class Tokens:
                 why = (error.strerror if isinstance(error, OSError) else None) or str(error)
                 raise ConfigError(f"{file}: the file of tokens cannot be read ({why})") from None
             if file.stat().st_mode & 0o077:
-                warnings.warn(
-                    f"{file}: others on this machine can read these tokens: chmod 600 {file}", AnypartyWarning,
-                    stacklevel=2,
-                )  # fmt: skip
+                remark(f"{file}: others on this machine can read these tokens: chmod 600 {file}")
             found = [line for line in lines if line and not line.startswith("#")]
             if not found:
                 raise ConfigError(f"{file}: there is no token in it; write one a line")

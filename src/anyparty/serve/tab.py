@@ -7,14 +7,13 @@ Two jobs may be at work at once, in two processes: each adds what it sent since 
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
-from anyparty.errors import AnypartyWarning, ModelError, StorageError
+from anyparty.errors import ModelError, StorageError, remark
 from anyparty.run.files import read_json, write_json
 from anyparty.run.watch import now
 from anyparty.wire.ledger import Flow, Ledger, Tally
@@ -77,8 +76,10 @@ class Tab:
             except (ModelError, KeyError, TypeError, ValueError):
                 aside = path.with_suffix(f".{now().replace(':', '')}.json")
                 path.replace(aside)
-                warnings.warn(f"{path}: not readable as an account of what was sent; it is kept as {aside.name}, and a "
-                              f"new one begins", AnypartyWarning, stacklevel=3)  # fmt: skip
+                remark(
+                    f"{path}: not readable as an account of what was sent; it is kept as {aside.name}, and a "
+                    f"new one begins"
+                )
                 old, whole = {}, Ledger()
         whole.merge(new)
         write_json(path, {"party": self.party, "began": old.get("began", now()), "ledger": whole.rows()})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias
 
@@ -13,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anyparty.errors import AnypartyWarning, TableError, nearest, some
+from anyparty.errors import TableError, nearest, remark, some
 from anyparty.tables import cells
 from anyparty.tables.kinds import FEW_LEVELS, LARGEST, MANY_LEVELS, NUMERIC_SHARE, looks_of, marks_among
 from anyparty.terms import Task
@@ -215,10 +214,10 @@ def _classification(names: pl.Series, rows: Rows, where: str) -> Task:
     lacking = classes.filter(~classes.is_in(seen.implode())).sort()
     if len(lacking):
         rest = int(names.is_in(lacking.implode()).sum())
-        warnings.warn(
+        remark(
             f"{where}: no row for training is of class {some(lacking)}, as {rest} that are held out are: nothing is "
-            f"learnt of it; give another train.seed, or hold out fewer rows", AnypartyWarning, stacklevel=3
-        )  # fmt: skip
+            f"learnt of it; give another train.seed, or hold out fewer rows"
+        )
     numbers, bad = cells.as_numbers(classes)
     by_number = pl.DataFrame([numbers.alias("number"), classes.alias("name")]).sort("number", "name")["name"]
     return Task(kind="classification", classes=tuple(classes.sort() if bad.any() else by_number))

@@ -8,7 +8,6 @@ for categorical ones (a missing cell is a level of its own, a value that trainin
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,7 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
-from anyparty.errors import AnypartyWarning, ModelError, TableError, nearest, some
+from anyparty.errors import ModelError, TableError, nearest, remark, some
 from anyparty.tables import cells, unlike
 from anyparty.tables.fitted import CHUNK, STRICT, Categorical, Impute, Numeric, Rows
 from anyparty.tables.kinds import Kind
@@ -77,7 +76,7 @@ class Prepare(BaseModel):
             said = f"{_where(table)}: {some(empty)} is empty in all {len(rows)} training rows"
             if len(empty) == table.columns.width:
                 raise TableError(f"{said}, and there is no other column: leave the party out")
-            warnings.warn(f"{said}, and is left out", AnypartyWarning, stacklevel=2)
+            remark(f"{said}, and is left out")
         numeric, categorical = (
             table.columns.select([name for name, of in table.kinds.items() if of == kind and name not in empty])
             for kind in ("numeric", "categorical")

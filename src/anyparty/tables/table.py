@@ -6,7 +6,7 @@ Rows are counted from 1 in every sentence, without the header and without blank 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -145,6 +145,23 @@ def read_table(
     labels = _label(raw[label], where)
     said += notes.marked(raw[label], where) + notes.cases(labels, where)
     return Table(party, file, ids, columns, labels, said)
+
+
+def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Table]:
+    """Read several parties' tables, by name: who mends one party's would meet the next.
+
+    Raises:
+        TableError: some cannot be used; why, of each.
+    """
+    tables, wrong = dict[str, Table](), list[str]()
+    for name in names:
+        try:
+            tables[name] = read(name)
+        except TableError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise TableError("\n".join(wrong))
+    return tables
 
 
 def _check_named(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 
 import polars as pl
 
-from anyparty.errors import AnypartyWarning, some
+from anyparty.errors import remark, some
 from anyparty.tables.fitted import Categorical, Numeric
 
 STRANGE = 0.5  # of a column's cells: where a larger share is unlike training's, the column is written another way
@@ -27,7 +26,7 @@ def warn(numeric: Numeric, categorical: Categorical, frame: pl.DataFrame, where:
 
     """
     for sentence in (*_levels(categorical, frame, few=few), *_constants(numeric, frame), *_units(numeric, frame)):
-        warnings.warn(f"{where}: {sentence}", AnypartyWarning, stacklevel=4)
+        remark(f"{where}: {sentence}")
 
 
 def _levels(categorical: Categorical, frame: pl.DataFrame, *, few: bool) -> Iterator[str]:
