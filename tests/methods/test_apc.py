@@ -398,7 +398,7 @@ class TestRefusals:
             Table().play(of.roster, made.can.messages, {"a": honest, "b": wrong})
 
     def test_an_encoder_of_another_width(self):
-        with pytest.raises(ConfigError, match=r"party 'a': its encoder should give \[8, 4\], it gives \[8, 9\]"):
+        with pytest.raises(ConfigError, match=r"party 'a': its encoder should give \[2, 4\], it gives \[2, 9\]"):
             train(pair(), encoder=lambda inputs, _: torch.nn.Linear(inputs, 9))
 
     @pytest.mark.parametrize(

@@ -105,14 +105,38 @@ class TestBuild:
     @pytest.mark.parametrize(
         ("own", "said"),
         [
-            (lambda i, _: nn.Linear(i, 9), r"should give \[6, 2\], it gives \[6, 9\]"),
-            (nn.LSTM, r"should give a tensor \[6, 2\], it gives a tuple"),
+            (lambda i, _: nn.Linear(i, 9), r"should give \[2, 2\], it gives \[2, 9\]"),
+            (lambda i, o: nn.Sequential(nn.Linear(i, o), Squeezed()), r"should give \[1, 2\], it gives \[2\]"),
+            (nn.LSTM, r"should give a tensor \[2, 2\], it gives a tuple"),
             ("doubles", "should give torch.float32, it gives torch.float64"),
         ],
     )  # fmt: skip
     def test_an_answer_of_another_form_is_refused_by_name(self, own, said):
         with pytest.raises(ConfigError, match=f"party 'shop': its encoder {said}"):
-            build(Doubles if own == "doubles" else own, 5, 2, party="shop")(torch.randn(6, 5))
+            build(Doubles if own == "doubles" else own, 5, 2, party="shop")
+
+    @pytest.mark.parametrize("copies", [1, 2])
+    def test_one_that_fails_is_refused_with_the_line_that_does(self, copies):
+        said = r"(?s)party 'shop': its encoder fails on \[2, 5\] .*test_encoders.py:\d+: RuntimeError: mat1 and mat2"
+        with pytest.raises(ConfigError, match=said):
+            build(lambda i, o: nn.Sequential(Narrow(i, o)), 5, 2, copies, party="shop")
+
+    def test_one_without_a_gradient_is_refused_and_one_without_weights_is_not(self):
+        with pytest.raises(ConfigError, match="party 'shop': its encoder gives no gradient, so that it could not be"):
+            build(Detached, 5, 2, party="shop")
+        assert build(lambda *_: nn.Identity(), 2, 2)(torch.ones(3, 2)).shape == (3, 2)
+
+    def test_trying_it_leaves_no_trace(self):
+        def own(i, o):
+            return nn.Sequential(nn.Linear(i, o), nn.BatchNorm1d(o).eval(), Noise())
+
+        torch.manual_seed(0)
+        module, after = build(own, 5, 2), torch.randn(3)
+        torch.manual_seed(0)
+        plain = own(5, 2)
+        assert torch.equal(after, torch.randn(3))
+        assert [part.training for part in module.modules()] == [part.training for part in plain.modules()]
+        assert all(torch.equal(value, plain.state_dict()[name]) for name, value in module.state_dict().items())
 
     def test_weights_in_double_precision_become_single(self):
         assert build(lambda i, o: nn.Linear(i, o).double(), 5, 2)(torch.randn(6, 5)).dtype == torch.float32
@@ -126,6 +150,34 @@ class TestBuild:
         own = nn.Sequential(nn.BatchNorm1d(5, track_running_stats=False), nn.Linear(5, 2))
         with pytest.raises(ConfigError, match=r"party 'shop': BatchNorm1d.* leave track_running_stats on"):
             build(lambda *_: own, 5, 2, party="shop")
+
+
+class Squeezed(nn.Module):
+    """Drops every dimension of one: also that of a single row."""
+
+    def forward(self, x):
+        return x.squeeze()
+
+
+class Narrow(nn.Linear):
+    """Takes one column less than there are."""
+
+    def forward(self, x):
+        return super().forward(x[:, 1:])
+
+
+class Detached(nn.Linear):
+    """Cannot be trained."""
+
+    def forward(self, x):
+        return super().forward(x).detach()
+
+
+class Noise(nn.Module):
+    """Draws also where it is not trained."""
+
+    def forward(self, x):
+        return x + torch.randn_like(x)
 
 
 class Doubles(nn.Linear):

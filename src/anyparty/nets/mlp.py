@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedParameter
 
 from anyparty.errors import ConfigError, blamed, nearest
 from anyparty.nets.norm import bear_single_rows
@@ -85,12 +84,28 @@ def _guarded(module: nn.Module, width: int, outputs: int, whose: str, holds: str
     module.float()
     module.register_forward_pre_hook(lambda _, given: (given[0].clone(), *given[1:]))
     module.register_forward_hook(look)
-    if any(isinstance(parameter, UninitializedParameter) for parameter in module.parameters()):
-        training = module.training
-        with torch.no_grad():
-            module.eval()(torch.zeros(2, width))  # lazy layers learn their widths
-        module.train(training)
+    _try(module, width, whose)
     return module
+
+
+def _try(module: nn.Module, width: int, whose: str) -> None:
+    """Refuse a module that fails on two rows or on one, or gives no gradient; lazy layers learn their widths by it."""
+    training = {part: part.training for part in module.modules()}
+    module.eval()
+    for rows in (2, 1):
+        try:
+            with torch.random.fork_rng(devices=[]):  # it may draw: what is drawn later stays
+                made = module(torch.zeros(rows, width))
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{whose}its encoder fails on [{rows}, {width}] zeros, on which it is tried on the CPU "
+                              f"before it is trained: {blamed(error)}") from error  # fmt: skip
+        if not made.requires_grad and any(parameter.requires_grad for parameter in module.parameters()):
+            raise ConfigError(f"{whose}its encoder gives no gradient, so that it could not be trained: detach nothing "
+                              f"in its forward, and leave torch.no_grad() out")  # fmt: skip
+    for part, as_before in training.items():
+        part.training = as_before
 
 
 def build(
@@ -104,7 +119,7 @@ def build(
 
     Raises:
         ConfigError: the user's factory makes something else than a module, is itself one, takes no two widths, or
-            fails (the sentence says in which line).
+            fails, or its module does, or gives no gradient (the sentence says in which line).
     """
     if isinstance(encoder, nn.Module):
         raise ConfigError(f"party {party!r}: its encoder should be a function of (inputs, outputs) that makes one, "
