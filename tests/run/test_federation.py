@@ -24,6 +24,9 @@ from anyparty.errors import (
 )
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
+from anyparty.run.task import balanced
+from anyparty.tables.table import read_table
+from anyparty.terms import Task
 
 N = 120
 
@@ -263,6 +266,16 @@ def test_standard_without_a_row_that_all_have():
     federation = Federation.from_tables(frames, label="y")
     with pytest.raises(AlignmentError, match="trains on labelled rows that all parties have, and there is none"):
         federation.train("standard", epochs=1)
+
+
+def test_balance_counts_no_class_that_training_lacks():
+    """As scikit-learn does on the rows for training: their mean weight is 1."""
+    y = ["often"] * 60 + ["rare"] * 20 + ["later"] * 20
+    use = np.array([TRAIN] * 80 + [TEST] * 20, dtype=np.int8)
+    table = read_table(pl.DataFrame({"id": range(100), "y": y}), party="bank", id="id", label="y")
+    task = Task(kind="classification", classes=("often", "rare", "later"))
+    weights = balanced(table, np.arange(100), use, task)
+    assert weights[:2] == pytest.approx((80 / (2 * 60), 80 / (2 * 20)))
 
 
 def test_balance_lets_a_rare_class_count_as_much():

@@ -27,22 +27,33 @@ MIXED = {"age": [1.0, 3.0, None, 100.0], "town": ["Ulm", None, "Ulm", "Bonn"], "
 
 class TestFit:
     def test_by_hand(self):
-        """Training rows 0, 1, 2: ages 1, 3 and the mean 2, so mean 2 and scale sqrt(2/3); sick 1, 0, 0."""
+        """Training rows 0, 1, 2: ages 1, 3 and none, so mean 2 and scale 1; sick 1, 0, 0."""
         prepare = Prepare.fit(table_of(MIXED), rows(0, 1, 2))
         assert prepare.names == ("age", "sick", "town=Ulm", "town=(missing)")
         assert prepare.width == 4
         assert prepare.numeric.fill == pytest.approx((2, 1 / 3))
         assert prepare.numeric.mean == pytest.approx((2, 1 / 3))
-        assert prepare.numeric.scale == pytest.approx((np.sqrt(2 / 3), np.sqrt(2) / 3))
+        assert prepare.numeric.scale == pytest.approx((1, np.sqrt(2) / 3))
         out = prepare.apply(table_of(MIXED), new=False)
         assert out.dtype == np.float32
-        assert out[:, 0] == pytest.approx([-np.sqrt(1.5), np.sqrt(1.5), 0, 98 * np.sqrt(1.5)])
+        assert out[:, 0] == pytest.approx([-1, 1, 0, 98])
         assert out[:, 2:].tolist() == [[1, 0], [0, 1], [1, 0], [0, 0]]  # Bonn was never seen
 
     def test_rows_outside_training_teach_nothing(self):
         other = {name: [*values[:3], None if name == "town" else 7] for name, values in MIXED.items()}
         assert Prepare.fit(table_of(MIXED), rows(0, 1, 2)) == Prepare.fit(table_of(other), rows(0, 1, 2))
         assert Prepare.fit(table_of(MIXED), rows(0, 1, 3)) != Prepare.fit(table_of(other), rows(0, 1, 3))
+
+    @pytest.mark.parametrize("impute", ["mean", "median"])
+    @pytest.mark.parametrize("empty", [0.0, 0.3, 0.99])
+    def test_a_column_is_measured_by_its_known_cells(self, empty, impute):
+        random = np.random.default_rng(0)
+        x = np.where(random.random(4000) < empty, np.nan, random.exponential(50, 4000))
+        table = table_of({"x": x, "y": random.normal(size=4000)})
+        out = Prepare.fit(table, np.arange(4000), impute=impute).apply(table)[:, 0]
+        assert out[~np.isnan(x)] == pytest.approx((x - np.nanmean(x))[~np.isnan(x)] / np.nanstd(x), abs=1e-5)
+        if empty and impute == "mean":
+            assert (out[np.isnan(x)] == 0).all()
 
     def test_median_and_raw(self):
         table = table_of({"x": [1.0, 2.0, 30.0, None], "n": [5, 6, 7, 8]})

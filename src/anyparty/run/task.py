@@ -88,9 +88,12 @@ def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.i
 
 
 def balanced(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task) -> tuple[float, ...]:
-    """Return the weight of each class that lets all count alike: rows / (classes x rows of the class)."""
+    """Return the weight of each class that lets all count alike: rows / (classes x rows of the class).
+
+    Classes that no row for training has are not counted, so that the mean weight of these rows is 1.
+    """
     assert table.label is not None
     y, labeled = encode(table.label, task, table.party)
     own = torch.from_numpy(position[(position >= 0) & (use == TRAIN)])
     counts = torch.bincount(y[own][labeled[own]], minlength=task.outputs)
-    return tuple((counts.sum() / (task.outputs * counts.clamp(min=1))).tolist())
+    return tuple((counts.sum() / ((counts > 0).sum() * counts.clamp(min=1))).tolist())

@@ -32,6 +32,7 @@ STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
 class Numeric(BaseModel):
     """Numeric columns: missing cells take ``fill``, then (x - mean) / scale, or x where these are ``None``.
 
+    Mean and scale are those of the cells that are known: a column with many gaps is measured by what it has.
     A column that is ``constant`` among training rows is 0 in all rows once it is scaled: training has learnt nothing
     of another value, and has nothing to measure it by.
     """
@@ -55,7 +56,7 @@ class Numeric(BaseModel):
             constant = low == np.nanmax(numbers, axis=0)  # the mean of equal numbers is not always that number
             imputer = SimpleImputer(strategy=impute, copy=False).fit(numbers)
             imputer.statistics_ = np.where(constant, low, imputer.statistics_)
-            means, deviations = _spread(imputer.transform(numbers), low, constant)
+            means, deviations = _spread(numbers, low, constant)
             fill.append(imputer.statistics_)
             mean.append(np.where(constant, low, means))
             deviation.append(deviations)
@@ -107,7 +108,7 @@ class Numeric(BaseModel):
 def _spread(
     numbers: NDArray[np.float64], low: NDArray[np.float64], constant: NDArray[np.bool_]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return means and standard deviations [d] of numbers [n, d], of which ``low`` is the least.
+    """Return means and standard deviations [d] of the known numbers among [n, d], of which ``low`` is the least.
 
     scikit-learn takes a column for constant that varies little beside its size, as moments in microseconds do: such a
     column is measured from its least number on.
