@@ -8,6 +8,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
+from anyparty.blocks.splits import TRAIN
 from anyparty.methods import enriched
 from anyparty.methods.apc import Apc
 from anyparty.run.federation import Federation
@@ -139,3 +140,12 @@ def test_rows_are_known_again_by_their_id_from_disk_in_any_order_and_new_rows_ar
     used = frames[0].filter(pl.col("parties") == "bank shop")["id"]
     assert set(used) <= set(tables["shop"]["id"])
     assert 100 < len(used) < 200  # the run's test rows did not cross
+
+
+def test_rows_for_validation_are_judged_as_new_rows_and_not_kept(tables):
+    of, how = Federation.from_tables(tables, label="label"), {"test": 0.2, "validation": 0.2, "seed": 1}
+    made = of.train("apc", parameters=SMALL | {"classify_on": "either"}, epochs=3, **how)
+    answers = made.predict({"bank": tables["bank"].drop("label")}).frame()
+    kept = answers.filter(pl.col("parties") == "bank shop")["id"]
+    training = of.alignment.ids.filter(pl.Series(of.split(of.config.train.model_copy(update=how)) == TRAIN))
+    assert set(kept) == set(tables["shop"]["id"]) & set(training)

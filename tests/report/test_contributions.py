@@ -5,6 +5,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from anyparty.report.contributions import exact, interval, sampled, shapley
 
@@ -100,7 +101,16 @@ def test_many_parties_are_sampled():
     assert len(asked) < 2**7
 
 
+@pytest.mark.parametrize("draws", [40, 200])
+def test_an_interval_of_95_percent_has_95_percent(draws):
+    """Also of few draws: of 3,000 intervals of normal draws, as much of the normal lies within in the mean."""
+    random = np.random.default_rng(0)
+    found = [interval(np.array([0.0, *random.normal(size=draws)])) for _ in range(3000)]
+    within = [norm.cdf(share.high) - norm.cdf(share.low) for share in found]
+    assert np.mean(within) == pytest.approx(0.95, abs=0.003)
+
+
 def test_resamples_give_the_interval():
     share = interval(np.array([0.5, *np.linspace(0, 1, 101), np.nan]))
-    assert (share.value, share.low, share.high) == (0.5, pytest.approx(0.025), pytest.approx(0.975))
+    assert (share.value, share.low, share.high) == (0.5, pytest.approx(0.0155), pytest.approx(0.9845))
     assert np.isnan(interval(np.array([0.5, np.nan])).low)

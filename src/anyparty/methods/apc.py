@@ -260,7 +260,7 @@ class Apc:
         z, there, came = self.sharing.shared(state, batch.rows)
         joint = exchange.joint(state, z, there)
         if self.classify_on == "either":
-            apc_either.remember(state, rows, came, joint, there)
+            apc_either.remember(state, rows, came, joint, there, but=batch.held_out)
         state.kept.clear()
         enriched.keep(state, TEACHER, as_block(rows.n, came, joint))
         return None

@@ -32,8 +32,16 @@ def memory(M: int, parties: int) -> nn.Module:
     return Remembered(M, parties)
 
 
-def remember(state: State, rows: Rows, places: Tensor, joint: Tensor, there: Tensor) -> None:
-    """Keep z_A [n, M] of the rows at ``places`` [n], of which another party's part came: ``there`` [n, K]."""
+def remember(
+    state: State, rows: Rows, places: Tensor, joint: Tensor, there: Tensor, *, but: Tensor | None = None
+) -> None:
+    """Keep z_A [n, M] of the rows at ``places`` [n], of which another party's part came: ``there`` [n, K].
+
+    Not of those at ``but`` [b], which are for validation: they are judged as rows are that never crossed.
+    """
+    if but is not None:
+        kept = ~torch.isin(places, but.to(places.device))
+        places, joint, there = places[kept], joint[kept], there[kept]
     assert rows.block is not None
     assert rows.ids is not None
     ids = rows.ids.gather(rows.block.position[places].cpu().numpy())

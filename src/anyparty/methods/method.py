@@ -80,6 +80,8 @@ class Batch:
         number: how many batches of the stage came before; the same at every party, also one that was away.
         share: what a step on its mean counts beside the stage's other steps: 1 where batches are mixed, and its rows by
             those of a mean batch where they are kept apart by pattern, so that an epoch's steps add up to its rows.
+        held_out: [b] int64, places among the N rows of those that are for validation, in a stage of a single step,
+            which may work on them too.
 
     """
 
@@ -88,6 +90,7 @@ class Batch:
     moment: tuple[str | int, ...] = ()
     number: int = 0
     share: float = 1.0
+    held_out: Tensor | None = None
 
     def generator(self, name: str) -> torch.Generator:
         """Return this moment's random stream ``name``, the same at every party that asks."""

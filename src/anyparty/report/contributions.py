@@ -102,7 +102,10 @@ def _gain(parties: Sequence[str], value: Value) -> float:
 
 
 def interval(values: Floats) -> Share:
-    """Return the first value, with the middle 95 % of the others; NaN among them (a metric undefined) is left out."""
+    """Return the first value, with the middle 95 % of the others; NaN among them (a metric undefined) is left out.
+
+    Of few draws these are nearly all: between the least and the greatest of 40 lie 39 / 41 of what would be drawn.
+    """
     drawn = values[1:][~np.isnan(values[1:])]
-    low, high = np.percentile(drawn, [2.5, 97.5]) if len(drawn) else (np.nan, np.nan)
+    low, high = np.percentile(drawn, [2.5, 97.5], method="weibull") if len(drawn) else (np.nan, np.nan)
     return Share(value=float(values[0]), low=float(low), high=float(high))

@@ -195,7 +195,9 @@ async def _exchange(
     rows, began = plan["train"], time.perf_counter()
     part.watch.on_stage_begin(stage.name, 1, len(rows), 0)
     state.train(True)
-    loss = await stage.step(net, state, part.rows, Batch(rows, part.seeds, (stage.name, 0, 0)))
+    loss = await stage.step(
+        net, state, part.rows, Batch(rows, part.seeds, (stage.name, 0, 0), held_out=plan["validation"])
+    )
     seconds = time.perf_counter() - began
     record = {"stage": stage.name, "epoch": 1, **_loss(loss), "seconds": seconds}
     if stage.validates and len(plan["validation"]):
