@@ -21,6 +21,7 @@ from torch import Tensor
 from anyparty import metrics
 from anyparty.blocks.batches import by_pattern, mixed, patterns
 from anyparty.errors import AlignmentError, Diverged, note
+from anyparty.methods import own_method
 from anyparty.methods.method import Batch, Stage, State
 from anyparty.nets.taught import Taught
 from anyparty.run import agree, quiet
@@ -44,7 +45,7 @@ async def play(part: Part, net: Channel) -> Trained:
         AlignmentError: a stage has no rows to train on.
         PartyLost, MessageError, Diverged: see ``anyparty.errors``.
     """
-    state = part.method.begin(part.seat, part.seeds)
+    state = own_method.begin(part.method, part.seat, part.seeds)
     progress = Progress()
     best: Kept = {}
     moments = part.checkpoints.begin(part.door.run, resume=part.resume) if part.checkpoints else []
@@ -195,9 +196,8 @@ async def _exchange(
     rows, began = plan["train"], time.perf_counter()
     part.watch.on_stage_begin(stage.name, 1, len(rows), 0)
     state.train(True)
-    loss = await stage.step(
-        net, state, part.rows, Batch(rows, part.seeds, (stage.name, 0, 0), held_out=plan["validation"])
-    )
+    batch = Batch(rows, part.seeds, (stage.name, 0, 0), held_out=plan["validation"])
+    loss = await own_method.step(part.method, stage, net, state, part.rows, batch)
     seconds = time.perf_counter() - began
     record = {"stage": stage.name, "epoch": 1, **_loss(loss), "seconds": seconds}
     if stage.validates and len(plan["validation"]):
@@ -268,7 +268,7 @@ async def _epoch(
     for step, rows in enumerate(batches):
         share = len(rows) * len(batches) / len(plan["train"]) if part.settings.batches == "by-pattern" else 1.0
         batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)
-        loss = await stage.step(net, state, part.rows, batch)
+        loss = await own_method.step(part.method, stage, net, state, part.rows, batch)
         if loss is not None:
             total, seen = total + loss * len(rows), seen + len(rows)
         part.watch.on_batch_end(len(rows), math.nan if loss is None else loss)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from anyparty.errors import MessageError
+from anyparty.errors import MessageError, nearest
 from anyparty.terms import Channel, Declared, Expect, Role, Roster, Tensors, check
 from anyparty.wire.message import check_form
 
@@ -53,6 +53,9 @@ class Guarded:
                 for message in self.declared
             )
         if not self._allowed[to, tag]:
+            if to not in self._roles:
+                raise MessageError(f"party {self.me!r} tried to send {tag!r} to {to!r}, and there is no such party"
+                                   f"{nearest(to, self._roles)}")  # fmt: skip
             raise MessageError(
                 f"party {self.me!r} tried to send {tag!r} to {to!r}, which its method does not declare; "
                 f"declared are {sorted({message.tag for message in self.declared})}"

@@ -75,6 +75,8 @@ def check_form(tensors: Tensors, what: str) -> None:
     Raises:
         MessageError: a tensor of a dtype that does not cross, or more tensors, or longer names, than a header holds.
     """
+    if not isinstance(tensors, Mapping) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+        raise MessageError(f"{what} should hold tensors by name, as {{'h': h}} does, got a {type(tensors).__name__}")
     for name, tensor in tensors.items():
         if tensor.dtype not in DTYPES:
             raise MessageError(f"{what}: {name!r} is {tensor.dtype}, which does not cross between parties")
