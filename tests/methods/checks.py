@@ -403,8 +403,10 @@ def planted(case: Case, *, shuffled: bool) -> tuple[float, float]:
 
 
 def check_finds_a_signal_planted_at_a_passive_party(case: Case, folder: Path) -> None:
+    """Of classes more right than by chance; of numbers a correlation that only the column itself has."""
     found, chance = planted(case, shuffled=False)
-    assert found > chance + 0.2, f"{found:.3f} against {chance} by chance"
+    margin = 0.8 if case.draw(N=24).task.kind == "regression" else 0.2
+    assert found > chance + margin, f"{found:.3f} against {chance} by chance"
 
 
 def check_learns_nothing_from_shuffled_labels(case: Case, folder: Path) -> None:

@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from anyparty.errors import ConfigError
 from anyparty.nets import objective
 from anyparty.nets.objective import answers, losses
 from anyparty.terms import Task
@@ -42,6 +43,26 @@ class TestLosses:
     def test_squared_error(self):
         """Predicted 1.5 where 0.5 is right: 1."""
         assert losses(NUMBERS, torch.tensor([[1.5], [-1.0]]), torch.tensor([0.5, -1.0])).tolist() == [1.0, 0.0]
+
+    @pytest.mark.parametrize(
+        ("task", "outputs", "y", "said"),
+        [
+            (NUMBERS, (8, 1, 1), (8,), r"outputs \[8, 1\] for labels \[8\], got \[8, 1, 1\]: take out .*squeeze\(1\)"),
+            (NUMBERS, (8,), (8,), r"outputs \[8, 1\] for labels \[8\], got \[8\]$"),
+            (NUMBERS, (8, 1), (8, 1), r"outputs \[8, 1, 1\] for labels \[8, 1\], got \[8, 1\]$"),
+            (NUMBERS, (8, 2), (8,), r"outputs \[8, 1\] for labels \[8\], got \[8, 2\]$"),
+            (NUMBERS, (1, 1), (8,), r"outputs \[8, 1\] for labels \[8\], got \[1, 1\]$"),
+            (classes(3), (8, 1, 3), (8,), r"outputs \[8, 3\] for labels \[8\], got \[8, 1, 3\]: take out .*squeeze"),
+            (classes(3), (8, 2), (8,), r"outputs \[8, 3\] for labels \[8\], got \[8, 2\]$"),
+        ],
+    )
+    def test_an_axis_too_many_or_too_few_is_said(self, task, outputs, y, said):
+        """Squares of [8, 1] and [8] were 64 of them: every prediction beside every label."""
+        with pytest.raises(ConfigError, match=f"losses: expected {said}"):
+            losses(task, torch.zeros(outputs), torch.zeros(y, dtype=torch.int64))
+
+    def test_more_outputs_than_classes_may_have_labels(self):
+        assert losses(classes(2), torch.zeros(4, 3), torch.tensor([0, 1, 1, 0])).shape == (4,)
 
 
 class TestAnswers:

@@ -7,6 +7,7 @@ import math
 from torch import Tensor
 from torch.nn import functional
 
+from anyparty.errors import ConfigError
 from anyparty.terms import Task
 
 # Torch takes a row's softmax number by number where the row is shorter than a vector register: with classes that have
@@ -19,7 +20,16 @@ def losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
     """Return each output's own loss: outputs [..., C], y [...] -> [...].
 
     Cross-entropy for classes, times the class's weight; squared error of the standardised number for regression.
+
+    Raises:
+        ConfigError: outputs are not C for each label: a user's own rule has an axis too many, or too few.
     """
+    if outputs.shape[:-1] != y.shape or not _enough(task, outputs):
+        wanted, squeezed = [*y.shape, task.outputs], ""
+        if outputs.ndim == y.ndim + 2 and outputs.shape[1] == 1:
+            squeezed = ": take out the axis of a single head, as heads(...).squeeze(1) does"
+        raise ConfigError(f"losses: expected outputs {wanted} for labels {list(y.shape)}, got {list(outputs.shape)}"
+                          f"{squeezed}")  # fmt: skip
     if task.kind == "regression":
         return (outputs.squeeze(-1) - y) ** 2
     flat, weight = outputs.flatten(0, -2), outputs.new_tensor(task.weights) if task.weights else None
@@ -28,6 +38,11 @@ def losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
         flat = functional.pad(flat, (0, lacking), value=-math.inf)
         weight = None if weight is None else functional.pad(weight, (0, lacking))
     return functional.cross_entropy(flat, y.flatten(), weight, reduction="none").view(y.shape)
+
+
+def _enough(task: Task, outputs: Tensor) -> bool:
+    """Return whether there is one number, or one of every class; of classes there may be more than have a label."""
+    return outputs.shape[-1] == 1 if task.kind == "regression" else outputs.shape[-1] >= task.outputs
 
 
 def answers(task: Task, outputs: Tensor) -> Tensor:
