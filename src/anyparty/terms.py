@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -97,6 +97,9 @@ class Roster:
 
 
 Role = Literal["block", "host", "active", "passive", "any"]
+Needs = Literal["all", "any"]
+ROLES: tuple[Role, ...] = get_args(Role)
+NEEDS: tuple[Needs, ...] = get_args(Needs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +109,9 @@ class Declared:
     ``frm`` and ``to`` are roles: a *block* party holds columns, a *host* holds heads and labels, the *active* party
     leads the run, a *passive* one is any other.  ``when`` says under which circumstances alone it is sent; empty: in
     every run.
+
+    Raises:
+        ConfigError: ``frm`` or ``to`` is no role.
     """
 
     tag: str
@@ -114,6 +120,10 @@ class Declared:
     holds: str
     learns: str
     when: str = ""
+
+    def __post_init__(self) -> None:
+        for end in ("frm", "to"):
+            _among(ROLES, getattr(self, end), f"message {self.tag!r}: {end}")
 
 
 SEVERAL_HOSTS = 'several parties hold labels and each hosts its own head (hosting = "labelers")'  # a ``when``
@@ -127,19 +137,32 @@ class Capabilities:
     ``predicts_alone``: the active party answers from what it has, and no prediction asks anybody else.
     ``unlabelled``: it learns from rows without labels too.  ``without_labels``: it is of use where no row has any; then
     the task has no outputs, stages that train on labels are passed over, and predictions are refused.
+
+    Raises:
+        ConfigError: ``needs`` or ``trains_with`` is another word, or ``messages`` are no tuple of declarations.
     """
 
     title: str
     paper: str
     trains_on: str
     predicts_for: str
-    needs: Literal["all", "any"]
+    needs: Needs
     messages: tuple[Declared, ...]
     most_parties: int | None = None
     unlabelled: bool = False
     without_labels: bool = False
-    trains_with: Literal["all", "any"] | None = None
+    trains_with: Needs | None = None
     predicts_alone: bool = False
+
+    def __post_init__(self) -> None:
+        _among(NEEDS, self.needs, f"{self.title}: needs")
+        if self.trains_with is not None:
+            _among(NEEDS, self.trains_with, f"{self.title}: trains_with")
+        if isinstance(self.messages, Declared):
+            raise ConfigError(f"{self.title}: messages is one declaration, of {self.messages.tag!r}, where a tuple of "
+                              f"them is expected: one of one has a comma, (MESSAGE,)")  # fmt: skip
+        if not isinstance(self.messages, tuple | list) or not all(isinstance(one, Declared) for one in self.messages):
+            raise ConfigError(f"{self.title}: expected messages to be a tuple of Declared, got {self.messages!r}")
 
     @property
     def trains_with_all(self) -> bool:
@@ -178,6 +201,11 @@ class Channel(Protocol):
 
     async def close(self) -> None:
         """Say that nothing more will be sent."""
+
+
+def _among(words: Sequence[str], given: object, what: str) -> None:
+    if given not in words:
+        raise ConfigError(f"{what} is {', '.join(map(repr, words[:-1]))} or {words[-1]!r}, not {given!r}")
 
 
 def finite(tensor: Tensor) -> bool:
