@@ -14,6 +14,9 @@ from torch.nn import functional
 from anyparty.errors import PredictionError
 from anyparty.terms import Task
 
+NO_NUMBER = "the networks gave no number for this row"
+NO_ANSWER = "the method has no answer for this row, and gave no reason"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:

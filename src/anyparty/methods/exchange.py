@@ -18,8 +18,10 @@ from anyparty.blocks.blocks import Rows
 from anyparty.errors import MessageError, PartyLost
 from anyparty.methods.fusion import Answer
 from anyparty.methods.method import Batch, Seat
-from anyparty.predictions import Predictions
+from anyparty.predictions import NO_ANSWER, NO_NUMBER, Predictions
 from anyparty.terms import Channel, Expect, Roster
+
+NOBODY = "no party that was asked and answered has this row"
 
 Part = tuple[Tensor, Tensor]  # which rows of the batch [B_k], and their embeddings [B_k, H]
 
@@ -173,12 +175,13 @@ async def outputs_of(
 def predictions(answer: Answer, seat: Seat, asked: Sequence[str], there: Gathered, predictor: str) -> Predictions:
     """Return a rule's answer with its provenance: who took part, who was silent, why a row has no number."""
     assert seat.task is not None
-    known = there.observed.any(dim=1)
+    numbers = ~answer.scores.isnan().any(dim=1)
+    known, said = there.observed.any(dim=1).tolist(), answer.answered.tolist()
     reasons = {
-        n: answer.reason if known[n] else "no party that was asked and answered has this row"
-        for n in (~answer.answered).nonzero().squeeze(1).tolist()
+        n: NOBODY if not known[n] else NO_NUMBER if said[n] else answer.reason or NO_ANSWER
+        for n in (~(answer.answered & numbers)).nonzero().squeeze(1).tolist()
     }
-    answered = answer.answered.unsqueeze(1)
+    answered = (answer.answered & numbers).unsqueeze(1)
     return Predictions(
         task=seat.task,
         blocks=seat.roster.blocks,

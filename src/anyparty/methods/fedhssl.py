@@ -31,6 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -101,7 +102,7 @@ class FedHSSL(SelfSupervised):
             raise ConfigError(f"fedhssl: embedding must be at least 1, got {self.embedding}")
         self.split  # noqa: B018 - it checks the rest
 
-    @property
+    @cached_property
     def split(self) -> Split:
         """Fine-tuning, as a split method."""
         return Split(rule=Aligned(), embedding=2 * self.embedding, head_hidden=self.head_hidden)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from torch import Tensor
+
+from anyparty.methods import own_rule
 from anyparty.methods.fusion import Rule
 from anyparty.terms import Capabilities, Roster
 
@@ -31,7 +34,7 @@ class Places:
 
     def hosts(self, roster: Roster) -> dict[str, tuple[int, ...]]:
         """Return the owners k of the heads at each host, the active party first."""
-        owners = self.rule.owners(roster)
+        owners = own_rule.owners_of(self.rule, roster)
         if owners is None:
             return {roster.active: ()}
         if self.hosting == "active":
@@ -49,7 +52,21 @@ class Places:
     def read_by(self, roster: Roster, host: str) -> list[str]:
         """Return the parties whose embeddings a host reads."""
         blocks = roster.blocks
-        return [blocks[k] for k in self.rule.reads(roster, self.hosts(roster)[host])]
+        return [blocks[k] for k in own_rule.reads_of(self.rule, roster, self.hosts(roster)[host])]
+
+    def unread(self, roster: Roster) -> list[str]:
+        """Return the parties whose embeddings no host reads: they send nothing, and count as if they had no row."""
+        read = {k for owners in self.hosts(roster).values() for k in own_rule.reads_of(self.rule, roster, owners)}
+        return [name for k, name in enumerate(roster.blocks) if k not in read]
+
+    def heard(self, roster: Roster, observed: Tensor) -> Tensor:
+        """Return who has which row of those that are read, [N, K] bool."""
+        unread = self.unread(roster)
+        if not unread:
+            return observed
+        observed = observed.clone()
+        observed[:, [roster.blocks.index(name) for name in unread]] = False
+        return observed
 
     def width(self, roster: Roster) -> tuple[int, ...]:
         """Return the shape of a row's embedding: (H,), or (copies, H)."""

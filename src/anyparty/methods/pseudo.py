@@ -31,6 +31,7 @@ from torch import Tensor
 
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError
+from anyparty.methods import own_rule
 from anyparty.methods.costs import Counted, Ran
 from anyparty.methods.exchange import Gathered
 from anyparty.methods.fusion import Fusion, Given
@@ -116,7 +117,7 @@ class PseudoLabelled(Split):
 
         def rows(at: Rows) -> Tensor:
             assert at.observed is not None
-            return self.rule.trains_on(seat.roster, at.observed)
+            return self.rule.trains_on(seat.roster, self.heard(seat.roster, at.observed))
 
         def remark(at: Rows) -> str:
             assert at.labeled is not None
@@ -160,12 +161,12 @@ class PseudoLabelled(Split):
             h, observed = h.clone(), observed.clone()
             h[:, fusion.taught.missed], observed[:, fusion.taught.missed] = 0.0, False
         with torch.no_grad():
-            outputs, valid = self.rule.outputs(fusion, h, observed)
+            outputs, valid = own_rule.outputs(self.rule, fusion, h, observed)
             given = Given(
                 task=seat.task, answers=answers(seat.task, outputs), valid=valid, owners=fusion.owners,
                 observed=observed, key=key, k=fusion.k,
             )  # fmt: skip
-            answer = self.rule.answer(given)
+            answer = own_rule.answer(self.rule, given)
             support = getattr(self.rule, "support", None)
             scores = support(given) if support else answer.scores
         guess = answer.scores.argmax(dim=1)

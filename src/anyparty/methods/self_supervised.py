@@ -207,6 +207,10 @@ class Pretrained:
         """Return whose embeddings a host's heads read, as the method's own."""
         return self.method.read_by(roster, host)
 
+    def unread(self, roster: Roster) -> list[str]:
+        """Return the parties whose embeddings no host reads, as the method's own."""
+        return self.method.unread(roster)
+
     def stages(self, seat: Seat) -> Sequence[Stage]:
         """Return this stage and the method's own."""
         return (self.first.stage(self._step), *self.method.stages(seat))

@@ -29,6 +29,7 @@ from anyparty.methods.exchange import Gathered, Part, Wanted, moment
 from anyparty.methods.fusion import Fusion
 from anyparty.methods.method import Batch, Seat, Stage, State
 from anyparty.methods.places import Places
+from anyparty.methods.typed import of_type
 from anyparty.nets.mlp import Factory, build
 from anyparty.nets.stacked import Heads, ModuleHeads, StackedMLP
 from anyparty.nets.taught import Taught
@@ -52,6 +53,10 @@ class Split(Places):
     make_head: Factory | None = None
 
     def __post_init__(self) -> None:
+        own_rule.check_rule(self.rule)
+        for name, hint in (("embedding", int), ("head_hidden", tuple[int, ...])):
+            if (given := getattr(self, name)) is not None or name == "embedding":
+                object.__setattr__(self, name, of_type(hint, given, f"method: {name}"))
         if self.embedding < 1 or any(width < 1 for width in self.head_hidden or ()):
             raise ConfigError(f"method: widths must be at least 1, got embedding {self.embedding}, "
                               f"head_hidden {list(self.head_hidden or ())}")  # fmt: skip
@@ -60,6 +65,7 @@ class Split(Places):
 
     def published_costs(self, ran: costs.Ran) -> list[costs.Counted]:
         """Return what equation (9) of the APC-VFL paper counts of each passive party's embeddings and gradients."""
+        ran = replace(ran, observed=self.heard(ran.roster, ran.observed))
         rows = ran.labelled & self.rule.trains_on(ran.roster, ran.observed)
         return costs.split_learning(ran, rows, self.embedding * self.rule.copies(ran.roster))
 
@@ -95,6 +101,7 @@ class Split(Places):
         own_rule.check_counts(self.rule, roster, self.embedding)
         if self.rule.owners(roster) is not None and not self.hosts(roster)[roster.active]:
             raise ConfigError(f"the active party {roster.active!r} would host no head: use hosting='active'")
+        own_rule.check_reads(self.rule, roster, self.hosts(roster))
 
     def heads(self, roster: Roster, host: str, task: Task) -> Heads:
         """Make the heads of a host."""
@@ -140,7 +147,7 @@ class Split(Places):
 
         def rows(at: Rows) -> Tensor:
             assert at.observed is not None
-            return at.teaching & own_rule.trained(self.rule, seat.roster, at.observed)
+            return at.teaching & own_rule.trained(self.rule, seat.roster, self.heard(seat.roster, at.observed))
 
         return (Stage(name="train", step=self.step, rows=rows),)
 
@@ -152,8 +159,8 @@ class Split(Places):
             PartyLost: a party left that the method cannot do without.
         """
         seat, hosts = state.seat, self.hosts(state.seat.roster)
-        mine = self.encode(state, rows, batch)
         readers = self.readers(seat.roster, seat.me)
+        mine = self.encode(state, rows, batch) if readers else None
         await exchange.share(net, readers, mine)
         loss: float | None = None
         gradients: dict[str, Tensor] = {}
@@ -181,7 +188,8 @@ class Split(Places):
         self, net: Channel, seat: Seat, rows: Rows, batch: Batch, mine: Part | None, asked: Sequence[str] | None = None
     ) -> Gathered:
         """Wait at a host for the embeddings of a batch, of the parties ``asked`` alone where some are given."""
-        asked = seat.roster.blocks if asked is None else asked
+        asked, unread = seat.roster.blocks if asked is None else asked, self.unread(seat.roster)
+        asked = [name for name in asked if name not in unread]
         wanted = Wanted(asked=asked, read=self.read_by(seat.roster, seat.me), width=self.width(seat.roster))
         return await exchange.gather(net, seat, rows, batch, wanted, mine)
 
@@ -239,13 +247,16 @@ class Split(Places):
 
         Raises:
             Diverged: the loss is not a number.
-            ConfigError: the rule is a user's own, and its loss no scalar, or one without a gradient.
+            ConfigError: the rule is a user's own, and its loss no scalar, or one without a gradient, or of weights
+                that it holds.
         """
         if fusion.taught is not None:
             fusion.taught.note(observed)
         with self._drawing(seat, batch, "head draws"):
             loss = self.rule.loss(fusion, h, observed, y, batch)
         own_rule.check_loss(self.rule, loss, h)
+        if not batch.number:
+            own_rule.check_weights(self.rule)  # that it has made by now
         if weight != 1.0:
             loss = weight * loss
         value = loss.item()

@@ -14,18 +14,18 @@ import torch
 from torch import Tensor
 
 from anyparty.blocks.blocks import Rows
-from anyparty.errors import ConfigError
-from anyparty.methods import exchange
+from anyparty.methods import exchange, own_rule
 from anyparty.methods.exchange import Gathered
 from anyparty.methods.fusion import Given
 from anyparty.methods.method import Batch, State
 from anyparty.nets.objective import answers
-from anyparty.predictions import Predictions
+from anyparty.predictions import NO_NUMBER, Predictions
 from anyparty.terms import Channel
 
 if TYPE_CHECKING:
     from anyparty.methods.split import Split
 
+UNREAD = "no head reads the embedding of a party that has this row"
 UNREACHED = "training reached no labelled row of a party that has this row"
 
 
@@ -35,7 +35,7 @@ async def predict(
     """Play a party's part in predicting a batch; the active party has the answer.
 
     Raises:
-        ConfigError: the rule is a user's own, and its outputs have another shape.
+        ConfigError: the rule is a user's own, and its outputs or its answer have another form.
     """
     seat, hosts = state.seat, method.hosts(state.seat.roster)
     with torch.no_grad():  # never around an await: other parties' coroutines share the thread
@@ -50,10 +50,7 @@ async def predict(
         width = method.width(seat.roster)
         nobody = torch.zeros(*near.observed.shape, *width, device=seat.device)
         h = near.scatter(seat.roster) if near.parts else nobody
-        outputs, valid = method.rule.outputs(fusion, h, near.observed)
-        if outputs.ndim != 3 or valid.shape != outputs.shape[:2]:
-            raise ConfigError(f"{method.can.title}: expected outputs [B, M, C] and, for which rows they are, [B, M], "
-                              f"got {list(outputs.shape)} and {list(valid.shape)}")  # fmt: skip
+        outputs, valid = own_rule.outputs(method.rule, fusion, h, near.observed)
     if seat.me != seat.roster.active:
         reached = fusion.taught is None or bool(fusion.taught.parties[fusion.owners].any())
         heard = torch.tensor([reached and name in near.parts for name in seat.roster.blocks])
@@ -86,12 +83,20 @@ async def _answer(
             reached.append(there.observed & heard)
             valid.append(stands.unsqueeze(1) & reached[-1][:, owners[-1]])
     used = [at & stands.any(dim=1, keepdim=True) for at, stands in zip(reached, valid, strict=True)]
-    answer = method.rule.answer(
-        Given(
-            task=seat.task, answers=answers(seat.task, torch.cat(outputs, 1)), valid=torch.cat(valid, 1),
-            owners=torch.cat(owners), observed=torch.stack(used).any(dim=0), key=rows.key[batch.rows], k=fusion.k,
-        )
+    given = Given(
+        task=seat.task, answers=answers(seat.task, torch.cat(outputs, 1)), valid=torch.cat(valid, 1),
+        owners=torch.cat(owners), observed=torch.stack(used).any(dim=0), key=rows.key[batch.rows], k=fusion.k,
     )  # fmt: skip
+    answer = own_rule.answer(method.rule, given)
     made = exchange.predictions(answer, seat, asked, there, method.can.title)
-    unreached = (there.observed.any(dim=1) & ~torch.stack(reached).any(dim=0).any(dim=1)).tolist()
-    return replace(made, reasons={n: UNREACHED if unreached[n] else why for n, why in made.reasons.items()})
+    if not made.reasons:
+        return made
+    some = there.observed.any(dim=1)
+    nan = some & (given.answers.isnan().any(dim=2) & given.valid).any(dim=1)
+    unreached = some & ~torch.stack(reached).any(dim=0).any(dim=1)
+    unread = torch.tensor([name in asked and name in method.unread(seat.roster) for name in seat.roster.blocks])
+    theirs = ~some & known[:, unread.to(known.device)].any(dim=1)
+    reasons = dict(made.reasons)
+    for why, where in ((NO_NUMBER, nan), (UNREACHED, unreached), (UNREAD, theirs)):
+        reasons |= {n: why for n in where.nonzero().squeeze(1).tolist() if n in reasons}
+    return replace(made, reasons=reasons)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
-from typing import Any, cast, get_args, get_type_hints
-
-import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from typing import Any, cast, get_type_hints
 
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.methods import idle
@@ -25,6 +22,7 @@ from anyparty.methods.pseudo import Pseudo, PseudoLabelled
 from anyparty.methods.self_supervised import Pretrained, SelfSupervised
 from anyparty.methods.split import Split
 from anyparty.methods.standard import Standard
+from anyparty.methods.typed import of_type
 from anyparty.methods.vfedtrans import VFedTrans
 
 SPLIT: dict[str, Callable[..., Rule]] = {
@@ -46,8 +44,6 @@ METHODS: dict[str, Callable[..., Rule | Method]] = {
     "false-vfl-2": FalseVFL2,
 }
 """All methods."""
-
-HELD = (str, int, float, type(None), list, tuple, Mapping, np.generic)
 
 
 def parameters_of(name: str) -> tuple[Any, ...]:
@@ -84,7 +80,7 @@ def made_again(name: str, **parameters: Any) -> Method:
     if unknown:
         raise ConfigError(f"method {name!r} has no parameter {unknown[0]!r}{nearest(unknown[0], known)}")
     hints = {key: hint for of in reversed(classes) for key, hint in get_type_hints(of).items()}
-    values = {key: _of_type(hints[key], value, f"method {name!r}: {key}") for key, value in parameters.items()}
+    values = {key: of_type(hints[key], value, f"method {name!r}: {key}") for key, value in parameters.items()}
     own, *shared = ({key: value for key, value in values.items() if known[key] is of} for of in classes)
     made = METHODS[name](**own)
     if name not in SPLIT:
@@ -140,30 +136,3 @@ def _layers(made: Method) -> list[Any]:
 
 def _default(field: Field[Any]) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
-
-
-def _of_type(hint: Any, value: Any, what: str) -> Any:
-    """Return a parameter as the type that its method declares: settings come from files, as whatever was written."""
-    if isinstance(value, bool) and bool not in {hint, *get_args(hint)}:
-        raise ConfigError(f"{what}: expected no truth value, got {value}")
-    try:
-        return TypeAdapter(hint).validate_python(_plain(value, what))
-    except ValidationError as error:
-        raise ConfigError(f"{what}: {error.errors()[0]['msg'].lower()}, got {value!r}") from None
-
-
-def _plain(value: Any, what: str) -> Any:
-    """Return a parameter with Python's numbers in place of numpy's, in lists and tables too.
-
-    Raises:
-        ConfigError: a table holds something that no file can.
-    """
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            if not isinstance(inner, HELD):
-                raise ConfigError(f"{what}: {key} = {inner!r} is nothing that a saved model can hold: words, numbers, "
-                                  f"truth values, None, and lists and tables of them")  # fmt: skip
-        return {key: _plain(inner, what) for key, inner in value.items()}
-    return type(value)(_plain(inner, what) for inner in value) if type(value) in {list, tuple} else value

@@ -60,6 +60,9 @@ def check_kinds(method: Any, watch: Any) -> None:
     Raises:
         ConfigError: saying what was expected.
     """
+    if isinstance(method, type):
+        raise ConfigError(f"method: expected a method, got the class {method.__name__}: make one, as with "
+                          f"Split(rule=...)")  # fmt: skip
     if method is not None and not isinstance(method, str) and not hasattr(method, "can"):
         raise ConfigError(f"method: expected a name, or a method such as method('laser'), got {method!r}")
     if hasattr(method, "can") and not hasattr(method, "begin"):

@@ -78,7 +78,11 @@ def untaught(part: Part, missed: Sequence[int]) -> Iterator[str]:
         reached |= {k for k, name in enumerate(roster.blocks) if there[k] and name in read}
         if not any(there):
             idle.append(host)
-    without = [roster.blocks[k] for k in missed if k not in reached and roster.blocks[k] not in idle]
+    unread = split.unread(roster) if isinstance(split, Places | Pretrained) else []
+    if unread:
+        yield f"no head reads the embeddings of {some(unread)}, which sends nothing and learns nothing"
+    told = {*idle, *unread}
+    without = [roster.blocks[k] for k in missed if k not in reached and roster.blocks[k] not in told]
     if without:
         yield f"training reached no labelled row of {some(without)}, so that answers do without it"
     if idle:

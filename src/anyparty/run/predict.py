@@ -11,7 +11,7 @@ from torch import Tensor
 from anyparty.blocks.blocks import Rows
 from anyparty.methods import own_method
 from anyparty.methods.method import Batch, Method, State
-from anyparty.predictions import Predictions
+from anyparty.predictions import NO_ANSWER, Predictions
 from anyparty.seeds import Seeds
 from anyparty.terms import Channel
 
@@ -27,8 +27,14 @@ async def predict_rows(
         own_method.answered(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))
         for chunk in (torch.split(wanted, ROWS_AT_ONCE) if len(wanted) else [wanted])
     ]
-    answered = [part for part in parts if part is not None]
+    answered = [_explained(part) for part in parts if part is not None]
     return join(answered) if answered else None
+
+
+def _explained(part: Predictions) -> Predictions:
+    """Return answers in which each row without a number has a reason, also by a user's own method that gives none."""
+    lacking = (~part.answered).nonzero().squeeze(1).tolist()
+    return replace(part, reasons=dict.fromkeys(lacking, NO_ANSWER) | part.reasons) if lacking else part
 
 
 def join(parts: Sequence[Predictions]) -> Predictions:

@@ -30,7 +30,7 @@ from anyparty.run.checkpoint import Progress, load_module, tensors_of
 from anyparty.run.labels import untaught
 from anyparty.run.part import Part, Trained
 from anyparty.run.predict import predict_rows
-from anyparty.run.verdict import alone, check_ended, unjudged, verdict
+from anyparty.run.verdict import alone, check_ended, check_numbers, unjudged, verdict
 from anyparty.terms import Channel
 
 Kept = dict[str, dict[str, Tensor]]
@@ -181,7 +181,7 @@ async def _judged(
     """
     validates = stage.loss is None and stage.validates and len(plan["validation"]) > 0
     if validates:
-        record |= await _validate(part, net, state, plan)
+        record |= await _validate(part, stage.name, net, state, plan)
     record |= quiet.score(stage, state, part.rows, plan["validation"], part.seeds)
     if quiet.is_quiet(stage):
         return alone(part, stage, progress, record)
@@ -201,7 +201,7 @@ async def _exchange(
     seconds = time.perf_counter() - began
     record = {"stage": stage.name, "epoch": 1, **_loss(loss), "seconds": seconds}
     if stage.validates and len(plan["validation"]):
-        record |= await _validate(part, net, state, plan)
+        record |= await _validate(part, stage.name, net, state, plan)
     if part.leads:
         progress.history.append(record)
         part.watch.on_epoch_end(record)
@@ -285,7 +285,7 @@ def _loss(loss: float | None) -> dict[str, float]:
     return {} if loss is None else {"loss": loss}
 
 
-async def _validate(part: Part, net: Channel, state: State, plan: Mapping[str, Tensor]) -> dict[str, Any]:
+async def _validate(part: Part, stage: str, net: Channel, state: State, plan: Mapping[str, Tensor]) -> dict[str, Any]:
     """Score validation rows, and some training rows, with everybody's blocks; at the other parties, help to."""
     rows = torch.cat([plan["validation"], plan["scored"]])
     answered = await predict_rows(part.method, net, state, part.rows, rows, part.seat.roster.blocks, part.seeds)
@@ -295,6 +295,7 @@ async def _validate(part: Part, net: Channel, state: State, plan: Mapping[str, T
     assert part.seat.task is not None
     metric, _ = part.settings.metric_for(part.seat.task)
     shown = sorted({metric, "accuracy" if part.seat.task.kind == "classification" else "mae"})
+    check_numbers(answered, len(plan["validation"]), stage)
     y, validation = part.rows.y[rows].cpu(), torch.arange(len(rows)) < len(plan["validation"])
     sets = {"validation": validation} | ({"training": ~validation} if len(plan["scored"]) else {})
     return {of: {name: metrics.selection(answered, y, which, name) for name in shown} for of, which in sets.items()}

@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from anyparty.errors import ENDED, AnypartyError, Stopped
+from anyparty.errors import ENDED, AnypartyError, Diverged, Stopped, remark
 from anyparty.methods.method import Stage
+from anyparty.predictions import NO_NUMBER, Predictions
 from anyparty.run import agree
 from anyparty.run.agree import Verdict
 from anyparty.run.checkpoint import Progress
@@ -87,6 +88,22 @@ def unjudged(part: Part, stage: Stage, progress: Progress) -> str:
     if any(not math.isnan(float(scores[name])) for scores in judged):
         return ""
     return f"no epoch had a {name} on the validation rows, so that none was chosen: the last one's weights are kept"
+
+
+def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
+    """Look at the answers for the validation rows, which stand first: networks may give none where a loss is a number.
+
+    Raises:
+        Diverged: no validation row has a number, and networks have given none for some of them.
+    """
+    broken = sum(n < validation and why == NO_NUMBER for n, why in answered.reasons.items())
+    if not broken:
+        return
+    if not answered.answered[:validation].any():
+        raise Diverged(f"{answered.predictor}: in stage {stage!r} the loss is a number, and no answer for a "
+                       f"validation row is: lower the learning rate; of a method of your own, look at what it "
+                       f"answers")  # fmt: skip
+    remark(f"stage {stage!r}: the networks gave no number for some validation rows; their scores are of the others")
 
 
 def _better(part: Part, progress: Progress, record: dict[str, Any], value: float, *, greater: bool) -> Verdict:

@@ -75,6 +75,10 @@ class Scheduled:
         self.clock.check(parties)
         if isinstance(self.schedule, AdaptiveFlex) and isinstance(self.schedule.A, Mapping):
             check_names("schedule 'adaptive-flex': A", self.schedule.A, parties)
+        if unread := self.split.unread(roster):
+            raise ConfigError(f"schedule: parties meet by their embeddings, and no head of {self.split.can.title} "
+                              f"reads those of {some(unread)}: name them in the rule's reads, or leave the schedule "
+                              f"out")  # fmt: skip
         one_place = len(self.split.hosts(roster)) == 1
         ticks = self.clock
         if self.schedule.timed and isinstance(ticks, Clock):
