@@ -7,6 +7,7 @@
     │   ├── TableError              one party's table: file, column, cell
     │   ├── AlignmentError          several parties' tables together: no overlap, two parties with one name
     │   ├── ModelError              a saved model or run: absent, truncated, foreign, of another version, in the way
+    │   │   └── NotGiven            a method or a network of the user's own, which no file holds
     │   ├── ResumeError             a run that cannot be resumed as asked
     │   ├── PredictionError         a request for predictions that cannot be met
     │   └── StorageError            a file that cannot be written: disk full, no permission
@@ -64,6 +65,18 @@ class AlignmentError(UserError):
 
 class ModelError(UserError):
     """A saved model or run cannot be read."""
+
+
+class NotGiven(ModelError):  # noqa: N818 - what is missing
+    """A method or a network of the user's own, which no file holds, was not given.
+
+    ``lacks`` says so, ``argument`` is how it is given.
+    """
+
+    def __init__(self, lacks: str, argument: str) -> None:
+        super().__init__(f"{lacks}; give it in Python, Model.load(folder, {argument}), or to evaluate_run and "
+                         f"predict_run of anyparty.run.runs as well")  # fmt: skip
+        self.lacks, self.argument = lacks, argument
 
 
 class ResumeError(UserError):

@@ -68,7 +68,11 @@ def test_a_method_of_ones_own_is_not(federation, tmp_path):
     for made in (Split(rule=Mine(), embedding=4), method("laser", make_head=linear)):
         assert settings_of(made) is None
     federation.train(Split(rule=Mine(), embedding=4), folder=tmp_path / "run", epochs=1)
-    assert kept(tmp_path / "run")["method"] == {"name": "own: LASER-VFL"}
+    settings = kept(tmp_path / "run")["method"]
+    assert settings.keys() == {"name", "own"}
+    assert settings["name"] == "own: LASER-VFL"
+    assert settings["own"].items() >= {"class": "Split", "embedding": 4, "hosting": "active"}.items()
+    assert settings["own"]["rule"]["class"] == "Mine"
     (found,) = find([tmp_path / "run"])
     assert found.method == "own: LASER-VFL"
 

@@ -283,6 +283,12 @@ class TestThereAndBack:
         with pytest.raises(ModelError, match="trained with a method of the user's own; give it"):
             Model.load(tmp_path)
         assert worlds.same_bits(answers(Model.load(tmp_path, method=made)), answers(model))
+        with pytest.raises(ModelError, match=r"the one that was trained: embedding was 4, is 6; give that one"):
+            Model.load(tmp_path, method=method("laser", embedding=6, make_head=Own))
+        about = json.loads((tmp_path / "model.json").read_text())
+        assert about.pop("own")["make_head"] == "Own"
+        (tmp_path / "model.json").write_text(json.dumps(about))  # as an earlier version saved it
+        assert worlds.same_bits(answers(Model.load(tmp_path, method=made)), answers(model))
         said = r"bank/model.safetensors: its weights do not[^\n]* shape 4 × [^\n]* shape is 6 × [^\n]*; give"
         with pytest.raises(ModelError, match=said):
             Model.load(tmp_path, method=method("laser", embedding=6, make_head=Own))

@@ -73,7 +73,8 @@ def made_again(name: str, **parameters: Any) -> Method:
         ConfigError: no such method, no such parameter, or a value out of range.
     """
     if name not in METHODS:
-        raise ConfigError(f"no method {name!r}{nearest(name, METHODS)}")
+        how = "; a method of your own is given in Python, train(METHOD): see docs/your-method.md" if ":" in name else ""
+        raise ConfigError(f"no method {name!r}{nearest(name, METHODS)}{how}")
     classes = parameters_of(name)
     known = {field.name: of for of in reversed(classes) for field in fields(of) if field.repr and field.name != "rule"}
     unknown = sorted(parameters.keys() - known.keys())

@@ -1,8 +1,8 @@
 """The settings of a run with what was given in Python in their place: a record is of what trained.
 
 A method, an encoder or an optimizer that is an object stands for settings where some have it made the same.  What no
-settings can make is named: a user's own method as ``own: TITLE``, a user's own network as ``module:function``, also
-where that cannot be imported again.
+settings can make is named: a user's own method as ``own: TITLE``, with what ``own_method`` keeps of it under ``own``,
+a user's own network as ``module:function``, also where that cannot be imported again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from anyparty.methods.table import settings_of
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.nets.table import describe
+from anyparty.run.own_method import described
 
 
 def as_trained(
@@ -30,7 +31,7 @@ def as_trained(
         parties[name] = party.model_copy(update=changed)
     if method is None:
         return config.model_copy(update={"parties": parties})
-    known = settings_of(method) or {"name": f"own: {method.can.title}"}
+    known = settings_of(method) or {"name": f"own: {method.can.title}", "own": described(method)}
     return config.model_copy(update={"parties": parties, "method": MethodSettings.model_validate(known)})
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from anyparty.errors import PredictionError, nearest
+from anyparty.methods.method import Seat
+from anyparty.nets.table import describe
 from anyparty.terms import Roster
 
 
@@ -34,3 +36,17 @@ def whom_to_ask(roster: Roster, tables: Any, parties: Sequence[str] | None) -> l
     if not asked:
         raise PredictionError("no party with columns is to take part; name at least one, with its table")
     return asked
+
+
+def no_test_rows(shipped: bool, seats: Iterable[Seat]) -> PredictionError:
+    """Return what to say of a model that was loaded, so that no run's test rows are at hand.
+
+    Args:
+        shipped: whether its method is none of the user's own, which would have to be given again.
+        seats: the parties', whose networks would have to be, too, where they are the user's own.
+    """
+    own = any(seat.inputs and describe(seat.encoder) is None for seat in seats)
+    given = [*([] if shipped else ["method=..."]), *(["encoders=..."] if own else [])]
+    also = f"; they take {' and '.join(given)}, too" if given else ""
+    return PredictionError("this model has no test rows at hand: give tables; those of a run are read again by "
+                           f"anyparty.run.runs.evaluate_run(folder), or predict_run(folder){also}")  # fmt: skip

@@ -18,12 +18,12 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field, TypeAdapter, ValidationError
 
-from anyparty.errors import ModelError, nearest
+from anyparty.errors import ModelError, NotGiven, nearest
 from anyparty.methods.method import Method, Seat, State
 from anyparty.methods.table import made_again
 from anyparty.nets.mlp import Factory
 from anyparty.nets.table import describe, restore
-from anyparty.run import checkpoint
+from anyparty.run import checkpoint, own_method
 from anyparty.seeds import Seeds
 from anyparty.storage import writing
 from anyparty.tables.prepare import Prepare
@@ -45,6 +45,8 @@ class About:
         best_epoch: the epoch whose weights were kept, by its place in the history (from 0); -1 if the last.
         parts: by party, the mark of the weights that it kept. A passive party at home knows its own alone; whoever was
             lost before training ended is not here.
+        own: what is kept of the user's own method: see ``own_method``; ``None`` for a shipped one, or if an earlier
+            version saved it.
 
     """
 
@@ -54,10 +56,12 @@ class About:
     seed: int
     best_epoch: int
     parts: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
+    own: dict[str, Any] | None = None
 
     def save(self, path: Path) -> None:
         """Write it as JSON."""
-        write_json(path, {"format": FORMAT, **asdict(self)})
+        values = {key: value for key, value in asdict(self).items() if key != "own" or value is not None}
+        write_json(path, {"format": FORMAT, **values})
 
     @classmethod
     def load(cls, path: Path) -> About:
@@ -82,14 +86,16 @@ class About:
         """Return the method, or the user's own that is ``given``.
 
         Raises:
-            ModelError: it was the user's own, and is not given.
+            NotGiven: it was the user's own, and is not given.
+            ModelError: another is given than was trained.
         """
+        shipped = None if self.method is None else made_again(**tuples(self.method))
         if given is not None:
+            own_method.check(source, self.own, shipped, given)
             return given
-        if self.method is None:
-            raise ModelError(f"{source}: trained with a method of the user's own; give it in Python, "
-                             f"load(..., method=...)")  # fmt: skip
-        return made_again(**tuples(self.method))
+        if shipped is None:
+            raise NotGiven(f"{source}: trained with a method of the user's own", "method=...")
+        return shipped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,13 +192,14 @@ def load_member(home: Path, seat: Seat, method: Method, encoder: Factory | None)
     ``seat`` says who it is; ``encoder`` makes its network, if that was a module of the user's own.
 
     Raises:
+        NotGiven: it was, and is not given.
         ModelError: a file is absent, cut short or foreign, or the network cannot be made.
     """
     name = seat.me
     about = _Home.load(home / "party.json")
     if encoder is None and about.encoder is None:
-        raise ModelError(f"{home}: party {name!r} was trained with a network of its own making; "
-                         f"give what makes it, load(..., encoders={{{name!r}: ...}})")  # fmt: skip
+        lacks = f"{home}: party {name!r} was trained with a network of its own making"
+        raise NotGiven(lacks, f"encoders={{{name!r}: ...}}")
     prepare = None if about.prepare is None else Prepare.from_json(about.prepare)
     if about.inputs != (0 if prepare is None else prepare.width):
         raise ModelError(f"{home}: party.json speaks of a block of width {about.inputs}, its columns make another")

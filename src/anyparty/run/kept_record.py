@@ -38,6 +38,15 @@ class _Sent(_Fields):
     bytes_sent: int
 
 
+class _Message(_Fields):
+    tag: str
+    frm: str
+    to: str
+    holds: str
+    learns: str
+    when: str = ""
+
+
 class _Scores(_Fields):
     overall: dict[str, float | None] = {}
 
@@ -54,6 +63,7 @@ class _Record(_Fields):
     history: list[_Epoch] = []
     ledger: list[_Sent] = []
     remarks: list[str] = []
+    declared: list[_Message] = []
     best_epoch: int = 0
     costs: dict[str, Any] = {}
     evaluation: _Scores | None = None

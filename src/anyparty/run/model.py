@@ -24,7 +24,7 @@ from anyparty.methods.method import Method
 from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions, refuse_without_labels
 from anyparty.run import saving
-from anyparty.run.asked import whom_to_ask
+from anyparty.run.asked import no_test_rows, whom_to_ask
 from anyparty.run.device import device_of
 from anyparty.run.files import About, Member, load_members
 from anyparty.run.predict import predict_rows
@@ -66,6 +66,7 @@ class Model:
         ledger: what crossed between parties in training.
         costs: what its messages cost, as sent and by published formulas: see ``run.costs``.
         held_out: answers ``evaluate()`` without tables: the test rows of the run.
+        own: what is kept of a method of the user's own, which has no name (``named``): see ``run.own_method``.
 
     """
 
@@ -80,6 +81,7 @@ class Model:
     ledger: Ledger = field(default_factory=Ledger, repr=False)
     costs: dict[str, Any] = field(default_factory=dict, repr=False)
     held_out: tuple[dict[str, Rows], Alignment, torch.Tensor] | None = field(default=None, repr=False)
+    own: dict[str, Any] | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         """Return what was trained, with whom and for how long: no weights, ids or classes."""
@@ -198,8 +200,7 @@ class Model:
             PredictionError: the model was loaded, and no run's rows are at hand; or as ``whom_to_ask``.
         """
         if self.held_out is None:
-            raise PredictionError("this model has no test rows at hand: give tables; those of a run are read again by "
-                                  "anyparty.run.runs.evaluate_run(folder), or predict_run(folder)")  # fmt: skip
+            raise no_test_rows(self.named is not None, (member.state.seat for member in self.members.values()))
         return *self.held_out, whom_to_ask(self.roster, dict.fromkeys(self.roster.blocks), parties)
 
     def _read(self, tables: Mapping[str, Any], *, labels: str | None = None) -> dict[str, Table]:
@@ -272,13 +273,13 @@ class Model:
         Args:
             folder: the saved model's, or the run's.
             encoders: by party, what made its network, for parties that were trained with a module of the user's own.
-            method: the method, if it was the user's own.
+            method: the method as it was trained, if it was the user's own.
             device: where the networks go.
 
         Raises:
             ConfigError: this machine has no such device.
             ModelError: a file is absent, cut short, foreign, of another version or of another run; an encoder is given
-                for somebody who is no party.
+                for somebody who is no party; a method or an encoder of the user's own is not given, or another method.
 
         """
         folder = Path(folder)
@@ -291,7 +292,7 @@ class Model:
         members = load_members(folder, about, made, encoders or {}, device_of(device, "device"))
         return cls(
             method=made, named=about.method, roster=about.roster, task=about.task, members=members,
-            seed=about.seed, best_epoch=about.best_epoch,
+            seed=about.seed, best_epoch=about.best_epoch, own=about.own,
         )  # fmt: skip
 
 

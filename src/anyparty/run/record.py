@@ -6,6 +6,7 @@
     status          "running" (so it says; perhaps it was killed), "done", "stopped" (Ctrl-C) or "failed"
     error           why it failed, with the kind of error
     evaluation      test scores, as ``Evaluation.to_json``
+    declared        the messages that a method of the user's own declares
 
 A run that is resumed must be the same run: other settings or other tables are refused, and named.  Where a table lies
 may differ, for its fingerprint says whether it is the same.
@@ -16,9 +17,9 @@ from __future__ import annotations
 import platform
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
@@ -35,6 +36,8 @@ import anyparty
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
 from anyparty.errors import ConfigError, ModelError, ResumeError, remark
+from anyparty.methods.method import Method
+from anyparty.run import own_method
 from anyparty.run.alone import take
 from anyparty.run.checkpoint import PROGRESS, Checkpoints, read, write
 from anyparty.run.files import write_json
@@ -42,6 +45,7 @@ from anyparty.run.kept_record import FORMAT, is_cut, read_record
 from anyparty.run.model import Model
 from anyparty.run.watch import Watch, before, noted, now
 from anyparty.storage import writing
+from anyparty.terms import Declared
 from anyparty.wire.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -63,8 +67,13 @@ class Record(Watch):
     lock: FileLock | None = None
 
     @classmethod
-    def begin(cls, folder: Path, federation: Federation, config: Config, *, resume: bool) -> Record:
+    def begin(
+        cls, folder: Path, federation: Federation, config: Config, *, resume: bool, own: Method | None = None,
+        declared: Sequence[Declared] = (),
+    ) -> Record:  # fmt: skip
         """Open a run's folder, and keep other runs out of it until ``open`` has ended.
+
+        ``own`` is the method where it is the user's own, with what it ``declared``, which stands nowhere else.
 
         Raises:
             ConfigError: another run is at work in it, or it has a config.toml or a model that is no run's.
@@ -74,7 +83,7 @@ class Record(Watch):
             raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")
         lock = take(folder)
         try:
-            record = cls._begin(folder, federation, config, resume=resume)
+            record = cls._begin(folder, federation, config, resume=resume, own=own, declared=declared)
         except BaseException:
             lock.release()
             raise
@@ -82,7 +91,10 @@ class Record(Watch):
         return record
 
     @classmethod
-    def _begin(cls, folder: Path, federation: Federation, config: Config, *, resume: bool) -> Record:
+    def _begin(
+        cls, folder: Path, federation: Federation, config: Config, *, resume: bool, own: Method | None,
+        declared: Sequence[Declared],
+    ) -> Record:  # fmt: skip
         path, settings = folder / "record.json", folder / "config.toml"
         there, cut = path.exists(), is_cut(path)
         kept = read_record(path) if there and not cut else {}
@@ -109,19 +121,22 @@ class Record(Watch):
             "history": [],
             "ledger": [],
         }
+        said = {"declared": [{key: str(value) for key, value in asdict(each).items()} for each in declared]}
+        said = said if declared else {}
         if resume:
             old = {"history": [], "ledger": []} | (_anew(folder, federation, began) if cut else kept)
             _same(old.get("tables", {}), began["tables"], "the tables changed since the run began", "party")
             try:
-                same_settings(settings.read_text(encoding="utf-8"), config.to_toml())
+                same_settings(settings.read_text(encoding="utf-8"), config.to_toml(), own)
             except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
                 raise ResumeError(f"{settings}: this is not TOML ({error}); copy the run's folder anew") from None
             if all(party.table for party in config.parties.values()):  # perhaps they lie elsewhere by now
                 _write(settings, config)
-            old |= {"status": "running", "error": ""}
+            old |= {"status": "running", "error": "", **said}
             old.pop("ended", None)
             _note_trained(folder / TRAINED, federation, config)
             return cls(folder, old, Ledger.of(old["ledger"]))
+        began |= said
         write_json(folder / "record.json", began)  # first: config.toml alone is somebody else's
         _write(settings, config)
         _note_trained(folder / TRAINED, federation, config)
@@ -201,8 +216,11 @@ def versions() -> dict[str, str]:
     }
 
 
-def same_settings(old: str, new: str) -> None:
+def same_settings(old: str, new: str, own: Method | None = None) -> None:
     """Hold a run's settings against those with which it is to go on, both as TOML; not where its tables lie.
+
+    ``own`` is the method that the new ones describe, where it is the user's own; one that was kept without a
+    description, by an earlier version, is known by its title alone.
 
     Raises:
         ResumeError: a setting is another, or the parties stand in another order.
@@ -210,11 +228,15 @@ def same_settings(old: str, new: str) -> None:
     was, now = tomllib.loads(old), tomllib.loads(new)
     for party in (party for values in (was, now) for party in values.get("parties", {}).values()):
         party.pop("table", None)
-    _same(_flat(was), _flat(now), "other settings", "setting")
-    before, after = list(was.get("parties", {})), list(now.get("parties", {}))
-    if before != after:  # each party's place says which of the networks is its own
-        raise ResumeError(f"cannot resume, the parties stand in another order: it was {', '.join(before)}, is "
-                          f"{', '.join(after)}; put them back in the order in which the run began")  # fmt: skip
+    kept = was.get("method", {}).pop("own", None)
+    now.get("method", {}).pop("own", None)
+    differs = {} if own is None or kept is None else own_method.differences(kept, own)
+    before, after = ({f"method.own.{key}": pair[side] for key, pair in differs.items()} for side in (0, 1))
+    _same(_flat(was) | before, _flat(now) | after, "other settings", "setting")
+    those, these = list(was.get("parties", {})), list(now.get("parties", {}))
+    if those != these:  # each party's place says which of the networks is its own
+        raise ResumeError(f"cannot resume, the parties stand in another order: it was {', '.join(those)}, is "
+                          f"{', '.join(these)}; put them back in the order in which the run began")  # fmt: skip
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -18,6 +18,7 @@ from anyparty import config as settings
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
 from anyparty.errors import ConfigError, ModelError, TableError, UserError, remark, some
+from anyparty.methods.method import Method
 from anyparty.metrics import Evaluation
 from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions
@@ -56,16 +57,22 @@ def settings_of(folder: Path | str) -> Config:
     return settings.load(path)
 
 
-def model_for_run(folder: Path | str, *, device: str | None = None) -> Model:
+def model_for_run(
+    folder: Path | str, *, device: str | None = None, method: Method | None = None,
+    encoders: Mapping[str, Factory] | None = None,
+) -> Model:  # fmt: skip
     """Load the model that a run left, with the encoders that its settings name.
 
     Args:
         folder: of the run.
         device: where the networks go; by default where they were trained, and on a machine without such a device
             the CPU.
+        method: the method as it was trained, if it was the user's own.
+        encoders: by party, what made its network, where that was made in Python and stands in no module.
 
     Raises:
-        ModelError: no such run, one that has not finished, or files that are cut short or foreign.
+        ModelError: no such run, one that has not finished, files that are cut short or foreign, or a method or an
+            encoder of the user's own that is not given, or is another.
         ConfigError: an encoder's factory cannot be imported, or this machine has no such ``device``.
     """
     folder = Path(folder)
@@ -76,7 +83,9 @@ def model_for_run(folder: Path | str, *, device: str | None = None) -> Model:
     if record.exists() and not ((folder / "model.json").exists() and has_model(record)):
         raise ModelError(f"{folder}: this run has not finished; go on with it: anyparty train ... --resume, or "
                          f"train(folder={str(folder)!r}, resume=True)")  # fmt: skip
-    return Model.load(folder, encoders=_factories(config), device=device or _here(config))
+    given = dict(encoders or {})
+    made = {name: config.encoder_of(name) for name in _importable(config) if name not in given}
+    return Model.load(folder, encoders=made | given, method=method, device=device or _here(config))
 
 
 def _here(config: Config) -> str:
@@ -117,8 +126,9 @@ def _unchanged(folder: Path, federation: Federation) -> Federation:
 
 
 def evaluate_run(
-    folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
-) -> Evaluation:
+    folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
+    method: Method | None = None, encoders: Mapping[str, Factory] | None = None,
+) -> Evaluation:  # fmt: skip
     """Score a run's model on its own held-out test rows, or on the labelled rows of ``tables``.
 
     Args:
@@ -128,11 +138,13 @@ def evaluate_run(
             where ``tables`` are the run's own, wherever they lie now, which is said; where only some are, it is said
             that most of their rows were trained on.
         parties: whose blocks may take part; by default all that have a table.
+        method: the method as it was trained, if it was the user's own.
+        encoders: by party, what made its network, where that was made in Python and stands in no module.
 
     Raises:
         ModelError, PredictionError, TableError: see ``anyparty.errors``.
     """
-    model = model_for_run(folder)
+    model = model_for_run(folder, method=method, encoders=encoders)
     if not tables:
         hold_out(model, federation_of_run(folder))
         return model.evaluate(parties=parties)
@@ -190,14 +202,18 @@ def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
 
 
 def predict_run(
-    folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
-) -> Predictions:
+    folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
+    method: Method | None = None, encoders: Mapping[str, Factory] | None = None,
+) -> Predictions:  # fmt: skip
     """Predict every row of ``tables``, or of the run's own, from the parties that have it and may take part.
+
+    ``method`` and ``encoders`` are as in ``evaluate_run``.
 
     Raises:
         ModelError, PredictionError, TableError: see ``anyparty.errors``.
     """
-    return model_for_run(folder).predict(tables or own_tables(folder, parties), parties)
+    model = model_for_run(folder, method=method, encoders=encoders)
+    return model.predict(tables or own_tables(folder, parties), parties)
 
 
 def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict[str, Path]:
@@ -236,14 +252,13 @@ def _with_tables(folder: Path) -> Config:
     return config
 
 
-def _factories(config: Config) -> dict[str, Factory]:
-    """Return the user's own encoders, by party, but for those that no module holds: a lambda, or a script's own."""
-    encoders = {name: config.encoder_settings(name) for name in config.parties}
-    return {
-        name: config.encoder_of(name)
-        for name, encoder in encoders.items()
-        if encoder.factory is not None and "<" not in encoder.factory and not encoder.factory.startswith("__main__:")
-    }
+def _importable(config: Config) -> list[str]:
+    """Return the parties with encoders of the user's own, but for those that no module holds: a lambda, a script's."""
+    factories = {name: config.encoder_settings(name).factory for name in config.parties}
+    return [
+        name for name, factory in factories.items()
+        if factory is not None and "<" not in factory and not factory.startswith("__main__:")
+    ]  # fmt: skip
 
 
 def tables_from(pairs: Sequence[str]) -> dict[str, Path]:

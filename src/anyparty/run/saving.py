@@ -60,7 +60,7 @@ def write(folder: Path, model: Model) -> None:
     parts = {name: save_member(folder / "parties" / name, member) for name, member in model.members.items()}
     about = About(
         method=model.named, roster=model.roster, task=model.task, seed=model.seed, best_epoch=model.best_epoch,
-        parts=parts,
+        parts=parts, own=model.own,
     )  # fmt: skip
     about.save(folder / ABOUT)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from anyparty.methods.table import method as method_by_name
 from anyparty.methods.table import settings_of
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
-from anyparty.run import agree, costs, saving
+from anyparty.run import agree, costs, own_method, saving
 from anyparty.run.as_trained import as_trained
 from anyparty.run.device import device_of
 from anyparty.run.files import Member
@@ -97,7 +97,11 @@ def train(
     parts = {name: partial(part, house=house(name)) for name in federation.roster.names}
     declared = (*made.can.messages, *agree.MESSAGES)
     # What settings may be refused for is behind us: the folder is held from here on, and let go by record.open() alone.
-    record = None if folder is None else Record.begin(folder, federation, kept, resume=resume)
+    own = method if method is not None and settings_of(method) is None else None
+    about = own_method.described(plain) if settings_of(plain) is None else None  # as given, whatever training changes
+    record = None if folder is None else Record.begin(
+        folder, federation, kept, resume=resume, own=own, declared=() if own is None else made.can.messages
+    )  # fmt: skip
     ledger = Ledger() if record is None else record.ledger
 
     def wrap(channel: Channel) -> Channel:
@@ -114,7 +118,7 @@ def train(
             finally:
                 if bar is not None:
                     bar.close()
-            model = _model(federation, kept, plain, outcomes, ledger)
+            model = _model(federation, kept, plain, about, outcomes, ledger)
             model.costs = costs.of(made, outcomes, config.train.batch_size, ledger)
             if record is not None:
                 saving.write(record.folder, model)
@@ -127,6 +131,7 @@ def _model(
     federation: Federation,
     config: Config,
     method: Method,
+    own: dict[str, Any] | None,
     outcomes: Mapping[str, Outcome],
     ledger: Ledger,
 ) -> Model:
@@ -144,6 +149,7 @@ def _model(
     return Model(
         method=method,
         named=settings_of(method, whole=True),
+        own=own,
         roster=federation.roster,
         task=lead.seat.task,
         members={name: member(name) for name in federation.roster.names},
