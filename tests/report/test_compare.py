@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -170,7 +171,34 @@ def test_settings_that_change_no_weight_make_no_variant(runs, tmp_path):
 
 def test_runs_without_scores_stand_in_the_table(runs):
     found, scores = compared([runs["laser-1"], runs["local-1"]])
-    section = compare.side_by_side(found, [scores[0], Scores(why="its tables are elsewhere")])
+    nothing = [found[0], replace(found[1], evaluation=None)]
+    section = compare.side_by_side(nothing, [scores[0], Scores(why="its tables are elsewhere")])
     assert section.grids[0].rows[1][6] == "–"
     assert not section.drawn
     assert len(section.grids) == 1
+
+
+def test_a_recorded_score_stands_in_the_figure_and_in_no_difference(runs):
+    found, scores = compared([runs["laser-1"], runs["local-1"]])
+    accuracy = [evaluate_run(runs[name]).overall["accuracy"] for name in ("laser-1", "local-1")]
+    section = compare.side_by_side(found, [scores[0], Scores(why="its tables are elsewhere")])
+    (drawn,) = section.drawn
+    assert points(drawn.figure.axes[0]) == [[pytest.approx(value)] for value in accuracy]
+    assert drawn.caption.endswith("; of 'local-1' as recorded, without an interval. More is better.")
+    said = "Not among the differences, which need a model beside its tables: 'local-1' (its tables are elsewhere)."
+    assert list(section.text) == [said]
+    assert len(section.grids) == 1
+
+
+def test_recorded_scores_alone_are_drawn_but_those_of_some_rows(runs):
+    """Of Standard VFL the rows that nobody answers for are no part of the recorded score."""
+    found = find([runs["laser-1"], runs["local-1"], runs["wide"]])
+    assert found[2].evaluation["overall"]["coverage"] < 1
+    section = compare.side_by_side(found, [Scores.of(run, model=False) for run in found])
+    (drawn,) = section.drawn
+    assert [label.get_text() for label in drawn.figure.axes[0].get_yticklabels()] == ["laser-1", "local-1"]
+    assert section.text[0].startswith("Not in the figure: wide, whose recorded score is of the ")
+    assert "'laser-1', 'local-1', 'wide' (the report was asked for without it)" in section.text[1]
+    seeds = find([runs["laser-1"], runs["laser-2"], runs["local-1"]])
+    (drawn,) = compare.side_by_side(seeds, [Scores.of(run, model=False) for run in seeds]).drawn
+    assert [label.get_text() for label in drawn.figure.axes[0].get_yticklabels()] == ["laser", "local"]

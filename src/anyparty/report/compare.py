@@ -1,7 +1,9 @@
 """Several runs side by side: one table of all, and differences in pairs of runs with one seed and the same test rows.
 
 Runs that differ in their seed alone are one *variant*.  Two variants are compared over the seeds that both have, and
-only where the test rows are the same: the same tables, cut by the same shares with the same seed.
+only where the test rows are the same: the same tables, cut by the same shares with the same seed.  Which these were
+the model beside its tables tells: of a run without, the recorded score stands in the figure, where it is of all test
+rows, and in no difference.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
+from anyparty.errors import some
 from anyparty.metrics import METRICS
 from anyparty.report import score_figures
 from anyparty.report.contributions import Share
 from anyparty.report.ledgers import shown, total
 from anyparty.report.model_sections import Scores, recorded
 from anyparty.report.records import Run
-from anyparty.report.section import Drawn, Grid, Section, named, number, scored, spread
+from anyparty.report.section import Drawn, Grid, Section, decimals, named, number, scored, spread
 from anyparty.report.worth import Worth
 from anyparty.run.record import MAY_DIFFER
 
@@ -62,34 +65,76 @@ def side_by_side(runs: Sequence[Run], scores: Sequence[Scores]) -> Section:
         for run, each in zip(runs, scores, strict=True)
     ]  # fmt: skip
     grids = [Grid(heads=heads, rows=rows, words=frozenset({0, 1, 3}))]
-    text, drawn = [], [each for metric in metrics if (each := _drawn(runs, scores, metric))]
+    every = dict.fromkeys([*metrics, *kept])
+    text, drawn = [], [each for metric in every if (each := _drawn(runs, scores, metric))]
     for metric in metrics:
         found, unlike = differences(runs, scores, metric)
         if found:
             digits = max(each.worth.decimals for each in scores if each.worth and each.worth.metric == metric)
             grids.append(_table(found, metric, digits + 1))
         text += [f"Not compared in {named(metric)}: {why}." for why in unlike]
+    text += [*_in_no_figure(runs, scores), *_in_no_difference(runs, scores)]
     return Section(id="compare", title="Side by side", text=text, drawn=drawn, grids=grids)
 
 
 def _drawn(runs: Sequence[Run], scores: Sequence[Scores], metric: str) -> Drawn | None:
     """Return the figure of the runs in a metric: a row a variant where one has several seeds, else a row a run."""
     digits, labels, own, variants = 0, _labels(runs), dict[str, list[Share]](), dict[str, dict[int, Share]]()
-    for run, each in zip(runs, scores, strict=True):
-        worth = each.worth
-        if worth is not None and worth.metric == metric and not math.isnan(float(worth(_everybody(worth))[0])):
-            share = worth.score(worth.of.parties).score
-            own[run.name], digits = [share], max(digits, worth.decimals)
+    found = {run.name: (share, each) for run, each in zip(runs, scores, strict=True)
+             if (share := _share(run, each, metric))}  # fmt: skip
+    for run in runs:
+        if run.name in found:
+            share, each = found[run.name]
+            own[run.name] = [share]
+            digits = max(digits, each.worth.decimals if each.worth else decimals(metric, share.value))
             variants.setdefault(labels[run.name], {})[run.seed] = replace(share, low=math.nan, high=math.nan)
     if len(own) < 2:
         return None
+    noted = [name for name, (_, each) in found.items() if each.worth is None]
     if any(len(each) > 1 for each in variants.values()):
         said = "Each variant's mean over its seeds, the faint dots, with a band of one standard deviation"
         rows = {name: list(each.values()) for name, each in variants.items()}
+        said += f"; of {some(noted)} as recorded" if noted else ""
     else:
-        said, rows = "Each run's score, everybody asked, with the interval of 95 % from resampled test rows", own
+        said, rows = "Each run's score, everybody asked", own
+        said += ", with the interval of 95 % from resampled test rows" if len(noted) < len(found) else ""
+        said += f"; of {some(noted)} as recorded, without an interval" if noted else ""
     figure = score_figures.runs(rows, named(metric), digits)
     return Drawn(name=f"runs-{metric}", figure=figure, caption=f"{said}. {_better(metric)}")
+
+
+def _share(run: Run, scores: Scores, metric: str) -> Share | None:
+    """Return a run's score, everybody asked: with its interval, or as recorded, where that is of all test rows."""
+    worth, kept = scores.worth, (run.evaluation or {}).get("overall", {})
+    if worth is not None:
+        defined = worth.metric == metric and not math.isnan(float(worth(_everybody(worth))[0]))
+        return worth.score(worth.of.parties).score if defined else None
+    if _kept(run, scores) != metric or kept[metric] is None or _answered(run) < 1:
+        return None
+    return Share(value=float(kept[metric]), low=math.nan, high=math.nan)
+
+
+def _answered(run: Run) -> float:
+    """Return the share of its test rows that a recorded score is of."""
+    part = (run.evaluation or {}).get("overall", {}).get("coverage")
+    return 1.0 if part is None else float(part)
+
+
+def _in_no_figure(runs: Sequence[Run], scores: Sequence[Scores]) -> list[str]:
+    """Say whose recorded scores are of too few rows to stand beside others."""
+    part = {run.name: _answered(run) for run, each in zip(runs, scores, strict=True) if _kept(run, each)}
+    return [f"Not in the figure: {name}, whose recorded score is of the {share:.0%} of test rows with an answer alone."
+            for name, share in part.items() if share < 1]  # fmt: skip
+
+
+def _in_no_difference(runs: Sequence[Run], scores: Sequence[Scores]) -> list[str]:
+    """Say who is left out of differences, and why."""
+    without: dict[str, list[str]] = {}
+    for run, each in zip(runs, scores, strict=True):
+        if each.worth is None:
+            without.setdefault(each.why, []).append(run.name)
+    return [f"Not among the differences, which need a model beside its tables: {some(names, len(names))} ({why})."
+            for why, names in without.items()]  # fmt: skip
 
 
 def _better(metric: str) -> str:

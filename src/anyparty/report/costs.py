@@ -40,10 +40,12 @@ class Beside:
 
 
 def exchanged(run: Run) -> list[Exchange]:
-    """Return the method's own messages, without those around them; all of them for a method of the user's own."""
-    if run.method not in METHODS:
+    """Return the method's own messages, without those around them; all of them where no record says which these are."""
+    own = {message.tag for message in run.declared}
+    if run.method in METHODS:
+        own = {line.message.tag for line in privacy.of_methods([run.method])}
+    elif not own:
         return run.ledger.exchanges()
-    own = {line.message.tag for line in privacy.of_methods([run.method])}
     return [each for each in run.ledger.exchanges() if each.tag in own]
 
 

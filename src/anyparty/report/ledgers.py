@@ -64,8 +64,8 @@ def by_tag(ledger: Ledger) -> dict[str, Tally]:
     return dict(sorted(tags.items(), key=lambda each: -each[1].bytes_sent))
 
 
-def declared(method: str) -> dict[str, list[Declared]]:
-    """Return all that a run of a method may send, by tag; without the method's own where it is none of ours.
+def declared(method: str, theirs: Iterable[Declared] = ()) -> dict[str, list[Declared]]:
+    """Return all that a run of a method may send, by tag; of a method that is none of ours, ``theirs``.
 
     What goes by one tag may be declared more than once, as where it goes both ways.
     """
@@ -75,7 +75,7 @@ def declared(method: str) -> dict[str, list[Declared]]:
         around = list(agree.MESSAGES)
     own = privacy.of_methods([method]) if method in METHODS else ()
     known: dict[str, list[Declared]] = {}
-    for message in (*around, *(line.message for line in own)):
+    for message in (*around, *(line.message for line in own), *theirs):
         if message not in known.setdefault(message.tag, []):
             known[message.tag].append(message)
     return known

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from anyparty.errors import AnypartyError, ConfigError
+from anyparty.errors import AnypartyError, ConfigError, NotGiven
+from anyparty.methods.method import Method
 from anyparty.metrics import METRICS, headline
 from anyparty.metrics.scores import Answers
+from anyparty.nets.mlp import Factory
 from anyparty.report import quality, score_figures
 from anyparty.report.records import Run
 from anyparty.report.section import Drawn, Grid, Section, decimals, named, number, scored, spread
@@ -38,8 +40,13 @@ class Scores:
     metric: str | None = None
 
     @classmethod
-    def of(cls, run: Run, metric: str | None = None, *, model: bool = True) -> Scores:
+    def of(
+        cls, run: Run, metric: str | None = None, *, model: bool = True, method: Method | None = None,
+        encoders: Mapping[str, Factory] | None = None,
+    ) -> Scores:  # fmt: skip
         """Reopen a run's model and test rows, if they are there and the model is wanted.
+
+        ``method`` and ``encoders`` (by party) are the user's own that it was trained with, which no file holds.
 
         Raises:
             ConfigError: there is no such metric, it does not fit the task, or the model alone could tell it.
@@ -53,7 +60,11 @@ class Scores:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # of the tables, told in training
-                of = reopened(run.folder)
+                of = reopened(run.folder, method=method, encoders=encoders)
+        except NotGiven as error:
+            name, _, value = error.argument.partition("=")
+            own = f"methods={{{run.name!r}: METHOD}}" if name == "method" else f"encoders={{{run.name!r}: {value}}}"
+            return cls(why=f"{error.lacks}; give it in Python, page.write(..., {own})", metric=metric)
         except (AnypartyError, OSError) as error:
             return cls(why=str(error), metric=metric)
         return cls(worth=Worth.begin(of, metric), metric=metric)

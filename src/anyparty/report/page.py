@@ -18,8 +18,10 @@ from matplotlib.figure import Figure
 
 import anyparty
 from anyparty.errors import ConfigError
+from anyparty.methods.method import Method
 from anyparty.methods.table import METHODS, method
-from anyparty.report import compare, model_sections, sections, style
+from anyparty.nets.mlp import Factory
+from anyparty.report import compare, given, model_sections, sections, style
 from anyparty.report.ledgers import shown, total
 from anyparty.report.model_sections import Scores, recorded
 from anyparty.report.records import Run, find
@@ -38,8 +40,9 @@ class Article:
 
 
 def write(
-    paths: Iterable[Path | str] | Path | str, out: Path | str, *, metric: str | None = None, model: bool = True
-) -> Path:
+    paths: Iterable[Path | str] | Path | str, out: Path | str, *, metric: str | None = None, model: bool = True,
+    methods: Mapping[str, Method] | None = None, encoders: Mapping[str, Mapping[str, Factory]] | None = None,
+) -> Path:  # fmt: skip
     """Write the page of one or several runs; return where it is.
 
     Args:
@@ -49,16 +52,24 @@ def write(
         metric: what sets of parties are scored by, or without the model which of the recorded scores stands for a run;
             by default accuracy, or RMSE for a regression.
         model: whether to score models again where they are at hand.
+        methods: by run (its name on the page, or its folder), a method of the user's own, as it was trained: without
+            it the record's scores alone stand for the run.
+        encoders: by run and party, what made a network, where that was made in Python and stands in no module.
 
     Raises:
-        ModelError: no such run.
-        ConfigError: the metric does not fit the task, or is not recorded and the model not wanted; ``out`` is a file.
+        ModelError: no such run, or a method is given that is not the one that was trained.
+        ConfigError: the metric does not fit the task, or is not recorded and the model not wanted; ``out`` is a file; a
+            method or encoders are given for what is no run of the page.
         StorageError: the page cannot be written.
     """
     runs, out = _named_apart(find(paths)), Path(out)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: this is a file; name a folder for the page and its figures")
-    scores = [Scores.of(run, metric, model=model) for run in runs]
+    made, nets = given.by_run(runs, methods, "methods"), given.by_run(runs, encoders, "encoders")
+    given.check(runs, made)
+    scores = [
+        Scores.of(run, metric, model=model, method=made.get(run.name), encoders=nets.get(run.name)) for run in runs
+    ]
     articles = [article(*each) for each in zip(runs, scores, slugs(runs), strict=True)]
     together = compare.side_by_side(runs, scores) if len(runs) > 1 else None
     page, pictures, files = out / "index.html", {}, {}

@@ -21,6 +21,7 @@ from anyparty.run.costs import published
 from anyparty.run.files import read_json
 from anyparty.run.journal import FILE
 from anyparty.run.kept_record import read_record
+from anyparty.terms import Declared
 from anyparty.wire.flare.site import Site
 from anyparty.wire.ledger import Ledger
 
@@ -52,6 +53,7 @@ class Run:
         began, ended: ISO times; ``ended`` is empty for a run that did not say.
         command: what repeats the run: a command, or a line of Python with a method of the user's own for METHOD.
         remarks: what was remarked while it ran, in sentences.
+        declared: the messages that a method of the user's own declares; none of a shipped one, which is known.
         lacks: what the records do not say, in sentences.
     """
 
@@ -75,6 +77,7 @@ class Run:
     ended: str
     command: str
     remarks: tuple[str, ...] = ()
+    declared: tuple[Declared, ...] = ()
     lacks: tuple[str, ...] = ()
 
     @property
@@ -163,7 +166,7 @@ def _of_folder(folder: Path, values: Mapping[str, Any]) -> Run:
         published=_published(values, {}), tables=tables,
         versions={"": values.get("versions", {})}, began=str(values.get("began", "")),
         ended=str(values.get("ended", "")), command=command, remarks=tuple(values.get("remarks", [])),
-        lacks=tuple(lacks),
+        declared=tuple(Declared(**each) for each in values.get("declared", [])), lacks=tuple(lacks),
     )  # fmt: skip
 
 

@@ -68,13 +68,13 @@ def crossed(run: Run) -> Section:
     section = partial(Section, id="crossed", title="What each party saw")
     if not run.ledger.flows:
         return section(lacks="The records hold no ledger of what crossed.")
-    whole, known = total(run.ledger), ledgers.declared(run.method)
+    whole, known = total(run.ledger), ledgers.declared(run.method, run.declared)
     text = [f"{whole.messages:,} messages, {shown(whole.bytes_sent)} of tensors."]
     if run.folder is not None:
         text.append("All parties ran in one process, which sees everything: this is what would have crossed.")
     strange = ledgers.undeclared(run.ledger, known)
     if strange:
-        text.append(f"Declared by a method of the user's own, so not explained here: {', '.join(strange)}.")
+        text.append(f"Declared by a method of the user's own, whose words this record lacks: {', '.join(strange)}.")
     star = "The fuller a cell, the more bytes went from its row's party to its column's; ★ is the active party."
     drawn = [
         Drawn(name="flows", figure=figures.flows(run.ledger, run.parties, run.active), caption=star),
@@ -93,7 +93,7 @@ def _explained(run: Run, known: Mapping[str, Sequence[Declared]]) -> Grid:
         said = known.get(tag, ())
         way, holds, learns = (
             "; ".join(dict.fromkeys(each)) for each in (
-                [f"{one.frm} → {one.to}" for one in said], [one.holds for one in said] or ["not declared"],
+                [f"{one.frm} → {one.to}" for one in said], [one.holds for one in said] or ["not in the record"],
                 [one.learns for one in said],
             )
         )  # fmt: skip

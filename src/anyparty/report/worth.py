@@ -7,7 +7,7 @@ score is that answer's.  Intervals come from resampling test rows, the same for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 from typing import Any
@@ -19,8 +19,10 @@ from torch import Tensor
 
 from anyparty.blocks.splits import TRAIN
 from anyparty.errors import PredictionError
+from anyparty.methods.method import Method
 from anyparty.metrics import METRICS, headline
 from anyparty.metrics.scores import Answers
+from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions
 from anyparty.report.contributions import Floats, Shapley, Share, interval, shapley
 from anyparty.report.section import decimals
@@ -93,14 +95,16 @@ class Tested:
         return replace(answers, scores=scores, answered=torch.ones(len(scores), dtype=torch.bool))
 
 
-def reopened(folder: Any, *, most: int = MOST_ROWS) -> Tested:
-    """Load a run's model, and read its test rows again.
+def reopened(
+    folder: Any, *, most: int = MOST_ROWS, method: Method | None = None, encoders: Mapping[str, Factory] | None = None
+) -> Tested:
+    """Load a run's model, and read its test rows again; ``method`` and ``encoders`` are what no file holds.
 
     Raises:
         ModelError: the run has no model, or its tables are not at hand or not what they were.
         PredictionError: there are no test rows.
     """
-    model = model_for_run(folder, device="cpu")
+    model = model_for_run(folder, device="cpu", method=method, encoders=encoders)
     federation = federation_of_run(folder)
     hold_out(model, federation)
     return with_test_rows(model, federation, most=most)
