@@ -20,17 +20,15 @@ from torch import Tensor
 
 from anyparty import metrics
 from anyparty.blocks.batches import by_pattern, mixed, patterns
-from anyparty.errors import AlignmentError, Diverged, note
+from anyparty.errors import AlignmentError, Diverged
 from anyparty.methods import own_method
 from anyparty.methods.method import Batch, Stage, State
-from anyparty.nets.taught import Taught
 from anyparty.run import agree, quiet
 from anyparty.run.agree import Verdict
 from anyparty.run.checkpoint import Progress, load_module, tensors_of
-from anyparty.run.labels import untaught
 from anyparty.run.part import Part, Trained
 from anyparty.run.predict import predict_rows
-from anyparty.run.verdict import alone, check_ended, check_numbers, unjudged, verdict
+from anyparty.run.verdict import alone, check_ended, check_numbers, noted, verdict
 from anyparty.terms import Channel
 
 Kept = dict[str, dict[str, Tensor]]
@@ -131,27 +129,7 @@ async def _repeat(
         for name, kept in best.items():
             load_module(state.modules[name], kept, f"the {part.settings.keep} of the epochs")
     reason = "no better for a while" if stop else "all epochs done"
-    part.watch.on_stage_end(stage.name, "; ".join([reason, *_noted(part, stage, state, progress, best)]))
-
-
-def _noted(part: Part, stage: Stage, state: State, progress: Progress, best: Kept) -> list[str]:
-    """Return what is to be said of a stage at its end, noted in the run's record."""
-    remarks = list(_remarks(part, stage, state, progress, best))
-    if remarks:
-        note(f"stage {stage.name!r}: {'; '.join(remarks)}")
-    return remarks
-
-
-def _remarks(part: Part, stage: Stage, state: State, progress: Progress, best: Kept) -> Iterator[str]:
-    """Yield what is to be said of a stage at its end, at the active party."""
-    if not part.leads:
-        return
-    yield from filter(None, (stage.remark(part.rows) if stage.remark else "", unjudged(part, stage, progress)))
-    taught = state.modules.get("taught")
-    if isinstance(taught, Taught) and progress.stage == len(part.method.stages(part.seat)) - 1:
-        yield from untaught(part, taught.missed)
-    if part.settings.keep == "average" and not best:
-        yield "before the last quarter of the epochs, so that there is nothing to average: the last weights stay"
+    part.watch.on_stage_end(stage.name, "; ".join([reason, *noted(part, stage, state, progress, averages=bool(best))]))
 
 
 def averaged(mean: Kept, state: State, before: int) -> Kept:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from anyparty.errors import ENDED, AnypartyError, Diverged, Stopped, remark
-from anyparty.methods.method import Stage
+from anyparty.errors import ENDED, AnypartyError, Diverged, Stopped, note, remark
+from anyparty.methods.method import Stage, State
+from anyparty.nets.taught import Taught
 from anyparty.predictions import NO_NUMBER, Predictions
 from anyparty.run import agree
 from anyparty.run.agree import Verdict
 from anyparty.run.checkpoint import Progress
+from anyparty.run.labels import untaught
 from anyparty.run.part import Part
 from anyparty.terms import Channel
 
@@ -129,3 +131,23 @@ def check_ended(part: Part, record: Mapping[str, Any]) -> None:
     others = ENDED if any(ENDED in why for why in record.get("absent", {}).values()) else ""
     if part.leads and (why := part.door.told() or others):
         raise Stopped(why)
+
+
+def noted(part: Part, stage: Stage, state: State, progress: Progress, *, averages: bool) -> list[str]:
+    """Return what is to be said of a stage at its end, noted in its record; ``averages``: whether there are any."""
+    remarks = list(_remarks(part, stage, state, progress, averages=averages))
+    if remarks:
+        note(f"stage {stage.name!r}: {'; '.join(remarks)}")
+    return remarks
+
+
+def _remarks(part: Part, stage: Stage, state: State, progress: Progress, *, averages: bool) -> Iterator[str]:
+    """Yield what is to be said of a stage at its end, at the active party."""
+    if not part.leads:
+        return
+    yield from filter(None, (stage.remark(part.rows) if stage.remark else "", unjudged(part, stage, progress)))
+    taught = state.modules.get("taught")
+    if isinstance(taught, Taught) and progress.stage == len(part.method.stages(part.seat)) - 1:
+        yield from untaught(part, taught.missed)
+    if part.settings.keep == "average" and not averages:
+        yield "before the last quarter of the epochs, so that there is nothing to average: the last weights stay"
