@@ -25,6 +25,8 @@ from anyparty.errors import (
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.task import balanced
+from anyparty.run.watch import Watch
+from anyparty.schedules.flex import Flex
 from anyparty.tables.table import read_table
 from anyparty.terms import Task
 
@@ -334,6 +336,22 @@ def test_methods_and_watchers_of_another_kind():
         federation.train(object(), epochs=1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="watch: expected a Watch"):
         federation.train(epochs=1, watch=print)  # type: ignore[arg-type]
+
+
+def test_a_watchers_function_that_nothing_calls_is_named():
+    class Typo(Watch):
+        def on_epoch_ended(self, record):
+            raise AssertionError
+
+    federation = Federation.from_tables(tables(bank="y"), label="y")
+    with pytest.raises(ConfigError, match=r"nothing calls Typo.on_epoch_ended; did you mean 'on_epoch_end'\?"):
+        federation.train(epochs=1, watch=Typo())
+
+
+def test_a_schedule_is_named_or_stands_in_the_method():
+    federation = Federation.from_tables(tables(bank="y"), label="y")
+    with pytest.raises(ConfigError, match=r"schedule: expected a name, .*, got Flex.* that is made goes"):
+        federation.train("standard", epochs=1, schedule=Flex())
 
 
 def test_settings_may_be_named_by_their_file(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anyparty.config import ClockSettings, Config, MethodSettings, TrainSettings, load
-from anyparty.errors import ConfigError, some
+from anyparty.errors import ConfigError, nearest, some
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.holders import check_parties
 from anyparty.run.watch import Watch
@@ -46,6 +46,10 @@ def over(
                           "already: give them where it is made")  # fmt: skip
     if schedule is not None:
         named = {"name": schedule} if isinstance(schedule, str) else schedule
+        if not isinstance(named, Mapping):
+            raise ConfigError(f"schedule: expected a name, as 'flex', or a name with parameters, as "
+                              f"{{'name': 'flex', ...}}, got {named!r}; a schedule that is made goes into "
+                              f"Scheduled(split=..., schedule=...)")  # fmt: skip
         changed["schedule"] = Config.of({"schedule": named}, "train").schedule
     if clock is not None:
         changed["clock"] = ClockSettings.of(clock, "clock")
@@ -70,6 +74,10 @@ def check_kinds(method: Any, watch: Any) -> None:
                           f"anyparty.methods.split")  # fmt: skip
     if not isinstance(watch, Watch | None):
         raise ConfigError(f"watch: expected a Watch, a class of yours that inherits from it, got {watch!r}")
+    known = [name for name in dir(Watch) if name.startswith("on_")]
+    for name in dir(watch):
+        if name.startswith("on_") and name not in known:
+            raise ConfigError(f"watch: nothing calls {type(watch).__name__}.{name}{nearest(name, known)}")
 
 
 def by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
