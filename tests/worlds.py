@@ -200,7 +200,9 @@ def _rows(
     if garbage:
         label = torch.where(known, y, torch.nan if y.is_floating_point() else 999)
     return Rows(n=N, block=block, y=label, labeled=known, observed=observed, key=torch.arange(N) * 7919 + 13,
-                ids=ids if name == roster.active else None)  # fmt: skip
+                ids=ids if name == roster.active else None,
+                names=pl.Series([f"row {n}" if here else None for n, here in enumerate(own.tolist())], dtype=pl.String)
+                if name == roster.active else None)  # fmt: skip
 
 
 # How the parties' parts are played

@@ -15,6 +15,7 @@ from torch.distributions import MultivariateNormal
 
 from anyparty.errors import AlignmentError, ConfigError
 from anyparty.methods.false_vfl import FalseVFL1, FalseVFL2
+from anyparty.methods.false_vfl_draws import balanced
 from anyparty.methods.false_vfl_nets import FeatureSide, LabelSide, bound, feature_side, followed, mixture
 from anyparty.methods.false_vfl_rows import UNTIED
 from anyparty.methods.false_vfl_uses import _fill, impute, log_likelihood
@@ -298,11 +299,12 @@ def direct(made, of, states):
     """Section 3.3.4, row by row and sample by sample in double precision, with the numbers that prediction draws."""
     L, seeds = made.predict_samples, Seeds(0)
     joint = Joint(replace(made, samples=L), of, states, worlds.batch_of(of.places()))
-    joint.eps_z = torch.randn(L, 1, 3, generator=seeds.torch("prediction", "z")).double().expand(-1, of.n, -1)
-    joint.eps_h = torch.randn(L, 1, 2, generator=seeds.torch("prediction", "h")).double().expand(-1, of.n, -1)
-    joint.block_noise = lambda party, _, sample: torch.randn(
-        L, 1, 3, generator=seeds.torch("prediction", f"block of {party}")
-    )[sample, 0]
+    whose = ["".join(str(int(here)) for here in row) for row in of.observed]
+    known = [[f"row {n}"] if who[0] == "1" else [] for n, who in enumerate(whose)]  # a knows the ids of its rows
+    rows = [("samples", who, *name) for who, name in zip(whose, known, strict=True)]
+    eps = torch.stack([torch.randn(L, 5, generator=seeds.torch(*row)) for row in rows], dim=1).double()
+    joint.eps_z, joint.eps_h = eps.split([3, 2], dim=2)
+    joint.block_noise = lambda party, _, sample: balanced(L, 3, seeds.torch("prediction", f"block of {party}"))[sample]
     return joint, lambda n: torch.stack([joint.log_weight(n, sample, labels=False) for sample in range(L)])
 
 
@@ -332,6 +334,35 @@ def test_a_rows_likelihood_is_the_mean_of_its_weights(name):
     for n in range(of.n):
         expected = log_weights(n).logsumexp(0) - math.log(made.predict_samples)
         assert found[n].item() == pytest.approx(expected.item(), abs=1e-4)
+
+
+class TestWhatBlocksAreDrawnWith:
+    """L numbers a column, common to all rows: what they are off by, no mean over rows takes out again."""
+
+    @pytest.mark.parametrize("L", [1, 2, 7, 50])
+    def test_each_of_them_is_normal_by_itself(self, L):
+        drawn = torch.stack([balanced(L, 3, torch.Generator().manual_seed(seed)) for seed in range(3000)])
+        assert drawn.shape == (3000, L, 3)
+        assert torch.isfinite(drawn).all()
+        assert drawn.mean(0).abs().max() < 0.09  # 5 of 1 / sqrt 3000
+        assert (drawn.std(0) - 1).abs().max() < 0.07
+        assert torch.corrcoef(drawn[:, 0].T).fill_diagonal_(0).abs().max() < 0.09
+
+    @pytest.mark.parametrize("L", [7, 50])
+    def test_means_of_a_column_and_of_its_squares_are_nearer_than_of_independent_ones(self, L):
+        drawn = balanced(L, 400, torch.Generator().manual_seed(0))
+        assert drawn.mean(0).std() < 0.3 / math.sqrt(L)  # of independent ones: 1 / sqrt L
+        assert drawn.square().mean(0).std() < 0.7 * math.sqrt(2 / L)
+        assert drawn.T.corrcoef().fill_diagonal_(0).square().mean().sqrt() < 1.2 / math.sqrt(L - 1)
+
+    def test_a_party_draws_its_blocks_so_in_prediction_and_anew_for_every_row_in_training(self):
+        made, of = FalseVFL2(**SMALL), world(K=2, N=6, observed=torch.tensor([[True, False]] * 6))
+        turn = made.turn(None, worlds.begin(made, of)["b"], of.rows["b"], Batch(of.places(), Seeds(0)), ("b",), L=50)
+        drawn = turn.block_noise(6, 40)
+        assert (drawn == drawn[:, :1]).all()
+        assert drawn[:, 0].mean(0).abs().max() < 0.1
+        anew = replace(turn, common=False).block_noise(6, 40)
+        assert torch.equal(anew, torch.randn(50, 6, 40, generator=Seeds(0).torch("block of b")))
 
 
 def test_samples_of_a_block_spread_as_its_decoder_says():

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+import polars as pl
 import pytest
 import torch
 
@@ -91,7 +92,10 @@ class TestSamplesOfFalseVFL:
             drawn = torch.randn(10, 16, 4, generator=Seeds(0).torch("z", "pretrain", 0, 0))
         else:
             worlds.predict(self.MADE, of, states, at=at)
-            drawn = torch.randn(10, 1, 4, generator=Seeds(0).torch("prediction", "z")).expand(-1, 16, -1)
+            whose = ["".join(str(int(here)) for here in row) for row in of.observed]
+            names = [("samples", who, *([f"row {n}"] if who[0] == "1" else [])) for n, who in enumerate(whose)]
+            each = [torch.randn(10, 7, generator=Seeds(0).torch(*name)) for name in names]
+            drawn = torch.stack(each, dim=1)[..., :4]
         z = next(tensors["z"] for _, to, tag, tensors in at.notes if (to, tag) == ("b", "samples"))
         sent = next(tensors["h"] for frm, _, tag, tensors in at.notes if (frm, tag) == ("b", "embedding"))
         both, own = of.observed.all(dim=1), of.observed[:, 1]
@@ -114,16 +118,42 @@ class TestSamplesOfFalseVFL:
         other["a"].modules["draws"].key += 1
         assert not torch.allclose(worlds.predict(self.MADE, of, other).scores, whole, atol=1e-4)
 
-    def test_sets_of_parties_have_numbers_of_their_own(self):
-        there = torch.tensor([[True, True], [True, False], [True, True], [False, True]])
-        drawn = Draws(Seeds(0, SECRET)).normal(there, 50, 40)
-        assert drawn.shape == (50, 4, 40)
+    def test_a_row_has_numbers_of_its_own_by_its_id_and_who_has_it(self):
+        there = torch.tensor([[True, True], [True, False], [True, True], [False, True], [False, True], [True, True]])
+        names = pl.Series(["1", "1", "2", None, None, "1"])
+        drawn = Draws(Seeds(0, SECRET)).normal(Seeds(0), there, names, 50, 40)
+        assert drawn.shape == (50, 6, 40)
         assert drawn.mean().abs() < 0.1
         assert abs(float(drawn.std()) - 1) < 0.05
-        assert torch.equal(drawn[:, 0], drawn[:, 2])
-        assert torch.corrcoef(drawn[:, [0, 1, 3]].transpose(0, 1).flatten(1)).fill_diagonal_(0).abs().max() < 0.1
-        alone = Draws(Seeds(0, SECRET)).normal(there[1:2], 50, 40)
-        assert torch.equal(alone[:, 0], drawn[:, 1]), "whatever else is in the batch"
+        assert torch.equal(drawn[:, 0], drawn[:, 5])
+        assert torch.equal(drawn[:, 3], drawn[:, 4]), "without an id, those of rows that the same parties have"
+        assert torch.corrcoef(drawn[:, :4].transpose(0, 1).flatten(1)).fill_diagonal_(0).abs().max() < 0.1
+        alone = Draws(Seeds(0, SECRET)).normal(Seeds(1), there[1:2], names[1:2], 50, 40)
+        assert torch.equal(alone[:, 0], drawn[:, 1]), "whatever else is in the batch, whatever the run's seed"
+        for seeds in (Seeds(0), Seeds(1)):
+            plain = [Draws(Seeds(5)).normal(seeds, there, names, 50, 40) for _ in range(2)]
+            assert torch.equal(*plain)
+            assert not torch.equal(plain[0], drawn)
+
+    @pytest.mark.parametrize("secret", [b"", SECRET])
+    def test_samples_are_off_by_as_much_as_independent_ones_row_by_row(self, secret):
+        """By less, as in pairs of opposite signs, they would tell a row's posterior; alike in all, no mean helps."""
+        names, there = pl.Series([f"row {n}" for n in range(300)]), torch.ones(300, 2, dtype=torch.bool)
+        means = 50**0.5 * Draws(Seeds(0, secret)).normal(Seeds(0), there, names, 50, 20).mean(dim=0)
+        assert float(means.std()) == pytest.approx(1, abs=0.05)  # of 300 rows and 20 numbers
+        assert means.mean(dim=0).abs().max() < 5 / 300**0.5
+
+    def test_no_two_rows_of_a_prediction_share_numbers(self):
+        of, at = self.world(), worlds.Table()
+        states = self.states(of, SECRET)
+        for state in states.values():
+            for parameter in state.modules["encoder"].parameters():
+                parameter.data.zero_()  # one posterior a set of parties
+        worlds.predict(self.MADE, of, states, at=at)
+        z = next(tensors["z"] for _, to, tag, tensors in at.notes if (to, tag) == ("b", "samples"))
+        both = of.observed.all(dim=1)[of.observed[:, 1]]
+        assert both.sum() > 2
+        assert len(z[:, both].flatten(0, 1).unique(dim=0)) == 10 * both.sum()
 
     def test_a_model_from_before_keys_loads_without_one(self):
         draws = Draws(Seeds(0, SECRET))

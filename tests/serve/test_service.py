@@ -29,6 +29,7 @@ METHODS = {
     "combinatorial": {"name": "combinatorial"},
     "plug": {"name": "plug"},
     "local": {"name": "local"},
+    "false-vfl-1": {"name": "false-vfl-1", "top": 4, "hidden": [8], "head_hidden": [8], "predict_samples": 4},
     "apc, what crossed is kept": {"name": "apc", "classify_on": "either"},
 }
 

@@ -60,6 +60,7 @@ class Rows:
         observed: [N, K] bool, who has which row: at parties that host heads (they match rows), nowhere else.
         key: [N] int64 at the active party, a number that belongs to the row wherever it stands: ties are broken by it.
         ids: [N_k] String at the active party: its own ids, in the order of its block.  They go nowhere.
+        names: [N] String at the active party: the rows' ids, null where it does not know one.  They go nowhere either.
         told: [N] bool at the active party, by name: of which rows each other host of heads says that it has a label.
     """
 
@@ -70,6 +71,7 @@ class Rows:
     observed: Tensor | None = None
     key: Tensor | None = None
     ids: pl.Series | None = None
+    names: pl.Series | None = None
     told: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property

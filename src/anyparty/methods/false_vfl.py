@@ -19,9 +19,10 @@ What the paper leaves open, and what stands here
 - Samples that have less than ``negligible`` of their row's weight are left out of stage 1's gradient, most of them
   where parties have many columns (decision 10); with 0 it is exact.
 - It fixes theta in stage 2 and does not say whether phi moves: ``train_encoders``, on; without it a look had less.
-- The samples of a prediction use the same standard normal numbers for every row, drawn once by the run's seed; in a run
-  that keeps secrets, others for every set of parties (``false_vfl_draws``).  So an answer depends on the row alone,
-  neither on its batch nor on its place.  Training draws anew for every batch, from streams of the active party's own.
+- The samples of a prediction are drawn with numbers of the row's own, by its id, who has it, and the run's seed or
+  secret (``false_vfl_draws``); a block that is lacking (II) with numbers common to all rows, balanced over the L.  So
+  an answer depends on the row alone, neither on its batch nor on its place, and is not off alike in all rows.  Training
+  draws anew for every batch, from streams of the active party's own.
 - Deviations are softplus plus ``floor``, .1 of a standardised column; it names no bound (decision 12).
 - An empty cell in a row that a party has: its factor is p of the columns that are known, as MIWAE's; encoder and
   missing indicator see the cell filled in.  A category's missing cells are a level, explained as the others are.

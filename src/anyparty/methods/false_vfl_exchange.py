@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import Diverged, remark
 from anyparty.methods.exchange import moment
-from anyparty.methods.false_vfl_draws import Draws
+from anyparty.methods.false_vfl_draws import Draws, balanced
 from anyparty.methods.false_vfl_nets import FeatureSide
 from anyparty.methods.method import Batch, Seat
 from anyparty.terms import Channel, Expect, finite
@@ -52,11 +52,11 @@ class Turn:
         asked: the parties whose blocks may take part.
         mnar: whether parties answer for rows that they lack, too.
         follows: whether encoders learn, so that slopes by z are wanted.
-        common: whether rows share the numbers that samples are drawn with (prediction): all, or those that the same
-            parties have.
+        common: whether what samples are drawn with is no matter of the batch (prediction): a row's own for z, and for
+            blocks one for all rows.
         own_decoder: whether the decoder is a user's own, which might draw as it computes.
         missed: the parties that are asked and not heard, for training has tied no label to what they have.
-        draws: at the active party, what samples of a prediction are drawn with.
+        draws: at the active party, what samples of z are drawn with in prediction.
 
     """
 
@@ -80,20 +80,24 @@ class Turn:
 
         [L, B, D] for z and [L, B, T] for h.
         """
-        if not self.common or self.draws is None or not self.draws.secret:
+        if not self.common:
             return self.noise("z", len(there), self.D), self.noise("h", len(there), self.T)
-        drawn = self.draws.normal(there, self.L, self.D + self.T).to(self.seat.device)
+        assert self.draws is not None
+        names = None if self.rows.names is None else self.rows.names.gather(self.batch.rows.cpu().numpy())
+        drawn = self.draws.normal(self.batch.seeds, there, names, self.L, self.D + self.T).to(self.seat.device)
         return drawn[..., : self.D], drawn[..., self.D :]
 
     def noise(self, name: str, rows: int, width: int) -> Tensor:
-        """Return standard normal numbers of this turn's stream ``name``, the party's own: [L, rows, width]."""
-        drawn = 1 if self.common else rows
-        generator = self.batch.seeds.torch("prediction", name) if self.common else self.batch.own(name)
-        return torch.randn(self.L, drawn, width, generator=generator).to(self.seat.device).expand(-1, rows, -1)
+        """Return standard normal numbers of this moment's stream ``name``, the party's own: [L, rows, width]."""
+        return torch.randn(self.L, rows, width, generator=self.batch.own(name)).to(self.seat.device)
 
     def block_noise(self, rows: int, width: int) -> Tensor:
         """Return what the party's block is drawn with in rows that it lacks (MNAR): [L, rows, width]."""
-        return self.noise(f"block of {self.seat.me}", rows, width)
+        name = f"block of {self.seat.me}"
+        if not self.common:
+            return self.noise(name, rows, width)
+        drawn = balanced(self.L, width, self.batch.seeds.torch("prediction", name))
+        return drawn.unsqueeze(1).to(self.seat.device).expand(-1, rows, -1)
 
     def encode(
         self, side: FeatureSide, encoder: Sequence[nn.Parameter] = (), decoder: Sequence[nn.Parameter] = ()

@@ -27,6 +27,7 @@ def own_rows(
     observed: Tensor | None = None,
     key: Tensor | None = None,
     ids: pl.Series | None = None,
+    names: pl.Series | None = None,
     device: torch.device | str = "cpu",
 ) -> Rows:
     """Return what one party knows of N aligned rows.
@@ -39,6 +40,7 @@ def own_rows(
         observed: [N, K], at hosts.
         key: [N], at the active party.
         ids: [n_k], at the active party: its own.
+        names: [N], at the active party: the rows' ids; by default as ``ids`` says, null where it has no row.
         device: where tensors go.
 
     """
@@ -55,6 +57,7 @@ def own_rows(
         observed=None if observed is None else observed.to(device),
         key=None if key is None else key.to(device),
         ids=ids,
+        names=names if names is not None or ids is None else named(ids, position),
     )
 
 
@@ -99,6 +102,7 @@ def assemble(
             observed=observed if host else None,
             key=key if name == roster.active else None,
             ids=own_ids(alignment, name) if name == roster.active and name in features else None,
+            names=alignment.ids if name == roster.active else None,
             device=device,
         )
 
@@ -125,6 +129,11 @@ def own_ids(alignment: Alignment, name: str) -> pl.Series | None:
     at = np.full(position.max(initial=-1) + 1, alignment.n)
     at[position[position >= 0]] = np.flatnonzero(position >= 0)
     return alignment.ids.extend_constant(None, 1).gather(at)
+
+
+def named(ids: pl.Series, position: NDArray[np.int64]) -> pl.Series:
+    """Return the ids of rows [N] whose places among ``ids`` [n_k] are ``position`` [N], null where that is -1."""
+    return ids.extend_constant(None, 1).gather(np.where(position < 0, len(ids), position))
 
 
 def row_keys(alignment: Alignment) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -86,10 +87,12 @@ class Kept:
             PART: parts.as_tensor(self.about.parts.get(party)),
         }
 
-    def rows(self, own: Tensor, observed: Tensor | None = None, key: Tensor | None = None) -> Rows:
+    def rows(
+        self, own: Tensor, observed: Tensor | None = None, key: Tensor | None = None, names: pl.Series | None = None
+    ) -> Rows:
         """Return what the party knows of B rows: ``own`` [B] are its own places for them, -1 where it has none."""
         block = None if self.features is None else block_of(self.features, own)
-        return Rows(n=len(own), block=block, observed=observed, key=key, ids=self.ids)
+        return Rows(n=len(own), block=block, observed=observed, key=key, ids=self.ids, names=names)
 
     def own(self, rows: Tensor) -> Tensor:
         """Return the party's own places [B] of aligned rows [B], -1 where it has none."""
@@ -142,6 +145,14 @@ class Directory:
         aligned, keys = self.aligned[places], self.own[places].clone()
         keys[aligned >= 0] = self.key[aligned[aligned >= 0]]
         return keys
+
+    def names(self, places: Tensor) -> pl.Series:
+        """Return the ids of the rows at ``places`` [B]: [B] String."""
+        return self._names.gather(places.numpy())
+
+    @cached_property
+    def _names(self) -> pl.Series:
+        return pl.Series(sorted(self.ids, key=self.ids.__getitem__), dtype=pl.String)
 
 
 def open_kept(site: Site, config: Config | None = None, source: Any = None) -> tuple[Kept, Table, kept_alignment.Kept]:

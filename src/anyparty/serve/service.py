@@ -169,7 +169,8 @@ class Service:
         observed = self.directory.present(places, self._k)  # [B, K]
         aligned = self.directory.aligned[places]
         request = await self._ask(aligned, observed, observed & may, asked, budget)
-        rows = kept.rows(self.directory.own[places], observed, self.directory.keys(places))
+        at = self.directory
+        rows = kept.rows(at.own[places], observed, at.keys(places), at.names(places))
         batch = Batch(torch.arange(len(places)), Seeds(kept.about.seed))
         net: Channel = Guarded(request.channel, kept.roster, kept.method.can.messages)
         try:
