@@ -1,10 +1,12 @@
 """Filling in what a party lacks, and finding unlikely rows, from tables."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 from anyparty.config import Config
 from anyparty.errors import AnypartyWarning, PredictionError
@@ -190,6 +192,50 @@ class TestImpute:
         assert lacked.table(samples=True)["vip"].dtype == pl.Boolean
         nobody = impute(other, given | {"shop": shop}, "shop", parties=["shop"])
         assert nobody.unknown == len(nobody.mean) > 0
+
+    def test_rare_levels_and_truth_values_are_sampled_as_often_as_the_model_has_them(self):
+        """The decoder says .9, .07 and .03, and .1, whatever z, each with a deviation of .3."""
+        given = tables(400)[0]
+        kinds = np.array(["common", "some", "rare"])[np.arange(300) % 3]
+        shop = given["shop"].with_columns(kind=pl.Series(kinds), vip=pl.int_range(300) % 2 == 0)
+        model = Federation.from_tables(given | {"shop": shop}, label="bad").train(
+            "false-vfl-1", parameters=PARAMETERS, epochs=1, test=0.0
+        )
+        prepare, decoder = model.members["shop"].prepare, model.members["shop"].state.modules["decoder"]
+        last = [layer for layer in decoder.modules() if isinstance(layer, torch.nn.Linear)][-1]
+        means = {"kind=common": 0.9, "kind=some": 0.07, "kind=rare": 0.03, "vip": 0.1}
+        names = prepare.names
+        at = torch.tensor([means.get(name, 0.0) for name in names])
+        number = prepare.numeric.columns.index("vip")
+        at[number] = (0.1 - prepare.numeric.mean[number]) / prepare.numeric.scale[number]
+        with torch.no_grad():
+            last.weight.zero_()
+            last.bias.copy_(torch.cat([at, torch.full((len(names),), 0.25).expm1().log()]))
+        filled = impute(model, given | {"shop": shop}, "shop", samples=40)
+        drawn = filled.table(samples=True)
+        often = dict(drawn["kind"].value_counts(normalize=True).iter_rows())
+        assert often["rare"] == pytest.approx(0.03, abs=0.012)  # 4 of sqrt(.03 / 4000)
+        assert often["some"] == pytest.approx(0.07, abs=0.017)
+        assert drawn["vip"].mean() == pytest.approx(0.1, abs=0.02)
+        assert drawn.equals(impute(model, given | {"shop": shop}, "shop", samples=40).table(samples=True))
+        assert set(filled.table()["kind"]) == {"common"}
+
+    @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
+    def test_what_is_filled_in_is_not_off_alike_in_all_rows(self, name):
+        given = tables(400)[0]
+        made = Federation.from_tables(given, label="bad").train(
+            name, parameters=PARAMETERS | {"predict_samples": 20}, epochs=1, test=0.0
+        )
+        of_seeds = np.stack([impute(replace(made, seed=seed), given, "shop").mean for seed in range(12)])
+        one_row, the_mean = of_seeds.std(axis=0).mean(axis=0), of_seeds.mean(axis=1).std(axis=0)
+        assert (the_mean < 0.35 * one_row).all()  # of a hundred rows; if all were off alike it would be as much
+
+    def test_a_row_is_filled_in_alike_whatever_else_is_asked(self, model):
+        given = tables()[0]
+        whole, order = impute(model, given, "shop"), np.random.default_rng(0).permutation(400)
+        few = impute(model, {"bank": given["bank"][order[:90].tolist()], "shop": given["shop"][::-1]}, "shop")
+        at = [whole.ids.index(one) for one in few.ids]
+        assert np.allclose(few.mean, whole.mean[at], rtol=1e-4, atol=1e-4)
 
     def test_nobody_is_told_which_rows_have_empty_cells(self, model):
         given = tables()[0]

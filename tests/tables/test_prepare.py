@@ -258,3 +258,54 @@ def test_a_column_that_varies_little_beside_its_size_is_standardised():
     out = prepare.apply(table_of({"moment": moments, "size": sizes}))
     assert out.mean(axis=0) == pytest.approx([0, 0], abs=1e-3)
     assert out.std(axis=0) == pytest.approx([1, 1], abs=1e-3)
+
+
+class TestLevelsDrawn:
+    """Of Gaussian numbers around how likely each level is, the greatest is seldom that of a rare one."""
+
+    made = Prepare.fit(table_of({
+        "age": [1.0, 2.0, 4.0, 6.0], "vip": [True, False, True, False], "kind": ["common", "some", "rare", "common"]
+    }), rows(0, 1, 2, 3))  # fmt: skip
+    CENTERS = {"age": 3.0, "vip": 0.1, "kind=common": 0.90, "kind=some": 0.07, "kind=rare": 0.03}
+
+    def drawn(self, changed=None, n=20000, seed=0, **values):
+        draw = np.random.default_rng(1)
+        centers = np.tile([(self.CENTERS | (changed or {}))[name] for name in self.made.names], (2, n, 1))
+        samples = centers + 0.3 * draw.normal(size=centers.shape)
+        for name, value in values.items():
+            samples[:, 0, self.made.names.index(name)] = value
+        return samples, self.made.with_levels(samples, centers, ["vip"], np.random.default_rng(seed))
+
+    def test_as_often_as_the_model_has_them(self):
+        samples, found = self.drawn()
+        kinds = [self.made.names.index(name) for name in ("kind=common", "kind=some", "kind=rare")]
+        often = found[..., kinds].mean(axis=(0, 1))
+        assert np.abs(often - [0.90, 0.07, 0.03]).max() < 0.006  # 4 of sqrt(.09 / 40000)
+        assert (found[..., kinds].sum(axis=-1) == 1).all()
+        assert abs(found[..., self.made.names.index("vip")].mean() - 0.1) < 0.006
+        assert set(np.unique(found[..., self.made.names.index("vip")])) == {0.0, 1.0}
+        age = self.made.names.index("age")
+        assert np.array_equal(found[..., age], samples[..., age]), "numbers stay"
+        table = self.made.table(found[0])["kind"].value_counts(normalize=True)
+        assert dict(table.iter_rows())["rare"] == pytest.approx(0.03, abs=0.006)
+
+    def test_what_is_below_zero_never_and_the_rest_in_proportion(self):
+        _, found = self.drawn({"kind=common": 0.6, "kind=some": 0.2, "kind=rare": -0.3, "vip": 1.2})
+        often = dict(zip(self.made.names, found.mean(axis=(0, 1)), strict=True))
+        assert often["kind=common"] == pytest.approx(0.75, abs=0.01)
+        assert (often["kind=rare"], often["vip"]) == (0, 1)
+
+    def test_where_nothing_is_above_zero_the_greatest(self):
+        _, found = self.drawn({"kind=common": -0.5, "kind=some": 0.0, "kind=rare": -0.3}, n=9)
+        assert (found[..., self.made.names.index("kind=some")] == 1).all()
+
+    def test_what_nobody_knows_stays_empty(self):
+        names = dict.fromkeys(self.made.names, np.nan)
+        _, found = self.drawn(n=3, **names)
+        assert np.isnan(found[:, 0]).all()
+        assert not np.isnan(found[:, 1:]).any()
+
+    def test_the_same_again(self):
+        one, two, other = (self.drawn(n=50, seed=seed)[1] for seed in (3, 3, 4))
+        assert np.array_equal(one, two)
+        assert not np.array_equal(one, other)

@@ -34,11 +34,13 @@ class Imputed:
     Attributes:
         mean: [B, F]; NaN where nobody that was asked has the row.
         samples: [S, B, F], the same.
+        centers: [S, B, F], the decoder's means where these samples were drawn: what says how likely levels are.
 
     """
 
     mean: Tensor
     samples: Tensor
+    centers: Tensor
 
 
 async def impute(
@@ -73,12 +75,13 @@ async def impute(
             fill(part, await net.recv(active, "imputation", expect))
     if not parts:
         return None
-    return Imputed(torch.cat([each.mean for each in parts]), torch.cat([each.samples for each in parts], dim=1))
+    mean = torch.cat([each.mean for each in parts])
+    return Imputed(mean, *(torch.cat(of, dim=1) for of in zip(*((p.samples, p.centers) for p in parts), strict=True)))
 
 
 @torch.no_grad()
 def _fill(method: FalseVFL, turn: Turn, state: State, told: dict[str, Tensor], S: int, *, counts: bool) -> Imputed:
-    """Turn weighed samples of z into the party's block: mean [B, F] and samples [S, B, F].
+    """Turn weighed samples of z into the party's block: its mean [B, F], and samples and their centers [S, B, F].
 
     Where weights ``counts`` that the block is missing, they are those of blocks drawn with the turn's noise.
     """
@@ -96,8 +99,8 @@ def _fill(method: FalseVFL, turn: Turn, state: State, told: dict[str, Tensor], S
     samples = blocks[place, row]
     if not counts:
         samples = samples + decoded.std[place, row] * torch.randn(samples.shape, generator=generator).to(z.device)
-    unknown = ~known.unsqueeze(1)
-    return Imputed(mean.masked_fill(unknown, torch.nan).cpu(), samples.masked_fill(unknown, torch.nan).cpu())
+    each, unknown = (mean, samples, decoded.mean[place, row]), ~known.unsqueeze(1)
+    return Imputed(*(one.masked_fill(unknown, torch.nan).cpu() for one in each))
 
 
 async def log_likelihood(

@@ -46,6 +46,8 @@ class Imputation:
         mean: [n, F], numeric columns in their own units, levels as numbers around 0 and 1; NaN where nobody that was
             asked has the row.
         samples: [S, n, F], the same.
+        drawn: [S, n, F], the same with a level of each category drawn, and truth values: what tables of samples show;
+            ``None`` where ``samples`` do for it.
         own: [n, d], the columns of rows that the party has, null where a cell was filled in, if it was one of numbers;
             ``None`` of rows that it lacks.
         whole: the party's table as it came, ``None`` where it is not at hand.
@@ -59,6 +61,7 @@ class Imputation:
     prepare: Prepare
     mean: NDArray[np.float64]
     samples: NDArray[np.float64]
+    drawn: NDArray[np.float64] | None = None
     own: pl.DataFrame | None = None
     whole: pl.DataFrame | None = None
     places: NDArray[np.int64] | None = None
@@ -83,6 +86,7 @@ class Imputation:
         table can stand in for its own, in which empty cells among numbers are filled in, and no cell else is another.
 
         With ``samples`` every sample is a row: S for each id, with a column ``sample`` from 1 to S behind that of ids.
+        Levels of a category, and truth values, are drawn there as likely as the model has them.
 
         Raises:
             PredictionError: samples are asked for, and none were drawn.
@@ -96,7 +100,7 @@ class Imputation:
             raise PredictionError(
                 "there are no samples: ask for them where rows are filled in, impute(..., samples=20)"
             )
-        each = [self._as_own(one) for one in self.samples]
+        each = [self._as_own(one) for one in (self.samples if self.drawn is None else self.drawn)]
         behind = each[0].columns.index(self.id) + 1 if self.id in each[0].columns else 0
         return pl.concat(one.insert_column(behind, pl.repeat(s, one.height, eager=True).alias("sample"))
                          for s, one in enumerate(each, 1))  # fmt: skip
@@ -204,18 +208,22 @@ def impute(
     filled, prepare = model.play(part, ledger)[party], model.members[party].prepare
     assert isinstance(filled, uses.Imputed)
     assert prepare is not None
+    whole = sources.read(tables[party], party)[1] if party in read else None
+    mean, sampled, centers = (prepare.units(each.numpy()) for each in (filled.mean, filled.samples, filled.centers))
+    truths = [] if whole is None else whole.select(pl.col(pl.Boolean)).columns
+    drawn = prepare.with_levels(sampled, centers, truths, Seeds(model.seed).numpy("levels"))
     order = alignment.as_given(wanted.numpy(), party if cells else model.roster.active)
-    mean, drawn = (prepare.units(each.numpy()[..., order, :]) for each in (filled.mean, filled.samples))
+    mean, sampled, drawn = (each[..., order, :] for each in (mean, sampled, drawn))
     wanted, own = wanted[torch.from_numpy(order)], None
     if cells:
         own, block = prepare.matched(read[party])[alignment.blocks[party][wanted.numpy()]], rows[party].block
         assert block is not None
         known, numbers = block.take(wanted)[0].cpu().double().numpy(), own.select(prepare.numeric.columns).to_numpy()
         known[:, : numbers.shape[1]] = numbers  # NaN where empty
-        mean, drawn = (np.where(np.isnan(known), each, known) for each in (mean, drawn))
+        mean, sampled, drawn = (np.where(np.isnan(known), each, known) for each in (mean, sampled, drawn))
     return Imputation(
         party=party, ids=_ids(alignment, wanted), id=model.members[party].id, prepare=prepare, mean=mean,
-        samples=drawn, own=own, whole=sources.read(tables[party], party)[1] if party in read else None,
+        samples=sampled, drawn=drawn, own=own, whole=whole,
         places=alignment.position[party][wanted.numpy()] if party in read else None,
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ for categorical ones (a missing cell is a level of its own, a value that trainin
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -157,6 +157,29 @@ class Prepare(BaseModel):
             most = np.where(np.isnan(part).any(axis=1), len(levels), np.nan_to_num(part).argmax(axis=1))
             columns.append(pl.Series(name, [*levels, None], dtype=pl.String).gather(most))
         return pl.DataFrame(columns)
+
+    def with_levels(
+        self, values: NDArray[np.float64], centers: NDArray[np.float64], truths: Collection[str],
+        random: np.random.Generator,
+    ) -> NDArray[np.float64]:  # fmt: skip
+        """Return outputs in their own units [..., width] with a level of each category drawn: it is 1, the others 0.
+
+        How likely levels are say their ``centers`` [..., width], as far as they are above 0; where none is, it is the
+        greatest.  Columns of numbers ``truths`` are 1 as likely as their center says, else 0.
+        """
+        out, cells = values.copy(), values.shape[:-1]
+        for k, name in enumerate(self.numeric.columns):
+            if name in truths:
+                out[..., k] = np.where(np.isnan(values[..., k]), np.nan, random.random(cells) < centers[..., k])
+        start = len(self.numeric.columns)
+        for levels in self.categorical.levels:
+            at = slice(start, start := start + len(levels))
+            weight = centers[..., at].clip(min=0)
+            edge = weight.cumsum(axis=-1)
+            drawn = (random.random((*cells, 1)) * edge[..., -1:] >= edge).sum(axis=-1)
+            level = np.where(edge[..., -1] > 0, drawn, np.nan_to_num(centers[..., at]).argmax(axis=-1))
+            out[..., at] = np.where(np.isnan(values[..., at]), np.nan, np.eye(len(levels))[level])
+        return out
 
     def to_json(self) -> dict[str, Any]:
         """Return what was fitted as values that JSON can hold, exactly."""
