@@ -19,7 +19,7 @@ from anyparty.report.records import find
 from anyparty.run.federation import Federation
 from anyparty.run.runs import evaluate_run
 from tests import worlds
-from tests.run.test_train_tables import tables, weights
+from tests.run.test_train_tables import weights
 
 MADE = {"optimizer": Optimizer(name="sgd", lr=0.5), "encoder": {"bank": MLP(hidden=(7,)), "shop": LSTM(steps=1)}}
 
@@ -31,15 +31,6 @@ class Mine(Laser):
 def linear(inputs: int, outputs: int) -> nn.Module:
     """A network of the user's own."""
     return nn.Linear(inputs, outputs)
-
-
-@pytest.fixture
-def federation(tmp_path):
-    files = {}
-    for name, frame in tables().items():
-        files[name] = tmp_path / f"{name}.csv"
-        frame.write_csv(files[name])
-    return Federation.from_tables(files, label="bad")
 
 
 def kept(folder):

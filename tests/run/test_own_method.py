@@ -18,7 +18,6 @@ from anyparty.methods.laser import Laser
 from anyparty.methods.plug import Plug
 from anyparty.methods.split import Split
 from anyparty.methods.table import method
-from anyparty.run.federation import Federation
 from anyparty.run.model import Model
 from anyparty.run.own_method import DEEPEST, described, differences
 from anyparty.run.runs import evaluate_run, model_for_run, predict_run
@@ -131,15 +130,6 @@ def test_a_field_that_is_new_may_stand_at_its_default():
     assert differences(kept, MADE) == {"rule.temperature": (None, 0.5)}
     table = described(Any({"a": 1}))
     assert differences(table, Any({"a": 1, "b": 2})) == {"value": ({"a": 1}, {"a": 1, "b": 2})}
-
-
-@pytest.fixture
-def federation(tmp_path):
-    files = {}
-    for name, frame in tables().items():
-        files[name] = tmp_path / f"{name}.csv"
-        frame.write_csv(files[name])
-    return Federation.from_tables(files, label="bad")
 
 
 class Stops(Watch):
