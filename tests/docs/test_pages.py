@@ -24,7 +24,7 @@ from anyparty.report import choose, privacy, worth
 from .pages import DOCS, ELSEWHERE, LINK, ROOT, anchors, blocks, pages, text, without_code
 
 FIRST = "start.md"
-OTHERS = ("report.md", "watch.md", "your-encoder.md", "your-method.md", "troubleshooting.md")
+OTHERS = ("choose.md", "report.md", "watch.md", "your-encoder.md", "your-method.md", "troubleshooting.md")
 HOW = {"run", "file", "shown", "serve", "ask", "not run"}
 
 
