@@ -22,6 +22,7 @@ from anyparty.methods.split import Split
 from anyparty.methods.table import method
 from anyparty.nets.optimizer import Optimizer
 from anyparty.predictions import Predictions
+from anyparty.run.checkpoint import load_module, tensors_of
 from anyparty.run.watch import Watch
 from anyparty.terms import Capabilities
 from anyparty.wire.guard import roles
@@ -400,6 +401,20 @@ def planted(case: Case, *, shuffled: bool) -> tuple[float, float]:
         pair = torch.stack([scores[known, 0], y[known]])
         return float(torch.corrcoef(pair)[0, 1]), 0.0
     return float((scores[known].argmax(1) == y[known]).float().mean()), 0.5
+
+
+def check_a_model_is_its_networks(case: Case, folder: Path) -> None:
+    """What a file keeps is all: networks begun anew, by another seed, answer the same with the weights put in."""
+    of = case.draw()
+    trained = worlds.states_of(case.train(of, epochs=2))
+    torch.manual_seed(7)  # weights that stand elsewhere would begin otherwise
+    made = case.make()
+    again = worlds.begin(made, of, seed=1, encoder=case.encoder, optimizer=case.optimizer)
+    for name, state in again.items():
+        for module, network in state.modules.items():
+            load_module(network, tensors_of(trained[name].modules[module]), folder, module)
+        state.train(False)
+    _same_answers(worlds.predict(case.make(), of, trained), worlds.predict(made, of, again), of.places())
 
 
 def check_finds_a_signal_planted_at_a_passive_party(case: Case, folder: Path) -> None:

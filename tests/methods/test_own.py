@@ -34,6 +34,22 @@ def test_the_examples_method(check, tmp_path):
     CHECKS[check](OWN, tmp_path)
 
 
+class Drawn(Maximum):
+    """Answers rest on a number that no network holds."""
+
+    def __init__(self):
+        self.by = 1 + torch.rand(1)
+
+    def outputs(self, fusion, h, observed):
+        answered, valid = super().outputs(fusion, h, observed)
+        return answered * self.by, valid
+
+
+def test_what_no_network_holds_is_found(tmp_path):
+    with pytest.raises(AssertionError):
+        CHECKS["a model is its networks"](replace(OWN, own=lambda: Split(rule=Drawn(), embedding=5)), tmp_path)
+
+
 def test_its_loss_is_where_its_embeddings_are():
     """As on a GPU, whose tensors meet none of the CPU's."""
     made = Split(rule=Maximum(), embedding=5)
