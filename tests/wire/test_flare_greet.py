@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -253,6 +254,30 @@ def test_how_far_clocks_are_apart_is_kept_and_told(tmp_path, monkeypatch, capsys
     assert beat(1010.0, 1010.5) == first  # as good as the same: not written again
     assert beat(1020.0, 720.0)["behind_s"] == -300.0
     assert capsys.readouterr().out.splitlines() == ["anyparty> the clock of shop is 300 s ahead of this one; set both"]
+
+
+def test_clocks_that_are_told_at_once_are_all_kept(tmp_path, monkeypatch):
+    doorman, written, others = greet.Doorman(parties=3, kit=str(tmp_path)), greet.writing, []
+
+    def beat(name):
+        peer, at_server = FLContext(), FLContext()
+        peer.set_public_props({greet.CLOCK: greet.time.time(), ReservedKey.IDENTITY_NAME: name})
+        at_server.set_peer_context(peer)
+        doorman.handle_event(EventType.CLIENT_HEARTBEAT_RECEIVED, at_server)
+
+    @contextlib.contextmanager
+    def writing(path):
+        with written(path) as beside:
+            yield beside
+            if not others:  # the first has written, its file is not in its place yet: now the second one comes
+                others.append(threading.Thread(target=beat, args=("shop",)))
+                others[0].start()
+                others[0].join(0.5)
+
+    monkeypatch.setattr(greet, "writing", writing)
+    beat("clinic")
+    others[0].join(10.0)
+    assert sorted(json.loads((tmp_path / greet.CLOCKS).read_text())) == ["clinic", "shop"]
 
 
 def test_a_heartbeat_without_a_clock_is_none(tmp_path):

@@ -74,6 +74,7 @@ class Doorman(FLComponent):  # type: ignore[misc]
         self.parties, self.closed, self.evictions = parties, dict[str, float](), Evictions()
         self.told, self.away = set[str](), dict[str, float]()  # whose coming was told; closed connections, since when
         self.clocks, self.kept = dict[str, dict[str, Any]](), Path(kit) / CLOCKS
+        self.keeping = threading.Lock()  # FLARE hands over heartbeats that come at once in threads of their own
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Follow who comes and goes."""
@@ -110,13 +111,14 @@ class Doorman(FLComponent):  # type: ignore[misc]
         said = peer.get_prop(CLOCK) if peer else None
         if not isinstance(said, float):
             return
-        behind, before = now - said, self.clocks.get(name, {}).get("behind_s")
-        if before is not None and abs(behind - before) < 1.0:
-            return
-        at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
-        self.clocks[name] = {"behind_s": round(behind, 3), "at": at}
-        with writing(self.kept) as beside:
-            beside.write_text(json.dumps(self.clocks, indent=1), encoding="utf-8")
+        behind, at = now - said, datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+        with self.keeping:
+            before = self.clocks.get(name, {}).get("behind_s")
+            if before is not None and abs(behind - before) < 1.0:
+                return
+            self.clocks[name] = {"behind_s": round(behind, 3), "at": at}
+            with writing(self.kept) as beside:
+                beside.write_text(json.dumps(self.clocks, indent=1), encoding="utf-8")
         if abs(behind) > TOLD_S:
             way = "behind" if behind > 0 else "ahead of"
             say(f"the clock of {name} is {abs(behind):,.0f} s {way} this one; set both")
