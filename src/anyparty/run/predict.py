@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyparty.blocks.blocks import Rows
-from anyparty.methods import own_method
+from anyparty.methods import guarded
 from anyparty.methods.method import Batch, Method, State
 from anyparty.predictions import NO_ANSWER, Predictions
 from anyparty.seeds import Seeds
@@ -24,7 +24,7 @@ async def predict_rows(
     """Play a party's part in predicting ``wanted`` [n]; the active party gets all answers, in that order."""
     state.train(False)
     parts = [
-        own_method.answered(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))
+        guarded.answered(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))
         for chunk in (torch.split(wanted, ROWS_AT_ONCE) if len(wanted) else [wanted])
     ]
     answered = [_explained(part) for part in parts if part is not None]

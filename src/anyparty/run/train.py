@@ -21,7 +21,7 @@ from torch import Tensor
 from anyparty import metrics
 from anyparty.blocks.batches import by_pattern, mixed, patterns
 from anyparty.errors import AlignmentError, Diverged
-from anyparty.methods import own_method
+from anyparty.methods import guarded
 from anyparty.methods.method import Batch, Stage, State
 from anyparty.run import agree, quiet
 from anyparty.run.agree import Verdict
@@ -43,7 +43,7 @@ async def play(part: Part, net: Channel) -> Trained:
         AlignmentError: a stage has no rows to train on.
         PartyLost, MessageError, Diverged: see ``anyparty.errors``.
     """
-    state = own_method.begin(part.method, part.seat, part.seeds)
+    state = guarded.begin(part.method, part.seat, part.seeds)
     progress = Progress()
     best: Kept = {}
     moments = part.checkpoints.begin(part.door.run, resume=part.resume) if part.checkpoints else []
@@ -175,7 +175,7 @@ async def _exchange(
     part.watch.on_stage_begin(stage.name, 1, len(rows), 0)
     state.train(True)
     batch = Batch(rows, part.seeds, (stage.name, 0, 0), held_out=plan["validation"])
-    loss = await own_method.step(part.method, stage, net, state, part.rows, batch)
+    loss = await guarded.step(part.method, stage, net, state, part.rows, batch)
     seconds = time.perf_counter() - began
     record = {"stage": stage.name, "epoch": 1, **_loss(loss), "seconds": seconds}
     if stage.validates and len(plan["validation"]):
@@ -246,7 +246,7 @@ async def _epoch(
     for step, rows in enumerate(batches):
         share = len(rows) * len(batches) / len(plan["train"]) if part.settings.batches == "by-pattern" else 1.0
         batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)
-        loss = await own_method.step(part.method, stage, net, state, part.rows, batch)
+        loss = await guarded.step(part.method, stage, net, state, part.rows, batch)
         if loss is not None:
             total, seen = total + loss * len(rows), seen + len(rows)
         part.watch.on_batch_end(len(rows), math.nan if loss is None else loss)
