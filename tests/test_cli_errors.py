@@ -78,8 +78,8 @@ def test_a_setting_that_is_wrong_at_all_parties_is_told_of_each(work: Path, call
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("my_nets", "cannot import factory 'my_nets': write it as 'module:function'"),
-        ("my_nets.py:make", "cannot import factory 'my_nets.py:make': write it as 'module:function'"),
+        ("my_nets", "cannot import factory 'my_nets': write it as 'module:name'"),
+        ("my_nets.py:make", "cannot import factory 'my_nets.py:make': write it as 'module:name'"),
         (
             "my_net:make",
             "cannot import factory 'my_net:make': there is no module 'my_net'; commands look for it beside",

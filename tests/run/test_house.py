@@ -18,7 +18,7 @@ from anyparty.config import Config
 from anyparty.errors import ConfigError, PartyLost, ResumeError, TableError
 from anyparty.run import parts
 from anyparty.run.federation import Federation
-from anyparty.run.files import mark
+from anyparty.run.files import About, mark
 from anyparty.run.house import Home, train_at_home
 from anyparty.run.kept_alignment import Kept
 from anyparty.run.predict_home import predict_at_home
@@ -258,6 +258,7 @@ def test_a_party_that_holds_labels_alone_may_be_asked_for_nothing_else(tmp_path)
 @dataclass(frozen=True)
 class Lists(Site):
     encoders: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
 
 
 @pytest.fixture
@@ -273,6 +274,20 @@ def job_with_code(tmp_path, monkeypatch):
     values = settings(epochs=1).model_dump(exclude_none=True)
     values["parties"]["shop"]["encoder"] = {"factory": "nets_of_ours:make"}
     return Config.of(values), sign
+
+
+@pytest.fixture
+def job_with_a_method(tmp_path, monkeypatch):
+    """Settings that name a method of somebody's own making, and where it leaves a sign that it ran."""
+    sign = tmp_path / "it ran"
+    (tmp_path / "rules_of_ours.py").write_text(
+        f"from pathlib import Path\n\nfrom anyparty.methods.plug import Plug\n\nPath({str(sign)!r}).touch()\n\n\n"
+        "class Mine(Plug):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "rules_of_ours", raising=False)
+    values = settings(epochs=1).model_dump(exclude_none=True)
+    return Config.of(values | {"method": {"factory": "rules_of_ours:Mine", "embedding": 4}}), sign
 
 
 REFUSED = (
@@ -363,3 +378,31 @@ def test_nothing_that_crosses_holds_a_feature_a_label_or_an_id(tmp_path):
                 assert not any(value.astype(kind).tobytes() in raw for value in values[:20]), tag
             if tensor.dtype == torch.float32:
                 assert not np.isin(scaled[:20].astype(np.float32), tensor.numpy()).any(), tag
+
+
+@pytest.mark.parametrize("listed", [None, (), ("rules_of_ours:Other",)])
+def test_a_method_that_a_party_does_not_list_is_not_even_imported(tmp_path, job_with_a_method, listed):
+    config, sign = job_with_a_method
+    (site,) = (site for name, site in world(tmp_path).items() if name == "shop")
+    if listed is not None:
+        site = Lists(**vars(site), methods=listed)
+    said = r"party 'shop': the job names a method of somebody's own making.*methods = \[\"rules_of_ours:Mine\"\] into local"
+    with pytest.raises(ConfigError, match=said):
+        Home.of(site, config)
+    assert not sign.exists()
+
+
+def test_a_method_that_all_parties_list_trains_predicts_and_serves(tmp_path, job_with_a_method):
+    config, sign = job_with_a_method
+    listed = ("rules_of_ours:Mine",)
+    sites = {name: Lists(**vars(site), methods=listed) for name, site in world(tmp_path).items()}
+    run(sites, config)
+    assert sign.exists()
+    about = About.load(sites["shop"].folder / "model.json")
+    assert (about.method, about.own["rule"]["class"]) == (None, "Mine")
+    told = inproc.play({name: partial(predict_at_home, site, config) for name, site in sites.items()})
+    assert told["bank"]["answered"] == told["bank"]["rows"] > 0
+    kept, _, _ = open_kept(sites["bank"], config)
+    assert type(kept.method.rule).__name__ == "Mine"
+    with pytest.raises(ConfigError, match=r"which settings name: give those that it was trained with \(--config"):
+        open_kept(sites["bank"], None)

@@ -251,5 +251,6 @@ def test_a_record_keeps_what_the_method_declares(run, federation, tmp_path):
 
 @pytest.mark.parametrize("name", ["gates:Attention", "own: Attention"])
 def test_a_name_that_is_code_says_how_code_is_given(name):
-    with pytest.raises(ConfigError, match=r"no method .*; a method of your own is given in Python, train\(METHOD\)"):
+    said = r"no method .*; a method of your own is factory = 'module:name', or given in Python, train\(METHOD\)"
+    with pytest.raises(ConfigError, match=said):
         method(name)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from anyparty.cli.guard import STOPPED, say, sentences
+from anyparty.cli.options import look_for_modules_in
 
 federate = typer.Typer(no_args_is_help=True, help="Real parties: their own processes, mutual TLS, over NVIDIA FLARE.")
 party = typer.Typer(no_args_is_help=True, help="One party at its own machine.")
@@ -82,6 +83,7 @@ def train(
             console.print(overlap.render())
             console.print(predicted, markup=False, highlight=False, soft_wrap=True)
 
+    look_for_modules_in(config.absolute().parent)
     console, bar = Console(), Bar()
     try:
         ended = federation.train(folder, config, changes or [], resume=resume, again=again, watch=All([Shown(), bar]))

@@ -28,7 +28,7 @@ def names(parties: str | None) -> list[str] | None:
 
 
 def look_for_modules_in(*folders: Path) -> None:
-    """Let a user's own encoders, ``factory = "module:function"``, stand beside the settings or where one is."""
+    """Let a user's own methods and encoders, ``factory = "module:name"``, stand beside the settings or where one is."""
     sys.path += [str(folder) for folder in (Path.cwd(), *folders) if str(folder) not in sys.path]
 
 

@@ -35,7 +35,7 @@ def serve(
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="CONFIG.toml", help="A federation's settings, if encoders are your own."),
+        typer.Option("--config", metavar="CONFIG.toml", help="A federation's settings, if they name code of your own."),
     ] = None,
     threads: Annotated[int, typer.Option(help="How many threads PyTorch may use.", min=1)] = 1,
 ) -> None:

@@ -11,12 +11,14 @@ from anyparty.config.groups import Config, RunSettings
 from anyparty.config.networks import superseded
 from anyparty.errors import ConfigError
 
+OTHER = {"name": "factory", "factory": "name"}  # which method: one that ships, or the user's own
+
 
 def load(path: Path | str, changes: Sequence[str] = ()) -> Config:
     """Read a TOML file; table paths in it are relative to its folder.
 
-    ``changes`` are like ``"train.epochs=5"``.  One that chooses a network, its ``kind`` or ``factory``, stands for what
-    the file says of another's.
+    ``changes`` are like ``"train.epochs=5"``.  One that chooses a network or a method, its ``kind``, ``name`` or
+    ``factory``, stands for what the file says of another's.
 
     Raises:
         ConfigError: no such file, a folder, not TOML, a key that does not exist, a value out of range, a party named
@@ -55,13 +57,15 @@ def _parsed(change: str) -> tuple[list[str], Any]:
 
 
 def _choose(values: Any, where: Sequence[str], value: Any) -> None:
-    """Take out of the file's group what would do nothing with a network that is chosen."""
+    """Take out of the file's group what would do nothing with a network or a method that is chosen."""
     *groups, key = where
     for group in groups:
         values = values.get(group) if isinstance(values, dict) else None
     if isinstance(values, dict) and groups[-1:] == ["encoder"]:
         for name in superseded(key, value):
             values.pop(name, None)
+    if isinstance(values, dict) and groups == ["method"] and key in OTHER:
+        values.pop(OTHER[key], None)
 
 
 def _apply(values: dict[str, Any], change: str, where: Sequence[str], value: Any) -> None:

@@ -121,12 +121,12 @@ class FederationSettings(Settings):
     salt: str = "anyparty"
 
 
-class MethodSettings(BaseModel):
-    """A method's name; everything else in the group is a parameter of that method."""
+class _Named(BaseModel):
+    """A name; everything else in the group is a parameter of what is called so."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    name: str = "laser"
+    name: str
 
     @model_validator(mode="after")
     def _finite(self) -> Self:
@@ -144,10 +144,33 @@ class MethodSettings(BaseModel):
         }
 
 
-class ScheduleSettings(MethodSettings):
-    """A schedule's name; everything else in the group is a parameter of that schedule."""
+class MethodSettings(_Named):
+    """A method's name, or the user's own as ``factory = "module:name"``; all else is a parameter of that method.
 
-    name: str
+    A user's own is called by its name in the module, or by ``name``.  ``own`` is nobody's setting: a run keeps there
+    what its method was made with, as data.
+    """
+
+    name: str = "laser"
+    factory: str | None = None
+    own: dict[str, Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _called(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "name" in values or not isinstance(values.get("factory"), str):
+            return values
+        return values | {"name": values["factory"].rpartition(":")[2]}
+
+    @model_validator(mode="after")
+    def _kept(self) -> Self:
+        if self.own is not None and self.factory is None and not self.name.startswith("own: "):
+            raise ValueError(f"own goes with a method of the user's own, and {self.name!r} is one that ships")
+        return self
+
+
+class ScheduleSettings(_Named):
+    """A schedule's name; everything else in the group is a parameter of that schedule."""
 
 
 class ClockSettings(Settings):

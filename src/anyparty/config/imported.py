@@ -1,4 +1,4 @@
-"""A user's own function by name, as ``factory = "module:function"`` says."""
+"""A user's own code by name, as ``factory = "module:name"`` says."""
 
 from __future__ import annotations
 
@@ -10,21 +10,34 @@ from anyparty.errors import ConfigError, blamed, nearest
 from anyparty.nets.mlp import Factory
 
 
-def imported(factory: str, setting: str) -> Factory:
+def network(factory: str, setting: str) -> Factory:
     """Return what makes a network, imported by its name.
 
+    Raises:
+        ConfigError: as ``imported``, or it is no function.
+    """
+    made = imported(factory, setting)
+    if not callable(made):
+        raise ConfigError(f"{setting}: factory {factory!r} is no function of (inputs, outputs), but a "
+                          f"{type(made).__name__}")  # fmt: skip
+    return made
+
+
+def imported(factory: str, setting: str) -> object:
+    """Return what stands in a module under a name.
+
     Args:
-        factory: "module:function".
+        factory: "module:name".
         setting: which setting says so, for the sentence.
 
     Raises:
-        ConfigError: the name has another form, there is no such module or function in it, its file fails as it is
-            imported (the sentence says in which line), or it is no function.
+        ConfigError: the name has another form, there is no such module or nothing of that name in it, or its file fails
+            as it is imported (the sentence says in which line).
     """
     fails = f"{setting}: cannot import factory {factory!r}"
     module, _, name = factory.partition(":")
     if not module or not name or ":" in name or "/" in module or module.startswith(".") or module.endswith(".py"):
-        raise ConfigError(f"{fails}: write it as 'module:function'")
+        raise ConfigError(f"{fails}: write it as 'module:name'")
     try:
         found = importlib.import_module(module)
     except (Exception, SystemExit) as error:
@@ -32,11 +45,7 @@ def imported(factory: str, setting: str) -> Factory:
             raise ConfigError(f"{fails}: there is no module {error.name!r}; commands look for it beside the settings, "
                               f"in the current folder and among installed packages") from None  # fmt: skip
         raise ConfigError(f"{fails}: {blamed(error)}") from error
-    made = _of(found, name, fails)
-    if not callable(made):
-        raise ConfigError(f"{setting}: factory {factory!r} is no function of (inputs, outputs), but a "
-                          f"{type(made).__name__}")  # fmt: skip
-    return made
+    return _of(found, name, fails)
 
 
 def _of(module: ModuleType, name: str, fails: str) -> object:

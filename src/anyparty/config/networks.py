@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import model_validator
 
 from anyparty.config.base import Settings
-from anyparty.config.imported import imported
+from anyparty.config.imported import network
 from anyparty.errors import ConfigError, some
 from anyparty.nets.lstm import LSTM
 from anyparty.nets.mlp import MLP, Factory
@@ -22,7 +22,7 @@ KINDS = {
 
 
 class Encoder(Settings):
-    """A network by ``kind`` and that kind's own settings, or ``factory = "module:function"`` for a user's own module.
+    """A network by ``kind`` and that kind's own settings, or ``factory = "module:name"`` for a user's own module.
 
     ``kind = "mlp"`` takes hidden, activation, dropout, norm; ``"resnet"`` shape, widths, depths; ``"lstm"`` steps,
     memory.
@@ -47,7 +47,7 @@ class Encoder(Settings):
             ConfigError: widths or activation out of range, or the factory cannot be imported.
         """
         if self.factory is not None:
-            return imported(self.factory, setting)
+            return network(self.factory, setting)
         if self.kind == "resnet":
             if self.shape is None:
                 raise ConfigError("encoder: kind 'resnet' needs shape = [channels, height, width]")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields
-from typing import Any, cast, get_type_hints
+from typing import Any, cast
 
 from anyparty.errors import ConfigError, nearest, some
-from anyparty.methods import idle
+from anyparty.methods import idle, typed
 from anyparty.methods.apc import Apc
 from anyparty.methods.combinatorial import Combinatorial
 from anyparty.methods.ensemble import Ensemble
@@ -35,6 +35,9 @@ SPLIT: dict[str, Callable[..., Rule]] = {
 }
 """The family of split methods: rules."""
 
+SHARED = (Split, SelfSupervised, Pseudo)
+"""What all split methods can be given besides."""
+
 METHODS: dict[str, Callable[..., Rule | Method]] = {
     **SPLIT,
     "apc": Apc,
@@ -48,7 +51,7 @@ METHODS: dict[str, Callable[..., Rule | Method]] = {
 
 def parameters_of(name: str) -> tuple[Any, ...]:
     """Return the classes whose fields are the method's parameters: its own, and what it shares with its family."""
-    return (METHODS[name], Split, SelfSupervised, Pseudo) if name in SPLIT else (METHODS[name],)
+    return (METHODS[name], *(SHARED if name in SPLIT else ()))
 
 
 def method(name: str, **parameters: Any) -> Method:
@@ -62,8 +65,17 @@ def method(name: str, **parameters: Any) -> Method:
             beside the others.
     """
     made = made_again(name, **parameters)
-    idle.check(name, _layers(made), parameters)
+    check_idle(name, made, parameters)
     return made
+
+
+def check_idle(name: str, made: Method, given: Mapping[str, Any]) -> None:
+    """Refuse parameters that do nothing beside what else a method is set to.
+
+    Raises:
+        ConfigError: naming them.
+    """
+    idle.check(name, _layers(made), given)
 
 
 def made_again(name: str, **parameters: Any) -> Method:
@@ -73,19 +85,22 @@ def made_again(name: str, **parameters: Any) -> Method:
         ConfigError: no such method, no such parameter, or a value out of range.
     """
     if name not in METHODS:
-        how = "; a method of your own is given in Python, train(METHOD): see docs/your-method.md" if ":" in name else ""
+        how = ("; a method of your own is factory = 'module:name', or given in Python, train(METHOD): see "
+               "docs/your-method.md" if ":" in name else "")  # fmt: skip
         raise ConfigError(f"no method {name!r}{nearest(name, METHODS)}{how}")
-    classes = parameters_of(name)
-    known = {field.name: of for of in reversed(classes) for field in fields(of) if field.repr and field.name != "rule"}
-    unknown = sorted(parameters.keys() - known.keys())
-    if unknown:
-        raise ConfigError(f"method {name!r} has no parameter {unknown[0]!r}{nearest(unknown[0], known)}")
-    hints = {key: hint for of in reversed(classes) for key, hint in get_type_hints(of).items()}
-    values = {key: of_type(hints[key], value, f"method {name!r}: {key}") for key, value in parameters.items()}
-    own, *shared = ({key: value for key, value in values.items() if known[key] is of} for of in classes)
-    made = METHODS[name](**own)
     if name not in SPLIT:
-        return cast("Method", made)
+        return cast("Method", METHODS[name](**sorted_out(name, (METHODS[name],), parameters)[0]))
+    return of_rule(name, SPLIT[name], parameters)
+
+
+def of_rule(name: str, rule: Callable[..., Rule], parameters: Mapping[str, Any]) -> Method:
+    """Return the split method of a rule's class, with its parameters and those that all split methods share.
+
+    Raises:
+        ConfigError: no such parameter, a value out of range, or one that would do nothing without another.
+    """
+    own, *shared = sorted_out(name, (rule, *SHARED), parameters)
+    made = rule(**own)
     for given, switch, on in (
         (shared[1], "pretrain", "'simsiam', 'byol' or 'moco'"),
         (shared[2], "unlabelled", "'pseudo'"),
@@ -94,10 +109,26 @@ def made_again(name: str, **parameters: Any) -> Method:
             raise ConfigError(f"method {name!r}: {some(sorted(given.keys() - {switch}))} would do nothing without "
                               f"{switch} = {on}")  # fmt: skip
     first, then = SelfSupervised(**shared[1]), Pseudo(**shared[2])
-    split = Split(rule=cast("Rule", made), **shared[0])
+    split = Split(rule=made, **shared[0])
     if then.unlabelled == "pseudo":
         split = PseudoLabelled(rule=split.rule, **shared[0], pseudo=then)
     return split if first.pretrain == "none" else Pretrained(first=first, method=split)
+
+
+def sorted_out(name: str, classes: tuple[Any, ...], parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the parameters of a method, each as the type that is declared for it, by the class that has them.
+
+    Raises:
+        ConfigError: nobody has one, or it is of another type.
+    """
+    takes = [typed.takes(of) for of in classes]
+    known = {key: hint for of in reversed(takes) for key, hint in of.items()}
+    unknown = sorted(parameters.keys() - known.keys())
+    if unknown:
+        raise ConfigError(f"method {name!r} has no parameter {unknown[0]!r}{nearest(unknown[0], known)}")
+    values = {key: of_type(known[key], value, f"method {name!r}: {key}") for key, value in parameters.items()}
+    whose = {key: n for n, of in reversed(list(enumerate(takes))) for key in of}
+    return [{key: value for key, value in values.items() if whose[key] == n} for n in range(len(classes))]
 
 
 def settings_of(made: Method, *, whole: bool = False) -> dict[str, Any] | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, get_args
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from anyparty.errors import ConfigError
 
@@ -23,8 +25,35 @@ def of_type(hint: Any, value: Any, what: str) -> Any:
         raise ConfigError(f"{what}: expected no truth value, got {value}")
     try:
         return TypeAdapter(hint).validate_python(_plain(value, what))
+    except PydanticSchemaGenerationError:  # a user's own class, which no file's value is
+        return value
     except ValidationError as error:
         raise ConfigError(f"{what}: {error.errors()[0]['msg'].lower()}, got {value!r}") from None
+
+
+def takes(of: Callable[..., Any]) -> dict[str, Any]:
+    """Return the parameters with which a class, or a function, makes a method, and the types declared for them.
+
+    Of a dataclass these are its fields, but for a split method's rule and for what ``repr=False`` keeps out of records.
+    A user's own may declare no types, or some that say nothing here: any value will do for such a parameter.
+    """
+    try:
+        signature = inspect.signature(of).parameters
+    except (TypeError, ValueError):  # made in C
+        return {}
+    apart = {"rule", *(each.name for each in fields(of) if not each.repr)} if is_dataclass(of) else set()
+    hints = _hints(of) | (_hints(of.__init__) if isinstance(of, type) else {})  # type: ignore[misc]
+    return {
+        name: hints.get(name, Any) for name, each in signature.items()
+        if name not in apart and each.kind not in {each.VAR_POSITIONAL, each.VAR_KEYWORD}
+    }  # fmt: skip
+
+
+def _hints(of: object) -> dict[str, Any]:
+    try:
+        return get_type_hints(of)
+    except (NameError, TypeError, AttributeError):  # named where only a type checker looks
+        return {}
 
 
 def _plain(value: Any, what: str) -> Any:

@@ -91,6 +91,11 @@ class Run:
         return str(self.settings.get("method", {}).get("name", ""))
 
     @property
+    def by_settings(self) -> bool:
+        """Whether settings can make the method; else it was given in Python, and is nowhere named."""
+        return _by_settings(self.settings)
+
+    @property
     def seed(self) -> int:
         """The root seed."""
         return int(self.settings.get("train", {}).get("seed", 0))
@@ -156,7 +161,7 @@ def _of_folder(folder: Path, values: Mapping[str, Any]) -> Run:
     ledger = Ledger.of(values.get("ledger", []))
     parties = tuple(settings.get("parties", {})) or tuple(tables) or tuple(sorted({f.sender for f in ledger.flows}))
     on_disk = all("table" in party for party in settings.get("parties", {}).values())  # else it was given data frames
-    command = _command(path, str(settings.get("method", {}).get("name", ""))) if settings and on_disk else ""
+    command = _command(path, by_settings=_by_settings(settings)) if settings and on_disk else ""
     return Run(
         name=folder.resolve().name or str(folder), folder=folder, parties=parties,
         active=_leader(folder, settings), status=str(values.get("status", "done")),
@@ -170,9 +175,15 @@ def _of_folder(folder: Path, values: Mapping[str, Any]) -> Run:
     )  # fmt: skip
 
 
-def _command(settings: Path, method: str) -> str:
+def _by_settings(settings: Mapping[str, Any]) -> bool:
+    """Whether settings name the method of a run, and none was given in Python."""
+    method = settings.get("method", {})
+    return method.get("name") in METHODS or "factory" in method
+
+
+def _command(settings: Path, *, by_settings: bool) -> str:
     """Return what repeats a run of a folder: in Python where the method has no name for the command line."""
-    if method in METHODS:
+    if by_settings:
         return f"anyparty train {shlex.quote(str(settings))} --run NEW-FOLDER"
     return f"Federation.from_config(config.load({str(settings)!r})).train(METHOD, folder='NEW-FOLDER')"
 

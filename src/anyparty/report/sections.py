@@ -9,7 +9,6 @@ from typing import Any
 
 import tomli_w
 
-from anyparty.methods.table import METHODS
 from anyparty.report import costs, figures, ledgers
 from anyparty.report.ledgers import shown, total
 from anyparty.report.records import Run
@@ -146,7 +145,7 @@ def repeat(run: Run) -> Section:
     ]
     grid = Grid(heads=["what", "value"], rows=rows, words=frozenset({0, 1}))
     code = tomli_w.dumps(json.loads(json.dumps(run.settings))) if run.settings else ""
-    own = run.folder is not None and run.method not in METHODS  # which no settings can make
+    own = run.folder is not None and not run.by_settings
     how = "in Python, with the method itself, which is your own, for METHOD" if own else "with"
     text = [f"Repeat it {how}: {run.command}"] if run.command else []
     return Section(id="repeat", title="To repeat it", text=text, grids=[grid], code=code)

@@ -20,9 +20,13 @@ from anyparty.run.own_method import described
 
 
 def as_trained(
-    config: Config, method: Method | None, encoders: Mapping[str, Factory], optimizers: Mapping[str, Optimizer]
-) -> Config:
-    """Return the settings of a run that was given a method, encoders and optimizers by party."""
+    config: Config, method: Method | None, trained: Method, encoders: Mapping[str, Factory],
+    optimizers: Mapping[str, Optimizer],
+) -> Config:  # fmt: skip
+    """Return the settings of a run that was given a method, encoders and optimizers by party.
+
+    ``trained`` is the method without its schedule: the one that was given, or else the one that the settings choose.
+    """
     parties = {}
     for name, party in config.parties.items():
         changed: dict[str, Any] = {"optimizer": optimizers[name]} if name in optimizers else {}
@@ -30,7 +34,9 @@ def as_trained(
             changed["encoder"] = _encoder(encoders[name])
         parties[name] = party.model_copy(update=changed)
     if method is None:
-        return config.model_copy(update={"parties": parties})
+        own = described(trained) if settings_of(trained) is None else None
+        chosen = config.method.model_copy(update={"own": own})
+        return config.model_copy(update={"parties": parties, "method": chosen})
     known = settings_of(method) or {"name": f"own: {method.can.title}", "own": described(method)}
     return config.model_copy(update={"parties": parties, "method": MethodSettings.model_validate(known)})
 

@@ -18,7 +18,7 @@ from anyparty.blocks.splits import TEST
 from anyparty.config import Config
 from anyparty.errors import ConfigError, nearest
 from anyparty.methods.encoder_check import Epoch, inspect
-from anyparty.methods.table import method as method_by_name
+from anyparty.run.chosen import chosen
 from anyparty.run.federation import Federation
 from anyparty.run.task import task_of
 from anyparty.tables.labels import encode
@@ -46,7 +46,7 @@ def inspect_encoder(
     federation = Federation.from_config(config, tables)
     name = party or federation.roster.active
     x, y, classes = _rows(federation, name)
-    made = method_by_name(config.method.name, **config.method.parameters)
+    made = chosen(config)
     width = getattr(made, "active_embedding" if name == federation.roster.active else "passive_embedding", None)
     values = {
         "encoder": config.encoder_of(name), "optimizer": config.optimizer_of(name), "seed": config.train.seed,

@@ -18,7 +18,7 @@ from typing import Any
 from anyparty import config as settings
 from anyparty.config import Config, TrackSettings
 from anyparty.errors import ConfigError, ResumeError, RunError, some
-from anyparty.methods.table import method as method_by_name
+from anyparty.run.chosen import chosen
 from anyparty.run.follow import follow
 from anyparty.run.holders import check_parties
 from anyparty.run.journal import FILE
@@ -102,7 +102,7 @@ def train(
         RunError: the federation cannot be reached, or the active party's part ended with an error.
     """
     folder, resolved = Path(folder), settings.load(config, changes)
-    scheduled(method_by_name(resolved.method.name, **resolved.method.parameters), resolved)  # or say what is wrong now
+    scheduled(chosen(resolved), resolved)  # or say what is wrong now
     lead = flare.keeps(folder, flare.about(folder)["active"])
     if lead is not None and not resume and not again:
         _check_untrained(folder, lead / FILE)

@@ -39,7 +39,7 @@ def over(
     """
     changed: dict[str, Any] = {}
     if isinstance(method, str) or (method is None and parameters):
-        chosen = config.method.model_dump() if method is None else {"name": method}
+        chosen = config.method.model_dump() if method is None else {_key(method): method}
         changed["method"] = MethodSettings.model_validate(chosen | dict(parameters or {}))
     elif parameters:
         raise ConfigError(f"parameters ({some(sorted(parameters))}) go with a method's name; this method is made "
@@ -56,6 +56,11 @@ def over(
     if train:
         changed["train"] = TrainSettings.of(config.train.model_dump() | dict(train), "train")
     return config.model_copy(update=changed)
+
+
+def _key(method: str) -> str:
+    """Return the setting that names a method: one that ships, or the user's own, "module:name"."""
+    return "factory" if ":" in method else "name"
 
 
 def check_kinds(method: Any, watch: Any) -> None:

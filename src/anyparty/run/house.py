@@ -14,7 +14,6 @@ What a party keeps, in its folder:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,12 +28,12 @@ from anyparty.align import private
 from anyparty.align.overlap import Overlap
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
-from anyparty.errors import ConfigError, remark, some
+from anyparty.errors import ConfigError, remark
 from anyparty.methods.method import Method
-from anyparty.methods.table import method as method_by_name
 from anyparty.methods.table import settings_of
 from anyparty.nets.mlp import Factory
 from anyparty.run import agree, costs, kept_alignment, parts
+from anyparty.run.allowed import check_columns, encoder_at, method_at
 from anyparty.run.alone import alone
 from anyparty.run.door import Door, door_of
 from anyparty.run.federation import read_party
@@ -42,10 +41,12 @@ from anyparty.run.files import About, Member, save_member
 from anyparty.run.holders import check_features, labels_asked
 from anyparty.run.journal import Journal
 from anyparty.run.kept_alignment import ALIGNMENT, aligned, welcome
+from anyparty.run.own_method import described
 from anyparty.run.party import House, Known, Outcome, agreed_on, take_part
 from anyparty.run.predict import predict_rows
 from anyparty.run.secret import secret_in
 from anyparty.run.task import labeled_rows, predicted, teaching
+from anyparty.schedules.scheduled import Scheduled
 from anyparty.schedules.table import scheduled
 from anyparty.seeds import Seeds
 from anyparty.tables.table import Table
@@ -94,59 +95,19 @@ class Home:
         """Read the party's table.
 
         Raises:
-            ConfigError: the settings name no table, no label, other parties than the site; or an encoder's factory or
-                a column that the party's own settings do not allow.
+            ConfigError: the settings name no table, no label, other parties than the site; or a factory or a
+                column that the party's own settings do not allow.
             TableError: the table cannot be used, or has the column of labels among its features.
         """
         roster, encoder = roster_of(site, config), encoder_at(site, config)
+        method = scheduled(method_at(site, config), config)
         if site.table is None:
             raise ConfigError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
         own, label = config.parties.get(site.party), labels_asked(config, site.active).get(site.party)
         check_features(config, site.active, {site.party: site.table})
         table = read_party(config, site.party, site.table, label)
         check_columns(site, (own and own.id) or config.federation.id, label, table.columns.columns)
-        method = scheduled(method_by_name(config.method.name, **config.method.parameters), config)
         return cls(site, config, roster, table, method, encoder)
-
-
-def check_columns(site: Site, id: str, label: str | None, features: Sequence[str]) -> None:  # noqa: A002
-    """Check that a job reads no more of a party's table than its own settings allow, where they say something of it.
-
-    Whoever leads writes the job, and so which column is aligned by, which are features, and which is a label.
-
-    Raises:
-        ConfigError: it reads others.
-    """
-    wanted: str | None = getattr(site, "id", None)
-    if wanted is not None and id != wanted:
-        raise ConfigError(f"party {site.party!r}: the job aligns by column {id!r}, and its own settings "
-                          f"(local/anyparty.toml in its kit) by id = {wanted!r}")  # fmt: skip
-    allowed: tuple[str, ...] | None = getattr(site, "columns", None)
-    read = [*features, *([] if label is None else [label])]
-    if allowed is not None and (more := [name for name in read if name not in allowed]):
-        raise ConfigError(
-            f"party {site.party!r}: the job reads {some(more)}, and its own settings (local/anyparty.toml in its kit) "
-            f"allow columns = {list(allowed)}; leave the others out of the job (drop), or out of the table"
-        )
-
-
-def encoder_at(site: Site, config: Config) -> Factory:
-    """Return what makes the encoder of a party at home.
-
-    A job's settings may name a function, ``factory``, and to import and call one is to run whatever code it names: so
-    only those are that the party's own settings list, as ``encoders``.
-
-    Raises:
-        ConfigError: the job names another one, or it cannot be imported.
-    """
-    made = config.encoder_settings(site.party)
-    if made.factory is not None and made.factory not in getattr(site, "encoders", ()):
-        raise ConfigError(
-            f"party {site.party!r}: the job names an encoder of somebody's own making, {made.factory!r}, and its own "
-            f'settings do not allow it; if this code may run here, write encoders = ["{made.factory}"] into '
-            f"local/anyparty.toml in its kit, above any [table]"
-        )
-    return config.encoder_of(site.party)
 
 
 def roster_of(site: Site, config: Config) -> Roster:
@@ -256,10 +217,11 @@ async def _keep(home: Home, outcome: Outcome, net: Channel) -> None:
     leads = site.party == site.active
     known = await parts.gather(net, [name for name in home.roster.names if name != site.party]) if leads else {}
     known[site.party] = save_member(site.folder / "parties" / site.party, member)
-    answers = method_by_name(home.config.method.name, **home.config.method.parameters)  # a schedule only trains
+    answers = home.method.split if isinstance(home.method, Scheduled) else home.method  # a schedule only trains
     about = About(
         method=settings_of(answers, whole=True), roster=home.roster, task=outcome.seat.task,
         seed=home.config.train.seed, best_epoch=outcome.trained.best_epoch, parts=known,
+        own=described(answers) if settings_of(answers) is None else None,
     )  # fmt: skip
     about.save(site.folder / "model.json")
     if not leads:

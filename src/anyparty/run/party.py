@@ -31,6 +31,7 @@ from anyparty.run.device import device_of
 from anyparty.run.door import Closed, Door
 from anyparty.run.files import tuples
 from anyparty.run.labels import hosts_of, labelled_at, share_labelled, warn_of_idle
+from anyparty.run.own_method import described
 from anyparty.run.part import Part, Trained
 from anyparty.run.rows import own_rows
 from anyparty.run.task import balanced, labeled_rows, task_of, teaching
@@ -231,7 +232,7 @@ def agreed_on(config: Config, method: Method, roster: Roster, n: int) -> Mapping
     """Return the groups of settings that all parties must share, as text."""
     return {
         "version": anyparty.__version__,
-        "method": repr(method),
+        "method": json.dumps(described(method), sort_keys=True),
         "train": config.train.model_dump_json(exclude={"device"}),
         "roster": repr(roster),
         "number of rows": str(n),

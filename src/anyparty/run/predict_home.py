@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 from anyparty.blocks.blocks import Rows
 from anyparty.config import Config
-from anyparty.errors import ConfigError, ModelError, PredictionError, nearest, some
+from anyparty.errors import ConfigError, ModelError, NotGiven, PredictionError, nearest, some
 from anyparty.methods.method import Method, Seat
 from anyparty.predictions import Predictions
 from anyparty.run import parts
+from anyparty.run.allowed import encoder_at, method_at
 from anyparty.run.alone import alone
 from anyparty.run.files import About, Member, check_mark, load_member, write_json
-from anyparty.run.house import Home, Site, declared, encoder_at, remarked
+from anyparty.run.house import Home, Site, declared, remarked
 from anyparty.run.kept_alignment import ALIGNMENT, aligned
 from anyparty.run.meanwhile import meanwhile
 from anyparty.run.predict import predict_rows
@@ -59,18 +60,21 @@ class Part:
 
     @classmethod
     def of(cls, site: Site, config: Config | None = None) -> Part:
-        """Read it; ``config`` says what makes encoders of the user's own, where the party's own settings allow it.
+        """Read it; ``config`` names methods and encoders of the user's own, where the party's own settings allow them.
 
         Raises:
-            ConfigError: they do not.
+            ConfigError: they do not, or no settings are given that would name them.
             ModelError: nothing was trained here, or its files are not whole.
         """
         about, me = About.load(site.folder / "model.json"), site.party
-        method = about.make(site.folder)
-        made = encoder_at(site, config) if config and config.encoder_settings(me).factory else None
-        seat = Seat(me=me, roster=about.roster, task=about.task)
-        home = site.folder / "parties" / me
-        return cls(about, load_member(home, seat, method, made), method, check_mark(about, home, me))
+        home, seat = site.folder / "parties" / me, Seat(me=me, roster=about.roster, task=about.task)
+        try:
+            method = about.make(site.folder, method_at(site, config) if config and config.method.factory else None)
+            made = encoder_at(site, config) if config and config.encoder_settings(me).factory else None
+            return cls(about, load_member(home, seat, method, made), method, check_mark(about, home, me))
+        except NotGiven as error:
+            raise ConfigError(f"{error.lacks}, which settings name: give those that it was trained with (--config "
+                              f"CONFIG.toml, or config=...), with its factory") from None  # fmt: skip
 
 
 async def predict_at_home(

@@ -23,6 +23,7 @@ from anyparty.metrics import Evaluation
 from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions
 from anyparty.run.checkpoint import read
+from anyparty.run.chosen import chosen
 from anyparty.run.device import device_of
 from anyparty.run.federation import Federation, read_party
 from anyparty.run.kept_record import has_model, read_record
@@ -61,7 +62,7 @@ def model_for_run(
     folder: Path | str, *, device: str | None = None, method: Method | None = None,
     encoders: Mapping[str, Factory] | None = None,
 ) -> Model:  # fmt: skip
-    """Load the model that a run left, with the encoders that its settings name.
+    """Load the model that a run left, with the method and the encoders of the user's own that its settings name.
 
     Args:
         folder: of the run.
@@ -73,7 +74,7 @@ def model_for_run(
     Raises:
         ModelError: no such run, one that has not finished, files that are cut short or foreign, or a method or an
             encoder of the user's own that is not given, or is another.
-        ConfigError: an encoder's factory cannot be imported, or this machine has no such ``device``.
+        ConfigError: the factory of a method or an encoder cannot be imported, or this machine has no such ``device``.
     """
     folder = Path(folder)
     config = settings_of(folder)
@@ -84,7 +85,9 @@ def model_for_run(
         raise ModelError(f"{folder}: this run has not finished; go on with it: anyparty train ... --resume, or "
                          f"train(folder={str(folder)!r}, resume=True)")  # fmt: skip
     given = dict(encoders or {})
-    made = {name: config.encoder_of(name) for name in _importable(config) if name not in given}
+    made = {name: config.encoder_of(name) for name in _with_own_encoder(config) if name not in given}
+    if method is None and _importable(config.method.factory):
+        method = chosen(config)
     return Model.load(folder, encoders=made | given, method=method, device=device or _here(config))
 
 
@@ -252,13 +255,14 @@ def _with_tables(folder: Path) -> Config:
     return config
 
 
-def _importable(config: Config) -> list[str]:
-    """Return the parties with encoders of the user's own, but for those that no module holds: a lambda, a script's."""
-    factories = {name: config.encoder_settings(name).factory for name in config.parties}
-    return [
-        name for name, factory in factories.items()
-        if factory is not None and "<" not in factory and not factory.startswith("__main__:")
-    ]  # fmt: skip
+def _with_own_encoder(config: Config) -> list[str]:
+    """Return the parties with encoders of the user's own that can be imported."""
+    return [name for name in config.parties if _importable(config.encoder_settings(name).factory)]
+
+
+def _importable(factory: str | None) -> bool:
+    """Whether a factory is named, and not one that no module holds: a lambda, a script's."""
+    return factory is not None and "<" not in factory and not factory.startswith("__main__:")
 
 
 def tables_from(pairs: Sequence[str]) -> dict[str, Path]:

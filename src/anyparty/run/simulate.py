@@ -15,12 +15,12 @@ from anyparty.blocks.splits import TEST
 from anyparty.config import Config
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Method
-from anyparty.methods.table import method as method_by_name
 from anyparty.methods.table import settings_of
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run import agree, costs, own_method, saving
 from anyparty.run.as_trained import as_trained
+from anyparty.run.chosen import chosen
 from anyparty.run.device import device_of
 from anyparty.run.files import Member
 from anyparty.run.model import Model
@@ -47,7 +47,7 @@ def check(config: Config) -> None:
     Raises:
         ConfigError: naming it.
     """
-    scheduled(method_by_name(config.method.name, **config.method.parameters), config)
+    scheduled(chosen(config), config)
     device_of(config.train.device)
 
 
@@ -68,12 +68,12 @@ def train(
     if functions:
         raise ConfigError(f"method: {functions[0]} is a function, which no settings can hold; give the method itself, "
                           f"train(method({config.method.name!r}, {functions[0]}=...))")  # fmt: skip
-    plain = method or method_by_name(config.method.name, **config.method.parameters)
+    plain = method or chosen(config)
     made = scheduled(plain, config)
     if isinstance(made, Scheduled):
         plain = made.split  # the schedule is training's
     observed, key = torch.from_numpy(federation.observed), row_keys(federation.alignment)
-    kept = as_trained(config, method, encoders or {}, optimizers or {})
+    kept = as_trained(config, method, plain, encoders or {}, optimizers or {})
     watches = All([])
 
     def house(name: str) -> House:
@@ -97,8 +97,8 @@ def train(
     parts = {name: partial(part, house=house(name)) for name in federation.roster.names}
     declared = (*made.can.messages, *agree.MESSAGES)
     # What settings may be refused for is behind us: the folder is held from here on, and let go by record.open() alone.
-    own = method if method is not None and settings_of(method) is None else None
-    about = own_method.described(plain) if settings_of(plain) is None else None  # as given, whatever training changes
+    own = plain if settings_of(plain) is None else None
+    about = None if own is None else own_method.described(plain)  # as given, whatever training changes
     record = None if folder is None else Record.begin(
         folder, federation, kept, resume=resume, own=own, declared=() if own is None else made.can.messages
     )  # fmt: skip

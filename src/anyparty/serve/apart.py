@@ -64,7 +64,7 @@ def open_house(
     Args:
         path: the folder.
         table: the active party's table as it is now; by default the one that its settings name.
-        config: the settings of the training, where encoders are of the user's own making.
+        config: the settings of the training, where its method or encoders are of the user's own making.
         pauses: see there.
 
     Raises:
@@ -110,7 +110,7 @@ def _aligned(
 
 
 def _settings(site: Site, config: Config | None) -> str:
-    """Return the settings that go with a job: no more than parties need to rebuild encoders of their own making."""
+    """Return the settings that go with a job: no more than parties need to rebuild what is of their own making."""
     if config is not None:
         return config.to_toml()
     return tomli_w.dumps({"federation": {"active": site.active}, "parties": {name: {} for name in site.parties}})

@@ -51,7 +51,7 @@ def application(
         limits: what a request may ask.
         tokens: the bearer tokens that are let in; none lets in everybody on this machine.
         tables: by party, a file name or data frame, instead of those of the run; in a federation the active party's.
-        config: a federation's settings, if encoders are of the user's own making.
+        config: a federation's settings, if its method or encoders are of the user's own making.
         pauses: how long to wait for jobs, in a federation.
         say: takes what is to be said of the folder.
         anywhere: let in requests without a token wherever they come from, and whatever name they call this machine by:

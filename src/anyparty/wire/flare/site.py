@@ -35,6 +35,7 @@ class Site(Settings):
             ``await function(site, config, net, **asked)``.  What is not here is refused.
         encoders: the functions that make encoders, ``module:function``, which a job may name for this party: code that
             is imported and called here.  Any other is refused.
+        methods: the methods of somebody's own making that a job may name, ``module:name``; the same holds of them.
         id: the column by which its rows may be aligned; without, the one that a job names.
         columns: the columns that a job may read, as features or as label; without, all but those that it drops.
         threads: how many threads PyTorch may use; all without.
@@ -50,6 +51,7 @@ class Site(Settings):
     folder: Path = Path("runs")
     parts: dict[str, str] = PARTS
     encoders: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
     id: str | None = None
     columns: tuple[str, ...] | None = None
     threads: int | None = None

@@ -1,0 +1,66 @@
+"""A method of the user's own as settings name it: a rule or a method, its class, or a function that makes one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from anyparty.errors import ConfigError, UserError, blamed, some
+from anyparty.methods.method import Method
+from anyparty.methods.split import Split
+from anyparty.methods.table import METHODS, check_idle, of_rule, sorted_out
+
+
+def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
+    """Return the method that ``found``, a user's own, is or makes.
+
+    A class of rules makes a split method as those that ship, which takes ``embedding``, ``pretrain`` and all else that
+    they share beside the rule's own parameters; a rule that is made already, one without.
+
+    Args:
+        found: what stands in the user's module.
+        name: what the method is called.
+        parameters: what the settings say beside.
+
+    Raises:
+        ConfigError: it is or makes something else, a parameter is unknown, missing or of another type, or making it
+            fails (the sentence names the line that does); or a method that ships is called so.
+    """
+    if name in METHODS:
+        raise ConfigError(f"method.factory: a method that ships is called {name!r}; give your own another name")
+    made = found
+    if _makes(found):
+        what = f"method {name!r}"
+        try:
+            made = _call(found, name, parameters)
+        except UserError:
+            raise
+        except Exception as error:
+            raise ConfigError(f"{what}: making it fails: {blamed(error)}") from error
+    elif parameters:
+        raise ConfigError(f"method {name!r} is made already, and {some(sorted(parameters))} would do nothing: let "
+                          f"factory name the class or a function that makes it")  # fmt: skip
+    if isinstance(made, type) or not hasattr(made, "can"):
+        raise ConfigError(f"method.factory: expected a rule or a method, or what makes one, and {name!r} "
+                          f"{'is' if made is found else 'makes'} {made!r}: see docs/your-method.md")  # fmt: skip
+    return made if hasattr(made, "begin") else Split(rule=made)
+
+
+def _makes(found: Any) -> bool:
+    return callable(found) and (isinstance(found, type) or not hasattr(found, "can"))
+
+
+def _call(found: Callable[..., Any], name: str, parameters: Mapping[str, Any]) -> Any:
+    if isinstance(found, type) and hasattr(found, "loss") and not hasattr(found, "begin"):
+        made = of_rule(name, found, parameters)
+        check_idle(name, made, parameters)
+        return made
+    values = sorted_out(name, (found,), parameters)[0]
+    try:
+        inspect.signature(found).bind(**values)
+    except TypeError as error:
+        raise ConfigError(f"method {name!r}: {error}") from None
+    except ValueError:  # made in C, which says nothing of what it takes
+        pass
+    return found(**values)

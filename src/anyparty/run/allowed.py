@@ -1,0 +1,71 @@
+"""What a party's own settings at home allow a job: somebody else writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from anyparty.config import Config
+from anyparty.errors import ConfigError, some
+from anyparty.methods.method import Method
+from anyparty.nets.mlp import Factory
+from anyparty.run.chosen import chosen
+
+if TYPE_CHECKING:
+    from anyparty.run.house import Site
+
+
+def check_columns(site: Site, id: str, label: str | None, features: Sequence[str]) -> None:  # noqa: A002
+    """Check that a job reads no more of a party's table than its own settings allow, where they say something of it.
+
+    Whoever leads writes the job, and so which column is aligned by, which are features, and which is a label.
+
+    Raises:
+        ConfigError: it reads others.
+    """
+    wanted: str | None = getattr(site, "id", None)
+    if wanted is not None and id != wanted:
+        raise ConfigError(f"party {site.party!r}: the job aligns by column {id!r}, and its own settings "
+                          f"(local/anyparty.toml in its kit) by id = {wanted!r}")  # fmt: skip
+    allowed: tuple[str, ...] | None = getattr(site, "columns", None)
+    read = [*features, *([] if label is None else [label])]
+    if allowed is not None and (more := [name for name in read if name not in allowed]):
+        raise ConfigError(
+            f"party {site.party!r}: the job reads {some(more)}, and its own settings (local/anyparty.toml in its kit) "
+            f"allow columns = {list(allowed)}; leave the others out of the job (drop), or out of the table"
+        )
+
+
+def encoder_at(site: Site, config: Config) -> Factory:
+    """Return what makes the encoder of a party at home.
+
+    A job's settings may name a function, ``factory``, and to import and call one is to run whatever code it names: so
+    only those are that the party's own settings list, as ``encoders``.
+
+    Raises:
+        ConfigError: the job names another one, or it cannot be imported.
+    """
+    made = config.encoder_settings(site.party)
+    if made.factory is not None and made.factory not in getattr(site, "encoders", ()):
+        raise ConfigError(
+            f"party {site.party!r}: the job names an encoder of somebody's own making, {made.factory!r}, and its own "
+            f'settings do not allow it; if this code may run here, write encoders = ["{made.factory}"] into '
+            f"local/anyparty.toml in its kit, above any [table]"
+        )
+    return config.encoder_of(site.party)
+
+
+def method_at(site: Site, config: Config) -> Method:
+    """Return the method of a job at home: a user's own only if the party's own settings list it, as ``methods``.
+
+    Raises:
+        ConfigError: they do not, or see ``chosen``.
+    """
+    named = config.method.factory
+    if named is not None and named not in getattr(site, "methods", ()):
+        raise ConfigError(
+            f"party {site.party!r}: the job names a method of somebody's own making, {named!r}, and its own settings "
+            f'do not allow it; if this code may run here, write methods = ["{named}"] into local/anyparty.toml in its '
+            f"kit, above any [table]"
+        )
+    return chosen(config)

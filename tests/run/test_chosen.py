@@ -1,0 +1,141 @@
+"""A method of the user's own that settings name: trained, gone on with, loaded, scored and reported as any other."""
+
+import sys
+
+import pytest
+
+from anyparty import config as settings
+from anyparty.errors import ConfigError, ModelError, NotGiven, ResumeError
+from anyparty.methods.split import Split
+from anyparty.methods.table import method
+from anyparty.report.records import find
+from anyparty.report.sections import repeat
+from anyparty.run.federation import Federation
+from anyparty.run.model import Model
+from anyparty.run.runs import evaluate_run, model_for_run, predict_run
+from anyparty.run.watch import Watch
+from tests import worlds
+from tests.run.test_train_tables import tables, weights
+
+RULE = """
+from dataclasses import dataclass
+
+from anyparty.methods.plug import Plug
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Plug):
+    temperature: float = {temperature}
+"""
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write the module that settings name, as often as it changes."""
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    (tmp_path / "code").mkdir()
+
+    def write(**values):
+        (tmp_path / "code" / "rules_of_ours.py").write_text(RULE.format(**values))
+        sys.modules.pop("rules_of_ours", None)
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file may change twice within what its time tells apart
+    write(temperature=1.0)
+    yield write
+    sys.modules.pop("rules_of_ours", None)
+
+
+@pytest.fixture
+def toml(tmp_path, write):
+    """Settings beside two tables."""
+    for name, frame in tables().items():
+        frame.write_csv(tmp_path / f"{name}.csv")
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        '[federation]\nid = "id"\nlabel = "bad"\n'
+        + "".join(f'[parties.{name}]\ntable = "{name}.csv"\n' for name in tables())
+        + '[method]\nfactory = "rules_of_ours:Mine"\nembedding = 4\n[train]\nepochs = 2\n'
+    )
+    return path
+
+
+class Stops(Watch):
+    def on_epoch_end(self, record):
+        if record["epoch"] == 1:
+            raise KeyboardInterrupt
+
+
+def trained(toml, **how):
+    return Federation.from_config(settings.load(toml)).train(folder=toml.parent / "run", **how)
+
+
+def same(one, other):
+    return worlds.same_bits(weights(one), weights(other))
+
+
+def test_a_run_is_whole_without_naming_the_method_again(toml):
+    model, run = trained(toml), toml.parent / "run"
+    assert model.method.can.title == "PlugVFL"
+    again = model_for_run(run)
+    assert type(again.method.rule).__name__ == "Mine"
+    assert same(again, model)
+    assert evaluate_run(run).overall == model.evaluate().overall
+    assert len(predict_run(run)) == 90
+    with pytest.raises(NotGiven, match="trained with a method of the user's own"):
+        Model.load(run)  # a model alone names no code
+
+
+def test_a_run_goes_on_with_the_same_method_alone(toml, write):
+    whole = Federation.from_config(settings.load(toml)).train()
+    with pytest.raises(KeyboardInterrupt):
+        trained(toml, watch=Stops())
+    write(temperature=2.0)  # the code's default, which no settings name
+    with pytest.raises(ResumeError, match=r"setting method\.own\.rule\.temperature: was 1\.0, is 2\.0"):
+        trained(toml, resume=True)
+    write(temperature=1.0)
+    assert same(trained(toml, resume=True), whole)
+    write(temperature=2.0)
+    with pytest.raises(ModelError, match=r"rule\.temperature was 1\.0, is 2\.0"):
+        evaluate_run(toml.parent / "run")
+
+
+def test_the_report_says_the_command_that_repeats_it(toml):
+    trained(toml)
+    (run,) = find([toml.parent / "run"])
+    assert run.method == "Mine"
+    assert repeat(run).text == [f"Repeat it with: anyparty train {run.folder}/config.toml --run NEW-FOLDER"]
+    again = Federation.from_config(settings.load(run.folder / "config.toml")).train()
+    assert same(again, model_for_run(run.folder))
+
+
+def test_code_that_is_gone_is_said(toml):
+    trained(toml)
+    (toml.parent / "code" / "rules_of_ours.py").unlink()
+    sys.modules.pop("rules_of_ours")
+    with pytest.raises(ConfigError, match=r"method\.factory: cannot import factory 'rules_of_ours:Mine': there is no"):
+        evaluate_run(toml.parent / "run")
+
+
+def test_in_python_a_name_with_a_colon_is_the_users_own(toml):
+    federation = Federation.from_config(settings.load(toml, ["method.factory=rules_of_ours:Nix"]))
+    model = federation.train("rules_of_ours:Mine", parameters={"temperature": 0.5, "embedding": 3})
+    assert (model.method.rule.temperature, model.method.embedding) == (0.5, 3)
+    assert model.own["rule"]["temperature"] == 0.5
+    shipped = federation.train("plug", parameters={"embedding": 3})
+    assert shipped.named["name"] == "plug"
+    given = federation.train(Split(rule=model.method.rule, embedding=3))
+    assert same(given, model)
+    with pytest.raises(ConfigError, match="cannot import factory 'rules_of_ours:Nix'"):
+        federation.train()
+
+
+def test_settings_choose_one_or_the_other(toml):
+    assert settings.load(toml).method.name == "Mine"
+    assert settings.load(toml, ["method.name=plug"]).method.factory is None
+    over = settings.load(toml, ["method.factory=rules_of_ours:other.Name", "method.name=mine"]).method
+    assert (over.name, over.factory) == ("mine", "rules_of_ours:other.Name")
+    toml.write_text(toml.read_text().replace('factory = "rules_of_ours:Mine"', 'name = "laser"'))
+    assert settings.load(toml, ["method.factory=rules_of_ours:Mine"]).method.name == "Mine"
+    with pytest.raises(ConfigError, match="own goes with a method of the user's own, and 'laser' is one that ships"):
+        settings.load(toml, ["method.own={class = 'Split'}"])
+    assert method("plug").can.title == "PlugVFL"
