@@ -386,7 +386,7 @@ def test_a_method_that_a_party_does_not_list_is_not_even_imported(tmp_path, job_
     (site,) = (site for name, site in world(tmp_path).items() if name == "shop")
     if listed is not None:
         site = Lists(**vars(site), methods=listed)
-    said = r"party 'shop': the job names a method of somebody's own making.*methods = \[\"rules_of_ours:Mine\"\] into local"
+    said = r"party 'shop': the job names a method of somebody's own making.*methods = \[\"rules_of_ours:Mine\"\]"
     with pytest.raises(ConfigError, match=said):
         Home.of(site, config)
     assert not sign.exists()
