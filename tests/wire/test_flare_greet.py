@@ -1,6 +1,7 @@
 """Who comes and goes, as FLARE tells it and a terminal says it."""
 
 import contextlib
+import io
 import json
 import logging
 import threading
@@ -187,6 +188,24 @@ def test_who_takes_part_in_a_job_is_told_of_and_not_struck_out(doorman, capsys):
     assert [line.split(";")[0] for line in capsys.readouterr().out.splitlines()] == [
         f"anyparty> {name} is gone, its connection is closed" for name in ("clinic", "shop")
     ]
+
+
+def test_lines_that_are_said_at_once_stay_whole(monkeypatch):
+    others = []
+
+    class Terminal(io.StringIO):
+        def write(self, text):
+            size = super().write(text)
+            if not others:  # the first has written what it writes at once: now the second one comes
+                others.append(threading.Thread(target=greet.say, args=("shop is connected",)))
+                others[0].start()
+                others[0].join(10.0)
+            return size
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    greet.say("clinic is connected")
+    assert terminal.getvalue().splitlines() == ["anyparty> clinic is connected", "anyparty> shop is connected"]
 
 
 class Answers:

@@ -42,8 +42,8 @@ CLOSED_S = 60.0  # for so long nobody else is let in by that name
 
 
 def say(sentence: str) -> None:
-    """Print a line for the terminal of ``anyparty party start``."""
-    print(f"{MARK}{sentence}", flush=True)
+    """Print a line for the terminal of ``anyparty party start``, whole whoever else prints just then."""
+    print(f"{MARK}{sentence}\n", end="", flush=True)  # a line's end that print adds goes apart: others may come between
 
 
 class Evictions(logging.Handler):
