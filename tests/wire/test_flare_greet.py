@@ -13,6 +13,7 @@ from anyparty.wire.flare import answers, greet
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
+from nvflare.apis.client import Client
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReservedKey, RunProcessKey
 from nvflare.apis.fl_context import FLContext
@@ -23,6 +24,8 @@ from nvflare.private.admin_defs import Message as Request
 from nvflare.private.defs import RequestHeader, SysCommandTopic
 from nvflare.private.fed.client.admin import FedAdminAgent
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from nvflare.private.fed.server.client_manager import ClientManager
+from nvflare.private.fed.server.fed_server import FederatedServer
 
 UNTOUCHED = tuple(ClientRequestProcessors.request_processors)
 
@@ -155,6 +158,34 @@ def test_a_site_whose_connection_stays_closed_is_told_of_and_struck_out(doorman,
     assert capsys.readouterr().out == (
         "anyparty> shop is gone, its connection is closed; there are 1 of 2 others: clinic\n"
     )
+
+
+def test_one_that_leaves_just_then_is_not_the_last_that_is_looked_at(doorman, monkeypatch, capsys):
+    server, flare, looks = Server([]), FederatedServer.__new__(FederatedServer), [0.0, 20.0, 25.0, 45.0]
+    flare.client_manager, flare.tokens, flare.admin_server, flare.engine = ClientManager(), {}, None, server
+    flare.client_manager.clients |= {f"t-{name}": Client(name, f"t-{name}") for name in ("shop", "clinic")}
+    server.client_manager, server.server = flare.client_manager, flare
+    server.job_runner = SimpleNamespace(get_client_outcome_jobs=lambda _: set())
+    server.get_cell = lambda: SimpleNamespace(is_cell_connected=connected)
+    doorman.told = {"shop", "clinic"}
+
+    def connected(name):
+        if name == "shop" and len(looks) == 2:  # while it is looked at, it registers anew on another thread, or leaves
+            flare.client_manager.remove_client("t-shop")
+        return name == "clinic" and len(looks) > 1
+
+    def sleep(_):
+        if not looks:
+            raise TimeoutError
+
+    monkeypatch.setattr(greet, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: looks.pop(0)))
+    with pytest.raises(TimeoutError):
+        doorman._look_often(server)
+    assert capsys.readouterr().out.splitlines() == [
+        "anyparty> shop is gone, its connection is closed; there are 1 of 2 others: clinic",
+        "anyparty> clinic is gone, its connection is closed; there are 0 of 2 others: ",
+    ]
+    assert not flare.client_manager.clients
 
 
 def test_jobs_that_a_server_before_left_as_running_are_ended(monkeypatch):

@@ -39,6 +39,7 @@ EVICTED = re.compile(r"is evicted for \S+ from endpoint (?P<name>\S+)")
 EVICTION_S = 30.0  # between a second connection of one name and its registration, at most, on a slow machine
 LOOK_S, AWAY_S = 5.0, 15.0  # between looks at connections; closed for so long, one is not about to come back
 CLOSED_S = 60.0  # for so long nobody else is let in by that name
+log = logging.getLogger(__name__)
 
 
 def say(sentence: str) -> None:
@@ -79,10 +80,10 @@ class Doorman(FLComponent):  # type: ignore[misc]
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Follow who comes and goes."""
         if event_type == EventType.SYSTEM_START:
-            log = logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
-            log.setLevel(logging.INFO)
-            log.propagate = False
-            log.addHandler(self.evictions)
+            connections = logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
+            connections.setLevel(logging.INFO)
+            connections.propagate = False
+            connections.addHandler(self.evictions)
             say(f"ready; waiting for {self.parties - 1} other parties")
             if fl_ctx is not None:
                 engine = fl_ctx.get_engine()
@@ -136,7 +137,10 @@ class Doorman(FLComponent):  # type: ignore[misc]
     def _look_often(self, engine: Any) -> None:
         while True:
             time.sleep(LOOK_S)
-            self.look(engine, time.monotonic())
+            try:
+                self.look(engine, time.monotonic())
+            except Exception:  # FLARE's: one that is struck out may have left, or registered anew, in the meantime
+                log.warning("who is connected could not be looked at; the next look follows", exc_info=True)
 
     def look(self, engine: Any, now: float) -> None:
         """Say whose connection has been closed for a while, and strike out who takes part in no job.
