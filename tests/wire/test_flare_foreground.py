@@ -3,10 +3,11 @@
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from anyparty.errors import RunError
+from anyparty.errors import ConfigError, RunError
 from anyparty.wire.flare import federation, foreground, greet
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
@@ -112,3 +113,27 @@ def test_a_site_goes_on_where_nobody_can_be_told(start):
     code, said = start((f"{LET_IN}\nMUCH{LET_IN}", 7), say=closed)
     assert code == 7
     assert said == ["shop is connected to 127.0.0.1"] * 2
+
+
+def test_a_site_is_not_started_twice_while_it_waits_for_the_server(start, kit, monkeypatch):
+    tried = []
+
+    def meanwhile(*_):
+        if not tried:  # the first waits: now the second is started, on another terminal
+            tried.append(kit)
+            with pytest.raises(ConfigError, match="this party's site runs already, or waits for its server"):
+                federation.run_site(kit, 0, lambda _: None)
+
+    monkeypatch.setattr(foreground, "await_server", meanwhile)
+    assert start((LET_IN, 7)) == (7, ["shop is connected to 127.0.0.1"])
+    assert tried
+
+
+def test_a_site_that_was_started_with_all_others_in_the_meantime_is_not_started(kit, monkeypatch):
+    def meanwhile(*_):  # as 'anyparty federate start' does while this one waits for the server
+        monkeypatch.setattr(foreground, "at_kit", lambda _: [SimpleNamespace(pid=4711)])
+
+    monkeypatch.setattr(foreground, "await_server", meanwhile)
+    monkeypatch.setattr(foreground, "site_command", lambda _: pytest.fail("it was started"))
+    with pytest.raises(ConfigError, match=r"this party's site runs already \(process 4711\)"):
+        federation.run_site(kit, 0, lambda _: None)

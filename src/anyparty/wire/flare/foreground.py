@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from filelock import FileLock, Timeout
+
 from anyparty.errors import ConfigError, RunError
 from anyparty.wire.flare.greet import CONNECTED, MARK
 from anyparty.wire.flare.kits import dress
@@ -24,7 +26,7 @@ from anyparty.wire.flare.reach import Gate, await_server, check_certificate
 from anyparty.wire.flare.site import Site
 from anyparty.wire.flare.sites import at_kit, end, environment, port_is_free, site_command
 
-WAIT_S = 600.0
+WAIT_S, LOCK = 600.0, ".site.lock"
 REJECTED = "registration rejected"  # FLARE's words
 IS_THERE, LOST = ": it says that it is connected already", ", or its answer was lost"
 AGAIN_S, TRIES, READ_S = 10.0, 3, 60.0
@@ -56,12 +58,40 @@ def run_site(kit: Path, wait_s: float = WAIT_S, say: Callable[[str], None] = pri
     site = Site.read(kit)
     gate = Gate.of(kit, site.party)
     check_certificate(gate, say)
+    _check_idle(kit)
+    with _alone(kit):
+        if gate.serves:
+            port_is_free(gate.host, gate.port)
+        else:
+            await_server(gate, wait_s, say)
+        _check_idle(kit)  # by now 'anyparty federate start' may have started it
+        return _until_stopped(kit, site, gate, say)
+
+
+@contextlib.contextmanager
+def _alone(kit: Path) -> Iterator[None]:
+    """Keep a second one from being started with a kit, also while the first still waits for the server.
+
+    When one ends it ends all that runs of its kit, the other's processes too.
+
+    Raises:
+        ConfigError: one is.
+    """
+    try:
+        with FileLock(kit / LOCK, timeout=0):
+            yield
+    except Timeout:
+        raise ConfigError(f"{kit}: this party's site runs already, or waits for its server, on another terminal; stop "
+                          f"that one first") from None  # fmt: skip
+
+
+def _check_idle(kit: Path) -> None:
     if running := at_kit(kit):
         raise ConfigError(f"{kit}: this party's site runs already (process {running[0].pid}); stop that one first")
-    if gate.serves:
-        port_is_free(gate.host, gate.port)
-    else:
-        await_server(gate, wait_s, say)
+
+
+def _until_stopped(kit: Path, site: Site, gate: Gate, say: Callable[[str], None]) -> int:
+    """Run the site, again where its server did not let it in at first; return its exit code."""
     say(f"{site.party}: starting; details go to {kit / 'site.log'}, Ctrl-C stops")
     heard = Heard()
     for tries in range(TRIES):
