@@ -2,6 +2,7 @@
 
 import json
 import logging
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -53,3 +54,50 @@ def test_jobs_are_gone_on_with_also_beside_notes_that_cannot_be_read(tmp_path, m
     for name in "abcdef":
         assert f"{notes[name]} cannot be read" in caplog.text
     assert "job g: it has ended" in caplog.text
+
+
+class Process:
+    """A job's process: killed already, or at work until it is ended."""
+
+    def __init__(self, *, killed):
+        self.over = threading.Event()
+        if killed:
+            self.over.set()
+
+    def poll(self):
+        return -9 if self.over.is_set() else None
+
+    def wait(self):
+        self.over.wait(10.0)
+
+    def terminate(self):
+        self.over.set()
+
+
+def test_a_job_that_is_ended_while_its_process_is_started_again_leaves_none(monkeypatch):
+    monkeypatch.setattr(launch, "PAUSES_S", (0.0, 0.0))
+    first, second, others = Process(killed=True), Process(killed=False), []
+    processes, ended = iter([first, second]), []
+
+    def begin():
+        process = next(processes)
+        if process is second:  # it runs, and its handle does not know of it yet: now the job is ended
+            others.append(threading.Thread(target=handle.terminate))
+            others[0].start()
+            others[0].join(0.5)
+        return process
+
+    handle = launch.Handle(begin, lambda: ended.append(True))
+    handle.wait()
+    others[0].join(10.0)
+    assert ended
+    assert second.over.is_set(), "it runs on"
+
+
+def test_a_job_that_was_ended_is_not_started_again(monkeypatch):
+    monkeypatch.setattr(launch, "PAUSES_S", (0.0,))
+    processes = iter([Process(killed=True)])
+    handle = launch.Handle(lambda: next(processes), lambda: None)
+    monkeypatch.setattr(handle.stopping, "wait", lambda _: handle.terminate())  # just after it was looked at
+    handle.wait()
+    assert next(processes, None) is None

@@ -37,18 +37,26 @@ class Handle(ProcessHandle):  # type: ignore[misc]
 
     def __init__(self, begin: Callable[[], Any], ended: Callable[[], None]) -> None:
         self.begin, self.ended, self.stopping = begin, ended, threading.Event()
+        self.beginning = threading.Lock()  # a job is ended on another thread than the one that waits for its process
         super().__init__(process_adapter=begin())
 
     def wait(self) -> None:
         """Wait for its end; one that was killed is started again."""
         super().wait()
         for pause in PAUSES_S:
-            if not self.killed or self.stopping.wait(pause):
+            if not self.killed or self.stopping.wait(pause) or not self._begin_again():
                 break
-            log.warning("the job's process was killed; it is started again")
-            self.adapter = self.begin()
             super().wait()
         self.ended()
+
+    def _begin_again(self) -> bool:
+        """Start the process again, unless the job was ended just now."""
+        with self.beginning:
+            if self.stopping.is_set():
+                return False
+            log.warning("the job's process was killed; it is started again")
+            self.adapter = self.begin()
+            return True
 
     @property
     def killed(self) -> bool:
@@ -59,7 +67,8 @@ class Handle(ProcessHandle):  # type: ignore[misc]
     def terminate(self) -> None:
         """End it for good."""
         self.stopping.set()
-        super().terminate()
+        with self.beginning:
+            super().terminate()
 
     def poll(self) -> Any:
         """Return how it ended: well, or in a way that FLARE does not report."""
