@@ -299,6 +299,54 @@ def test_one_service_stands_beside_a_kit(houses):
     play(work())
 
 
+def test_of_two_services_that_begin_at_once_one_stands(tmp_path, monkeypatch):
+    first, second = Bridge(tmp_path, "bank", None), Bridge(tmp_path, "bank", None)
+    listen, begun = asyncio.start_unix_server, []
+
+    async def listening_later(*words):
+        if not begun:  # the first has looked and found nobody, and does not listen yet: now the second one begins
+            begun.append(second)
+            with pytest.raises(ConfigError, match=r"a prediction service runs beside .* already; stop it first"):
+                await second.open()
+        return await listen(*words)
+
+    async def work():
+        await first.open()
+        await second.close()
+        with pytest.raises(ConfigError, match="already; stop it first"):
+            await second.check()
+        await first.close()
+
+    monkeypatch.setattr(asyncio, "start_unix_server", listening_later)
+    play(work())
+    assert begun
+
+
+def test_a_service_that_begins_while_another_ends_keeps_its_place(tmp_path):
+    async def work():
+        first, second, said = Bridge(tmp_path, "bank", None), Bridge(tmp_path, "bank", None), []
+
+        async def seat():  # of the first, which does not listen any more when this ends: now the second one begins
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                with contextlib.suppress(ConfigError):
+                    await second.open()
+                    said.append("it listens")
+
+        await first.open()
+        first._open.add(asyncio.create_task(seat()))
+        await asyncio.sleep(0)
+        await first.close()
+        if not said:  # it was refused: what the first one had is gone by now, and nothing is in its way
+            await second.open()
+        assert (tmp_path / WHERE).is_file()
+        await second.close()
+        assert not (tmp_path / WHERE).exists()
+
+    play(work())
+
+
 def test_a_seat_without_a_service_says_so(houses, tmp_path):
     site = houses.sites["bank"]
     folder = tmp_path / "runs"

@@ -3,7 +3,8 @@ user can open, and frames that are messages as they cross between parties.
 
     service ── Bridge: listens ──◀ connects ── relay: the seat's part ── the job's channel ── the other parties
 
-The service writes where it listens into ``serve.json`` in the party's folder, and takes that away when it ends.
+The service writes where it listens into ``serve.json`` in the party's folder, and takes that away when it ends; it
+holds ``.serve.lock`` there all the while.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from torch import Tensor
 
-from anyparty.errors import ConfigError, MessageError, ModelError, PartyLost
+from anyparty.errors import ConfigError, MessageError, ModelError, PartyLost, StorageError
 from anyparty.run.door import door_of
 from anyparty.run.files import About, read_json, write_json
 from anyparty.serve.ask import MESSAGES
@@ -29,7 +31,7 @@ from anyparty.serve.frames import Frames, text, words
 from anyparty.serve.lanes import RENEW_S, lanes_to
 from anyparty.terms import Channel, Expect, Tensors
 
-WHERE, PLACE = "serve.json", "anyparty-"
+WHERE, LOCK, PLACE = "serve.json", ".serve.lock", "anyparty-"
 LOST, BACK, END, OPEN = "serve-lost", "serve-back", "serve-end", "serve-open"
 MOST_UNREAD = 1024  # messages of a lane
 OPEN_S = 10.0
@@ -100,14 +102,6 @@ async def _connect(folder: Path, session: str) -> Frames:
     except (OSError, ValueError, KeyError, TimeoutError):
         raise ConfigError(f"no prediction service listens beside {folder}; start one: anyparty serve") from None
     return Frames(reader, writer, session)
-
-
-async def _listens(folder: Path) -> bool:
-    try:
-        await (await _connect(folder, "is anybody there")).close()
-    except ConfigError:
-        return False
-    return True
 
 
 def _sweep(folder: Path) -> None:
@@ -211,7 +205,8 @@ class Bridge:
         """Prepare.  ``joined`` is called with a session's name and its channel, and works until that has ended."""
         self.folder, self.me, self.joined = folder, me, joined
         self.sessions: set[str] = set()
-        self._place = Path()
+        self._place: Path | None = None
+        self._lock = FileLock(folder / LOCK, thread_local=False)
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[Any]] = set()
 
@@ -220,17 +215,19 @@ class Bridge:
 
         Raises:
             ConfigError: another service listens for this kit.
+            StorageError: its folder cannot be written to.
         """
-        if await _listens(self.folder):
-            raise ConfigError(f"a prediction service runs beside {self.folder} already; stop it first")
+        self._take()
+        self._lock.release()
 
     async def open(self) -> None:
         """Listen, and write where.
 
         Raises:
             ConfigError: another service listens for this kit.
+            StorageError: its folder cannot be written to.
         """
-        await self.check()
+        self._take()
         _sweep(self.folder)
         self._place = Path(tempfile.mkdtemp(prefix=PLACE))  # mode 0700; a kit's own path may be too long
         self._server = await asyncio.start_unix_server(self._connected, self._place / "serve.sock")
@@ -244,8 +241,24 @@ class Bridge:
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
-        (self.folder / WHERE).unlink(missing_ok=True)
-        shutil.rmtree(self._place, ignore_errors=True)
+        if self._place is not None:  # else another one listens
+            (self.folder / WHERE).unlink(missing_ok=True)
+            shutil.rmtree(self._place, ignore_errors=True)
+            self._place = None
+        self._lock.release()
+
+    def _take(self) -> None:
+        """Be the one that listens for this kit, until the end of ``close``.
+
+        Two that begin at once would sweep away where the other listens; one that ends, what the next one has written.
+        """
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise ConfigError(f"a prediction service runs beside {self.folder} already; stop it first") from None
+        except OSError as error:
+            raise StorageError(f"{self._lock.lock_file}: cannot be written ({error.strerror or error}); let the folder "
+                               f"be written to") from None  # fmt: skip
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames, task = Frames(reader, writer, ""), asyncio.current_task()
