@@ -11,6 +11,7 @@ from anyparty.errors import PartyLost
 from anyparty.wire.flare.channel import Posted
 from anyparty.wire.flare.note import Note
 from anyparty.wire.flare.peer import Patience
+from anyparty.wire.flare.post import Post
 from tests.wire.test_flare_post import Air
 
 PATIENCE = Patience(join_s=5, silent_s=0.5, message_s=20, retry_s=0.05, receipt_s=0.02, flush_s=2)
@@ -146,6 +147,76 @@ def test_nor_is_what_any_process_before_that_one_sent():
     post.arrived("b", Note(life="first", tag="x", number=0).write(), b"late")
     assert post.gone() == {}
     air.close()
+
+
+class Held:
+    """A process of which no thread is at work; what it sends waits until it is brought."""
+
+    def __init__(self, me):
+        self.post, self.parcels = Post(me, ("a", "b"), "run", self, PATIENCE), []
+
+    def put(self, _, note, data):
+        self.parcels.append((note, data))
+
+    def greet(self, other):
+        """Tell the other that this one is here."""
+        self.post.peers[other.post.me].answer = True
+        self.say(other)
+
+    def say(self, other):
+        """Send what is to be sent now."""
+        for parcel in list(self.post.peers[other.post.me].parcels(self.post.life, time.monotonic())):
+            self.post._put(*parcel)
+        self.bring(other)
+
+    def bring(self, other, late=()):
+        for note, data in [*late, *self.parcels]:
+            other.post.arrived(self.post.me, note, data)
+        self.parcels.clear()
+
+
+def test_what_was_sent_to_the_dead_process_and_arrives_late_is_nothing_to_the_next():
+    a, before, after = Held("a"), Held("b"), Held("b")
+    before.greet(a)
+    for number in (1, 2):
+        a.post.send("b", "x", x(number))
+    late = [a.parcels.pop(0) for _ in range(2)]
+    a.post.lose("b", "killed")
+    after.greet(a)
+    a.post.admit("b")
+    a.greet(after)
+    a.bring(after, late)
+    given = []
+    for number in (10, 11):
+        a.post.send("b", "x", x(number))
+        a.bring(after)
+        after.post.collect("a", "x", given, list)
+    assert [int(item["x"]) for item in given] == [10, 11]
+
+
+def test_receipts_for_the_dead_process_that_arrive_late_are_none_for_the_next():
+    a, before, after = Held("a"), Held("b"), Held("b")
+    before.greet(a)
+    a.greet(before)
+    before.post.send("a", "x", x(1))
+    before.bring(a)
+    a.post.send("b", "y", x(2))
+    late = [a.parcels.pop()]
+    after.post.send("a", "x", x(10))
+    a.bring(after, late)
+    assert list(after.post.peers["a"].out) == [("x", 0)]
+
+
+def test_the_next_process_answers_who_asks_the_dead_one_and_hears_who_leaves_it():
+    a, before, after = Held("a"), Held("b"), Held("b")
+    before.greet(a)
+    a.bring(after, [(Note(life=a.post.life, to=before.post.life, ask=1).write(), b"")])
+    after.say(a)
+    assert a.post.knocking() == ["b"], "it is known that the former one is dead"
+    a.bring(after, [(Note(life=a.post.life, to=before.post.life, gone="it was silent").write(), b"")])
+    assert after.post.gone() == {}
+    a.bring(after, [(Note(life=a.post.life, to=before.post.life, bye="its part is done").write(), b"")])
+    assert after.post.gone() == {"a": "it left: its part is done"}
 
 
 def test_what_the_next_process_heard_of_the_asks_of_before_says_nothing_of_new_messages():

@@ -19,6 +19,7 @@ class Note:
 
     Attributes:
         life: names the sender's process; another one under the same name is another life.
+        to: the life that the parcel is for; empty while the sender has heard of none.
         acks: by tag, the number of the next message that the sender waits for: all before have arrived.
         parts: by tag, how many pieces have arrived of the message that ``acks`` names, from the first on.
         ask: the sender wants to hear at once what has arrived: its asks are counted from 1; 0 for none.
@@ -34,6 +35,7 @@ class Note:
     """
 
     life: str
+    to: str = ""
     acks: Mapping[str, int] = field(default_factory=dict)
     parts: Mapping[str, int] = field(default_factory=dict)
     ask: int = 0
@@ -54,6 +56,10 @@ class Note:
         """
         said = {name: value for name, value in vars(self).items() if value != DEFAULTS.get(name)}
         return json.dumps(said, separators=(",", ":"))
+
+    def overheard(self, *, wait: bool) -> Note:
+        """Return what a note that is for another process says to this one: its sender is there, asks, or leaves."""
+        return Note(life=self.life, ask=self.ask, bye=self.bye, wait=wait)
 
     @classmethod
     def read(cls, text: object, source: str) -> Note:

@@ -225,7 +225,7 @@ class Peer:
         if self.answer:
             self.said = now
         if not ready and (ask or late or self.answer):
-            yield self.name, Note(life=life, ask=ask, **self._news()), b""
+            yield self.name, Note(life=life, to=self.life, ask=ask, **self._news()), b""
         for key in ready:
             yield from self._pieces(*key, life, now)
 
@@ -257,7 +257,8 @@ class Peer:
         self.traffic.repeated += out.tries > 0
         out.sent(now, self.patience.retry_s, self.asks)
         for piece, data in out.cut():
-            note = Note(life=life, tag=tag, number=number, piece=piece, pieces=out.pieces, **self._news())
+            note = Note(life=life, to=self.life, tag=tag, number=number, piece=piece, pieces=out.pieces,
+                        **self._news())  # fmt: skip
             yield self.name, note, data
 
     def _news(self) -> dict[str, Any]:

@@ -195,7 +195,7 @@ class Post:
             self._thread.join()
         for peer in self.peers.values():
             if peer.heard is not None:
-                self._put(*self._farewell(peer))
+                self._put(*self._farewell(peer, peer.knocks or peer.life))
 
     def _peer(self, name: str) -> Peer:
         if name not in self.peers:
@@ -220,10 +220,12 @@ class Post:
         with self._lock:
             if note.life in peer.former:
                 return
+            if note.to not in {"", self.life}:  # for the process that this one came after, and late
+                note = note.overheard(wait=peer.held or peer.heard is None)
             if peer.gone and not self._bye and note.life != peer.life:
                 farewell = self._at_the_door(peer, note)
             elif self._bye or peer.gone:
-                farewell = None if note.gone or note.bye else self._farewell(peer)
+                farewell = None if note.gone or note.bye else self._farewell(peer, note.life)
             else:
                 if peer.heard is None or note.ask or note.answers:
                     self._lock.notify_all()
@@ -250,12 +252,13 @@ class Post:
     def _at_the_door(self, peer: Peer, note: Note) -> Parcel | None:
         """Remember a new process of a party that is gone; let it know that somebody is here."""
         peer.knocks = "" if note.bye or note.gone else note.life
-        return (peer.name, Note(life=self.life, wait=True), b"") if peer.knocks and note.ask else None
+        said = Note(life=self.life, to=note.life, wait=True)
+        return (peer.name, said, b"") if peer.knocks and note.ask else None
 
-    def _farewell(self, peer: Peer) -> Parcel:
+    def _farewell(self, peer: Peer, to: str) -> Parcel:
         """Tell a party that nothing more will come from here, or that it is not listened to any more."""
         gone = "" if self._bye else peer.gone
-        return peer.name, Note(life=self.life, acks=dict(peer.come.taken), bye=self._bye, gone=gone), b""
+        return peer.name, Note(life=self.life, to=to, acks=dict(peer.come.taken), bye=self._bye, gone=gone), b""
 
     # ---- what is sent, on the post's own thread
 
