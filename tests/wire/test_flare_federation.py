@@ -404,6 +404,29 @@ def test_a_kit_whose_name_begins_with_anothers_is_another(tmp_path, monkeypatch)
     assert sites.at_kit(tmp_path) == [bank, other]
 
 
+def test_a_federation_is_not_started_twice_at_once(tmp_path, monkeypatch):
+    flare()
+    said = {"active": "bank", "parties": NAMES, "host": "127.0.0.1", "port": 9, "scheme": "grpc"}
+    (tmp_path / "federation.toml").write_text(tomli_w.dumps(said), encoding="utf-8")
+    told, refused = [], []
+
+    def meanwhile(*_):  # the first has looked, and nothing runs yet: now the second one is told to start
+        if not told:
+            told.append(tmp_path)
+            with pytest.raises(ConfigError, match="are being started already; wait until they are"):
+                federation.start(tmp_path)
+            refused.append(tmp_path)
+
+    def far_enough(_):
+        raise RunError("far enough")
+
+    monkeypatch.setattr(sites, "port_is_free", meanwhile)
+    monkeypatch.setattr(sites, "dress", far_enough)
+    with pytest.raises(RunError, match="far enough"):
+        federation.start(tmp_path)
+    assert refused
+
+
 def test_a_server_that_is_not_there_is_named(tmp_path):
     flare()
     federation.init(tmp_path / "fed", ROSTER, port=9)

@@ -17,16 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from filelock import FileLock, Timeout
-
 from anyparty.errors import ConfigError, RunError
 from anyparty.wire.flare.greet import CONNECTED, MARK
 from anyparty.wire.flare.kits import dress
 from anyparty.wire.flare.reach import Gate, await_server, check_certificate
 from anyparty.wire.flare.site import Site
-from anyparty.wire.flare.sites import at_kit, end, environment, port_is_free, site_command
+from anyparty.wire.flare.sites import alone, at_kit, end, environment, port_is_free, site_command
 
-WAIT_S, LOCK = 600.0, ".site.lock"
+WAIT_S = 600.0
 REJECTED = "registration rejected"  # FLARE's words
 IS_THERE, LOST = ": it says that it is connected already", ", or its answer was lost"
 AGAIN_S, TRIES, READ_S = 10.0, 3, 60.0
@@ -59,30 +57,14 @@ def run_site(kit: Path, wait_s: float = WAIT_S, say: Callable[[str], None] = pri
     gate = Gate.of(kit, site.party)
     check_certificate(gate, say)
     _check_idle(kit)
-    with _alone(kit):
+    with alone(kit, f"{kit}: this party's site runs already, or waits for its server, on another terminal; stop that "
+                    f"one first"):  # fmt: skip
         if gate.serves:
             port_is_free(gate.host, gate.port)
         else:
             await_server(gate, wait_s, say)
         _check_idle(kit)  # by now 'anyparty federate start' may have started it
         return _until_stopped(kit, site, gate, say)
-
-
-@contextlib.contextmanager
-def _alone(kit: Path) -> Iterator[None]:
-    """Keep a second one from being started with a kit, also while the first still waits for the server.
-
-    When one ends it ends all that runs of its kit, the other's processes too.
-
-    Raises:
-        ConfigError: one is.
-    """
-    try:
-        with FileLock(kit / LOCK, timeout=0):
-            yield
-    except Timeout:
-        raise ConfigError(f"{kit}: this party's site runs already, or waits for its server, on another terminal; stop "
-                          f"that one first") from None  # fmt: skip
 
 
 def _check_idle(kit: Path) -> None:

@@ -11,9 +11,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from anyparty.errors import ConfigError, RunError, needing
 from anyparty.wire.flare.ask import about, desk
@@ -21,6 +23,7 @@ from anyparty.wire.flare.kits import LOOPBACK, dress, organisation
 from anyparty.wire.flare.reach import Gate, check_certificate
 from anyparty.wire.flare.site import Site
 
+LOCK = ".site.lock"
 _started: list[subprocess.Popen[bytes]] = []  # by this process, until they have ended: somebody must reap them
 
 
@@ -52,8 +55,27 @@ def start(folder: Path, timeout_s: float = 120.0) -> None:
         RunError: a site did not start in time.
     """
     said = about(folder)
-    if processes(folder):
-        raise ConfigError(f"sites of {folder} run already; stop them with 'anyparty federate stop'")
+    with alone(folder, f"sites of {folder} are being started already; wait until they are"):
+        if processes(folder):
+            raise ConfigError(f"sites of {folder} run already; stop them with 'anyparty federate stop'")
+        _start(folder, said, timeout_s)
+
+
+@contextlib.contextmanager
+def alone(place: Path, otherwise: str) -> Iterator[None]:
+    """Keep others from starting what lies in a folder meanwhile: what runs there is looked for, and then started.
+
+    Raises:
+        ConfigError: somebody does; ``otherwise`` says so.
+    """
+    try:
+        with FileLock(place / LOCK, timeout=0):
+            yield
+    except Timeout:
+        raise ConfigError(otherwise) from None
+
+
+def _start(folder: Path, said: Mapping[str, Any], timeout_s: float) -> None:
     port_is_free(said["host"], said["port"])
     started: dict[str, subprocess.Popen[bytes]] = {}
     try:
