@@ -20,7 +20,7 @@ import tomli_w
 import torch
 
 from anyparty.config import Config
-from anyparty.errors import ConfigError, MessageError, PartyLost, RunError, TableError
+from anyparty.errors import ConfigError, MessageError, PartyLost, RunError, StorageError, TableError
 from anyparty.nets.mlp import MLP
 from anyparty.run.house import encoder_at
 from anyparty.terms import Party, Roster
@@ -425,6 +425,13 @@ def test_a_federation_is_not_started_twice_at_once(tmp_path, monkeypatch):
     with pytest.raises(RunError, match="far enough"):
         federation.start(tmp_path)
     assert refused
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path):
+    (tmp_path / "fed").write_text("a file where a folder should be")
+    said = r"fed/\.site\.lock: cannot be written \(.+\); let the folder be written to"
+    with pytest.raises(StorageError, match=said), sites.alone(tmp_path / "fed", "nobody else"):
+        pass
 
 
 def test_a_server_that_is_not_there_is_named(tmp_path):

@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from anyparty.errors import ConfigError, RunError, needing
+from anyparty.errors import ConfigError, RunError, StorageError, needing
 from anyparty.wire.flare.ask import about, desk
 from anyparty.wire.flare.kits import LOOPBACK, dress, organisation
 from anyparty.wire.flare.reach import Gate, check_certificate
@@ -67,12 +67,20 @@ def alone(place: Path, otherwise: str) -> Iterator[None]:
 
     Raises:
         ConfigError: somebody does; ``otherwise`` says so.
+        StorageError: the folder cannot be written to.
     """
+    lock = FileLock(place / LOCK)
     try:
-        with FileLock(place / LOCK, timeout=0):
-            yield
+        lock.acquire(timeout=0)
     except Timeout:
         raise ConfigError(otherwise) from None
+    except OSError as error:
+        raise StorageError(f"{place / LOCK}: cannot be written ({error.strerror or error}); let the folder be written "
+                           f"to") from None  # fmt: skip
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _start(folder: Path, said: Mapping[str, Any], timeout_s: float) -> None:
