@@ -44,8 +44,32 @@ def test_one_method_shows_parameters_and_messages(call: Call, name: str) -> None
 
 def test_every_parameter_has_a_meaning() -> None:
     for of in (*METHODS.values(), Split):
-        names = {field.name for field in show._settable(of)}
+        names = show._settable(of).keys()
         assert names == names & show._meanings(of).keys()
+
+
+def test_a_method_of_ones_own_shows_what_settings_can_give_it(work: Path, call: Call) -> None:
+    (work / "own_rules.py").write_text(
+        "from dataclasses import dataclass, field\n\nfrom anyparty.methods.plug import Plug\n\n\n"
+        "@dataclass(frozen=True)\nclass Mine(Plug):\n"
+        '    """One.\n\n    Attributes:\n        temperature: how warm.\n        names: of whom.\n    """\n\n'
+        "    temperature: float = 2.5\n    names: tuple[str, ...] = field(default_factory=lambda: ('a',))\n\n\n"
+        "def make(temperature, width=4):\n    return Mine(temperature=temperature)\n\n\nMADE = Mine(temperature=1.0)\n"
+    )
+    shown = call("methods", "own_rules:Mine").stdout
+    for said in (
+        "PlugVFL (method.factory = 'own_rules:Mine')",
+        "2.5",
+        "how warm",
+        "['a']",
+        "pretrain_epochs",
+        "gradient",
+    ):
+        assert said in shown, said
+    assert "temperature" not in call("methods", "own_rules:MADE").stdout
+    refused = call("methods", "own_rules:make")
+    assert refused.exit_code == 2
+    assert "method 'make': missing a required argument: 'temperature'" in refused.stderr
 
 
 def test_align_shows_who_has_what(work: Path, call: Call) -> None:

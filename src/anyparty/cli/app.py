@@ -164,7 +164,8 @@ def align(config: Settings, changes: Changes = None) -> None:
 @sentences
 def methods(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Show one method's parameters and messages.")
+        str | None,
+        typer.Argument(metavar="[NAME]", help="Show one's parameters and messages; your own is module:name."),
     ] = None,
 ) -> None:
     """Show all methods and what each can do.
@@ -173,6 +174,7 @@ def methods(
     """
     from anyparty.cli import show
 
+    look_for_modules_in()
     Console().print(show.all_methods() if name is None else show.one_method(name))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from anyparty.config.imported import imported
 from anyparty.errors import ConfigError
+from anyparty.methods.by_factory import classes_of, made_by
 from anyparty.methods.table import METHODS, method, parameters_of
+from anyparty.methods.typed import takes
 from anyparty.predictions import Predictions, members, patterns
 from anyparty.run.runs import settings_of
 from anyparty.storage import writing
@@ -128,9 +131,10 @@ def one_method(name: str) -> RenderableType:
     """Return a method's parameters with defaults, and its messages with what can be learnt from each.
 
     Raises:
-        ConfigError: no such method.
+        ConfigError: no such method, or the user's own, "module:name", that cannot be imported or made.
     """
-    can = method(name).can
+    own = imported(name, "method") if ":" in name else None
+    can = (method(name) if own is None else made_by(own, name.rpartition(":")[2], {})).can
     about = Table.grid(padding=(0, 2))
     for what, value in (
         ("paper", can.paper), ("trains on", can.trains_on), ("predicts for", can.predicts_for),
@@ -138,15 +142,17 @@ def one_method(name: str) -> RenderableType:
     ):  # fmt: skip
         about.add_row(what, value)
     parameters = Table("parameter", "default", "meaning", title="In the settings, under method", title_justify="left")
-    for of in parameters_of(name):
+    for of in parameters_of(name) if own is None else classes_of(own):
         meanings = _meanings(of)
-        for field in _settable(of):
-            parameters.add_row(field.name, _default(field), Text(meanings.get(field.name, "")))
+        for key, default in _settable(of).items():
+            parameters.add_row(key, Text(default), Text(meanings.get(key, "")))
     messages = Table("message", "from", "to", "what it holds", "what can be learnt from it", show_lines=True,
                      title="What leaves a party", title_justify="left")  # fmt: skip
     for message in can.messages:
         messages.add_row(message.tag, message.frm, message.to, Text(message.holds), Text(message.learns))
-    return Group(Text(f"{can.title} (method.name = {name!r})", style="bold"), about, "", parameters, "", messages)
+    setting = "name" if own is None else "factory"
+    title = Text(f"{can.title} (method.{setting} = {name!r})", style="bold")
+    return Group(title, about, "", parameters, "", messages)
 
 
 def _needs(can: Capabilities) -> str:
@@ -157,13 +163,17 @@ def _most(can: Capabilities) -> str:
     return "any number of them" if can.most_parties is None else f"at most {can.most_parties} of them"
 
 
-def _settable(of: Any) -> list[Field[Any]]:
-    """Return the fields that settings can hold: not the rule itself, nor a user's own function."""
-    return [field for field in fields(of) if field.repr and field.name not in {"rule", "make_head", "make_decoder"}]
+def _settable(of: Any) -> dict[str, str]:
+    """Return the parameters that settings can hold, with their defaults: no function of a user's own."""
+    values = {name: each.default for name, each in inspect.signature(of).parameters.items()}
+    if is_dataclass(of):
+        values |= {each.name: each.default_factory() for each in fields(of) if each.default_factory is not MISSING}
+    return {name: _default(values[name]) for name in takes(of) if name not in {"make_head", "make_decoder"}}
 
 
-def _default(field: Field[Any]) -> str:
-    value = field.default if field.default_factory is MISSING else field.default_factory()
+def _default(value: Any) -> str:
+    if value is inspect.Parameter.empty:
+        return "none: to be given"
     if isinstance(value, bool):
         return str(value).lower()
     return str(list(value)) if isinstance(value, tuple) else str(value)
@@ -171,6 +181,8 @@ def _default(field: Field[Any]) -> str:
 
 def _meanings(of: Any) -> dict[str, str]:
     """Return what the docstrings of a class and of those it stands on say of each of its attributes."""
+    if not isinstance(of, type):
+        return {}
     listed = [inspect.cleandoc(one.__doc__ or "").partition("Attributes:\n")[2] for one in reversed(inspect.getmro(of))]
     found = re.findall(r"^    (\w+): (.+(?:\n {8,}.+)*)", "\n".join(listed), flags=re.MULTILINE)
     return {name: re.sub(r"\s+", " ", text) for name, text in found}

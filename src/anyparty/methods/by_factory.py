@@ -9,7 +9,7 @@ from typing import Any
 from anyparty.errors import ConfigError, UserError, blamed, some
 from anyparty.methods.method import Method
 from anyparty.methods.split import Split
-from anyparty.methods.table import METHODS, check_idle, of_rule, sorted_out
+from anyparty.methods.table import METHODS, SHARED, check_idle, of_rule, sorted_out
 
 
 def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
@@ -47,12 +47,25 @@ def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
     return made if hasattr(made, "begin") else Split(rule=made)
 
 
+def classes_of(found: Any) -> tuple[Any, ...]:
+    """Return the classes, or the function, whose parameters settings can give; none of one made already."""
+    if not _makes(found):
+        return ()
+    return (found, *SHARED) if _is_rules(found) else (found,)
+
+
 def _makes(found: Any) -> bool:
+    """Whether it is a class, or a function."""
     return callable(found) and (isinstance(found, type) or not hasattr(found, "can"))
 
 
+def _is_rules(found: Any) -> bool:
+    """Whether it is a class of rules."""
+    return isinstance(found, type) and hasattr(found, "loss") and not hasattr(found, "begin")
+
+
 def _call(found: Callable[..., Any], name: str, parameters: Mapping[str, Any]) -> Any:
-    if isinstance(found, type) and hasattr(found, "loss") and not hasattr(found, "begin"):
+    if _is_rules(found):
         made = of_rule(name, found, parameters)
         check_idle(name, made, parameters)
         return made
