@@ -22,8 +22,8 @@ from anyparty.tables.table import read_table
 from anyparty.wire import inproc
 from tests.run import test_predict_home as together
 from tests.run.test_house import NAMES, run, settings, world
-from tests.serve.houses import Houses
-from tests.serve.test_service import answered, play
+from tests.serve.houses import Houses, play
+from tests.serve.test_service import answered
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*rows are empty but for the id:anyparty.errors.AnypartyWarning")
 

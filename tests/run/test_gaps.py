@@ -10,8 +10,8 @@ from anyparty.serve.together import answering, open_run
 from anyparty.tables.prepare import Features, Prepare
 from tests.run import test_predict_home as together
 from tests.run.test_house import NAMES, run, settings, world
-from tests.serve.houses import Houses
-from tests.serve.test_service import answered, play
+from tests.serve.houses import Houses, play
+from tests.serve.test_service import answered
 
 FALSE = {"embedding": 4, "top": 2, "hidden": (8,), "head_hidden": (8,), "samples": 3, "pretrain_epochs": 2}
 

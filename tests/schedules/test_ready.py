@@ -11,11 +11,17 @@ import torch
 from anyparty.errors import Diverged, PartyLost
 from anyparty.methods.table import method
 from anyparty.schedules.real import RealClock
-from tests import worlds
+from anyparty.wire import inproc
+from tests import unhurried, worlds
 from tests.methods.cases import OwnEncoder
 from tests.schedules.over import ADAM, run, slowed, under, whole
 from tests.schedules.test_real import Wound
 from tests.worlds import Table, World, world
+
+
+@pytest.fixture(autouse=True)
+def _time_stands_while_anybody_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inproc, "_run", unhurried.run)
 
 
 def steadily(**pauses: float) -> Table:

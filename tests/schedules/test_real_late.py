@@ -12,7 +12,7 @@ from anyparty.schedules.real import RealClock
 from anyparty.schedules.table import clock
 from anyparty.terms import Channel, Expect
 from anyparty.wire import inproc
-from tests import worlds
+from tests import unhurried, worlds
 from tests.schedules.over import ADAM, EVERYBODY, run, slowed, under, whole
 from tests.schedules.test_real import Wound
 from tests.worlds import Table
@@ -20,31 +20,9 @@ from tests.worlds import Table
 LATE = 0.3  # seconds: a good deal more than a host waits
 
 
-class Unhurried(asyncio.SelectorEventLoop):
-    """A loop whose clock stands while anybody is at work, and moves on to the next moment when all wait."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now, really = 0.0, self._selector.select
-
-        def select(timeout: float | None = None) -> Any:
-            found = really(timeout if timeout is None else 0)
-            self.now += 0 if found else timeout or 0
-            return found
-
-        self._selector.select = select
-
-    def time(self) -> float:
-        return self.now
-
-
 @pytest.fixture(autouse=True)
 def _time_stands_while_anybody_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_unhurried(work: Any) -> Any:
-        with asyncio.Runner(loop_factory=Unhurried) as runner:
-            return runner.run(work)
-
-    monkeypatch.setattr(inproc, "_run", run_unhurried)
+    monkeypatch.setattr(inproc, "_run", unhurried.run)
 
 
 def late(party: str, batches: range) -> Table:

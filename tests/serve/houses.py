@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from anyparty.config import Config
 from anyparty.run.model import Model
@@ -79,6 +80,11 @@ class Door:
 
     async def close(self):
         await self.channel.close()
+
+
+def play(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine to its end, also with threads at work."""
+    return asyncio.run(asyncio.wait_for(work, LONG_S))
 
 
 @asynccontextmanager

@@ -24,17 +24,13 @@ from anyparty.wire.flare.channel import Posted
 from anyparty.wire.flare.peer import Patience
 from anyparty.wire.ledger import Counted, Ledger
 from tests.run.test_house import NAMES, Site
-from tests.serve.houses import LONG_S, Houses
+from tests.serve.houses import LONG_S, Houses, play
 from tests.wire.test_flare_post import Air
 
 
 @pytest.fixture(scope="module")
 def houses(tmp_path_factory):
     return Houses.trained(tmp_path_factory.mktemp("houses"))
-
-
-def play(work):
-    return asyncio.run(asyncio.wait_for(work, LONG_S))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from anyparty.serve import worker as worker_module
 from anyparty.serve.worker import FEW, Worker
 from anyparty.terms import Expect
 from anyparty.wire import inproc
-from tests.serve.houses import LONG_S, Houses, serving
+from tests.serve.houses import LONG_S, Houses, play, serving
 
 METHODS = {
     "laser": {},
@@ -38,10 +38,6 @@ def _no_thread_stays():
         if thread.name == "anyparty-worker":
             thread.join(LONG_S)
             assert not thread.is_alive()
-
-
-def play(work):
-    return asyncio.run(asyncio.wait_for(work, LONG_S))
 
 
 # ---- the service and the parties that answer it
