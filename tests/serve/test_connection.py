@@ -14,6 +14,7 @@ from anyparty.serve import connection
 from anyparty.serve.connection import Server, patient
 from anyparty.serve.limits import Limits
 from anyparty.serve.start import listening
+from tests import unhurried
 
 WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
 PATIENCE_S = 0.2
@@ -47,6 +48,11 @@ async def served(tls=None, **limits):
             await task
 
 
+def play(work):
+    """Play on a clock that goes while all wait: a server does not lose patience with a machine that stands still."""
+    return unhurried.run(work, unhurried.Waiting)
+
+
 async def ended(reader):
     with contextlib.suppress(ConnectionResetError):
         assert await reader.read() == b""
@@ -58,9 +64,10 @@ def test_who_stops_before_the_headers_end_is_let_go(first):
 
     async def stopping():
         async with served() as (server, port):
-            ways = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
-            for reader, writer in ways:
-                whole, rest = first[: len(WHOLE)], first[len(WHOLE) :]
+            ways, whole, rest = [], first[: len(WHOLE)], first[len(WHOLE) :]
+            for _ in range(10):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                ways.append((reader, writer))
                 writer.write(whole)
                 if whole == WHOLE:
                     await reader.readuntil(b"\r\n\r\n")
@@ -72,7 +79,7 @@ def test_who_stops_before_the_headers_end_is_let_go(first):
             while server.server_state.connections:
                 await asyncio.sleep(0.01)
 
-    asyncio.run(stopping())
+    play(stopping())
 
 
 @pytest.mark.parametrize("line", [b"x: " + b"a" * 60_000 + b"\r\n", b"x: y\r\n", b"a" * 60_000])
@@ -88,7 +95,7 @@ def test_headers_without_an_end_are_refused(line):
                     assert (await reader.read()).startswith(b"HTTP/1.1 400")
             writer.close()
 
-    asyncio.run(endless())
+    play(endless())
 
 
 def test_another_parser_that_is_installed_is_not_taken(monkeypatch):
@@ -110,7 +117,7 @@ def test_a_connection_that_asks_stays():
             assert here.transport.get_write_buffer_limits() == (0, 1)  # an answer that is not read is seen at any size
             writer.close()
 
-    asyncio.run(asking())
+    play(asking())
 
 
 @pytest.mark.parametrize("asked", [1, 3])
@@ -125,7 +132,7 @@ def test_who_does_not_read_what_was_answered_is_let_go(asked):
                     while server.server_state.connections:
                         await asyncio.sleep(0.01)
 
-    asyncio.run(silent())
+    play(silent())
 
 
 def test_who_reads_slowly_stays():
@@ -141,7 +148,7 @@ def test_who_reads_slowly_stays():
             assert asyncio.get_running_loop().time() - begun > 1.5
             writer.close()
 
-    asyncio.run(slow())
+    play(slow())
 
 
 def test_who_stops_in_the_middle_of_tls_is_let_go(tmp_path):
@@ -156,7 +163,7 @@ def test_who_stops_in_the_middle_of_tls_is_let_go(tmp_path):
                     await ended(reader)
                     writer.close()
 
-    asyncio.run(stopping())
+    play(stopping())
 
 
 def test_answers_cross_tls(tmp_path):
@@ -175,7 +182,7 @@ def test_answers_cross_tls(tmp_path):
                 assert await reader.readexactly(MUCH) == bytes(MUCH)
             writer.close()
 
-    asyncio.run(asyncio.wait_for(asking(), 60))
+    play(asyncio.wait_for(asking(), 60))
 
 
 def test_no_more_than_so_many_at_once():
@@ -190,4 +197,4 @@ def test_no_more_than_so_many_at_once():
             for each in [*(way[1] for way in ways), writer]:
                 each.close()
 
-    asyncio.run(crowd())
+    play(crowd())
