@@ -186,18 +186,19 @@ def test_the_first_page_serves(started, tmp_path) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     server = subprocess.Popen([sys.executable, "-m", *words], cwd=started, env=environment)  # noqa: S603
     try:
-        end, answer = time.monotonic() + 120, ""
-        while not answer and time.monotonic() < end:
+        end, answer = time.monotonic() + 300, ""
+        while '"took_part":["bank","shop"]' not in answer and time.monotonic() < end:  # one may be late at first
             assert server.poll() is None
             time.sleep(0.5)
             ask = shlex.split(asked.replace("8080", str(port)))
-            answer = subprocess.run(ask, capture_output=True, text=True, check=False).stdout  # noqa: S603
+            said = subprocess.run(ask, capture_output=True, text=True, check=False).stdout  # noqa: S603
+            answer = re.sub(r"\s", "", said)
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(120)
     (shown,) = (block for block in blocks(FIRST) if block.how == "shown")
     for said in ('"id":"c0300"', '"took_part":["bank","shop"]', '"prediction":"no"'):
-        assert said in re.sub(r"\s", "", answer)
+        assert said in answer
         assert said in re.sub(r"\s", "", shown.text)
 
 
