@@ -63,7 +63,7 @@ class Process:
         self.air.cut.add(self.post.me)
 
     def end(self):
-        self.thread.join(20)
+        self.thread.join(120)
         assert not self.thread.is_alive()
         return self.result
 
@@ -225,7 +225,7 @@ def test_what_the_next_process_heard_of_the_asks_of_before_says_nothing_of_new_m
 
     def sends_and_asks():
         post.send("b", "x", x(1))
-        later = time.monotonic() + 2 * PATIENCE.retry_s
+        later = air.clock() + 2 * PATIENCE.retry_s
         return [note.ask for _, note, _ in post.peers["b"].parcels(post.life, later)]
 
     post.arrived("b", Note(life="old").write(), b"")
