@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import pytest
 from anyparty import METHODS, Federation, config
 from anyparty.config import Config
 from anyparty.report import choose, privacy, worth
+from tests.ports import free_port
 
 from .pages import DOCS, ELSEWHERE, LINK, ROOT, anchors, blocks, pages, text, without_code
 
@@ -178,9 +178,7 @@ def test_the_first_page_serves(started, tmp_path) -> None:
     pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
     if shutil.which("curl") is None:
         pytest.skip("no curl here")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     served, asked = (next(b.text for b in blocks(FIRST) if b.how == how).strip() for how in ("serve", "ask"))
     words = shlex.split(served.replace("8080", str(port)))
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}

@@ -1,7 +1,6 @@
 """Real processes: kits, mutual TLS, private alignment, training; the same weights as in one process."""
 
 import _thread
-import socket
 import time
 import tomllib
 from functools import partial
@@ -17,6 +16,7 @@ from anyparty.run.files import read_json, write_json
 from anyparty.run.house import train_at_home
 from anyparty.run.journal import FILE
 from anyparty.wire import inproc
+from tests.ports import free_port
 from tests.run.test_house import NAMES, weights, world
 from tests.run.test_trackers import Hears
 
@@ -34,12 +34,6 @@ def written(home: Path) -> Path:
     path = home / "federation.toml"
     path.write_text(text + "\n".join(groups))
     return path
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_parties_apart_cannot_look_for_labels(tmp_path):

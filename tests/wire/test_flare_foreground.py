@@ -12,7 +12,8 @@ from anyparty.wire.flare import federation, foreground, greet
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
-from tests.wire.test_flare_reach import ROSTER, free_port
+from tests.ports import free_port
+from tests.wire.test_flare_reach import ROSTER
 
 REFUSED = "Authenticator - ERROR - registration rejected: register_client unauthenticated"
 LET_IN = f"{greet.MARK}shop is connected to 127.0.0.1"

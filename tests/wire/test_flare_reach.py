@@ -19,6 +19,7 @@ from anyparty.errors import ConfigError, RunError
 from anyparty.terms import Party, Roster
 from anyparty.wire.flare import ask, federation, kits, reach, sites
 from anyparty.wire.flare.reach import Gate, await_server, check_certificate, knock
+from tests.ports import free_port
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
@@ -28,12 +29,6 @@ from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serial
 NAMES = ["bank", "shop"]
 ROSTER = Roster(tuple(Party(name=name) for name in NAMES), "bank")
 NOW = datetime.now(UTC)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")
@@ -168,10 +163,10 @@ def test_a_certificate_of_tomorrow_is_a_clock_that_is_wrong(home):
 
 
 def test_a_certificate_that_ends_soon_is_worth_a_warning(home):
-    kit, said = reissue(home / "ours", "shop", NOW - timedelta(days=300), NOW + timedelta(days=12, hours=1)), []
+    kit, said = reissue(home / "ours", "shop", NOW - timedelta(days=300), NOW + timedelta(days=12, hours=9)), []
     with pytest.raises(RunError, match="cannot be reached"):
         federation.run_site(kit, 0, said.append)
-    assert f"the certificate ends on {NOW + timedelta(days=12, hours=1):%Y-%m-%d %H:%M} UTC, in 12 days" in said[0]
+    assert f"the certificate ends on {NOW + timedelta(days=12, hours=9):%Y-%m-%d %H:%M} UTC, in 12 days" in said[0]
 
 
 def test_a_certificate_ends_with_its_authoritys(home, monkeypatch):
@@ -272,8 +267,21 @@ def test_a_server_of_ours_is_there(home):
             assert knock(point_at(home / "ours" / "kits" / name, "127.0.0.1", port)) is None
 
 
+class Clock:
+    """Instead of ``time``: a clock that moves on while one sleeps."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
 def test_a_server_that_comes_late_is_waited_for(home, monkeypatch):
-    monkeypatch.setattr(reach, "PAUSES_S", (0.05, 0.1))
+    monkeypatch.setattr(reach, "time", Clock())
     bank, said, port = home / "ours" / "kits" / "bank", [], free_port()
     gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.1", port)
     with contextlib.ExitStack() as late:
@@ -285,20 +293,22 @@ def test_a_server_that_comes_late_is_waited_for(home, monkeypatch):
 
         await_server(gate, 10, say)
     assert len(said) == 3
-    assert said[0] == f"waiting for 127.0.0.1:{port} (connection refused); next try in 0 s, giving up in 10 s"
+    assert said[0] == f"waiting for 127.0.0.1:{port} (connection refused); next try in 1 s, giving up in 10 s"
 
 
 def test_a_host_that_does_not_answer_is_given_up_in_time(home, monkeypatch, call):
-    monkeypatch.setattr(reach, "PAUSES_S", (0.2, 0.4))
-    kit, port, began = home / "ours" / "kits" / "shop", free_port(), time.monotonic()
+    monkeypatch.setattr(reach, "time", clock := Clock())
+    kit, port = home / "ours" / "kits" / "shop", free_port()
     point_at(kit, "127.0.0.1", port)
-    shown = call("party", "start", kit, "--wait", 3)
-    assert 3 <= time.monotonic() - began < 60
+    shown = call("party", "start", kit, "--wait", 9)
+    assert clock.now == 109.0
     assert shown.exit_code == 2
     *waits, last = shown.stderr.splitlines()
-    assert 3 <= len(waits) <= 9
+    assert [wait.partition("; ")[2] for wait in waits] == [
+        f"next try in {pause} s, giving up in {left} s" for pause, left in ((1, 9), (2, 8), (4, 6), (2, 2))
+    ]
     assert all(f"waiting for 127.0.0.1:{port} (connection refused)" in wait for wait in waits)
-    assert f"127.0.0.1:{port} cannot be reached (connection refused, tried for 3 s)" in last
+    assert f"127.0.0.1:{port} cannot be reached (connection refused, tried for 9 s)" in last
     assert "Is the active party's site running there (anyparty party start KIT)?" in last
     assert f"Does its firewall let port {port} in?" in last
     assert "Traceback" not in shown.output + shown.stderr
