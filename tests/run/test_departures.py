@@ -3,9 +3,9 @@
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +27,7 @@ from anyparty.wire import inproc
 from anyparty.wire.flare import federation as flare
 from anyparty.wire.flare.site import Site
 from anyparty.wire.flare.sites import environment, site_command
+from tests.ports import free_port
 from tests.run.test_house import NAMES, weights, world
 
 psutil = pytest.importorskip("psutil", reason="the extra 'flare' is not installed")
@@ -82,12 +83,9 @@ async def slow_shop(site, config, net, **asked):
 def house(tmp_path_factory):
     home = tmp_path_factory.mktemp("departures")
     sites = world(home)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     roster = Roster(tuple(Party(name=name) for name in NAMES), "bank")
     own = {"threads": 1, "patience": {"silent_s": SILENT_S}, "parts": {"train": f"{HERE}:patient_bank"}}
-    flare.init(home / "fed", roster, port=port, tables={n: site.table for n, site in sites.items()}, site=own)
+    flare.init(home / "fed", roster, port=free_port(), tables={n: site.table for n, site in sites.items()}, site=own)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
         try:
@@ -106,6 +104,7 @@ class Run:
         changes = how.pop("changes", {})
         toml = TOML | {group: TOML.get(group, {}) | values for group, values in changes.items()}
         (house / "run.toml").write_text(tomli_w.dumps(toml))
+        wait_for_no_job(house)  # of a run before
         if not how.get("resume"):
             for name in NAMES:
                 shutil.rmtree(house / "kits" / name / "runs", ignore_errors=True)
@@ -140,8 +139,8 @@ class Run:
 
 
 def wait_for_no_job(house):
-    end = time.monotonic() + 60
-    while any("worker_process" in " ".join(process.info["cmdline"]) for process in flare.processes(house)):
+    end = time.monotonic() + 150
+    while any(re.search("(worker|runner)_process", " ".join(each.info["cmdline"])) for each in flare.processes(house)):
         assert time.monotonic() < end
         time.sleep(0.2)
 
@@ -221,7 +220,7 @@ def test_a_site_that_went_down_and_is_started_again_takes_part_again(house):
         assert site.poll() is None
     finally:
         flare.stop(house)
-        site.wait(10)
+        site.wait(60)
         flare.start(house, 240.0)
 
 

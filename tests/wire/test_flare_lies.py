@@ -1,7 +1,6 @@
 """A party that sends what it should not, as real processes: refused and named, and nothing else is touched."""
 
 import asyncio
-import socket
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,9 @@ def x(value):
 async def lies(site, config, net):
     """The shop lies to the bank, once on each lane; the clinic is honest throughout."""
     if site.party == "bank":
-        return await listen(Guarded(net, ROSTER, DECLARED))
+        heard = await listen(Guarded(net, ROSTER, DECLARED))
+        await net.send("shop", "heard", {})
+        return heard
     if site.party == "clinic":
         for value in range(20):
             await net.send("bank", "honest", x(value))
@@ -62,7 +63,7 @@ async def lies(site, config, net):
     raw("names", whole("names", {"y": torch.zeros(2, 3)}))
     raw("large", whole("large", {"x": torch.zeros(2, 3_000_000)}))
     await net.send("bank", "after", x(7))
-    await asyncio.sleep(3)
+    await net.recv("bank", "heard", {})  # who leaves is not listened to any more
     return "lied"
 
 
@@ -82,11 +83,11 @@ async def listen(net):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
+    from tests.ports import free_port  # noqa: PLC0415 - the parties' processes, which import this file, have no tests
+
     folder = tmp_path_factory.mktemp("lies") / "fed"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    federation.init(folder, ROSTER, port=port, site={"parts": {"train": f"{Path(__file__).stem}:lies"}, "threads": 1})
+    site = {"parts": {"train": f"{Path(__file__).stem}:lies"}, "threads": 1}
+    federation.init(folder, ROSTER, port=free_port(), site=site)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent))
         try:

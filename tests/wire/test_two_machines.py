@@ -78,7 +78,7 @@ class Machine:
             self.site.terminate()
             self.site.wait(60)
         sites.end(sites.at_kit(self.home))
-        self.life.communicate(timeout=5)
+        self.life.communicate(timeout=60)
 
 
 def environment() -> dict[str, str]:
@@ -170,7 +170,7 @@ def until(title: str) -> tuple[str, str]:
 def connected(machines: dict[str, Machine], times: int = 1) -> None:
     bank, shop = machines.values()
     wait_for(lambda: bank.site is None or shop.said.count("shop is connected to 10.20.0.1:8002") == times)
-    assert "shop is connected; there are 1 of 1 others: shop" in bank.said
+    wait_for(lambda: bank.site is None or "shop is connected; there are 1 of 1 others: shop" in bank.said)
 
 
 def parts_of(machines: dict[str, Machine]) -> dict[str, Site]:
