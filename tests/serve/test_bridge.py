@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import json
+import shutil
 import stat
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -354,8 +356,9 @@ def test_a_seat_without_a_service_says_so(houses, tmp_path):
 
 
 def test_where_a_killed_service_listened_is_taken_away_and_nothing_else(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    left, other = tmp_path / f"{PLACE}left", tmp_path / "other"
+    short = Path(tempfile.mkdtemp())  # a socket's path has 107 bytes, and a test's own folder may have most of them
+    monkeypatch.setattr("tempfile.tempdir", str(short))
+    left, other = short / f"{PLACE}left", short / "other"
     kits = [tmp_path / "kit1", tmp_path / "kit2"]
     for place, kit in zip((left, other), kits, strict=True):
         place.mkdir()
@@ -369,5 +372,5 @@ def test_where_a_killed_service_listened_is_taken_away_and_nothing_else(tmp_path
 
     for kit in kits:
         play(opened(kit))
-    assert not left.exists()
-    assert other.exists()
+    assert [path.name for path in short.iterdir()] == ["other"]
+    shutil.rmtree(short)
