@@ -1,5 +1,6 @@
 """Tables of two parties with gaps, as files, and the command line, called in this process."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typer.testing import CliRunner
 
 from anyparty.cli.app import app
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs, and in whatever they start
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # tensors here are tiny: threads would wait for each other
 # machines are noisy: no example has to be quick; and the same ones are tried each time, whatever else has changed
 settings.register_profile("unhurried", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from anyparty.align import plain
 from anyparty.config import Config
@@ -79,7 +80,8 @@ def test_an_outer_join_changes_nothing(tmp_path, name):
     for asked in (NAMES, ("bank",), ("shop", "clinic")):
         want, got = trained[0].predict(given, asked).frame(), trained[1].predict(whole, asked).frame()
         assert got.row(0, named=True).items() >= {"id": "nobody", "parties": "", "prediction": None}.items()
-        assert got[1:].sort("id").equals(want.sort("id")), "the ids are those of all three tables"
+        # the ids are those of all three tables; products of another number of rows may have other last bits
+        assert_frame_equal(got[1:].sort("id"), want.sort("id"))
 
 
 def test_who_has_nothing_but_ids_is_told_so(tmp_path):
