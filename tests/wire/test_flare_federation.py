@@ -21,8 +21,9 @@ import torch
 
 from anyparty.config import Config
 from anyparty.errors import ConfigError, MessageError, PartyLost, RunError, StorageError, TableError
+from anyparty.methods.table import method
 from anyparty.nets.mlp import MLP
-from anyparty.run.house import encoder_at
+from anyparty.run.allowed import encoder_at, method_at
 from anyparty.terms import Party, Roster
 from anyparty.wire.flare import federation, sites
 from anyparty.wire.flare.ask import about
@@ -502,6 +503,18 @@ def test_a_kit_lists_the_code_of_encoders_that_a_job_may_name(tmp_path):
     (tmp_path / "local" / "anyparty.toml").write_text(own + 'encoders = ["anyparty.nets.mlp:MLP"]\n')
     assert encoder_at(Site.read(tmp_path), config) is MLP
     assert encoder_at(Site.read(tmp_path), Config()) == MLP()
+
+
+def test_a_kit_lists_the_methods_of_somebodys_making_that_a_job_may_name(tmp_path):
+    (tmp_path / "local").mkdir()
+    own = 'party = "a"\nactive = "a"\nparties = ["a"]\n'
+    (tmp_path / "local" / "anyparty.toml").write_text(own)
+    config = Config.of({"method": {"factory": "anyparty.methods.plug:Plug", "name": "ours"}})
+    with pytest.raises(ConfigError, match=r'write methods = \["anyparty.methods.plug:Plug"\] into local/anyparty.toml'):
+        method_at(Site.read(tmp_path), config)
+    (tmp_path / "local" / "anyparty.toml").write_text(own + 'methods = ["anyparty.methods.plug:Plug"]\n')
+    assert method_at(Site.read(tmp_path), config) == method("plug")
+    assert method_at(Site.read(tmp_path), Config()) == method("laser")
 
 
 def test_a_part_that_does_not_exist_is_named():
