@@ -52,6 +52,10 @@ def fails(width=1):
     return 1 // (width - width)
 
 
+def quits():
+    raise SystemExit(3)
+
+
 @pytest.mark.parametrize(
     ("found", "parameters", "made"),
     [
@@ -93,6 +97,8 @@ def test_a_rule_is_given_what_all_split_methods_share():
         (mine, {"temperature": 1.0, "rule": 1}, "method 'mine' has no parameter 'rule'"),
         (mine(0.5), {"width": 4}, "method 'mine' is made already, and 'width' would do nothing: let factory name"),
         (fails, {}, r"method 'mine': making it fails: .*test_by_factory\.py:\d+: ZeroDivisionError"),
+        (quits, {}, r"method 'mine': making it fails: .*test_by_factory\.py:\d+: SystemExit: 3"),
+        (quits, {"width": 4}, "method 'mine' has no parameter 'width'; it has none$"),
         (lambda: 7, {}, "expected a rule or a method, or what makes one, and 'mine' makes 7: see docs/your-method.md"),
         (lambda: Mine, {}, "and 'mine' makes <class .*Mine'>"),
         (7, {}, "and 'mine' is 7"),

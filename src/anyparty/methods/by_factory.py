@@ -36,7 +36,7 @@ def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
             made = _call(found, name, parameters)
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(f"{what}: making it fails: {blamed(error)}") from error
     elif parameters:
         raise ConfigError(f"method {name!r} is made already, and {some(sorted(parameters))} would do nothing: let "

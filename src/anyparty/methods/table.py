@@ -125,7 +125,8 @@ def sorted_out(name: str, classes: tuple[Any, ...], parameters: Mapping[str, Any
     known = {key: hint for of in reversed(takes) for key, hint in of.items()}
     unknown = sorted(parameters.keys() - known.keys())
     if unknown:
-        raise ConfigError(f"method {name!r} has no parameter {unknown[0]!r}{nearest(unknown[0], known)}")
+        which = nearest(unknown[0], known) if known else "; it has none"
+        raise ConfigError(f"method {name!r} has no parameter {unknown[0]!r}{which}")
     values = {key: of_type(known[key], value, f"method {name!r}: {key}") for key, value in parameters.items()}
     whose = {key: n for n, of in reversed(list(enumerate(takes))) for key in of}
     return [{key: value for key, value in values.items() if whose[key] == n} for n in range(len(classes))]
