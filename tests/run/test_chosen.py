@@ -108,6 +108,15 @@ def test_the_report_says_the_command_that_repeats_it(toml):
     assert same(again, model_for_run(run.folder))
 
 
+def test_the_settings_of_a_run_can_choose_another_method(toml):
+    trained(toml)
+    kept = toml.parent / "run" / "config.toml"
+    assert settings.load(kept).method.own is not None
+    shipped = settings.load(kept, ["method.name=plug"]).method
+    assert (shipped.name, shipped.own) == ("plug", None)
+    assert Federation.from_config(settings.load(kept, ["method.name=plug"])).train().named["name"] == "plug"
+
+
 def test_code_that_is_gone_is_said(toml):
     trained(toml)
     (toml.parent / "code" / "rules_of_ours.py").unlink()

@@ -66,6 +66,7 @@ def _choose(values: Any, where: Sequence[str], value: Any) -> None:
             values.pop(name, None)
     if isinstance(values, dict) and groups == ["method"] and key in OTHER:
         values.pop(OTHER[key], None)
+        values.pop("own", None)  # a run's file tells there what the other one was made with
 
 
 def _apply(values: dict[str, Any], change: str, where: Sequence[str], value: Any) -> None:
