@@ -8,6 +8,8 @@ from anyparty import config as settings
 from anyparty.errors import ConfigError, ModelError, NotGiven, ResumeError
 from anyparty.methods.split import Split
 from anyparty.methods.table import method
+from anyparty.report import compare, worth
+from anyparty.report.model_sections import Scores
 from anyparty.report.records import find
 from anyparty.report.sections import repeat
 from anyparty.run.federation import Federation
@@ -106,6 +108,18 @@ def test_the_report_says_the_command_that_repeats_it(toml):
     assert repeat(run).text == [f"Repeat it with: anyparty train {run.folder}/config.toml --run NEW-FOLDER"]
     again = Federation.from_config(settings.load(run.folder / "config.toml")).train()
     assert same(again, model_for_run(run.folder))
+
+
+def test_a_parameter_written_out_or_at_its_default_makes_one_variant(toml, monkeypatch):
+    monkeypatch.setattr(worth, "RESAMPLES", 5)
+    for name, changes in {"plain": [], "told": ["method.temperature=1"], "warm": ["method.temperature=2"]}.items():
+        Federation.from_config(settings.load(toml, changes)).train(folder=toml.parent / name)
+    found = find([toml.parent / name for name in ("plain", "told", "warm")])
+    (difference,), unlike = compare.differences(found, [Scores.of(run) for run in found], "accuracy")
+    assert unlike == ["told has the settings and the seed of plain"]
+    assert (difference.one, difference.other) == (
+        "Mine (method.own.rule.temperature = 1.0)", "Mine (method.own.rule.temperature = 2.0)",
+    )  # fmt: skip
 
 
 def test_the_settings_of_a_run_can_choose_another_method(toml):

@@ -230,7 +230,7 @@ def rows_tested(scores: Scores) -> list[tuple[str, str]]:
 
 def _labels(runs: Sequence[Run]) -> dict[str, str]:
     """Return each run's variant: its method, and the settings in which runs of that method differ."""
-    flat = {run.name: _flat(run.settings) for run in runs}
+    flat = {run.name: _once(_flat(run.settings)) for run in runs}
     every = {key for each in flat.values() for key in each}
     keys = sorted(key for key in every if ".".join(key) not in NOT_THE_VARIANT)
     labels = {}
@@ -246,6 +246,12 @@ def _means(run: Run, key: tuple[str, ...], value: Any) -> str:
     """Return what a setting comes to: of a table what is in it, wherever it lies."""
     table = run.tables.get(key[1]) if key[0] == "parties" and key[-1] == "table" else None
     return table or repr(value)
+
+
+def _once(flat: Mapping[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
+    """Return settings without those of a user's own method that ``method.own`` says too, as what they came to."""
+    own = {part for key in flat if key[:2] == ("method", "own") for part in key[2:]}
+    return {key: each for key, each in flat.items() if key[0] != "method" or key[1] == "own" or key[1] not in own}
 
 
 def _flat(values: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
