@@ -1,7 +1,10 @@
 """A method of the user's own that settings name: trained, gone on with, loaded, scored and reported as any other."""
 
+import math
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from anyparty import config as settings
@@ -162,3 +165,18 @@ def test_settings_choose_one_or_the_other(toml):
     with pytest.raises(ConfigError, match="own goes with a method of the user's own, and 'laser' is one that ships"):
         settings.load(toml, ["method.own={class = 'Split'}"])
     assert method("plug").can.title == "PlugVFL"
+
+
+def test_parameters_given_in_python_are_kept_as_a_file_holds_them(toml):
+    federation, run = Federation.from_config(settings.load(toml)), toml.parent / "run"
+    model = federation.train(parameters={"temperature": np.float32(0.5), "embedding": np.int64(3)}, folder=run)
+    assert settings.load(run / "config.toml").method.parameters == {"temperature": 0.5, "embedding": 3}
+    assert same(model_for_run(run), model)
+
+
+@pytest.mark.parametrize("value", [math.inf, {"a": math.nan}, {"a": None}, [None], object(), Path("there")])
+def test_what_no_file_holds_is_refused_before_training(toml, value):
+    federation = Federation.from_config(settings.load(toml))
+    with pytest.raises(ConfigError, match=r"train: method: temperature: expected .*, got "):
+        federation.train(parameters={"temperature": value}, folder=toml.parent / "run")
+    assert not (toml.parent / "run").exists()

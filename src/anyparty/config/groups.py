@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ from anyparty.tables.cells import as_level
 from anyparty.terms import Task
 
 NONE = "none"
+HELD = (str, int, float, list, tuple, dict, date, time)  # a date and time is a date
 
 
 def _none(value: Any) -> Any:
@@ -121,6 +123,25 @@ class FederationSettings(Settings):
     salt: str = "anyparty"
 
 
+def _of_python(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _of_python(each) for key, each in value.items()}
+    if type(value) in {list, tuple}:
+        return type(value)(map(_of_python, value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _check_held(key: str, value: Any) -> None:
+    """Refuse what no file can hold, in lists and tables too; of functions it is said where they are asked for."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{key}: expected a finite number, got {value}")
+    if not (callable(value) or isinstance(value, HELD)):
+        raise ValueError(f"{key}: expected words, numbers, truth values, and lists and tables of them, which settings "
+                         f"can hold, got {value!r}; give the method itself, made in Python")  # fmt: skip
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        _check_held(key, each)
+
+
 class _Named(BaseModel):
     """A name; everything else in the group is a parameter of what is called so."""
 
@@ -128,12 +149,18 @@ class _Named(BaseModel):
 
     name: str
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_python(cls, values: Any) -> Any:
+        """Take numpy's numbers for Python's, which files hold."""
+        return _of_python(values)
+
     @model_validator(mode="after")
-    def _finite(self) -> Self:
-        """Refuse numbers that no settings file of a run could hold."""
+    def _held(self) -> Self:
+        """Refuse what no settings file of a run could hold."""
         for key, value in (self.model_extra or {}).items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError(f"{key}: expected a finite number, got {value}")
+            if value is not None:  # as if it were left out
+                _check_held(key, value)
         return self
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from anyparty.config import ClockSettings, Config, MethodSettings, TrainSettings, load
+from anyparty.config import ClockSettings, Config, TrainSettings, load
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.holders import check_parties
@@ -40,7 +40,7 @@ def over(
     changed: dict[str, Any] = {}
     if isinstance(method, str) or (method is None and parameters):
         chosen = config.method.model_dump() if method is None else {_key(method): method}
-        changed["method"] = MethodSettings.model_validate(chosen | dict(parameters or {}))
+        changed["method"] = Config.of({"method": chosen | dict(parameters or {})}, "train").method
     elif parameters:
         raise ConfigError(f"parameters ({some(sorted(parameters))}) go with a method's name; this method is made "
                           "already: give them where it is made")  # fmt: skip
