@@ -97,6 +97,7 @@ def test_a_rule_is_given_what_all_split_methods_share():
         (mine, {"temperature": 1.0, "rule": 1}, "method 'mine' has no parameter 'rule'"),
         (mine(0.5), {"width": 4}, "method 'mine' is made already, and 'width' would do nothing: let factory name"),
         (fails, {}, r"method 'mine': making it fails: .*test_by_factory\.py:\d+: ZeroDivisionError"),
+        (Plain, {"names": None}, "method 'mine': names = None is nothing that settings can hold; give"),
         (quits, {}, r"method 'mine': making it fails: .*test_by_factory\.py:\d+: SystemExit: 3"),
         (quits, {"width": 4}, "method 'mine' has no parameter 'width'; it has none$"),
         (lambda: 7, {}, "expected a rule or a method, or what makes one, and 'mine' makes 7: see docs/your-method.md"),

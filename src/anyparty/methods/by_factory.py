@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from anyparty.errors import ConfigError, UserError, blamed, some
+from anyparty.methods import typed
 from anyparty.methods.method import Method
 from anyparty.methods.split import Split
 from anyparty.methods.table import METHODS, SHARED, check_idle, of_rule, sorted_out
@@ -31,6 +32,7 @@ def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
         raise ConfigError(f"method.factory: a method that ships is called {name!r}; give your own another name")
     made = found
     if _makes(found):
+        _check_none(found, name, parameters)
         what = f"method {name!r}"
         try:
             made = _call(found, name, parameters)
@@ -52,6 +54,15 @@ def classes_of(found: Any) -> tuple[Any, ...]:
     if not _makes(found):
         return ()
     return (found, *SHARED) if _is_rules(found) else (found,)
+
+
+def _check_none(found: Callable[..., Any], name: str, parameters: Mapping[str, Any]) -> None:
+    """Refuse None where leaving it out is something else: settings cannot hold it, and a run would be made another."""
+    for key in typed.takes(found):
+        default = inspect.signature(found).parameters[key].default
+        if key in parameters and parameters[key] is None and default is not None:
+            raise ConfigError(f"method {name!r}: {key} = None is nothing that settings can hold; give the method "
+                              f"itself, made in Python, or let None be its default")  # fmt: skip
 
 
 def _makes(found: Any) -> bool:
