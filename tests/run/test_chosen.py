@@ -174,9 +174,24 @@ def test_parameters_given_in_python_are_kept_as_a_file_holds_them(toml):
     assert same(model_for_run(run), model)
 
 
-@pytest.mark.parametrize("value", [math.inf, {"a": math.nan}, {"a": None}, [None], object(), Path("there")])
+@pytest.mark.parametrize("value", [math.inf, {"a": math.nan}, [object()], object(), Path("there")])
 def test_what_no_file_holds_is_refused_before_training(toml, value):
     federation = Federation.from_config(settings.load(toml))
     with pytest.raises(ConfigError, match=r"train: method: temperature: expected .*, got "):
         federation.train(parameters={"temperature": value}, folder=toml.parent / "run")
     assert not (toml.parent / "run").exists()
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_none_in_a_table_is_in_the_way_of_a_folder_alone(toml, made):
+    """Scikit-learn's classifiers have settings for which None is a value."""
+    federation = Federation.from_config(settings.load(toml))
+    how = {"classifier": "DecisionTreeClassifier", "classifier_settings": {"max_depth": None}}
+    given = [method("apc", **how)] if made else ["apc"]
+    more = {} if made else {"parameters": how}
+    assert federation.train(*given, **more).evaluate().overall["coverage"] > 0
+    with pytest.raises(
+        ConfigError, match=r"method\.classifier_settings\.max_depth = None: what a run keeps .* leave it"
+    ):
+        federation.train(*given, **more, folder=toml.parent / "run")
+    assert not (toml.parent / "run" / "config.toml").exists()

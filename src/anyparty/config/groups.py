@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -14,8 +12,9 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from anyparty.config.base import Settings
+from anyparty.config.held import check_held, nones, of_python
 from anyparty.config.networks import Encoder
-from anyparty.errors import nearest, some
+from anyparty.errors import ConfigError, nearest, some
 from anyparty.metrics import METRICS, headline
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
@@ -23,7 +22,6 @@ from anyparty.tables.cells import as_level
 from anyparty.terms import Task
 
 NONE = "none"
-HELD = (str, int, float, list, tuple, dict, date, time)  # a date and time is a date
 
 
 def _none(value: Any) -> Any:
@@ -123,25 +121,6 @@ class FederationSettings(Settings):
     salt: str = "anyparty"
 
 
-def _of_python(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _of_python(each) for key, each in value.items()}
-    if type(value) in {list, tuple}:
-        return type(value)(map(_of_python, value))
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _check_held(key: str, value: Any) -> None:
-    """Refuse what no file can hold, in lists and tables too; of functions it is said where they are asked for."""
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{key}: expected a finite number, got {value}")
-    if not (callable(value) or isinstance(value, HELD)):
-        raise ValueError(f"{key}: expected words, numbers, truth values, and lists and tables of them, which settings "
-                         f"can hold, got {value!r}; give the method itself, made in Python")  # fmt: skip
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
-        _check_held(key, each)
-
-
 class _Named(BaseModel):
     """A name; everything else in the group is a parameter of what is called so."""
 
@@ -153,14 +132,13 @@ class _Named(BaseModel):
     @classmethod
     def _of_python(cls, values: Any) -> Any:
         """Take numpy's numbers for Python's, which files hold."""
-        return _of_python(values)
+        return of_python(values)
 
     @model_validator(mode="after")
     def _held(self) -> Self:
         """Refuse what no settings file of a run could hold."""
         for key, value in (self.model_extra or {}).items():
-            if value is not None:  # as if it were left out
-                _check_held(key, value)
+            check_held(key, value)
         return self
 
     @property
@@ -291,7 +269,14 @@ class Config(Settings):
         return (own and own.optimizer) or self.optimizer
 
     def to_toml(self) -> str:
-        """Return the settings, defaults included, as TOML."""
+        """Return the settings, defaults included, as TOML.
+
+        Raises:
+            ConfigError: None stands in a table or a list of a method's or a schedule's, for which TOML has no word.
+        """
         values = self.model_dump(mode="json", exclude_none=True)
+        if lacking := list(nones(values)):
+            raise ConfigError(f"{lacking[0]} = None: what a run keeps of its settings has no word for it; leave it "
+                              f"out, or train without a folder")  # fmt: skip
         values["train"].setdefault("patience", NONE)  # what is left out of a file is the default again
         return tomli_w.dumps(values)

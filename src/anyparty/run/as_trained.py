@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anyparty.config import Config, Encoder, MethodSettings
+from anyparty.config import Config, Encoder
 from anyparty.methods.method import Method
 from anyparty.methods.table import settings_of
 from anyparty.nets.mlp import Factory
@@ -38,7 +38,7 @@ def as_trained(
         chosen = config.method.model_copy(update={"own": own})
         return config.model_copy(update={"parties": parties, "method": chosen})
     known = settings_of(method) or {"name": f"own: {method.can.title}", "own": described(method)}
-    return config.model_copy(update={"parties": parties, "method": MethodSettings.model_validate(known)})
+    return config.model_copy(update={"parties": parties, "method": Config.of({"method": known}, "train").method})
 
 
 def _encoder(factory: Factory) -> Encoder:
