@@ -246,8 +246,10 @@ class TestTheReadmesTable:
         row = text[text.index(f"| FALSE-VFL on [{NAMES[dataset]}]") :]
         assert row.partition(f" | {seeds} | ")[2].startswith(f"{said[0]} {said[1]}")
 
-    @pytest.mark.parametrize(("dataset", "seeds", "form"),
-                             [("isolet", 5, ""), ("hapt", 5, ""), ("fashion-mnist", 1, ", in the small form")])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("dataset", "seeds", "form"),
+        [("isolet", 5, ""), ("hapt", 5, ""), ("fashion-mnist", 1, ", in the small form")],
+    )
     def test_pseudo_labels(self, dataset: str, seeds: int, form: str) -> None:
         printed = suites.load("false-tables").published[dataset]
         best = [max(printed[f"false-vfl-{k}"][train][at][0] for k in (1, 2))
