@@ -262,32 +262,35 @@ class Lists(Site):
 
 
 @pytest.fixture
-def job_with_code(tmp_path, monkeypatch):
-    """Settings that name code for the shop, and where it leaves a sign that it ran."""
+def written(tmp_path, monkeypatch):
+    """Write a module of somebody's own, which leaves a sign that it ran."""
     sign = tmp_path / "it ran"
-    (tmp_path / "nets_of_ours.py").write_text(
-        f"from pathlib import Path\nfrom torch import nn\nPath({str(sign)!r}).touch()\n\n\n"
-        "def make(inputs, outputs):\n    return nn.Linear(inputs, outputs)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "nets_of_ours", raising=False)
-    values = settings(epochs=1).model_dump(exclude_none=True)
-    values["parties"]["shop"]["encoder"] = {"factory": "nets_of_ours:make"}
-    return Config.of(values), sign
+
+    def write(name, code):
+        (tmp_path / f"{name}.py").write_text(f"from pathlib import Path\n\nPath({str(sign)!r}).touch()\n\n\n{code}")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        return sign
+
+    return write
 
 
 @pytest.fixture
-def job_with_a_method(tmp_path, monkeypatch):
-    """Settings that name a method of somebody's own making, and where it leaves a sign that it ran."""
-    sign = tmp_path / "it ran"
-    (tmp_path / "rules_of_ours.py").write_text(
-        f"from pathlib import Path\n\nfrom anyparty.methods.plug import Plug\n\nPath({str(sign)!r}).touch()\n\n\n"
-        "class Mine(Plug):\n    pass\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "rules_of_ours", raising=False)
+def job_with_code(written):
+    """Settings that name code for the shop, and where it leaves a sign that it ran."""
+    code = "from torch import nn\n\n\ndef make(inputs, outputs):\n    return nn.Linear(inputs, outputs)\n"
     values = settings(epochs=1).model_dump(exclude_none=True)
-    return Config.of(values | {"method": {"factory": "rules_of_ours:Mine", "embedding": 4}}), sign
+    values["parties"]["shop"]["encoder"] = {"factory": "nets_of_ours:make"}
+    return Config.of(values), written("nets_of_ours", code)
+
+
+@pytest.fixture
+def job_with_a_method(written):
+    """Settings that name a method of somebody's own making, and where it leaves a sign that it ran."""
+    code = "from anyparty.methods.plug import Plug\n\n\nclass Mine(Plug):\n    pass\n"
+    values = settings(epochs=1).model_dump(exclude_none=True)
+    values["method"] = {"factory": "rules_of_ours:Mine", "embedding": 4}
+    return Config.of(values), written("rules_of_ours", code)
 
 
 REFUSED = (
