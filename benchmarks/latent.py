@@ -122,9 +122,8 @@ class Epochs(Watch):
 def measured(run: Run, epochs: int | None, *, last: bool = False) -> Epochs:
     """Train a run, or so many ``epochs`` of each of its stages, with a watch on every epoch, or the ``last``."""
     if epochs is not None:
-        parameters = {**run.settings["parameters"], "pretrain_epochs": epochs}
-        if "unlabelled_epochs" in parameters:
-            parameters["unlabelled_epochs"] = epochs
+        given = run.settings["parameters"]
+        parameters = {**given, **{name: epochs for name in ("pretrain_epochs", "unlabelled_epochs") if name in given}}
         run = replace(run, settings={**run.settings, "epochs": epochs, "parameters": parameters})
     rows, watch = rows_of(run, None), Epochs(last=last)
     train(run, rows, rows.draw_train(run.missing), watch)
