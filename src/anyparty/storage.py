@@ -8,10 +8,11 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from polars.exceptions import ComputeError
 from safetensors import SafetensorError
 
-from anyparty.errors import StorageError
+from anyparty.errors import ConfigError, StorageError
 
 PART = ".part"  # ends the name of what is not whole yet
 
@@ -54,6 +55,25 @@ def writing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             beside.unlink(missing_ok=True)
+
+
+def take(path: Path, otherwise: str) -> FileLock:
+    """Take a lock for oneself, at once; ``release`` gives it back, and the system does where its process is killed.
+
+    Raises:
+        ConfigError: somebody has it; ``otherwise`` says so.
+        StorageError: the folder cannot be written to.
+    """
+    lock = FileLock(path, thread_local=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ConfigError(otherwise) from None
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written ({error.strerror or error}); let the folder be written "
+                           f"to") from None  # fmt: skip
+    return lock
 
 
 def sweep(folder: Path, names: Collection[str]) -> None:

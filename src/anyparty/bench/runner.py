@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import joblib
-from filelock import FileLock, Timeout
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
@@ -23,8 +22,9 @@ from rich.text import Text
 import anyparty
 from anyparty.bench.cluster import cluster
 from anyparty.bench.suite import Run
-from anyparty.errors import AnypartyError, ConfigError, ModelError, warned
+from anyparty.errors import AnypartyError, ModelError, warned
 from anyparty.run.files import read_json, write_json
+from anyparty.storage import take
 
 REPLACED = "A worker stopped while some jobs were given to the executor"  # joblib's; its job goes to another
 WARNED = "warned"  # in a record: sentences
@@ -62,14 +62,12 @@ def run_all(
         ConfigError: another suite is at work in this folder, or the back end is not installed.
 
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    lock = take(folder / ".lock", f"{folder}: another suite is at work here; wait for it, or name another folder "
+                                  f"(--folder)")  # fmt: skip
     try:
-        with FileLock(folder / ".lock", timeout=0):
-            return _run_all(runs, folder, data_dir, jobs, backend, console)
-    except Timeout:
-        raise ConfigError(
-            f"{folder}: another suite is at work here; wait for it, or name another folder (--folder)"
-        ) from None
+        return _run_all(runs, folder, data_dir, jobs, backend, console)
+    finally:
+        lock.release()
 
 
 def _run_all(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date, time
 from typing import Any
 
@@ -14,7 +14,7 @@ HELD = (str, int, float, list, tuple, dict, date, time, type(None))  # a date an
 
 def of_python(value: Any) -> Any:
     """Return a value with Python's numbers in place of numpy's, in lists and tables too."""
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: of_python(each) for key, each in value.items()}
     if type(value) in {list, tuple}:
         return type(value)(map(of_python, value))

@@ -33,13 +33,12 @@ def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
     made = found
     if _makes(found):
         _check_none(found, name, parameters)
-        what = f"method {name!r}"
         try:
             made = _call(found, name, parameters)
         except UserError:
             raise
         except (Exception, SystemExit) as error:
-            raise ConfigError(f"{what}: making it fails: {blamed(error)}") from error
+            raise ConfigError(f"method {name!r}: making it fails: {blamed(error)}") from error
     elif parameters:
         raise ConfigError(f"method {name!r} is made already, and {some(sorted(parameters))} would do nothing: let "
                           f"factory name the class or a function that makes it")  # fmt: skip

@@ -10,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
+from anyparty.config.held import of_python
 from anyparty.errors import ConfigError
 
 HELD = (str, int, float, type(None), list, tuple, Mapping, np.generic)
@@ -23,8 +24,9 @@ def of_type(hint: Any, value: Any, what: str) -> Any:
     """
     if isinstance(value, bool) and bool not in {hint, *get_args(hint)}:
         raise ConfigError(f"{what}: expected no truth value, got {value}")
+    _check_tables(value, what)
     try:
-        return TypeAdapter(hint).validate_python(_plain(value, what))
+        return TypeAdapter(hint).validate_python(of_python(value))
     except PydanticSchemaGenerationError:  # a user's own class, which no file's value is
         return value
     except ValidationError as error:
@@ -56,18 +58,11 @@ def _hints(of: object) -> dict[str, Any]:
         return {}
 
 
-def _plain(value: Any, what: str) -> Any:
-    """Return a parameter with Python's numbers in place of numpy's, in lists and tables too.
-
-    Raises:
-        ConfigError: a table holds something that no file can.
-    """
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            if not isinstance(inner, HELD):
-                raise ConfigError(f"{what}: {key} = {inner!r} is nothing that a saved model can hold: words, numbers, "
-                                  f"truth values, None, and lists and tables of them")  # fmt: skip
-        return {key: _plain(inner, what) for key, inner in value.items()}
-    return type(value)(_plain(inner, what) for inner in value) if type(value) in {list, tuple} else value
+def _check_tables(value: Any, what: str) -> None:
+    """Refuse a table, in lists and tables too, that holds something that no saved model can."""
+    for key, inner in value.items() if isinstance(value, Mapping) else ():
+        if not isinstance(inner, HELD):
+            raise ConfigError(f"{what}: {key} = {inner!r} is nothing that a saved model can hold: words, numbers, "
+                              f"truth values, None, and lists and tables of them")  # fmt: skip
+    for inner in value.values() if isinstance(value, Mapping) else value if type(value) in {list, tuple} else ():
+        _check_tables(inner, what)

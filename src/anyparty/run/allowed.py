@@ -45,13 +45,7 @@ def encoder_at(site: Site, config: Config) -> Factory:
     Raises:
         ConfigError: the job names another one, or it cannot be imported.
     """
-    made = config.encoder_settings(site.party)
-    if made.factory is not None and made.factory not in getattr(site, "encoders", ()):
-        raise ConfigError(
-            f"party {site.party!r}: the job names an encoder of somebody's own making, {made.factory!r}, and its own "
-            f'settings do not allow it; if this code may run here, write encoders = ["{made.factory}"] into '
-            f"local/anyparty.toml in its kit, above any [table]"
-        )
+    _check_listed(site, config.encoder_settings(site.party).factory, "an encoder", "encoders")
     return config.encoder_of(site.party)
 
 
@@ -61,11 +55,14 @@ def method_at(site: Site, config: Config) -> Method:
     Raises:
         ConfigError: they do not, or see ``chosen``.
     """
-    named = config.method.factory
-    if named is not None and named not in getattr(site, "methods", ()):
-        raise ConfigError(
-            f"party {site.party!r}: the job names a method of somebody's own making, {named!r}, and its own settings "
-            f'do not allow it; if this code may run here, write methods = ["{named}"] into local/anyparty.toml in its '
-            f"kit, above any [table]"
-        )
+    _check_listed(site, config.method.factory, "a method", "methods")
     return chosen(config)
+
+
+def _check_listed(site: Site, factory: str | None, what: str, setting: str) -> None:
+    if factory is not None and factory not in getattr(site, setting, ()):
+        raise ConfigError(
+            f"party {site.party!r}: the job names {what} of somebody's own making, {factory!r}, and its own settings "
+            f'do not allow it; if this code may run here, write {setting} = ["{factory}"] into local/anyparty.toml in '
+            f"its kit, above any [table]"
+        )

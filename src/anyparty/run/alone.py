@@ -11,9 +11,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
-from anyparty.errors import ConfigError, StorageError
+from anyparty import storage
+from anyparty.errors import ConfigError
 from anyparty.storage import refuse_file, sweep
 
 LOCK = ".lock"
@@ -35,16 +36,8 @@ def take(folder: Path) -> FileLock:
         StorageError: it cannot be written to, or is a file.
     """
     refuse_file(folder)
-    lock = FileLock(folder / LOCK, thread_local=False)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise ConfigError(f"{folder}: another run is at work in this folder; wait for its end, stop it, or name "
-                          f"another folder") from None  # fmt: skip
-    except OSError as error:
-        raise StorageError(f"{folder / LOCK}: cannot be written ({error.strerror or error}); let the folder be "
-                           f"written to") from None  # fmt: skip
+    lock = storage.take(folder / LOCK, f"{folder}: another run is at work in this folder; wait for its end, stop it, "
+                                       f"or name another folder")  # fmt: skip
     for place in (folder, folder / "checkpoints", *folder.glob("parties/*"), *folder.glob("parties/*/checkpoints")):
         sweep(place, WRITTEN)
     return lock

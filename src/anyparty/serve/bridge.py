@@ -20,15 +20,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 from torch import Tensor
 
-from anyparty.errors import ConfigError, MessageError, ModelError, PartyLost, StorageError
+from anyparty.errors import ConfigError, MessageError, ModelError, PartyLost
 from anyparty.run.door import door_of
 from anyparty.run.files import About, read_json, write_json
 from anyparty.serve.ask import MESSAGES
 from anyparty.serve.frames import Frames, text, words
 from anyparty.serve.lanes import RENEW_S, lanes_to
+from anyparty.storage import take
 from anyparty.terms import Channel, Expect, Tensors
 
 WHERE, LOCK, PLACE = "serve.json", ".serve.lock", "anyparty-"
@@ -206,7 +207,7 @@ class Bridge:
         self.folder, self.me, self.joined = folder, me, joined
         self.sessions: set[str] = set()
         self._place: Path | None = None
-        self._lock = FileLock(folder / LOCK, thread_local=False)
+        self._lock: FileLock | None = None
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[Any]] = set()
 
@@ -217,8 +218,7 @@ class Bridge:
             ConfigError: another service listens for this kit.
             StorageError: its folder cannot be written to.
         """
-        self._take()
-        self._lock.release()
+        self._take().release()
 
     async def open(self) -> None:
         """Listen, and write where.
@@ -227,7 +227,7 @@ class Bridge:
             ConfigError: another service listens for this kit.
             StorageError: its folder cannot be written to.
         """
-        self._take()
+        self._lock = self._take()
         _sweep(self.folder)
         self._place = Path(tempfile.mkdtemp(prefix=PLACE))  # mode 0700; a kit's own path may be too long
         self._server = await asyncio.start_unix_server(self._connected, self._place / "serve.sock")
@@ -245,20 +245,15 @@ class Bridge:
             (self.folder / WHERE).unlink(missing_ok=True)
             shutil.rmtree(self._place, ignore_errors=True)
             self._place = None
-        self._lock.release()
+        if self._lock is not None:
+            self._lock.release()
 
-    def _take(self) -> None:
+    def _take(self) -> FileLock:
         """Be the one that listens for this kit, until the end of ``close``.
 
         Two that begin at once would sweep away where the other listens; one that ends, what the next one has written.
         """
-        try:
-            self._lock.acquire(timeout=0)
-        except Timeout:
-            raise ConfigError(f"a prediction service runs beside {self.folder} already; stop it first") from None
-        except OSError as error:
-            raise StorageError(f"{self._lock.lock_file}: cannot be written ({error.strerror or error}); let the folder "
-                               f"be written to") from None  # fmt: skip
+        return take(self.folder / LOCK, f"a prediction service runs beside {self.folder} already; stop it first")
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames, task = Frames(reader, writer, ""), asyncio.current_task()

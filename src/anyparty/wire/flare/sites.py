@@ -15,9 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from anyparty.errors import ConfigError, RunError, StorageError, needing
+from anyparty.errors import ConfigError, RunError, needing
+from anyparty.storage import take
 from anyparty.wire.flare.ask import about, desk
 from anyparty.wire.flare.kits import LOOPBACK, dress, organisation
 from anyparty.wire.flare.reach import Gate, check_certificate
@@ -69,14 +68,7 @@ def alone(place: Path, otherwise: str) -> Iterator[None]:
         ConfigError: somebody does; ``otherwise`` says so.
         StorageError: the folder cannot be written to.
     """
-    lock = FileLock(place / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise ConfigError(otherwise) from None
-    except OSError as error:
-        raise StorageError(f"{place / LOCK}: cannot be written ({error.strerror or error}); let the folder be written "
-                           f"to") from None  # fmt: skip
+    lock = take(place / LOCK, otherwise)
     try:
         yield
     finally:
