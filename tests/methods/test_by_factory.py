@@ -48,6 +48,17 @@ def rule(kind: "Kind" = None):
     return Mine(temperature=0.25)
 
 
+@dataclass(frozen=True)
+class Shape:
+    """A table of settings for a method of the user's own."""
+
+    width: int = 8
+
+
+def shaped(shape: Shape | None = None) -> Split:
+    return Split(rule=Mine(), embedding=(shape or Shape()).width)
+
+
 def fails(width=1):
     return 1 // (width - width)
 
@@ -62,6 +73,7 @@ def quits():
         (Mine, {}, Split(rule=Mine())),
         (Mine, {"temperature": 2, "embedding": 8}, Split(rule=Mine(temperature=2.0), embedding=8)),
         (mine, {"temperature": 0.5}, Split(rule=Mine(temperature=0.5), embedding=8)),
+        (shaped, {"shape": {"width": 4}}, Split(rule=Mine(), embedding=4)),
         (rule, {"kind": "any"}, Split(rule=Mine(temperature=0.25))),
         (Mine(temperature=3.0), {}, Split(rule=Mine(temperature=3.0))),
         (mine(0.5), {}, mine(0.5)),
@@ -93,6 +105,7 @@ def test_a_rule_is_given_what_all_split_methods_share():
         (Mine, {"embedding": 0}, "widths must be at least 1, got embedding 0"),
         (Mine, {"pretrain_epochs": 3}, "'pretrain_epochs' would do nothing without pretrain"),
         (Mine, {"hosting": "labelers"}, "'hosting' would do nothing here: the heads belong to no party"),
+        (shaped, {"shape": {"widht": 4}}, "method 'mine': shape: there is no 'widht' in it; did you mean 'width'"),
         (mine, {}, "method 'mine': missing a required argument: 'temperature'"),
         (mine, {"temperature": 1.0, "rule": 1}, "method 'mine' has no parameter 'rule'"),
         (mine(0.5), {"width": 4}, "method 'mine' is made already, and 'width' would do nothing: let factory name"),

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from anyparty.config.held import of_python
-from anyparty.errors import ConfigError
+from anyparty.errors import ConfigError, nearest
 
 HELD = (str, int, float, type(None), list, tuple, Mapping, np.generic)
 
@@ -25,6 +25,7 @@ def of_type(hint: Any, value: Any, what: str) -> Any:
     if isinstance(value, bool) and bool not in {hint, *get_args(hint)}:
         raise ConfigError(f"{what}: expected no truth value, got {value}")
     _check_tables(value, what)
+    _check_names(hint, value, what)
     try:
         return TypeAdapter(hint).validate_python(of_python(value))
     except PydanticSchemaGenerationError:  # a user's own class, which no file's value is
@@ -56,6 +57,14 @@ def _hints(of: object) -> dict[str, Any]:
         return get_type_hints(of)
     except (NameError, TypeError, AttributeError):  # named where only a type checker looks
         return {}
+
+
+def _check_names(hint: Any, value: Any, what: str) -> None:
+    """Refuse a table whose keys are no fields of the dataclass that the hint names: pydantic takes them silently."""
+    known = [name.name for of in (hint, *get_args(hint)) if is_dataclass(of) for name in fields(of)]
+    if known and isinstance(value, Mapping):
+        for key in (str(key) for key in value if key not in known):
+            raise ConfigError(f"{what}: there is no {key!r} in it{nearest(key, known)}")
 
 
 def _check_tables(value: Any, what: str) -> None:
