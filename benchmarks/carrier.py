@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -281,4 +280,4 @@ def free_port() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(quick=quick_asked(__doc__)))
+    main(quick=quick_asked(__doc__))

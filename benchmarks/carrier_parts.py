@@ -29,7 +29,7 @@ from nvflare.fuel.f3.message import Message
 from torch import Tensor
 
 from anyparty.methods.exchange import Gathered
-from anyparty.methods.method import Batch
+from anyparty.methods.method import Batch, State
 from anyparty.methods.split import Split
 from anyparty.terms import Expect
 from anyparty.wire.flare.channel import Posted
@@ -176,7 +176,7 @@ class Table:
             _, gradients = method.fuse(state, rows, batch, there)
             state.optimizers["heads"].step()
             await asyncio.gather(*[self.give(name, number, gradients[name]) for name in self.others])
-            await method._learn(self.net, state, [], mine[1], gradients["p0"])  # noqa: SLF001
+            learn(method, state, mine[1], gradients["p0"])
 
     async def give(self, name: str, number: int, gradient: Tensor) -> None:
         """Give one party its gradient; FLARE 2.9's request with each party's own contents fails (a TypeError)."""
@@ -197,7 +197,7 @@ class Table:
         _, h = self.kept.pop(request["number"])
         optimizer = self.models["two calls"].states[self.me].optimizers["encoder"]
         optimizer.zero_grad()
-        h.backward(torch.from_numpy(request["g"]))
+        h.backward(torch.from_numpy(request["g"]))  # type: ignore[no-untyped-call]
         optimizer.step()
         return make_reply(ReturnCode.OK)
 
@@ -228,7 +228,7 @@ class Table:
                 there = gathered(model, batch, {"p0": mine} | dict.fromkeys(self.others, h))
                 _, gradients = method.fuse(state, rows, batch, there)
                 state.optimizers["heads"].step()
-            await method._learn(self.net, state, [], mine, gradients["p0"] if self.leads else g)  # noqa: SLF001
+            learn(method, state, mine, gradients["p0"] if self.leads else g)
         return time.perf_counter() - began
 
     # ---- bytes
@@ -245,9 +245,14 @@ class Table:
 
 
 def encode(method: Split, model: Model, me: str, batch: Batch) -> tuple[Tensor, Tensor]:
-    part = method._encode(model.states[me], model.world.rows[me], batch)  # noqa: SLF001
+    part = method.encode(model.states[me], model.world.rows[me], batch)
     assert part is not None
     return part
+
+
+def learn(method: Split, state: State, h: Tensor, gradient: Tensor) -> None:
+    method.backward(state, h, gradient, [])
+    state.optimizers["encoder"].step()
 
 
 def gathered(model: Model, batch: Batch, embeddings: dict[str, Tensor]) -> Gathered:
@@ -290,7 +295,7 @@ async def turns(site: Any, config: Any, net: Posted, *, rounds: int, steps: int,
         await table.take(way, min(steps, 3))
     seconds: dict[str, list[float]] = {way: [] for way in (*ways, "everyone")}
     lots = random.Random(0)  # noqa: S311 - an order, the same at all
-    for _ in range(rounds):
+    for _round in range(rounds):
         for way in lots.sample(ways, len(ways)):
             seconds[way].append(await table.take(way, steps) / steps)
         seconds["everyone"].append(table.everyone / steps)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from anyparty import MLP
 from anyparty.methods.method import Seat, State
-from anyparty.methods.table import method
+from anyparty.methods.split import Split
+from anyparty.methods.standard import Standard
 from anyparty.schedules.clock import Clock
 from anyparty.schedules.rounds import Round
 from anyparty.schedules.table import SCHEDULES, schedule
@@ -29,16 +30,16 @@ def clock_of(names: list[str], *, trace: bool) -> Clock:
     return Clock(iteration=speeds, latency=10.0, timeout=20.0, use=use)
 
 
-def stepping(name: str, parties: int, *, trace: bool) -> Callable[[int], None]:
+def stepping(name: str, parties: int, *, trace: bool) -> Callable[[int], object]:
     """Return one step of the active party's clock, by its number."""
     names = [f"party{k + 1}" for k in range(parties)]
     roster = Roster((*(Party(name=each) for each in names), Party(name="server", columns=False, labels=True)), "server")
     made, local = schedule(name)
     seat = Seat(me="server", roster=roster, task=Task(kind="regression"), encoder=MLP())
-    split, clock, state = method("standard"), clock_of(names, trace=trace), State(seat)
+    split, clock, state = Split(rule=Standard()), clock_of(names, trace=trace), State(seat)
     if isinstance(made, VAFL):
         meetings = Meetings(split=split, schedule=made, clock=clock, local=local, seat=seat)
-        return lambda _: meetings.advance(state)
+        return lambda number: meetings.advance(state, number)
     rounds = Round(split=split, schedule=made, clock=clock, local=local, seat=seat)
     return lambda number: rounds.spend(state, rounds.iterations(number), number, 0.0)
 

@@ -24,8 +24,9 @@ import torch
 
 from anyparty.bench import suites
 from anyparty.bench.missing.one import rows_of, train
-from anyparty.bench.missing.suite import Run
+from anyparty.bench.missing.suite import Run, Suite
 from anyparty.bench.suite import Asked
+from anyparty.methods.false_vfl import FalseVFL
 from anyparty.methods.table import method
 from anyparty.nets.mlp import MLP
 from anyparty.run.federation import Federation
@@ -42,6 +43,7 @@ SEEDS = 5
 def main(*, quick: bool) -> None:
     page = Page("latent", "FALSE-VFL in time and memory", quick)
     whole = suites.load("false-tables")
+    assert isinstance(whole, Suite)
     runs = {(r.dataset, r.method, r.missing): r for r in whole.runs(Asked(seeds=1)) if isinstance(r, Run)}
     isolet = runs["isolet", "false-vfl-1", "MCAR 2"]
     torch.set_num_threads(1 if quick else 2)
@@ -114,6 +116,7 @@ class Epochs(Watch):
         """Return what all epochs of a run take."""
         of = run.settings
         named = {"pretrain": "pretrain_epochs", "pseudo": "unlabelled_epochs"}
+        epochs: dict[str, int]
         epochs = {stage: of["parameters"].get(name, of["epochs"]) for stage, name in named.items()}
         epochs["train"] = of["epochs"]
         return sum(found[what] * epochs[stage] for stage, found in self.each.items())
@@ -132,7 +135,9 @@ def measured(run: Run, epochs: int | None, *, last: bool = False) -> Epochs:
 
 def in_turns(run: Run, rounds: int, epochs: int) -> list[str]:
     """Train the start of stage 1 without negligible samples and with all, in turns: s of the last epoch, a ratio."""
-    took: dict[float, list[float]] = {method(run.method).negligible: [], 0.0: []}
+    made = method(run.method)
+    assert isinstance(made, FalseVFL)
+    took: dict[float, list[float]] = {made.negligible: [], 0.0: []}
     for turn in range(rounds):
         for negligible in list(took)[:: 1 if turn % 2 else -1]:
             parameters = {**run.settings["parameters"], "negligible": negligible}

@@ -46,10 +46,13 @@ def in_a_process(name: str) -> list[str]:
 
 def main(*, quick: bool) -> None:
     page = Page("loading", "Reading and cutting the data sets", quick)
-    page.say("Seconds by the clock on the wall, five processes each, medians and quartiles; imports are not counted.")
+    times = 1 if quick else 5
+    page.say(
+        f"Seconds by the clock on the wall, {times} process(es) each, medians and quartiles; imports are not counted."
+    )
     rows, absent = [], []
     for name in (name for name in datasets.NAMES if name not in TRACES):
-        said = [in_a_process(name) for _ in range(1 if quick else 5)]
+        said = [in_a_process(name) for _ in range(times)]
         if said[0][0] == "-":
             absent.append(name)
             continue

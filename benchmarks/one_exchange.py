@@ -31,6 +31,7 @@ from benchmarks.timing import Spread
 MOST_S, MOST_SVD_S = 120.0, 10.0
 ROWS = 10_000
 TASK_COLUMNS, DATA_COLUMNS, RANK = 12, 18, 32
+SECRET = bytes(range(32))  # of the key generator
 
 
 def apc(*, quick: bool) -> tuple[dict[str, float], int]:
@@ -66,7 +67,7 @@ def decomposed(rows: int) -> tuple[float, float, float]:
     roles = fedsvd.Roles(task="task", data="data", server="task", keys="data")
 
     async def part(name: str, net: Channel) -> Any:
-        return await fedsvd.decompose(net, roles, blocks[name], RANK, 7)
+        return await fedsvd.decompose(net, roles, blocks[name], RANK, SECRET)
 
     began = time.perf_counter()
     u = inproc.play({name: partial(part, name) for name in blocks})["task"].numpy()

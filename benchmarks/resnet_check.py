@@ -25,6 +25,8 @@ def main(*, quick: bool) -> None:
     page = Page("resnet_check", "The ResNet path: CIFAR-10's quadrants at four parties", quick)
     torch.set_num_threads(1)
     seeds, data = Seeds(0), datasets.load("cifar10", progress=False).split(Seeds(0))
+    assert data.X_test is not None
+    assert data.y_test is not None
     few = np.arange(512 if quick else len(data.y_train))
     train, test = (blocks_of(X, "quadrants", 4) for X in (data.X_train[few], data.X_test))
     made = federation(tables(train, data.y_train[few], draw(MISSING, seeds, "train", train).observed), scale=False)
@@ -46,8 +48,8 @@ def main(*, quick: bool) -> None:
     scores = []
     for test_missing in TESTS:
         seen = draw(test_missing, seeds, "test", test)
-        found = model.evaluate(tables(test, data.y_test, seen.observed)).to_json()
-        scores.append([test_missing, f"{100 * found['clients']['client_accuracy']:.1f}"])
+        found = model.evaluate(tables(test, data.y_test, seen.observed)).clients
+        scores.append([test_missing, f"{100 * found['client_accuracy']:.1f}"])
     page.table(f"Accuracy on {len(data.y_test):,} test images, %", ("missing at test", "accuracy"), scores)
     page.say("A class drawn at random would be right for 10 % of them.")
     page.write()

@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -62,6 +62,13 @@ def made(home: Path, rows: int) -> Path:
     return home / "federation.toml"
 
 
+class Times(NamedTuple):
+    """Milliseconds of requests, and how many were answered by all the parties that were there."""
+
+    ms: list[float]
+    whole: int
+
+
 class Client:
     """One connection to a service."""
 
@@ -82,15 +89,16 @@ class Client:
                 raise ConfigError(f"the parties did not appear within {timeout_s:g} s")
             time.sleep(0.5)
 
-    def times(self, rounds: int, took_part: set[str], **how: Any) -> list[float]:
-        """Return the milliseconds of so many requests for one id, each answered by these parties."""
-        found, lots = [], np.random.default_rng(1)
+    def times(self, rounds: int, there: set[str], **how: Any) -> Times:
+        """Return the milliseconds of so many requests for one id, answered by parties that are there."""
+        found, whole, lots = [], 0, np.random.default_rng(1)
         for row in lots.integers(0, 1000, rounds):
             began = time.perf_counter()
             (answer,) = self.ask("/predict", {"ids": [f"c{row}"], **how})["answers"]
             found.append(1e3 * (time.perf_counter() - began))
-            assert set(answer["took_part"]) == took_part, answer
-        return found
+            assert set(answer["took_part"]) <= there, answer
+            whole += set(answer["took_part"]) == there  # on a busy machine one may miss the budget
+        return Times(found, whole)
 
 
 @contextmanager
@@ -184,9 +192,9 @@ def main(*, quick: bool) -> None:
                 found.append((f"one of three hangs, budget {BUDGET_MS} ms, {waits}", times, BUDGET_MS + 20.0))
     page.table(
         f"{rounds} requests each, {rows:,} rows, one client",
-        ["who answers", "p50", "p90", "p99", "most", "p99, target"],
-        [[what, *(f"{np.percentile(times, q):.1f}" for q in (50, 90, 99, 100)), _judged(times, most)]
-         for what, times, most in found],
+        ["who answers", "by all of them", "p50", "p90", "p99", "most", "p99, target"],
+        [[what, str(times.whole), *(f"{np.percentile(times.ms, q):.1f}" for q in (50, 90, 99, 100)),
+          target(float(np.percentile(times.ms, 99)), most)] for what, times, most in found],
     )  # fmt: skip
     page.say(f"Milliseconds by {NOTE} ({os.getloadavg()[0]:.1f} at the end, {os.cpu_count()} cores, on which all "
              "parties, the service and the client run too). The parties are processes with mutual TLS over FLARE; "
@@ -194,10 +202,6 @@ def main(*, quick: bool) -> None:
              "and is answered without it; as the service comes, it stops to wait after three misses in a row, and asks "
              "that party in the background.")  # fmt: skip
     page.write()
-
-
-def _judged(times: list[float], most: float) -> str:
-    return target(float(np.percentile(times, 99)), most)
 
 
 if __name__ == "__main__":
