@@ -4,7 +4,9 @@ import json
 import math
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -17,7 +19,9 @@ from anyparty.bench.clocks.suite import Suite
 from anyparty.bench.suite import Asked
 from anyparty.errors import ConfigError
 from anyparty.schedules.table import schedule
+from anyparty.tables.partition import cut
 
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SHARED = {"labels": "shared"}
 
 
@@ -220,6 +224,22 @@ def test_shipped_suites_name_what_exists(name):
     for tables in made.published.values():
         assert set(tables) <= set(made.algorithms)
         assert all(len(times) == len(made.latencies) for times in tables.values())
+
+
+@pytest.mark.parametrize("name", [name for name in suites.names() if isinstance(suites.load(name), Suite)])
+def test_pixels_that_no_party_has_are_said(name):
+    """Fashion-MNIST's pictures are 28 rows high."""
+    made = suites.load(name)
+    over = {}
+    for K in {case.parties for case in made.cases.values()}:
+        blocks = cut(np.zeros((1, 1, 28, 28)), made.datasets["fashion-mnist"].cut, K)
+        over[K] = 28 - sum(block.shape[-2] for block in blocks)
+    (said,) = (line for line in made.datasets["fashion-mnist"].differs if "dropped" in line)
+    assert over[12] == 4
+    assert "four of 28 with 12 parties" in said
+    assert ("one with 3" in said) == (over.get(3) == 1)
+    page = RESULTS / name / "fashion-mnist.md"
+    assert not page.exists() or f"- {said}\n" in page.read_text(encoding="utf-8")
 
 
 class TestFigure:

@@ -21,10 +21,12 @@ from anyparty.bench.missing.cells import cells_of
 from anyparty.bench.missing.one import execute
 from anyparty.bench.missing.rows import Rows
 from anyparty.bench.missing.suite import Suite
+from anyparty.bench.parties import mechanism_of
 from anyparty.bench.suite import Asked
 from anyparty.seeds import Seeds
 from anyparty.tables import datasets
 from anyparty.tables.datasets.dataset import Dataset
+from anyparty.tables.partition import columns
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 PRETRAIN = {"pretrain_epochs": 2, "pretrain_batch_size": 128}
@@ -296,6 +298,17 @@ class TestWhatTheTablesSayOfThemselves:
         assert 50 < one < two < 80  # the rates of a data set are its page's
         assert "how many blocks the paper's leave is not known" in said
         assert "The rates reached stand above every table" in said
+
+    def test_what_is_missing_and_left_over_in_figure_2_is_said_by_its_numbers_of_parties(self):
+        made, page = suites.load("laser-fig2"), (RESULTS / "laser-fig2" / "hapt.md").read_text(encoding="utf-8")
+        (said,) = (line for line in made.differs if "without any block" in line)
+        assert f"- {said}\n" in page
+        (missing,) = made.train_missing
+        rates = [f"{mechanism_of(missing).expected_rate(K):.3f}".lstrip("0") for K in (2, 3)]
+        assert f"with two parties {rates[0]} of the blocks are missing and not .1, with three {rates[1]}" in said
+        over = {K: 561 - K * len(range(561)[columns(561, K)[0]]) for K in made.parties}
+        assert f"{over.pop(32)} of HAPT's 561 with 32 parties, at most three with fewer" in said
+        assert max(over.values()) == 3
 
 
 def test_table_18_looks_at_the_runs_of_the_tables():
