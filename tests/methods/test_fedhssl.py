@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from anyparty.errors import ConfigError, PartyLost
+from anyparty.methods import fedhssl
 from anyparty.methods.table import method
 from anyparty.nets.mlp import MLP
 from tests import worlds
@@ -39,6 +40,16 @@ def test_an_epoch_begins_with_one_top_encoder_for_all_the_mean_of_theirs():
         assert len(after) > 10
         for key, tensor in after.items():
             assert torch.allclose(tensor, sum(before[each][key] for each in "abc") / 3, atol=1e-6), key
+
+
+def test_the_first_mean_has_smaller_weights_as_its_file_says():
+    of = world(N=24, K=4)
+    wide = method("fedhssl", embedding=64)
+    states = worlds.begin(wide, of)
+    drawn = states["a"].modules["encoder"].top[1].weight.std().item()
+    worlds.step(wide, of, states, of.places()[:0], stage="pretrain")
+    assert states["a"].modules["encoder"].top[1].weight.std().item() == pytest.approx(drawn / 4**0.5, rel=0.05)
+    assert "1 / sqrt(K) as large" in fedhssl.__doc__
 
 
 def test_within_an_epoch_nothing_is_averaged():

@@ -21,7 +21,8 @@ Stage "train": one linear head on all h_k side by side, on the labelled rows tha
 Answer    for any row that somebody has, with zeros in place of absent h_k
 
 Where we differ   The three come in every batch and not one epoch after another, and the mean is taken as an epoch
-                  begins, so that all start from one top encoder.  Views as in ``self_supervised``.  b_k and t_k are
+                  begins, so that all start from one top encoder: the mean of K that parties drew by themselves, with
+                  weights 1 / sqrt(K) as large as torch draws them.  Views as in ``self_supervised``.  b_k and t_k are
                   together as deep as c_k where the encoder is an MLP, t_k its last layer; a user's own module is b_k
                   as a whole, and t_k one layer more.
 """
