@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from anyparty.errors import ConfigError
+from anyparty.nets.declared import as_declared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,7 @@ class LSTM:
     hidden: int = 128
 
     def __post_init__(self) -> None:
+        as_declared(self, "lstm")
         if self.steps < 1 or self.hidden < 1:
             raise ConfigError(f"lstm: steps {self.steps} and hidden {self.hidden} must be at least 1")
 

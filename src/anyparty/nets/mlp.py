@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anyparty.errors import ConfigError, blamed, nearest
+from anyparty.nets.declared import as_declared
 from anyparty.nets.norm import bear_single_rows
 from anyparty.nets.stacked import ACTIVATIONS, StackedMLP
 
@@ -27,6 +28,7 @@ class MLP:
     norm: bool = False
 
     def __post_init__(self) -> None:
+        as_declared(self, "encoder")
         if any(width < 1 for width in self.hidden):
             raise ConfigError(f"encoder: hidden widths must be at least 1, got {list(self.hidden)}")
         if self.activation not in ACTIVATIONS:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from anyparty.errors import ConfigError, nearest, some
+from anyparty.nets.declared import as_declared
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -48,6 +49,7 @@ class Optimizer:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # where it is a group of a settings file
 
     def __post_init__(self) -> None:
+        as_declared(self, "optimizer")
         if self.name not in OPTIMIZERS:
             raise ConfigError(f"optimizer: no {self.name!r}{nearest(self.name, OPTIMIZERS)}")
         if self.schedule not in SCHEDULES:
