@@ -142,6 +142,19 @@ def test_an_encoder_of_a_party_that_is_not_there():
         Federation.from_tables(tables(bank="y"), label="y").train(encoder={"shp": MLP()})
 
 
+@pytest.mark.parametrize(("named", "said"), [
+    ("lr", r"'lr' is no setting of training: give optimizer=Optimizer\(lr=...\)"),
+    ("learning_rate", r"'learning_rate' is no setting of training: give optimizer=Optimizer\(lr=...\)"),
+    ("hidden", r"'hidden' is no setting of training: give encoder=MLP\(hidden=...\)"),
+    ("embedding", r"'embedding' is no setting of training: give parameters=\{'embedding': ...\}"),
+    ("epoch", r"train: no setting 'epoch'; did you mean 'epochs'\?"),
+])  # fmt: skip
+def test_a_setting_that_is_none_of_trainings_is_told_where_it_goes(named, said):
+    federation = Federation.from_tables(tables(bank="y"), label="y")
+    with pytest.raises(ConfigError, match=said):
+        federation.train("laser", **{named: 1})
+
+
 def test_resuming_without_a_folder():
     with pytest.raises(ConfigError, match="resume = True goes on with a run in a folder, and none is named"):
         Federation.from_tables(tables(shop="y"), label="y").train(epochs=1, resume=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from anyparty.config import ClockSettings, Config, TrainSettings, load
 from anyparty.errors import ConfigError, nearest, some
+from anyparty.methods.table import METHODS, parameters_of
+from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.holders import check_parties
 from anyparty.run.watch import Watch
@@ -54,8 +57,25 @@ def over(
     if clock is not None:
         changed["clock"] = ClockSettings.of(clock, "clock")
     if train:
+        _check_homes(train, method if isinstance(method, str) else None if method else config.method.name)
         changed["train"] = TrainSettings.of(config.train.model_dump() | dict(train), "train")
     return config.model_copy(update=changed)
+
+
+def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
+    """Say where a setting goes that is none of training's, but the optimizer's, the encoder's or the method's.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    homes = {each.name: f"encoder=MLP({each.name}=...)" for each in fields(MLP)}
+    homes |= {each.name: f"optimizer=Optimizer({each.name}=...)" for each in fields(Optimizer)}
+    homes["learning_rate"] = homes["lr"]
+    owners = parameters_of(method) if method in METHODS else ()
+    homes |= {each.name: f"parameters={{{each.name!r}: ...}}" for owner in owners for each in fields(owner)}
+    for name in train:
+        if name in homes and name not in TrainSettings.model_fields:
+            raise ConfigError(f"train: {name!r} is no setting of training: give {homes[name]}")
 
 
 def _key(method: str) -> str:
