@@ -1,7 +1,9 @@
 """What each mechanism does by hand, and what it refuses; ``test_missing_statistics`` has rates and dependences."""
 
 import numpy as np
+import polars as pl
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +24,7 @@ from anyparty.blocks.missing import (
 from anyparty.errors import ConfigError
 from anyparty.seeds import Seeds
 
+FRAME = pl.DataFrame({"id": ["a", "b"], "x": [1.0, 2.0]})
 EXAMPLES = (
     MCAR(p=0.5),
     MCAR(p=0.999),
@@ -117,12 +120,21 @@ def test_probabilities_out_of_range(p):
         (lambda: MAR2().draw(Seeds(0), "train", 10, 3, blocks_of(10, 2)), "10 rows and 3 parties"),
         (lambda: MAR1().draw(Seeds(0), "train", 2, 1, [np.array([[1.0], [np.nan]])]), "no finite number"),
         (lambda: MAR1().draw(Seeds(0), "train", 2, 1, [np.ones((2, 0))]), "at least one feature"),
+        (lambda: MNAR().draw(Seeds(0), "train", 2, 1, [FRAME]), "mnar looks at values: a block has cells that are no"),
+        (lambda: MCAR().draw(0, "train", 2, 1), r"expected seeds, such as anyparty.seeds.Seeds\(0\), got 0"),
         (lambda: MAR1().calibrated(Seeds(0), blocks_of(10, 2), rate=0.5), "2 parties .* less than 0.500, not 0.5"),
     ],
 )
 def test_what_is_refused(make, sentence):
     with pytest.raises(ConfigError, match=sentence):
         make()
+
+
+def test_blocks_may_be_frames_and_tensors():
+    (block,) = blocks_of(10, 1)
+    observed = MNAR().draw(Seeds(0), "train", 10, 1, [block]).observed
+    for made in (pl.DataFrame(block), pl.DataFrame(block).to_pandas(), torch.from_numpy(block)):
+        assert (MNAR().draw(Seeds(0), "train", 10, 1, [made]).observed == observed).all()
 
 
 def test_mar1_by_hand():

@@ -63,7 +63,13 @@ class Missing(Protocol):
 
 
 def stream(seeds: Seeds, name: str) -> np.random.Generator:
-    """Return the random stream of the mask ``name``."""
+    """Return the random stream of the mask ``name``.
+
+    Raises:
+        ConfigError: ``seeds`` are none.
+    """
+    if not isinstance(seeds, Seeds):
+        raise ConfigError(f"missingness: expected seeds, such as anyparty.seeds.Seeds(0), got {seeds!r}")
     return seeds.numpy("missing", name)
 
 
@@ -107,6 +113,10 @@ def each(mechanism: str, n: int, K: int, blocks: Blocks | None, of: str) -> Numb
     if blocks is None:
         raise ConfigError(f"{mechanism} looks at values: give draw the blocks, normalised")
     checked(n, K, blocks)
+    blocks = [np.asarray(block) for block in blocks]  # of data frames and tensors too
+    if any(block.dtype.kind not in "fiub" for block in blocks):
+        raise ConfigError(f"{mechanism} looks at values: a block has cells that are no numbers, such as ids or text; "
+                          f"leave such columns out, or turn them into numbers")  # fmt: skip
     if any(block.ndim < 2 or block.size == 0 < n for block in blocks):
         raise ConfigError(f"{mechanism}: every block needs the shape [n, features], with at least one feature")
     flat = [block.reshape(n, -1) if n else np.zeros((0, 1)) for block in blocks]
