@@ -2,6 +2,7 @@ import gzip
 import sys
 from decimal import Decimal
 from pathlib import Path
+from uuid import UUID
 
 import pandas as pd
 import polars as pl
@@ -376,6 +377,19 @@ def test_a_name_in_marks_beside_a_blank(tmp_path):
     with pytest.raises(TableError, match=r't\.csv: the column name "a" has its quotation marks beside a blank'):
         read(write(tmp_path / "t.csv", 'id, "a" ,b\n1, "2" ,3\n'))
     assert read(write(tmp_path / "t.csv", 'id,"5"" screen"\n1,2\n')).columns.columns == ['5" screen']
+
+
+def test_pandas_uuids_are_read_as_text():
+    """Databases give ids so."""
+    table = read(pd.DataFrame({"id": [UUID(int=1), UUID(int=2)], "device": [UUID(int=7), None]}))
+    assert table.ids.to_list() == [str(UUID(int=1)), str(UUID(int=2))]
+    assert table.columns["device"].to_list() == [str(UUID(int=7)), None]
+
+
+def test_pandas_categories_of_moments_are_those_of_the_same_text():
+    days = ["2020-01-31", "2020-02-29"]
+    made = read(pd.DataFrame({"id": pd.Categorical(pd.to_datetime(days)), "day": pd.Categorical(pd.to_datetime(days))}))
+    assert made.columns["day"].to_list() == made.ids.to_list() == days
 
 
 def test_pandas_objects_that_are_no_scalars():

@@ -32,11 +32,13 @@ def as_text(series: pl.Series) -> pl.Series:
     ['2020-01-31', '2020-01-31 08:30:00.5']
     >>> as_text(pl.Series(["2020-01-31T08:30:00.500", "2020-01-31 09:30:00+01:00", "2020-01-31T08:30:00Z"])).to_list()
     ['2020-01-31 08:30:00.5', '2020-01-31 08:30:00 UTC', '2020-01-31 08:30:00 UTC']
+    >>> as_text(pl.Series(["2020-01-31 00:00:00", "2020-01-31T08:30:00Z"], dtype=pl.Categorical)).to_list()
+    ['2020-01-31', '2020-01-31 08:30:00 UTC']
     """
     text = _written(series).str.strip_chars().str.replace(r"^([+-]?\d+)\.0$", "${1}")
     if series.dtype.is_temporal():  # how finely it counts says how it is kept; midnight is the day
         text = text.str.replace(r"(:\d{2}\.\d*?)0+$", "${1}").str.strip_chars_end(".")
-    if series.dtype.is_temporal() or series.dtype == pl.String:
+    if series.dtype.is_temporal() or is_text(series):
         text = _moments(text)
     if series.dtype.is_decimal():  # a Decimal's zeros say how it is kept
         text = text.str.replace(r"(\.\d*?)0+$", "${1}").str.strip_chars_end(".")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO, TypeAlias, TypeGuard
+from uuid import UUID
 
 import polars as pl
 
@@ -267,7 +268,7 @@ def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
         column = column.sparse.to_dense()
     if column.dtype == object:
         known = column[column.notna()]
-        scalars = all(isinstance(cell, str | numbers.Number) for cell in known)
+        scalars = all(isinstance(cell, str | numbers.Number | UUID) for cell in known)
         if scalars and (len({type(cell) for cell in known}) > 1 or any(map(_is_long, known))):
             column = column.map(str, na_action="ignore")
     if str(column.dtype) == "category":  # polars forgets that of numbers; 1 and "1" become one level
@@ -282,8 +283,8 @@ def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
 
 
 def _is_long(cell: object) -> bool:
-    """Say whether a cell is an integer beyond 64 bits: such are read as text."""
-    return isinstance(cell, int) and not -(2**63) <= cell < 2**63
+    """Say whether a cell is an integer beyond 64 bits, or of 128, a UUID: such are read as text."""
+    return isinstance(cell, UUID) or (isinstance(cell, int) and not -(2**63) <= cell < 2**63)
 
 
 def _check_unique(names: list[str], where: str) -> None:
