@@ -28,7 +28,7 @@ def as_declared(made: Any, what: str) -> None:
         if isinstance(value, np.ndarray | np.generic):
             value = value.tolist()
         try:
-            read = _adapters(type(made))[field.name].validate_python(value)
+            read = _adapters(made.__class__)[field.name].validate_python(value)
         except ValidationError:
             read = None
         if read is None or _truths(read) != _truths(value):  # pydantic reads true as 1, and "yes" as true
