@@ -155,6 +155,25 @@ def test_a_setting_that_is_none_of_trainings_is_told_where_it_goes(named, said):
         federation.train("laser", **{named: 1})
 
 
+@pytest.mark.parametrize(("arguments", "said"), [
+    ({"parameters": ["embedding"]}, r"parameters: expected a dict, such as \{'embedding': 32\}, got list"),
+    ({"schedule": "flex", "clock": 3}, r"clock: expected a dict, such as \{'latency': 2.0\}, got int"),
+    ({"folder": ""}, r"folder: expected the name of a folder, such as \"runs/first\", got ''; leave it out"),
+    ({"folder": 3}, "folder: expected the name of a folder, .*, got 3"),
+])  # fmt: skip
+def test_arguments_of_another_kind(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    federation = Federation.from_tables(tables(bank="y"), label="y")
+    with pytest.raises(ConfigError, match=said):
+        federation.train("laser", epochs=1, **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_tables_that_are_not_by_party():
+    with pytest.raises(ConfigError, match=r"tables: expected a dict, such as \{'bank': .*, got list"):
+        Federation.from_tables(["a.csv"], label="y")  # type: ignore[arg-type]
+
+
 def test_resuming_without_a_folder():
     with pytest.raises(ConfigError, match="resume = True goes on with a run in a folder, and none is named"):
         Federation.from_tables(tables(shop="y"), label="y").train(epochs=1, resume=True)

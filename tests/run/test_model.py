@@ -450,6 +450,8 @@ class TestRefusals:
             ModelError, match=r"an encoder is given for 'shopp', which is no party .* did you mean 'shop'"
         ):
             Model.load(saved, encoders={"shopp": torch.nn.Linear})
+        with pytest.raises(ModelError, match=r"encoders: expected a dict by party, such as \{'bank': ...\}, got"):
+            Model.load(saved, encoders=torch.nn.Linear)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="device: 'tpu9' cannot be used here"):
             Model.load(saved, device="tpu9")
 

@@ -94,6 +94,7 @@ class Federation:
             TableError, AlignmentError, ConfigError: see ``anyparty.errors``.
 
         """
+        given.check_mapping(tables, "tables", "{'bank': 'bank.csv', 'shop': frame}")
         ids = dict.fromkeys(tables, id) if isinstance(id, str) else id
         for what, each in (("id", ids), ("types", types or {}), ("drop", drop or {})):
             check_parties(each, tables, what)
@@ -267,7 +268,7 @@ class Federation:
             method=None if method is None or isinstance(method, str) else method,
             encoders=given.by_party(encoder, self.roster, "encoder"),
             optimizers=given.by_party(optimizer, self.roster, "optimizer"),
-            folder=None if folder is None else Path(folder),
+            folder=given.folder(folder),
             resume=resume,
             watch=watch,
             progress=progress,

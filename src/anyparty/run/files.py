@@ -228,6 +228,9 @@ def load_members(
     Raises:
         ModelError: as ``load_member`` and ``check_mark``; an encoder is given for somebody who is no party.
     """
+    if not isinstance(encoders, Mapping):
+        raise ModelError(f"{folder}: encoders: expected a dict by party, such as {{{about.roster.active!r}: ...}}, got "
+                         f"{encoders!r}")  # fmt: skip
     for name in encoders:
         if name not in about.roster.names:
             raise ModelError(f"{folder}: an encoder is given for {name!r}, which is no party of the model"

@@ -41,6 +41,8 @@ def over(
         ConfigError: a setting does not exist or is out of range, or parameters are given beside a method that is made.
     """
     changed: dict[str, Any] = {}
+    check_mapping(parameters, "parameters", "{'embedding': 32}")
+    check_mapping(clock, "clock", "{'latency': 2.0}")
     if isinstance(method, str) or (method is None and parameters):
         chosen = config.method.model_dump() if method is None else {_key(method): method}
         changed["method"] = Config.of({"method": chosen | dict(parameters or {})}, "train").method
@@ -81,6 +83,28 @@ def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
 def _key(method: str) -> str:
     """Return the setting that names a method: one that ships, or the user's own, "module:name"."""
     return "factory" if ":" in method else "name"
+
+
+def check_mapping(value: Any, what: str, example: str) -> None:
+    """Refuse what is no mapping; ``example`` is one for the sentence, which shows no cell.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not isinstance(value, Mapping | None):
+        raise ConfigError(f"{what}: expected a dict, such as {example}, got {type(value).__name__}")
+
+
+def folder(named: Any) -> Path | None:
+    """Return the folder that is named; an empty name is none, and would be the folder in which one works.
+
+    Raises:
+        ConfigError: it is neither a name nor ``None``.
+    """
+    if named == "" or not isinstance(named, str | Path | None):
+        raise ConfigError(f'folder: expected the name of a folder, such as "runs/first", got {named!r}; leave it out '
+                          f"to keep the run in memory")  # fmt: skip
+    return None if named is None else Path(named)
 
 
 def check_kinds(method: Any, watch: Any) -> None:
