@@ -379,6 +379,13 @@ def test_a_name_in_marks_beside_a_blank(tmp_path):
     assert read(write(tmp_path / "t.csv", 'id,"5"" screen"\n1,2\n')).columns.columns == ['5" screen']
 
 
+def test_ids_that_r_wrote_with_a_power_of_ten(tmp_path):
+    """R's write.csv makes 1e+05 of 100000, and of no neighbour of it: one row of a party was nobody else's."""
+    file = tmp_path / "bank.csv"
+    file.write_text("id,age\n99999,31\n1e+05,52\n100001,48\n", encoding="utf-8")
+    assert read(file).ids.to_list() == ["99999", "100000", "100001"]
+
+
 def test_pandas_uuids_are_read_as_text():
     """Databases give ids so."""
     table = read(pd.DataFrame({"id": [UUID(int=1), UUID(int=2)], "device": [UUID(int=7), None]}))

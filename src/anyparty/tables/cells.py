@@ -25,6 +25,11 @@ def as_text(series: pl.Series) -> pl.Series:
     >>> as_text(pl.Series(["7.00", "2.50", "100.00"]).cast(pl.Decimal(10, 2))).to_list()
     ['7', '2.5', '100']
 
+    R writes the whole numbers 100000 and 250000000000 so, and no other digits are lost by it:
+
+    >>> as_text(pl.Series(["1e+05", "2.5e+11", "1.5e+00", "1E+05", "1e5"])).to_list()
+    ['100000', '250000000000', '1.5e+00', '1E+05', '1e5']
+
     A moment reads the same however finely its column counts and however it is written, with a zone in UTC; and
     midnight, without a zone, as the day:
 
@@ -36,6 +41,8 @@ def as_text(series: pl.Series) -> pl.Series:
     ['2020-01-31', '2020-01-31 08:30:00 UTC']
     """
     text = _written(series).str.strip_chars().str.replace(r"^([+-]?\d+)\.0$", "${1}")
+    if is_text(series):
+        text = _whole(text)
     if series.dtype.is_temporal():  # how finely it counts says how it is kept; midnight is the day
         text = text.str.replace(r"(:\d{2}\.\d*?)0+$", "${1}").str.strip_chars_end(".")
     if series.dtype.is_temporal() or is_text(series):
@@ -44,6 +51,16 @@ def as_text(series: pl.Series) -> pl.Series:
         text = text.str.replace(r"(\.\d*?)0+$", "${1}").str.strip_chars_end(".")
     missing = text.is_in(MISSING)
     return text.set(missing, None) if missing.any() else text
+
+
+def _whole(text: pl.Series) -> pl.Series:
+    """Return texts with whole numbers that R wrote with a power of ten written out; others stay."""
+    if not (powers := text.str.contains(r"^[+-]?\d(\.\d+)?e\+\d{2}$").fill_null(value=False)).any():
+        return text
+    numbers = text.filter(powers).cast(pl.Float64)
+    whole = (numbers == numbers.floor()) & (numbers.abs() <= exact(numbers))
+    written = numbers.set(~whole, None).cast(pl.Int64).cast(pl.String).fill_null(text.filter(powers).cast(pl.String))
+    return text.scatter(powers.arg_true(), written)
 
 
 def _moments(text: pl.Series) -> pl.Series:
