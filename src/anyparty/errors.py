@@ -75,7 +75,8 @@ class NotGiven(ModelError):  # noqa: N818 - what is missing
 
     def __init__(self, lacks: str, argument: str) -> None:
         super().__init__(f"{lacks}; give it in Python, Model.load(folder, {argument}), or to evaluate_run and "
-                         f"predict_run of anyparty.run.runs as well")  # fmt: skip
+                         f"predict_run of anyparty.run.runs as well; model_for_run there finds by itself what a run's "
+                         f"settings name")  # fmt: skip
         self.lacks, self.argument = lacks, argument
 
 

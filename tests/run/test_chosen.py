@@ -86,7 +86,7 @@ def test_a_run_is_whole_without_naming_the_method_again(toml):
     assert same(again, model)
     assert evaluate_run(run).overall == model.evaluate().overall
     assert len(predict_run(run)) == 90
-    with pytest.raises(NotGiven, match="trained with a method of the user's own"):
+    with pytest.raises(NotGiven, match=r"a method of the user's own; .*model_for_run there finds by itself"):
         Model.load(run)  # a model alone names no code
 
 
