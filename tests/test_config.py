@@ -69,6 +69,8 @@ def test_set_changes_a_value(path, change, value):
     ("change", "said"),
     [
         ("train.epoch=5", "no setting 'train.epoch'; did you mean 'epochs'?"),
+        ("train.lr=0.1", "no setting 'train.lr'; did you mean optimizer.lr?"),
+        ("federation.table='x'", "no setting 'federation.table'; did you mean parties.NAME.table?"),
         ("trian.epochs=5", "no setting 'trian'; did you mean 'train'?"),
         ("parties.bank.tabel='x'", "no setting 'parties.bank.tabel'; did you mean 'table'?"),
         ("optimizer.name=adma", "no 'adma'; did you mean 'adam'?"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
@@ -65,14 +65,22 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     for found in error.errors(include_url=False):
         where = ".".join(str(part) for part in found["loc"]) or "settings"
         if found["type"] in {"extra_forbidden", "unexpected_keyword_argument"}:
-            known = _known(model, found["loc"][:-1])
-            said.append(f"no setting {where!r}{nearest(str(found['loc'][-1]), known)}")
+            known, key = _known(model, found["loc"][:-1]), str(found["loc"][-1])
+            said.append(f"no setting {where!r}{_elsewhere(model, key) or nearest(key, known)}")
         else:
             message = found["msg"].removeprefix("Value error, ").removeprefix(f"{where.rpartition('.')[2]}: ")
             said.append(
                 f"{where}: {message}" + ("" if isinstance(found["input"], dict) else f", got {found['input']!r}")
             )
     return "; ".join(said)
+
+
+def _elsewhere(model: type[BaseModel], key: str) -> str:
+    """Return which groups have a key that another one lacks, as a question; nothing if none has it."""
+    hints = {name: hint for name, hint in get_type_hints(model).items() if name in model.model_fields and _group(hint)}
+    places = [f"{name}.NAME" if get_origin(hint) is dict else name
+              for name, hint in hints.items() if key in _known(model, [name])]  # fmt: skip
+    return f"; did you mean {' or '.join(f'{place}.{key}' for place in places)}?" if places else ""
 
 
 def _known(group: type[Any], where: Sequence[int | str]) -> list[str]:

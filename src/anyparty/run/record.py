@@ -250,7 +250,7 @@ def _same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, kind: str) 
     differs = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key) and key not in MAY_DIFFER)
     if differs:
         those = "; ".join(f"{kind} {key}: was {_short(old.get(key))}, is {_short(new.get(key))}" for key in differs[:5])
-        raise ResumeError(f"cannot resume, {what}: {those}")
+        raise ResumeError(f"cannot resume, {what}: {those}; put them back as they were, or train anew")
 
 
 def _short(value: Any) -> str:
