@@ -12,6 +12,7 @@ import torch
 
 from anyparty.config import Config
 from anyparty.errors import AlignmentError, ModelError, PartyLost, PredictionError
+from anyparty.run.kept_alignment import ALIGNMENT
 from anyparty.run.model import Model
 from anyparty.run.predict_home import ANSWERS, predict_at_home
 from anyparty.wire import inproc
@@ -76,6 +77,38 @@ def test_the_answers_are_those_of_the_whole_model(trained):
     assert got["id"].to_list() == [name for name in asked if name in set(got["id"])], "in the order of the bank's table"
     same(got, expected(home, sites, {name: site.table for name, site in sites.items()}))
     assert not (sites["shop"].folder / ANSWERS).exists()
+
+
+def test_columns_that_came_later_and_a_label_that_went_change_no_answer(tmp_path):
+    sites = {name: Site(**vars(site)) for name, site in world(tmp_path, n=60).items()}
+    run(sites, settings(epochs=1))
+    _, before = predict(sites)
+    shop, bank = sites["shop"].table, sites["bank"].table
+    table = pl.read_csv(shop)
+    words = pl.Series("comment", [f"free text, no. {n}" for n in range(len(table))])  # no feature: reading refuses it
+    table.with_columns(words).select("visits", "comment", "id", "spent").write_csv(shop)
+    numbers = [(site.folder / ALIGNMENT).read_bytes() for site in sites.values()]
+    _, after = predict(sites)
+    same(after, before.sort("id"))
+    assert numbers == [(site.folder / ALIGNMENT).read_bytes() for site in sites.values()], "none was made anew"
+    pl.read_csv(bank).drop("y").write_csv(bank)
+    _, after = predict(sites)
+    same(after, before.sort("id"))
+
+
+def test_a_category_of_whose_levels_numbers_alone_are_left_is_a_category_still(tmp_path):
+    sites = {name: Site(**vars(site)) for name, site in world(tmp_path, n=60).items()}
+    shop = sites["shop"].table
+    ward = pl.Series("ward", ["012", "013", "14A"])
+    pl.read_csv(shop).with_columns(ward=ward.gather(pl.Series(range(48)) % 3)).write_csv(shop)
+    run(sites, settings(epochs=1))
+    _, before = predict(sites)
+    table = pl.read_csv(shop, schema_overrides={"ward": pl.String}).filter(pl.col("ward") != "14A")
+    table.write_csv(shop)
+    _, after = predict(sites)
+    there = table["id"].to_list()
+    assert len(after.filter(pl.col("id").is_in(there)))
+    same(after.filter(pl.col("id").is_in(there)), before.filter(pl.col("id").is_in(there)).sort("id"))
 
 
 def test_some_parties_are_asked(trained):

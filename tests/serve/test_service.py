@@ -585,6 +585,45 @@ def test_a_table_whose_rows_changed_is_not_the_one_that_was_aligned(houses, tmp_
         asyncio.run(serve_at_home(replace(site, table=tmp_path / "shop.csv"), settings(), Net(), session="a"))
 
 
+def with_column(site, name, value):
+    pl.read_csv(site.table).with_columns(pl.lit(value).alias(name)).write_csv(site.table)
+
+
+def test_a_table_with_a_column_that_training_leaves_out_is_the_one_that_was_aligned(tmp_path):
+    sites = world(tmp_path, n=60)
+    for name in ("bank", "shop"):
+        with_column(sites[name], "remark", None)
+    with pytest.warns(AnypartyWarning, match="'remark' is empty in all .* and is left out"):
+        run(sites, settings(epochs=1))
+    for site in sites.values():
+        _, table, alignment = open_kept(site)
+        assert alignment.fits(table)
+
+
+def test_a_column_that_came_later_is_ignored_wherever_it_stands(tmp_path):
+    houses = Houses.trained(tmp_path)
+    with_column(houses.sites["shop"], "comment", "some words")
+    table = pl.read_csv(houses.sites["shop"].table)
+    table.select(sorted(table.columns, reverse=True)).write_csv(houses.sites["shop"].table)
+    _, table, alignment = open_kept(houses.sites["shop"])
+    assert alignment.fits(table)
+    pl.read_csv(houses.sites["shop"].table).with_columns(visits=1.0).write_csv(houses.sites["shop"].table)
+    _, table, alignment = open_kept(houses.sites["shop"])
+    assert not alignment.fits(table)
+
+
+def test_text_in_a_column_that_the_model_does_without_keeps_nobody_from_serving(tmp_path):
+    sites = world(tmp_path, n=60)
+    with_column(sites["shop"], "remark", None)
+    with pytest.warns(AnypartyWarning, match="'remark' is empty in all .* and is left out"):
+        run(sites, settings(epochs=1))
+    with_column(sites["shop"], "remark", "words")
+    _, table, alignment = open_kept(sites["shop"])
+    assert str(table.source) == "table.csv"
+    assert table.columns.columns == ["spent", "visits"]
+    assert not alignment.fits(table), "a cell was changed"
+
+
 # ---- what crosses
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from anyparty.align import private
 from anyparty.errors import AlignmentError, MessageError, ModelError, ResumeError, some
 from anyparty.run import checkpoint
 from anyparty.run.party import Known
+from anyparty.tables.kinds import Kind
 from anyparty.tables.table import Table
 from anyparty.terms import Channel, Declared, Expect, Roster
 
@@ -51,6 +52,7 @@ class Kept:
         rows: how many rows that table has.
         apart: whether parties that share no row were admitted.
         parties: whose rows were aligned, and which of them held columns.
+        kinds: the columns of that table, in their order; empty if an earlier version kept it.
 
     """
 
@@ -60,6 +62,7 @@ class Kept:
     rows: int
     apart: bool
     parties: dict[str, list[str]]
+    kinds: dict[str, Kind] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> Kept:
@@ -77,6 +80,7 @@ class Kept:
         return cls(
             known=known, number=number, table=str(about.get("table")), rows=int(about.get("rows", -1)),
             apart=bool(about.get("apart", False)), parties=dict(about.get("parties", {})),
+            kinds=dict(about.get("kinds", {})),
         )  # fmt: skip
 
     def write(self, path: Path) -> None:
@@ -87,6 +91,7 @@ class Kept:
             tensors |= {"observed": known.observed.contiguous(), "key": known.key}
         checkpoint.write(path, tensors, {
             "table": self.table, "rows": self.rows, "apart": self.apart, "parties": self.parties,
+            "kinds": self.kinds,
         })  # fmt: skip
 
     def fits(self, table: Table) -> bool:
@@ -98,6 +103,14 @@ class Kept:
             return False
         label = None if table.label is None else table.label[:n]
         return replace(table, ids=table.ids[:n], columns=table.columns[:n], label=label).fingerprint == self.table
+
+
+def kinds_in(path: Path) -> dict[str, Kind]:
+    """Return the columns of the table that was aligned; none where nothing is kept, or an earlier version kept it."""
+    try:
+        return Kept.read(path).kinds
+    except ModelError:
+        return {}
 
 
 async def aligned(
@@ -137,7 +150,7 @@ async def aligned(
         key=None if fresh.key is None else torch.from_numpy(fresh.key),
     )
     kept = Kept(known=known, number=again, table=table.fingerprint, rows=len(table), apart=apart,
-                parties=_parties(roster))  # fmt: skip
+                parties=_parties(roster), kinds=table.kinds)  # fmt: skip
     kept.write(path)
     return known, again
 

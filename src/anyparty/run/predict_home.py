@@ -25,13 +25,14 @@ from anyparty.errors import ConfigError, ModelError, NotGiven, PredictionError, 
 from anyparty.methods.method import Method, Seat
 from anyparty.predictions import Predictions
 from anyparty.run import parts
-from anyparty.run.allowed import encoder_at, method_at
+from anyparty.run.allowed import check_columns, encoder_at, method_at
 from anyparty.run.alone import alone
 from anyparty.run.files import About, Member, check_mark, load_member, write_json
-from anyparty.run.house import Home, Site, declared, remarked
-from anyparty.run.kept_alignment import ALIGNMENT, aligned
+from anyparty.run.house import Home, Site, declared, remarked, roster_of
+from anyparty.run.kept_alignment import ALIGNMENT, aligned, kinds_in
 from anyparty.run.meanwhile import meanwhile
 from anyparty.run.predict import predict_rows
+from anyparty.run.read_again import read_again
 from anyparty.run.rows import own_rows
 from anyparty.run.watch import noted
 from anyparty.seeds import Seeds
@@ -135,11 +136,21 @@ def _table(site: Site, config: Config, part: Part) -> tuple[Table, Path]:
     """Return the party's rows to predict, and where their alignment is kept."""
     new: Path | None = getattr(site, "new", None)
     if new is None:
-        home = Home.of(site, config)
-        return remarked(home.table), site.folder / ALIGNMENT
+        return _table_aligned(site, config, part), site.folder / ALIGNMENT
     kinds = part.member.prepare.kinds if part.member.prepare else {}
     table = read_table(new, party=site.party, id=part.member.id, label=None, expect=kinds)
     return remarked(table), site.folder / "alignment-new.safetensors"
+
+
+def _table_aligned(site: Site, config: Config, part: Part) -> Table:
+    """Return the party's own table, read as it was for training: it may have more columns by now, or no label."""
+    kinds = kinds_in(site.folder / ALIGNMENT)
+    if not kinds or site.table is None:  # an earlier version aligned it, or it has no columns; or there is none
+        return remarked(Home.of(site, config).table)
+    roster_of(site, config)
+    table = read_again(part.member, site.party, site.table, kinds)
+    check_columns(site, part.member.id, None if table.label is None else table.label.name, table.columns.columns)
+    return remarked(table)
 
 
 async def _same_run(net: Channel, part: Part, asked: Sequence[str] | None, there: Sequence[str] | None) -> None:

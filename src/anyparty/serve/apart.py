@@ -14,9 +14,11 @@ import tomli_w
 from anyparty.config import Config
 from anyparty.errors import ConfigError
 from anyparty.run import kept_alignment
+from anyparty.run.predict_home import Part
+from anyparty.run.read_again import read_again
 from anyparty.serve.app import Served
 from anyparty.serve.jobs import Jobs, Pauses
-from anyparty.serve.kept import directory, open_kept, table_of_site
+from anyparty.serve.kept import directory, open_kept
 from anyparty.serve.service import Service
 from anyparty.tables.table import Table
 from anyparty.wire.flare.ask import about
@@ -102,7 +104,7 @@ def _aligned(
     if not own:
         if site.table is None or not site.table.exists():
             return None, f"{site.party}: the table that was aligned is not there, {alone}; name it in local/{FILE}"
-        current = table_of_site(site, config)
+        current = read_again(Part.of(site, config).member, site.party, site.table, alignment.kinds)
         if alignment.fits(current):
             return current, ""
     return None, (f"{site.party}: {current.source} is not the table that was aligned (a row was changed or taken out), "

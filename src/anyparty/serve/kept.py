@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -20,16 +20,17 @@ from anyparty.config import Config
 from anyparty.errors import ModelError
 from anyparty.methods.method import Method, State
 from anyparty.run import agree, kept_alignment, parts
-from anyparty.run.files import About, Member
+from anyparty.run.files import About
 from anyparty.run.house import Site
 from anyparty.run.kept_alignment import ALIGNMENT
 from anyparty.run.party import Known
 from anyparty.run.predict_home import Part
+from anyparty.run.read_again import read_again
 from anyparty.run.rows import block_of
 from anyparty.serve.ask import NOWHERE
-from anyparty.tables import cells, sources
+from anyparty.tables import cells
 from anyparty.tables.prepare import Features
-from anyparty.tables.table import Table, read_table
+from anyparty.tables.table import Table
 from anyparty.terms import Roster
 
 PART = "part of the model"
@@ -166,8 +167,8 @@ def open_kept(site: Site, config: Config | None = None, source: Any = None) -> t
     member, about = part.member, part.about
     if source is None and site.table is None:
         raise ModelError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
-    table = table_of(member, site.party, site.table if source is None else source)
     alignment = kept_alignment.Kept.read(site.folder / ALIGNMENT)
+    table = read_again(member, site.party, site.table if source is None else source, alignment.kinds)
     features = None if member.prepare is None else member.prepare.features(table)
     kept = Kept(
         me=site.party, method=part.method, about=about, state=member.state, features=features,
@@ -176,21 +177,6 @@ def open_kept(site: Site, config: Config | None = None, source: Any = None) -> t
         mark=part.mark,
     )  # fmt: skip
     return kept, table, alignment
-
-
-def table_of_site(site: Site, config: Config | None = None) -> Table:
-    """Read the table that a party's own settings name, as it was read for training."""
-    return table_of(Part.of(site, config).member, site.party, site.table)
-
-
-def table_of(member: Member, me: str, source: Any) -> Table:
-    """Read a party's table as it was read for training: the same columns, in the order of the file."""
-    if member.prepare is None:
-        return read_table(source, party=me, id=member.id, label=member.label)
-    file, raw = sources.read(source, me)
-    label, kinds = member.label if member.label in raw.columns else None, member.prepare.kinds
-    expect = {name: kinds[name] for name in raw.columns if name in kinds} | kinds
-    return replace(read_table(raw, party=me, id=member.id, label=label, expect=expect), source=file)
 
 
 def directory(known: Known, blocks: int, aligned: Table | None, current: Table) -> Directory:

@@ -18,10 +18,11 @@ from anyparty.align.alignment import Alignment
 from anyparty.errors import ModelError, PartyLost, PredictionError, nearest
 from anyparty.run.files import About
 from anyparty.run.model import Model
+from anyparty.run.read_again import read_again
 from anyparty.run.rows import row_keys
 from anyparty.run.runs import model_for_run, settings_of
 from anyparty.serve.home import Answering
-from anyparty.serve.kept import Directory, Kept, table_of
+from anyparty.serve.kept import Directory, Kept
 from anyparty.serve.link import Link
 from anyparty.serve.service import Service
 from anyparty.tables.prepare import Features
@@ -53,7 +54,7 @@ def open_run(folder: Path, tables: Mapping[str, Any] | None = None) -> tuple[Ser
 
 def _open(model: Model, about: About, sources: Mapping[str, Any]) -> tuple[Service, dict[str, Kept]]:
     roster, active = model.roster, model.roster.active
-    read = {name: table_of(model.members[name], name, sources[name]) for name in roster.names if name in sources}
+    read = {name: read_again(model.members[name], name, sources[name]) for name in roster.names if name in sources}
     alignment = plain.align(list(read.values()), apart=True)
     assert alignment.ids is not None
     nobody = np.full(alignment.n, -1)
