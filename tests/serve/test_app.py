@@ -108,7 +108,7 @@ def test_a_model_that_is_trained_anew_is_told_of_and_not_served(trained, tmp_pat
     run = folder / "runs" / "credit-laser-seed1"
     app = application(run, say=said.append, limits=PATIENT)
     weights = run / "parties" / "bank" / "model.safetensors"
-    sentence = f"{run} holds another model by now than the one that is served; start the service again"
+    sentence = f"{run} holds another model or alignment by now than what is served; start the service again"
 
     async def work(asking):
         before = (await asking.post("/predict", json={"ids": ["c050"]})).json()
@@ -123,6 +123,16 @@ def test_a_model_that_is_trained_anew_is_told_of_and_not_served(trained, tmp_pat
         assert said == [sentence]
 
     talk(app, work)
+
+
+def test_an_alignment_that_a_prediction_made_anew_is_told_of(tmp_path):
+    kept = tmp_path / "alignment.safetensors"
+    kept.write_bytes(b"of training")
+    look = newer.Newer(tmp_path)
+    assert look() == ""
+    with writing(kept) as beside:
+        beside.write_bytes(b"of a prediction, after a table had changed")
+    assert "holds another model or alignment by now" in look()
 
 
 def test_what_is_no_run_and_no_federation_is_named(tmp_path):

@@ -1,4 +1,6 @@
-"""Whether the model that is served is still the one that lies on disk: a training may have put another there."""
+"""Whether what is served still lies on disk: a training may have put another model there, and a training or a
+prediction another alignment, which the other parties then have, too, and are refused for.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from anyparty.run.kept_alignment import ALIGNMENT
+
 LOOK_S = 30.0
-FILES = ("model.json", "model.safetensors", "parties/*/model.safetensors")
+FILES = ("model.json", "model.safetensors", "parties/*/model.safetensors", ALIGNMENT)
 Stamp = frozenset[tuple[str, int, int]]
 
 
@@ -23,7 +27,7 @@ class Newer:
         """Return a sentence if the model there is another by now, else nothing."""
         if self._stamp() == self.before:
             return ""
-        return f"{self.folder} holds another model by now than the one that is served; start the service again"
+        return f"{self.folder} holds another model or alignment by now than what is served; start the service again"
 
     def _stamp(self) -> Stamp:
         found = set()

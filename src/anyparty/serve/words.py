@@ -93,7 +93,9 @@ class Ready(BaseModel):
     federation: Annotated[
         str, Field(description="Why the federation's server cannot be reached, or no job can begin; empty otherwise.")
     ]
-    model: Annotated[str, Field(description="That another model lies on disk than is served; empty otherwise.")]
+    model: Annotated[
+        str, Field(description="That another model or alignment lies there than is served; empty otherwise.")
+    ]
 
 
 class About(BaseModel):
