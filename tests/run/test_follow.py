@@ -114,6 +114,17 @@ def test_a_record_that_had_come_further_than_the_checkpoints_is_followed_from_th
     assert heard.watch.said[-2:] == [("begin", "train", 9, 10, 2), 3]
 
 
+def test_epochs_that_were_done_anew_between_two_looks_are_told_again():
+    """A quick training is by then beyond where its record had come to."""
+    former = [{**each, "absent": {"shop": "it left"} if each["epoch"] > 2 else {}} for each in epochs("train", 1, 2, 3)]
+    heard = _Heard(absences := Absences())
+    heard.tell({"stages": stages(train=4), "history": former})
+    assert absences.count() == {"shop": 1}
+    heard.tell({"stages": stages(train=4), "history": [*former[:2], *epochs("train", 3, 4)]})
+    assert absences.count() == {}
+    assert len(absences.epochs) == 4
+
+
 @pytest.mark.parametrize("watch", [Bar, Seen])
 def test_a_score_that_is_no_number_is_told_as_none(tmp_path, watch):
     """Standard VFL may find no validation row that all parties have."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class _Heard:
 
     watch: Watch
     aligned: bool = False
-    epochs: int = 0
+    epochs: list[Mapping[str, Any]] = field(default_factory=list)
     stage: str = ""
 
     def tell(self, said: Mapping[str, Any]) -> None:
@@ -55,12 +56,13 @@ class _Heard:
             self.watch.on_aligned(Overlap.from_json(said["overlap"]), said["predicted"])
             self.aligned = True
         stages, history = said.get("stages", {}), said.get("history", [])
-        if len(history) < self.epochs:  # it goes on from an earlier epoch than its record had come to
-            self.epochs, self.stage = len(history), ""
-        for each in history[self.epochs :]:
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.epochs, history, strict=False)))
+        if same < len(self.epochs):  # it goes on from an earlier epoch than its record had come to, perhaps beyond that
+            self.epochs, self.stage = self.epochs[:same], ""
+        for each in history[same:]:
             self._begin(stages, each["stage"], each["epoch"] - 1)
             self.watch.on_epoch_end({**each, **{name: _numbers(each[name]) for name in SCORES if name in each}})
-            self.epochs += 1
+            self.epochs.append(each)
         for latest in list(stages)[-1:]:
             self._begin(stages, latest, stages[latest]["first_epoch"])
 
