@@ -56,6 +56,15 @@ def test_a_certificate_of_somebody_else(home):
     assert "made out to" in found.said
 
 
+def test_a_private_key_that_others_can_read(shop):
+    assert only(looks.key(shop)).level == "fine"
+    shop.chmod(0o755)
+    (shop / "startup" / "client.key").chmod(0o644)
+    found = only(looks.key(shop))
+    assert found.level == "mend"
+    assert f"chmod -R go= {shop}" in found.said
+
+
 def test_the_port_of_who_leads(bank):
     gate = looks.Gate.of(bank)
     assert only(looks.line(bank)).level == "fine"

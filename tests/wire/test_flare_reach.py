@@ -18,7 +18,7 @@ import pytest
 from anyparty.errors import ConfigError, RunError
 from anyparty.terms import Party, Roster
 from anyparty.wire.flare import ask, federation, kits, reach, sites
-from anyparty.wire.flare.reach import Gate, await_server, check_certificate, knock
+from anyparty.wire.flare.reach import Gate, await_server, check_certificate, check_key, knock
 from tests.ports import free_port
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
@@ -180,6 +180,30 @@ def test_a_certificate_ends_with_its_authoritys(home, monkeypatch):
     monkeypatch.setattr(reach, "_certificates", lambda _: both)
     with pytest.raises(ConfigError, match="the certificate expired on"):
         check_certificate(Gate.of(home / "ours" / "kits" / "shop"))
+
+
+@pytest.mark.parametrize(
+    ("kit", "key", "told"),
+    [(0o700, 0o644, False), (0o755, 0o600, False), (0o755, 0o644, True), (0o711, 0o644, True), (0o750, 0o640, True)],
+)
+def test_a_key_that_others_can_read_is_told_of(home, kit, key, told):
+    """A ZIP file need not keep who may read what."""
+    gate, said = Gate.of(home / "ours" / "kits" / "shop"), []
+    gate.kit.chmod(kit)
+    gate.key.chmod(key)
+    check_key(gate, said.append)
+    sentence = f"{gate.key}: others on this machine can read this private key: chmod -R go= {gate.kit}"
+    assert said == ([sentence] if told else [])
+
+
+def test_a_key_that_is_somebody_elses_is_named(home, monkeypatch):
+    def denied(*_):
+        raise PermissionError
+
+    gate = Gate.of(home / "ours" / "kits" / "shop")
+    monkeypatch.setattr(Path, "open", denied)  # root could read it whatever it is
+    with pytest.raises(ConfigError, match=r"may not read the private key; .* chown -R USER"):
+        check_key(gate)
 
 
 def test_a_certificate_of_another_authority_is_named(home):

@@ -1,4 +1,4 @@
-"""A party's kit: its settings and table, its certificate, the port or the server, the clocks."""
+"""A party's kit: its settings and table, its certificate and key, the port or the server, the clocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anyparty.doctor.finding import Finding, mended
 from anyparty.errors import AnypartyError, ModelError
 from anyparty.run.files import read_json
 from anyparty.wire.flare import greet
-from anyparty.wire.flare.reach import Gate, check_certificate, knock, valid_until
+from anyparty.wire.flare.reach import Gate, check_certificate, check_key, knock, valid_until
 from anyparty.wire.flare.site import FILE, Site
 from anyparty.wire.flare.sites import at_kit, port_is_free
 
@@ -47,6 +47,19 @@ def certificate(kit: Path) -> Iterator[Finding]:
         yield Finding(what=what, level="note", said=warnings[0])
     else:
         yield Finding(what=what, level="fine", said=f"valid until {valid_until(gate):%Y-%m-%d}")
+
+
+def key(kit: Path) -> Iterator[Finding]:
+    """Look at who can read the private key."""
+    what, open_to = f"{kit.name}: private key", list[str]()
+    try:
+        check_key(Gate.of(kit), open_to.append)
+    except AnypartyError as error:
+        open_to.append(str(error))
+    if open_to:
+        yield Finding(what=what, level="mend", said=open_to[0])
+    else:
+        yield Finding(what=what, level="fine", said="its user alone can read it")
 
 
 def line(kit: Path) -> Iterator[Finding]:
@@ -122,4 +135,4 @@ def unseen() -> Iterator[Finding]:
     yield Finding(what="kits", level="mend", said="NVIDIA FLARE is not installed", do='pip install "anyparty[flare]"')
 
 
-LOOKS = (settings, certificate, line, clocks)
+LOOKS = (settings, certificate, key, line, clocks)

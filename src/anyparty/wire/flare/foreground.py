@@ -20,7 +20,7 @@ from typing import IO
 from anyparty.errors import ConfigError, RunError
 from anyparty.wire.flare.greet import CONNECTED, MARK
 from anyparty.wire.flare.kits import dress
-from anyparty.wire.flare.reach import Gate, await_server, check_certificate
+from anyparty.wire.flare.reach import Gate, await_server, check_certificate, check_key
 from anyparty.wire.flare.site import Site
 from anyparty.wire.flare.sites import alone, at_kit, end, environment, port_is_free, site_command
 
@@ -56,6 +56,7 @@ def run_site(kit: Path, wait_s: float = WAIT_S, say: Callable[[str], None] = pri
     site = Site.read(kit)
     gate = Gate.of(kit, site.party)
     check_certificate(gate, say)
+    check_key(gate, say)
     _check_idle(kit)
     with alone(kit, f"{kit}: this party's site runs already, or waits for its server, on another terminal; stop that "
                     f"one first"):  # fmt: skip

@@ -115,6 +115,27 @@ def check_certificate(gate: Gate, say: Callable[[str], None] = lambda _: None) -
                  min(each.not_valid_after_utc for each in (own, authority)), say)  # fmt: skip
 
 
+def check_key(gate: Gate, say: Callable[[str], None] = lambda _: None) -> None:
+    """Check that a kit's private key can be read, by its user; ``say`` hears where others can, too.
+
+    Who unpacks a kit may lose who may read what: a ZIP file made by many programs does not keep it.
+
+    Raises:
+        ConfigError: this user cannot read it.
+    """
+    kit, key = gate.kit, gate.key
+    try:
+        key.open("rb").close()
+        open_to = key.stat().st_mode >> 2 & kit.stat().st_mode & 0o011  # may read it, and come to it
+    except PermissionError:
+        raise ConfigError(f"{key}: this user may not read the private key; let the user who starts the site own the "
+                          f"kit: chown -R USER {kit}") from None  # fmt: skip
+    except OSError:  # not there: whoever uses it says so
+        return
+    if open_to:
+        say(f"{key}: others on this machine can read this private key: chmod -R go= {kit}")
+
+
 def valid_until(gate: Gate) -> datetime:
     """Return when a kit's certificate, or its authority's, ends.
 
