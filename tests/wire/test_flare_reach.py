@@ -353,6 +353,14 @@ def test_an_administrator_is_told_at_once_that_nobody_is_there(home, call, words
     )
 
 
+def test_a_server_that_goes_away_while_it_is_asked_is_named(home, monkeypatch):
+    gone = SimpleNamespace(stdout='{"error": "NoConnection: cannot connect to server: ERROR"}', stderr="")
+    monkeypatch.setattr(ask, "await_server", lambda _: None)
+    monkeypatch.setattr(ask.subprocess, "run", lambda *_, **__: gone)
+    with pytest.raises(RunError, match=r"does not answer any more: is the active party's site .* --resume"):
+        ask.desk(home / "ours", "wait", job="7")
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [(hangs, "no answer for 0.2 s: a firewall, or nobody has that address"), (hangs_up, "it hangs up while")],

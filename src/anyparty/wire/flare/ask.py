@@ -15,6 +15,8 @@ from anyparty.wire.flare.reach import Gate, await_server, check_certificate
 
 WHOLE = {"submit", "abort"}  # not ended in the middle by a terminal's Ctrl-C: nobody would know how it went
 
+AWAY = "NoConnection"  # FLARE's name for it
+
 
 class _About(Settings):
     active: str
@@ -65,6 +67,9 @@ def desk(folder: Path, command: str, /, **asked: Any) -> dict[str, Any]:
         said: dict[str, Any] = json.loads(ran.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):
         raise RunError(f"the administrator's desk failed: {ran.stderr.strip()[-500:]}") from None
+    if str(said.get("error", "")).startswith(AWAY):
+        raise RunError(f"the server of {folder} does not answer any more: is the active party's site running there "
+                       f"(anyparty party start KIT)? A training that it was at goes on with --resume")  # fmt: skip
     if "error" in said:
         raise RunError(f"the server of {folder} said: {said['error']}")
     return said
