@@ -20,6 +20,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.fl_exception import NotAuthenticated
 from nvflare.fuel.f3.message import Message as CellMessage
 from nvflare.fuel.f3.sfm.sfm_endpoint import Endpoint, SfmEndpoint
+from nvflare.fuel.sec import audit
 from nvflare.private.admin_defs import Message as Request
 from nvflare.private.defs import RequestHeader, SysCommandTopic
 from nvflare.private.fed.client.admin import FedAdminAgent
@@ -280,6 +281,20 @@ def test_a_flare_with_other_parts_starts_no_site(monkeypatch):
     with pytest.raises(RuntimeError, match=r"has no \['DeployProcessor'\]"):
         greet.Visitor("shop", "vfl.bank.example:8002")
     assert len(few) == len(UNTOUCHED) - 1
+
+
+def test_the_audit_does_not_grow_with_every_look(tmp_path, monkeypatch):
+    """A service looks every second, for as long as it lives."""
+    monkeypatch.setattr(audit, "EXCLUDED_ACTIONS", audit.EXCLUDED_ACTIONS)
+    auditor = audit.Auditor(str(tmp_path / "audit.log"))
+    told = ["job_mgmt.submit_job anyparty", "abort_job 7"]
+    looks = ["check_status server", "get_job_meta ca7c420e"]
+    answers.leave_out_looks()
+    for action in [*looks, *told, "_commands"]:
+        auditor.add_event("admin", action)
+    auditor.close()
+    lines = (tmp_path / "audit.log").read_text().splitlines()
+    assert [line.partition("[A:")[2].rstrip("]") for line in lines] == told
 
 
 def test_how_far_clocks_are_apart_is_kept_and_told(tmp_path, monkeypatch, capsys):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from anyparty.storage import writing
-from anyparty.wire.flare.answers import answer_jobs_alone
+from anyparty.wire.flare.answers import answer_jobs_alone, leave_out_looks
 
 MARK = "anyparty> "
 LONG_AGO = float("-inf")
@@ -80,6 +80,7 @@ class Doorman(FLComponent):  # type: ignore[misc]
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Follow who comes and goes."""
         if event_type == EventType.SYSTEM_START:
+            leave_out_looks()
             connections = logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
             connections.setLevel(logging.INFO)
             connections.propagate = False
