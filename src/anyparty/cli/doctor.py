@@ -30,7 +30,9 @@ def doctor(
     from anyparty.doctor import examine
 
     findings = examine(place)
-    table = Table("", "looked at", "found", "what to do")
+    table = Table("", "looked at")
+    for name in ("found", "what to do"):
+        table.add_column(name, overflow="fold")  # a path is of no use without its end
     for each in findings:
         table.add_row(Text(each.level, style=STYLES[each.level]), Text(each.what), Text(each.said), Text(each.do))
     Console().print(table)
