@@ -10,7 +10,7 @@ import pytest
 
 from anyparty import config as settings
 from anyparty.doctor import kit as looks
-from anyparty.errors import ConfigError, ResumeError, RunError
+from anyparty.errors import AnypartyWarning, ConfigError, ResumeError, RunError
 from anyparty.run import federate
 from anyparty.run.files import read_json, write_json
 from anyparty.run.house import train_at_home
@@ -90,6 +90,20 @@ def test_a_model_is_replaced_only_where_that_is_asked_for(tmp_path, monkeypatch)
             federate.train(tmp_path, path, **how)
     write_json(tmp_path / FILE, record | {"history": []})  # it failed at once
     with pytest.raises(RunError, match="is not connected"):
+        federate.train(tmp_path, path)
+
+
+def test_a_party_that_settings_leave_out_takes_part_and_that_is_said(tmp_path, monkeypatch):
+    """Who takes part is the federation's: a job cannot take a party's table out of what was agreed on."""
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace('[parties.clinic]\ntable = "clinic/table.csv"', ""))
+    monkeypatch.setattr(flare, "about", lambda _: {"active": "bank", "parties": list(NAMES)})
+    monkeypatch.setattr(flare, "status", lambda _: {"sites": ["shop"]})
+    monkeypatch.setattr(flare, "keeps", lambda *_: None)
+    with (
+        pytest.warns(AnypartyWarning, match="do not name 'clinic', but who takes part is said by the federation"),
+        pytest.raises(RunError, match="'clinic' is not connected; start it"),
+    ):
         federate.train(tmp_path, path)
 
 

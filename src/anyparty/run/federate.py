@@ -17,7 +17,7 @@ from typing import Any
 
 from anyparty import config as settings
 from anyparty.config import Config, TrackSettings
-from anyparty.errors import ConfigError, ResumeError, RunError, some
+from anyparty.errors import ConfigError, ResumeError, RunError, remark, some
 from anyparty.run.chosen import chosen
 from anyparty.run.follow import follow
 from anyparty.run.holders import check_parties
@@ -106,7 +106,7 @@ def train(
     lead = flare.keeps(folder, flare.about(folder)["active"])
     if lead is not None and not resume and not again:
         _check_untrained(folder, lead / FILE)
-    away = set(resolved.parties) - _there(folder)
+    away = {*resolved.parties, *_unnamed(folder, resolved)} - _there(folder)
     if away:
         raise RunError(f"{some(sorted(away))} is not connected; start it ('anyparty party start KIT'), then train")
     if lead is None and resolved.track != TrackSettings():
@@ -147,6 +147,8 @@ def predict(
     """
     folder, resolved = Path(folder), settings.load(config)
     check_parties(parties or (), resolved.parties, "parties")
+    if parties is None:
+        _unnamed(folder, resolved)
     asked = {"asked": None if parties is None else list(parties), "there": sorted(_there(folder))}
     ended = _job(folder, resolved, "predict", asked, timeout_s)
     lead = flare.keeps(folder, flare.about(folder)["active"])
@@ -161,6 +163,16 @@ def _check_untrained(folder: Path, record: Path) -> None:
                           f"{before.get('began', 'before')} ({len(before['history'])} epochs): go on with it "
                           f"(--resume, or resume=True), or train anew in its place (--again, or "
                           f"again=True)")  # fmt: skip
+
+
+def _unnamed(folder: Path, resolved: Config) -> list[str]:
+    """Return the federation's parties that the settings do not name, and say that they take part all the same."""
+    more = [name for name in flare.about(folder).get("parties", ()) if name not in resolved.parties]
+    if more:
+        remark(f"the settings do not name {some(more)}, but who takes part is said by the federation in {folder}: to "
+               f"train without, make another one (anyparty federate init); to predict without, name the others "
+               f"(--parties)")  # fmt: skip
+    return more
 
 
 def _there(folder: Path) -> set[str]:
