@@ -220,7 +220,7 @@ class Table:
         """Do what a step computes here."""
         model, shape = self.models["compute"], (BATCH, EMBEDDING)
         method, state, rows = model.method, model.states[self.me], model.world.rows[self.me]
-        h, g = torch.randn(shape), 0.01 * torch.randn(shape)
+        h, g = torch.randn(shape), 1e-6 * torch.randn(shape)  # so small that its networks stay what they are
         began = time.perf_counter()
         for batch in self.batches[:steps]:
             _, mine = encode(method, model, self.me, batch)
