@@ -11,7 +11,7 @@ from anyparty.run.files import write_json
 from anyparty.run.follow import _Heard, follow
 from anyparty.run.progress import Bar
 from anyparty.run.trackers import numbers
-from anyparty.run.watch import Absences, Watch
+from anyparty.run.watch import Absences, All, Watch
 
 
 class Heard(Watch):
@@ -123,6 +123,31 @@ def test_epochs_that_were_done_anew_between_two_looks_are_told_again():
     heard.tell({"stages": stages(train=4), "history": [*former[:2], *epochs("train", 3, 4)]})
     assert absences.count() == {}
     assert len(absences.epochs) == 4
+
+
+class Moves(Watch):
+    """Who went and who came."""
+
+    def __init__(self):
+        self.said = []
+
+    def on_party_lost(self, party, why):
+        self.said.append(f"{party} left after {why}")
+
+    def on_party_joined(self, party):
+        self.said.append(f"{party} came")
+
+
+def test_who_was_away_as_a_run_ended_and_is_there_as_it_goes_on_is_said_to_come():
+    """It is none that came back to a run, and would not be missed a second time."""
+    absent = [{}, {"shop": "1"}, {}, {}, {"shop": "4"}, {"shop": "4"}, {}]
+    back = [[], [], [], [], [], ["shop"], []]
+    said = zip(epochs("train", *range(1, 8)), absent, back, strict=True)
+    history = [{**each, "absent": gone, "back": came} for each, gone, came in said]
+    heard = _Heard(All([moves := Moves()]))
+    heard.tell({"stages": stages(train=9), "history": history[:2]})
+    heard.tell({"stages": stages(train=9), "history": history})
+    assert moves.said == ["shop left after 1", "shop came", "shop left after 4", "shop came"]
 
 
 @pytest.mark.parametrize("watch", [Bar, Seen])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -49,6 +49,7 @@ class _Heard:
     aligned: bool = False
     epochs: list[Mapping[str, Any]] = field(default_factory=list)
     stage: str = ""
+    away: Set[str] = frozenset()
 
     def tell(self, said: Mapping[str, Any]) -> None:
         """Tell what a record says beyond that."""
@@ -61,10 +62,18 @@ class _Heard:
             self.epochs, self.stage = self.epochs[:same], ""
         for each in history[same:]:
             self._begin(stages, each["stage"], each["epoch"] - 1)
-            self.watch.on_epoch_end({**each, **{name: _numbers(each[name]) for name in SCORES if name in each}})
+            scores = {name: _numbers(each[name]) for name in SCORES if name in each}
+            self.watch.on_epoch_end({**each, **scores, **self._came(each)})
             self.epochs.append(each)
         for latest in list(stages)[-1:]:
             self._begin(stages, latest, stages[latest]["first_epoch"])
+
+    def _came(self, each: Mapping[str, Any]) -> dict[str, list[str]]:
+        """Return who takes part again: also who was away when the run ended, and was there as it went on."""
+        absent = each.get("absent", {})
+        back = [*each.get("back", ()), *sorted(self.away - absent.keys())]
+        self.away = absent.keys() - set(back)
+        return {"back": back} if back else {}
 
     def _begin(self, stages: Mapping[str, Mapping[str, int]], stage: str, first_epoch: int) -> None:
         if stage == self.stage:
