@@ -1,10 +1,11 @@
 """Networks and optimizers that are made in Python hold what a settings file could."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import pytest
+from torch import nn
 
 from anyparty.errors import ConfigError
 from anyparty.nets.lstm import LSTM
@@ -39,3 +40,19 @@ def test_numpys_numbers_and_lists_are_read(made, same):
 def test_what_is_of_another_type_is_a_sentence(make, said):
     with pytest.raises(ConfigError, match=said):
         make()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gated(MLP):
+    """A network of the user's own, with fields of types that say nothing here."""
+
+    gate: nn.Module = field(default_factory=nn.Sigmoid)
+    free: "Nowhere" = None  # noqa: F821
+
+
+def test_what_a_subclass_adds_is_its_own_matter():
+    made = Gated(hidden=np.array([4]), free="any")
+    assert made.hidden == (4,)
+    assert isinstance(made.gate, nn.Sigmoid)
+    with pytest.raises(ConfigError, match=r"encoder: dropout: expected float, got 'much'"):
+        Gated(dropout="much")

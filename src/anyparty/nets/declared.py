@@ -15,23 +15,24 @@ from pydantic import TypeAdapter, ValidationError
 from anyparty.errors import ConfigError
 
 
-def as_declared(made: Any, what: str) -> None:
+def as_declared(made: Any, of: Any, what: str) -> None:
     """Turn the fields of a frozen dataclass into their declared types: numpy's numbers, lists and arrays are read.
 
-    To be called first in ``__post_init__``.
+    To be called first in ``__post_init__`` of the class ``of``; fields that a user's subclass adds are its own matter.
 
     Raises:
         ConfigError: a field holds something else; ``what`` it belongs to stands first.
     """
-    for field in fields(made):
+    for field in fields(of):
         value = getattr(made, field.name)
         if isinstance(value, np.ndarray | np.generic):
             value = value.tolist()
         try:
-            read = _adapters(made.__class__)[field.name].validate_python(value)
+            read = _adapters(of)[field.name].validate_python(value)
+            fits = _truths(read) == _truths(value)  # pydantic reads true as 1, and "yes" as true
         except ValidationError:
-            read = None
-        if read is None or _truths(read) != _truths(value):  # pydantic reads true as 1, and "yes" as true
+            fits = False
+        if not fits:
             raise ConfigError(f"{what}: {field.name}: expected {field.type}, got {value!r}")
         object.__setattr__(made, field.name, read)
 
@@ -42,6 +43,6 @@ def _truths(value: Any) -> int:
 
 
 @cache
-def _adapters(of: type[Any]) -> dict[str, TypeAdapter[Any]]:
+def _adapters(of: Any) -> dict[str, TypeAdapter[Any]]:
     hints = get_type_hints(of)
     return {field.name: TypeAdapter(hints[field.name]) for field in fields(of)}

@@ -24,7 +24,7 @@ class LSTM:
     hidden: int = 128
 
     def __post_init__(self) -> None:
-        as_declared(self, "lstm")
+        as_declared(self, LSTM, "lstm")
         if self.steps < 1 or self.hidden < 1:
             raise ConfigError(f"lstm: steps {self.steps} and hidden {self.hidden} must be at least 1")
 

@@ -28,7 +28,7 @@ class MLP:
     norm: bool = False
 
     def __post_init__(self) -> None:
-        as_declared(self, "encoder")
+        as_declared(self, MLP, "encoder")
         if any(width < 1 for width in self.hidden):
             raise ConfigError(f"encoder: hidden widths must be at least 1, got {list(self.hidden)}")
         if self.activation not in ACTIVATIONS:

@@ -49,7 +49,7 @@ class Optimizer:
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # where it is a group of a settings file
 
     def __post_init__(self) -> None:
-        as_declared(self, "optimizer")
+        as_declared(self, Optimizer, "optimizer")
         if self.name not in OPTIMIZERS:
             raise ConfigError(f"optimizer: no {self.name!r}{nearest(self.name, OPTIMIZERS)}")
         if self.schedule not in SCHEDULES:

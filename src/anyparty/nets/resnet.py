@@ -32,7 +32,7 @@ class ResNet:
     depths: tuple[int, ...] = (2, 2, 2, 2)
 
     def __post_init__(self) -> None:
-        as_declared(self, "resnet")
+        as_declared(self, ResNet, "resnet")
         if min(self.shape + self.widths + self.depths) < 1 or len(self.widths) != len(self.depths):
             raise ConfigError(f"resnet: shape {self.shape}, widths {self.widths} and depths {self.depths} must be "
                               f"positive, with a width for every depth")  # fmt: skip
