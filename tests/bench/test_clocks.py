@@ -227,18 +227,23 @@ def test_shipped_suites_name_what_exists(name):
 
 
 @pytest.mark.parametrize("name", [name for name in suites.names() if isinstance(suites.load(name), Suite)])
-def test_pixels_that_no_party_has_are_said(name):
-    """Fashion-MNIST's pictures are 28 rows high."""
+@pytest.mark.parametrize(
+    ("dataset", "shape", "along", "words"),
+    [
+        ("fashion-mnist", (1, 1, 28, 28), -2, {4: "four of 28 with 12 parties", 1: "one with 3"}),
+        ("hapt", (1, 561), -1, {9: "nine of 561 with 12 parties", 1: "one with 4"}),
+    ],
+)
+def test_what_no_party_has_is_said(name, dataset, shape, along, words):
+    """Fashion-MNIST's pictures are 28 rows of pixels high, HAPT has 561 columns."""
     made = suites.load(name)
     over = {}
-    for K in {case.parties for case in made.cases.values()}:
-        blocks = cut(np.zeros((1, 1, 28, 28)), made.datasets["fashion-mnist"].cut, K)
-        over[K] = 28 - sum(block.shape[-2] for block in blocks)
-    (said,) = (line for line in made.datasets["fashion-mnist"].differs if "dropped" in line)
-    assert over[12] == 4
-    assert "four of 28 with 12 parties" in said
-    assert ("one with 3" in said) == (over.get(3) == 1)
-    page = RESULTS / name / "fashion-mnist.md"
+    for K in sorted({case.parties for case in made.cases.values()}, reverse=True):
+        blocks = cut(np.zeros(shape), made.datasets[dataset].cut, K)
+        over[K] = shape[along] - sum(block.shape[along] for block in blocks)
+    (said,) = (line for line in made.datasets[dataset].differs if "dropped" in line)
+    assert said.endswith(f"is dropped: {', '.join(words[left] for left in over.values() if left)}.")
+    page = RESULTS / name / f"{dataset}.md"
     assert not page.exists() or f"- {said}\n" in page.read_text(encoding="utf-8")
 
 
