@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import date
 from enum import Enum
 from functools import partial
@@ -117,6 +117,23 @@ def test_nothing_of_a_process_is_kept():
     assert "0x" not in repr(made)
     assert made["value"][:2] == ["<of <object object>>", "Fails"]
     assert repr(made).count("[") < DEEPEST + 4
+
+
+def test_a_class_that_came_from_another_process_by_its_code_is_told_as_any_other():
+    """joblib sends so what a notebook or a script defines, and with it a MISSING that is not dataclasses' own."""
+
+    @dataclass(frozen=True)
+    class Sent:
+        a: float
+        b: int = 2
+        c: tuple[int, ...] = field(default_factory=tuple)
+
+    for each in fields(Sent):
+        for name in ("default", "default_factory"):
+            if getattr(each, name) is MISSING:
+                setattr(each, name, type(MISSING)())
+    assert described(Sent(0.5)) == {"class": "Sent", "a": 0.5, "b": 2, "c": []}
+    assert described(Sent(0.5), whole=False) == {"class": "Sent", "a": 0.5}
 
 
 def test_what_says_that_it_changes_nothing_is_not_kept():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,7 @@ def _settable(of: Any) -> dict[str, str]:
     """Return the parameters that settings can hold, with their defaults: no function of a user's own."""
     values = {name: each.default for name, each in inspect.signature(of).parameters.items()}
     if is_dataclass(of):
-        values |= {each.name: each.default_factory() for each in fields(of) if each.default_factory is not MISSING}
+        values |= {each.name: each.default_factory() for each in fields(of) if callable(each.default_factory)}
     return {name: _default(values[name]) for name in takes(of) if name not in {"make_head", "make_decoder"}}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields
+from dataclasses import Field, fields
 from typing import Any, cast
 
 from anyparty.errors import ConfigError, nearest, some
@@ -168,4 +168,4 @@ def _layers(made: Method) -> list[Any]:
 
 
 def _default(field: Field[Any]) -> Any:
-    return field.default if field.default_factory is MISSING else field.default_factory()
+    return field.default_factory() if callable(field.default_factory) else field.default

@@ -59,8 +59,13 @@ def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
     if is_dataclass(made):
         for each in fields(made):
             if each.init and each.repr and each.compare:
-                default = each.default if each.default_factory is MISSING else each.default_factory()
-                yield each.name, getattr(made, each.name, None), default
+                default = each.default_factory() if callable(each.default_factory) else each.default
+                # a class that was sent to another process by its code has a MISSING of its own
+                yield (
+                    each.name,
+                    getattr(made, each.name, None),
+                    MISSING if isinstance(default, type(MISSING)) else default,
+                )
         return
     try:
         takes = inspect.signature(type(made)).parameters
