@@ -2,6 +2,7 @@
 # make demo     the demo, in anyparty-demo/
 # make test     the quick tests          make test-slow   the others
 # make test-all both                     make check       style and types
+# make test-security   what a received file, a message or a dependency could do: tests, bandit, pip-audit
 # make bench    the benchmarks' tables   make format      style, mended
 # make docs     the documentation's site, in site/
 # make test-lowest   the quick tests with the oldest versions that pyproject.toml admits, in .venv-lowest
@@ -17,7 +18,7 @@ TORCH_INDEX ?=
 JOBS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: setup demo test test-slow test-all test-lowest check format bench docs
+.PHONY: setup demo test test-slow test-security test-all test-lowest check format bench docs
 
 setup: $(READY)
 
@@ -38,6 +39,11 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/pytest -n $(JOBS) -m "slow and not net"
 	$(BIN)/pytest -n $(JOBS) --dist loadfile -m net
+
+test-security: $(READY)
+	$(BIN)/pytest -n $(JOBS) --dist loadfile tests/security
+	$(BIN)/bandit --quiet --recursive src --configfile pyproject.toml
+	$(BIN)/python -m tests.security.audit
 
 test-all: test test-slow
 

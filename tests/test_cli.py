@@ -54,7 +54,8 @@ def test_a_method_of_ones_own_shows_what_settings_can_give_it(work: Path, call: 
         "@dataclass(frozen=True)\nclass Mine(Plug):\n"
         '    """One.\n\n    Attributes:\n        temperature: how warm.\n        names: of whom.\n    """\n\n'
         "    temperature: float = 2.5\n    names: tuple[str, ...] = field(default_factory=lambda: ('a',))\n\n\n"
-        "def make(temperature, width=4):\n    return Mine(temperature=temperature)\n\n\nMADE = Mine(temperature=1.0)\n"
+        "def make(temperature, width=4) -> Mine:\n    return Mine(temperature=temperature)\n\n\n"
+        "MADE = Mine(temperature=1.0)\n"
     )
     shown = call("methods", "own_rules:Mine").stdout
     for said in (
@@ -132,7 +133,7 @@ def test_train_without_test_rows_says_so(work: Path, call: Call, share: str) -> 
     assert shown.exit_code == 0, shown.stderr
     assert f"No rows were held out (train.test = {share} of 100 labelled rows): score others with" in shown.stdout
     assert (work / "here" / "model.json").exists()
-    assert call("report", "here", "--out", "report").exit_code == 0
+    assert call("report", "here", "--out", "report", "--model").exit_code == 0
     page = (work / "report" / "index.html").read_text(encoding="utf-8")
     assert f"no labelled rows were held out for the test (train.test = {share} of 100 labelled rows)" in page
 
@@ -325,7 +326,7 @@ def test_predict_matches_columns_by_name(run: Path, trained: Path, tmp_path: Pat
 
 def test_an_encoder_of_ones_own(work: Path, call: Call) -> None:
     (work / "mynet.py").write_text(
-        "from torch import nn\n\n\ndef make(inputs, outputs):\n    return nn.Linear(inputs, outputs)\n",
+        "from torch import nn\n\n\ndef make(inputs, outputs) -> nn.Module:\n    return nn.Linear(inputs, outputs)\n",
         encoding="utf-8",
     )
     text = (work / "credit.toml").read_text(encoding="utf-8")
@@ -333,8 +334,9 @@ def test_an_encoder_of_ones_own(work: Path, call: Call) -> None:
     (work / "own.toml").write_text(own, encoding="utf-8")
     shown = call("train", "own.toml", "-q")
     assert shown.exit_code == 0, shown.output
-    assert call("evaluate", "runs/own-laser-seed1").exit_code == 0
-    assert call("predict", "runs/own-laser-seed1").exit_code == 0
+    assert "--allow-code mynet" in call("evaluate", "runs/own-laser-seed1").stderr
+    assert call("evaluate", "runs/own-laser-seed1", "--allow-code", "mynet").exit_code == 0
+    assert call("predict", "runs/own-laser-seed1", "--allow-code", "mynet").exit_code == 0
 
 
 def test_a_party_with_a_name_like_markup(work: Path, call: Call) -> None:

@@ -85,7 +85,10 @@ def test_a_setting_that_is_wrong_at_all_parties_is_told_of_each(work: Path, call
             "cannot import factory 'my_net:make': there is no module 'my_net'; commands look for it beside",
         ),
         ("good:maek", "cannot import factory 'good:maek': {}/good.py has no 'maek'; did you mean 'make'?"),
-        ("good:WIDTH", "factory 'good:WIDTH' is no function of (inputs, outputs), but a int"),
+        (
+            "good:WIDTH",
+            "factory 'good:WIDTH' is an object of type int; expected a subclass of torch.nn.Module",
+        ),
         ("torn:make", "cannot import factory 'torn:make': {}/torn.py:2: SyntaxError: '(' was never closed"),
         ("lacks:make", "cannot import factory 'lacks:make': {}/lacks.py:1: ModuleNotFoundError: No module named 'nix'"),
         ("ends:make", "cannot import factory 'ends:make': {}/ends.py:3: SystemExit: 3"),
@@ -118,7 +121,7 @@ def test_encoders_of_ones_own_that_cannot_be_imported(work: Path, call: Call, na
     ],
 )
 def test_an_encoder_of_ones_own_that_fails_as_it_is_made(work: Path, call: Call, line: str, said: str) -> None:
-    text = f"from torch import nn\n\n\ndef make(inputs, outputs):\n    {line}\n"
+    text = f"from torch import nn\n\n\ndef make(inputs, outputs) -> nn.Module:\n    {line}\n"
     (work / "fails.py").write_text(text, encoding="utf-8")
     sys.modules.pop("fails", None)
     with pytest.MonkeyPatch.context() as patch:
@@ -320,7 +323,9 @@ def test_a_truncated_model(work: Path, call: Call) -> None:
     assert call("train", "credit.toml", "-q").exit_code == 0
     weights = work / "runs" / "credit-laser-seed1" / "parties" / "bank" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-9])
-    assert "not a whole file" in refused(call("predict", "runs/credit-laser-seed1"))
+    assert "model.safetensors: this is not the file that the model was saved with" in refused(
+        call("predict", "runs/credit-laser-seed1")
+    )
 
 
 def test_a_run_from_data_frames_needs_tables(work: Path, call: Call) -> None:
@@ -357,7 +362,7 @@ def test_a_warning_is_a_sentence(run: Path, trained: Path, tmp_path: Path, call:
 
 
 def test_a_warning_of_somebody_else_is_python_s_to_show(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    def deprecated(*_: object) -> None:
+    def deprecated(*_: object, **__: object) -> None:
         warnings.warn("this will go", DeprecationWarning, stacklevel=1)
         raise ModelError("this is why it stops")
 

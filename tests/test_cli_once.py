@@ -6,7 +6,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from anyparty.methods import costs
+from anyparty import costs
 from anyparty.run.runs import model_for_run
 from anyparty.wire.ledger import Ledger
 

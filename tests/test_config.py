@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 from anyparty import config
 from anyparty.errors import ConfigError
@@ -160,9 +161,9 @@ def test_networks_by_kind(path):
 
 
 def test_a_users_own_network_by_name(path):
-    made = config.load(path, ["encoder.factory=anyparty.nets.mlp:MLP"]).encoder_of("bank")
-    assert made is MLP
-    for text in ("anyparty.nets.mlp:MLQ", "no.such.module:f", "nothing"):
+    made = config.load(path, ["encoder.factory=torch.nn:Linear"]).encoder_of("bank")
+    assert made is nn.Linear
+    for text in ("torch.nn:Linaer", "no.such.module:f", "nothing"):
         with pytest.raises(ConfigError, match="cannot import factory"):
             config.load(path, [f"encoder.factory={text}"]).encoder_of("bank")
 

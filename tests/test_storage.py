@@ -9,8 +9,7 @@ import torch
 
 from anyparty.errors import StorageError
 from anyparty.run import checkpoint
-from anyparty.run.files import read_json, write_json
-from anyparty.storage import writing
+from anyparty.storage import read_json, write_json, writing
 from tests.run.test_house import run, settings, world
 
 

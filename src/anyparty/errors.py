@@ -3,7 +3,8 @@
     AnypartyError
     ├── UserError (ValueError)      something the user can mend; the command line prints the sentence, no stack trace
     │   ├── ConfigError             settings: unknown name, value out of range, key that does not exist
-    │   │   └── MissingExtra (ModuleNotFoundError)  packages that are not installed, and the extra that brings them
+    │   │   ├── MissingExtra (ModuleNotFoundError)  packages that are not installed, and the extra that brings them
+    │   │   └── CodeNotAllowed      a file names code that the user has not allowed in this call
     │   ├── TableError              one party's table: file, column, cell
     │   ├── AlignmentError          several parties' tables together: no overlap, two parties with one name
     │   ├── ModelError              a saved model or run: absent, truncated, foreign, of another version, in the way
@@ -55,6 +56,10 @@ class MissingExtra(ConfigError, ModuleNotFoundError):  # noqa: N818 - what is mi
     """A package that only some uses of anyparty need is not installed."""
 
 
+class CodeNotAllowed(ConfigError):  # noqa: N818 - what is missing
+    """A file names code that the user has not allowed in this call."""
+
+
 class TableError(UserError):
     """One party's table cannot be used as it is."""
 
@@ -74,9 +79,9 @@ class NotGiven(ModelError):  # noqa: N818 - what is missing
     """
 
     def __init__(self, lacks: str, argument: str) -> None:
-        super().__init__(f"{lacks}; give it in Python, Model.load(folder, {argument}), or to evaluate_run and "
-                         f"predict_run of anyparty.run.runs as well; model_for_run there finds by itself what a run's "
-                         f"settings name")  # fmt: skip
+        super().__init__(f"{lacks}; give it in Python, Model.load(folder, {argument}), also to evaluate_run and "
+                         f"predict_run of anyparty.run.runs; if the run's settings name it, they load it with "
+                         f"allow_code=('MODULE',)")  # fmt: skip
         self.lacks, self.argument = lacks, argument
 
 

@@ -1,18 +1,21 @@
-"""Writing a file in one move: whole or not at all, and a sentence where the disk will not have it."""
+"""Reading and writing files: in one move, whole or not at all, and never outside the folder they belong to."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 from polars.exceptions import ComputeError
 from safetensors import SafetensorError
 
-from anyparty.errors import ConfigError, StorageError
+from anyparty.errors import ConfigError, ModelError, StorageError
 
 PART = ".part"  # ends the name of what is not whole yet
 
@@ -26,6 +29,57 @@ def refuse_file(folder: Path) -> None:
     for each in (folder, *folder.parents):
         if each.is_file():
             raise StorageError(f"{each}: this is a file; name a folder")
+
+
+def inside(folder: Path, relative: Path | str) -> Path:
+    """Return the path of a file in a run's or a model's folder.
+
+    Raises:
+        ModelError: a symbolic link leads out of the folder.
+    """
+    path = folder / relative
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ModelError(f"{path}: a symbolic link leads out of the folder, to {path.resolve()}; put the file itself "
+                         f"there")  # fmt: skip
+    return path
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON in one move; NaN and infinity become null.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    with writing(path) as beside:
+        beside.write_text(json.dumps(_finite(value), indent=1, allow_nan=False), encoding="utf-8")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        ModelError: the file does not exist, is not a JSON object, or is nested too deeply.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such file; is {path.parent} a saved model or a run's folder?") from None
+    except RecursionError:
+        raise ModelError(f"{path}: its values are nested too deeply for a file of anyparty; copy the folder "
+                         f"again") from None  # fmt: skip
+    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+        raise ModelError(f"{path}: not readable as JSON ({error}); copy the folder anew") from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value
 
 
 @contextmanager

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from anyparty import costs
 from anyparty.bench import parties, runner, suites
 from anyparty.bench.folds import one
 from anyparty.bench.folds.cells import claimed, over_widths
 from anyparty.bench.folds.suite import Suite
 from anyparty.bench.suite import Asked
 from anyparty.errors import ConfigError
-from anyparty.methods import costs
 from anyparty.methods.vfedtrans import VFedTrans
 from anyparty.tables import datasets
 

@@ -20,7 +20,7 @@ from anyparty.bench.missing.cells import cells_of
 from anyparty.bench.missing.suite import Run, Suite
 from anyparty.bench.suite import Asked
 from anyparty.errors import ConfigError, RunError
-from anyparty.run.files import write_json
+from anyparty.storage import write_json
 
 
 def tiny(**changes) -> Suite:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from anyparty.methods import costs
+from anyparty import costs
 from anyparty.methods.table import method
 from tests import worlds
 from tests.methods.once import ADAM, helped, pair, sent

@@ -39,7 +39,7 @@ def _quick(monkeypatch):
 
 def compared(folders):
     found = find(folders)
-    return found, [Scores.of(run) for run in found]
+    return found, [Scores.of(run, model=True) for run in found]
 
 
 def test_differences_seed_by_seed(runs):
@@ -89,7 +89,7 @@ def test_a_figure_shows_variants_over_their_seeds(runs):
 
 def test_a_figure_of_runs_with_a_seed_each_has_their_intervals(runs):
     found = find([runs["laser-1"], runs["local-1"]])
-    section = compare.side_by_side(found, [Scores.of(run, "log_loss") for run in found])
+    section = compare.side_by_side(found, [Scores.of(run, "log_loss", model=True) for run in found])
     (drawn,) = section.drawn
     (axis,) = drawn.figure.axes
     assert [label.get_text() for label in axis.get_yticklabels()] == ["laser-1", "local-1"]
@@ -101,7 +101,7 @@ def test_a_figure_of_runs_with_a_seed_each_has_their_intervals(runs):
 def test_less_is_better_where_less_is_better(runs):
     names = ["laser-1", "local-1"]
     found = find([runs[name] for name in names])
-    scores = [Scores.of(run, "log_loss") for run in found]
+    scores = [Scores.of(run, "log_loss", model=True) for run in found]
     (difference,), _ = compare.differences(found, scores, "log_loss")
     assert difference.better == (difference.mean < 0)
     assert np.isnan(difference.deviation)
@@ -130,14 +130,14 @@ def test_f1_of_another_class_is_not_compared(runs, tmp_path):
     settings = trained.write(tmp_path, trained.FIVE[:2])
     made = [trained.train(settings, name, f"federation.positive={name}") for name in ("yes", "no")]
     found = find(made)
-    found_f1, unlike = compare.differences(found, [Scores.of(run, "f1") for run in found], "f1")
+    found_f1, unlike = compare.differences(found, [Scores.of(run, "f1", model=True) for run in found], "f1")
     assert found_f1 == []
     assert len(unlike) == 1
     assert unlike[0].endswith("count another class as positive")
     for metric in ("accuracy", "auroc"):
-        assert len(compare.differences(found, [Scores.of(run, metric) for run in found], metric)[0]) == 1
+        assert len(compare.differences(found, [Scores.of(run, metric, model=True) for run in found], metric)[0]) == 1
     plain = [found[0], *find([trained.train(settings, "plain", "method.embedding=5")])]  # "yes" is the second class
-    assert compare.differences(plain, [Scores.of(run, "f1") for run in plain], "f1")[1] == []
+    assert compare.differences(plain, [Scores.of(run, "f1", model=True) for run in plain], "f1")[1] == []
 
 
 def test_two_runs_of_one_variant_and_seed_are_named(runs, tmp_path):
@@ -194,11 +194,11 @@ def test_recorded_scores_alone_are_drawn_but_those_of_some_rows(runs):
     """Of Standard VFL the rows that nobody answers for are no part of the recorded score."""
     found = find([runs["laser-1"], runs["local-1"], runs["wide"]])
     assert found[2].evaluation["overall"]["coverage"] < 1
-    section = compare.side_by_side(found, [Scores.of(run, model=False) for run in found])
+    section = compare.side_by_side(found, [Scores.of(run) for run in found])
     (drawn,) = section.drawn
     assert [label.get_text() for label in drawn.figure.axes[0].get_yticklabels()] == ["laser-1", "local-1"]
     assert section.text[0].startswith("Not in the figure: wide, whose recorded score is of the ")
-    assert "'laser-1', 'local-1', 'wide' (the report was asked for without it)" in section.text[1]
+    assert "'laser-1', 'local-1', 'wide' (a report reads records alone, unless it is asked to" in section.text[1]
     seeds = find([runs["laser-1"], runs["laser-2"], runs["local-1"]])
-    (drawn,) = compare.side_by_side(seeds, [Scores.of(run, model=False) for run in seeds]).drawn
+    (drawn,) = compare.side_by_side(seeds, [Scores.of(run) for run in seeds]).drawn
     assert [label.get_text() for label in drawn.figure.axes[0].get_yticklabels()] == ["laser", "local"]

@@ -112,6 +112,6 @@ def test_a_record_of_an_earlier_version_lacks_the_words(runs, tmp_path):
     (tmp_path / "config.toml").write_bytes((runs["warm"] / "config.toml").read_bytes())
     shown = Reader(page.write(tmp_path, tmp_path / "page", model=False))
     assert shown.table("message", "from → to")["embedding"][-2:] == ["not in the record", ""]
-    assert "whose words this record lacks: embedding, gradient" in shown.text
+    assert "The record does not say what these messages reveal: embedding, gradient." in shown.text
     (run,) = find([tmp_path])
-    assert ledgers.undeclared(run.ledger, ledgers.declared(run.method, WARM.can.messages)) == []
+    assert ledgers.undeclared(run.ledger, ledgers.declared(WARM.can.messages)) == []

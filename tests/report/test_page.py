@@ -24,6 +24,7 @@ from anyparty import config
 from anyparty.errors import AnypartyWarning, ConfigError
 from anyparty.methods.split import Split
 from anyparty.methods.standard import Standard
+from anyparty.methods.table import method
 from anyparty.metrics.scores import Answers
 from anyparty.report import ledgers, model_sections, page, quality, score_figures, sections, worth
 from anyparty.report.model_sections import Scores
@@ -110,7 +111,7 @@ def runs(tmp_path_factory) -> dict[str, Path]:
 
 
 def read(paths, out: Path, **how) -> Reader:
-    return Reader(page.write(paths if isinstance(paths, list) else [paths], out, **how))
+    return Reader(page.write(paths if isinstance(paths, list) else [paths], out, **{"model": True, **how}))
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +223,7 @@ def test_a_metric_may_be_chosen(runs, tmp_path):
     scores = evaluate_run(runs["two"]).overall
     assert float(shown["bank + shop"][0].split()[0]) == pytest.approx(scores["mae"], abs=5e-5)
     with pytest.raises(ConfigError, match="metric 'auroc' is for a classification"):
-        page.write([runs["two"]], tmp_path, metric="auroc")
+        page.write([runs["two"]], tmp_path, metric="auroc", model=True)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +245,7 @@ def test_without_the_model_a_metric_is_the_records(runs, tmp_path):
     assert f"MAE, test{mae}" in shown.text
     beside = read([runs["two"], runs["half"]], tmp_path / "two", metric="mae", model=False).tables[0]
     assert [row[beside[0].index("MAE, as recorded")] for row in beside[1:]] == [mae, "–"]
-    with pytest.raises(ConfigError, match=r"--metric loss --no-model: run keeps rmse, mae of its test rows"):
+    with pytest.raises(ConfigError, match=r"--metric loss: the record of run has rmse, mae of its test rows"):
         page.write([runs["two"]], tmp_path, metric="loss", model=False)
 
 
@@ -307,12 +308,12 @@ def test_some_of_many_test_rows_are_called_so(runs):
 def test_the_number_at_the_top_is_the_records_whether_the_model_is_at_hand_or_not(runs):
     """One definition; and where rows got no answer, that it is of the others."""
     (found,) = find([runs["two"]])
-    there, gone = (page.facts(found, each) for each in (Scores.of(found), Scores(why="gone")))
+    there, gone = (page.facts(found, each) for each in (Scores.of(found, model=True), Scores(why="gone")))
     assert there == gone
     fewer = replace(found, evaluation={"overall": {"accuracy": 0.75, "coverage": 0.8}})
     assert ("accuracy, the 80% of test rows with an answer", "0.750") in page.facts(fewer, Scores(why="gone"))
     alone = replace(found, evaluation=None)
-    assert any(name.endswith("test rows") for name, _ in page.facts(alone, Scores.of(found)))
+    assert any(name.endswith("test rows") for name, _ in page.facts(alone, Scores.of(found, model=True)))
 
 
 def test_numbers_of_a_small_unit_are_shown(tmp_path):
@@ -324,7 +325,7 @@ def test_numbers_of_a_small_unit_are_shown(tmp_path):
             frame.with_columns(pl.col("y") * 1e-5).write_csv(path)
     run = trained.train(settings, "run")
     (found,) = find([run])
-    scores = Scores.of(found)
+    scores = Scores.of(found, model=True)
     rmse = json.loads((run / "record.json").read_text())["evaluation"]["overall"]["rmse"]
     assert 1e-7 < rmse < 1e-3
     shown = dict(page.facts(found, scores))["RMSE, test"]
@@ -524,9 +525,10 @@ def test_a_run_of_ones_own_method_is_repeated_in_python(tmp_path):
 
 
 def test_a_tag_that_goes_both_ways_is_explained_both_ways():
-    (there, back) = ledgers.declared("fedhssl")["representation"]
+    (there, back) = ledgers.declared(method("fedhssl").can.messages)["representation"]
     assert (there.frm, there.to) == (back.to, back.frm)
-    assert all(len(said) == 1 for tag, said in ledgers.declared("laser").items() if tag in {"embedding", "gradient"})
+    laser = ledgers.declared(method("laser").can.messages)
+    assert all(len(laser[tag]) == 1 for tag in ("embedding", "gradient"))
 
 
 def test_the_command(runs, call, tmp_path):

@@ -157,7 +157,7 @@ def test_no_model_is_saved_where_a_run_is_at_work(tmp_path, replace):
     model.save(folder, replace=True)  # it is free again
     alone.take(folder).release()
     model.save(tmp_path / "model")
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["model.json", "parties"]
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["manifest.json", "model.json", "parties"]
 
 
 def files(folder):

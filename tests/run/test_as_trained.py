@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from anyparty.config import Config
-from anyparty.errors import ModelError, ResumeError
+from anyparty.errors import CodeNotAllowed, ModelError, ResumeError
 from anyparty.methods.laser import Laser
 from anyparty.methods.split import Split
 from anyparty.methods.table import METHODS, method, settings_of
@@ -91,7 +91,9 @@ def test_a_network_of_ones_own_is_named(federation, tmp_path):
     """One that a module holds is found again; of another the user is asked for."""
     federation.train("laser", folder=tmp_path / "held", epochs=1, test=0.3, encoder={"bank": linear})
     assert kept(tmp_path / "held")["parties"]["bank"]["encoder"]["factory"] == f"{__name__}:linear"
-    assert evaluate_run(tmp_path / "held").overall["rows"] > 20
+    with pytest.raises(CodeNotAllowed, match="allow it in this call"):
+        evaluate_run(tmp_path / "held")
+    assert evaluate_run(tmp_path / "held", allow_code=(__name__,)).overall["rows"] > 20
     federation.train(
         "laser",
         folder=tmp_path / "here",

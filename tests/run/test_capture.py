@@ -28,9 +28,9 @@ from anyparty.config import Config
 from anyparty.methods.table import METHODS
 from anyparty.methods.table import method as method_by_name
 from anyparty.run import agree, checkpoint
-from anyparty.run.files import read_json
 from anyparty.run.house import roster_of
 from anyparty.schedules.table import SCHEDULES
+from anyparty.storage import read_json
 from anyparty.tables.prepare import Prepare
 from anyparty.tables.table import read_table
 from anyparty.wire import message

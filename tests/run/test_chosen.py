@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from anyparty import config as settings
-from anyparty.errors import ConfigError, ModelError, NotGiven, ResumeError
+from anyparty.errors import CodeNotAllowed, ConfigError, ModelError, NotGiven, ResumeError
 from anyparty.methods.split import Split
 from anyparty.methods.table import method
 from anyparty.report import compare, worth
@@ -22,6 +22,7 @@ from anyparty.run.watch import Watch
 from tests import worlds
 from tests.run.test_train_tables import tables, weights
 
+ALLOW = ("rules_of_ours",)
 RULE = """
 from dataclasses import dataclass
 
@@ -81,11 +82,13 @@ def same(one, other):
 def test_a_run_is_whole_without_naming_the_method_again(toml):
     model, run = trained(toml), toml.parent / "run"
     assert model.method.can.title == "PlugVFL"
-    again = model_for_run(run)
+    with pytest.raises(CodeNotAllowed, match=r"config\.toml: method\.factory names the code 'rules_of_ours:Mine'"):
+        model_for_run(run)
+    again = model_for_run(run, allow_code=ALLOW)
     assert type(again.method.rule).__name__ == "Mine"
     assert same(again, model)
-    assert evaluate_run(run).overall == model.evaluate().overall
-    assert len(predict_run(run)) == 90
+    assert evaluate_run(run, allow_code=ALLOW).overall == model.evaluate().overall
+    assert len(predict_run(run, allow_code=ALLOW)) == 90
     with pytest.raises(NotGiven, match=r"a method of the user's own; .*model_for_run there finds by itself"):
         Model.load(run)  # a model alone names no code
 
@@ -101,16 +104,17 @@ def test_a_run_goes_on_with_the_same_method_alone(toml, write):
     assert same(trained(toml, resume=True), whole)
     write(temperature=2.0)
     with pytest.raises(ModelError, match=r"rule\.temperature was 1\.0, is 2\.0"):
-        evaluate_run(toml.parent / "run")
+        evaluate_run(toml.parent / "run", allow_code=ALLOW)
 
 
 def test_the_report_says_the_command_that_repeats_it(toml):
     trained(toml)
     (run,) = find([toml.parent / "run"])
     assert run.method == "Mine"
-    assert repeat(run).text == [f"Repeat it with: anyparty train {run.folder}/config.toml --run NEW-FOLDER"]
-    again = Federation.from_config(settings.load(run.folder / "config.toml")).train()
-    assert same(again, model_for_run(run.folder))
+    command = f"anyparty train {run.folder}/config.toml --run NEW-FOLDER --allow-code rules_of_ours"
+    assert repeat(run).text == [f"Repeat it with: {command}"]
+    again = Federation.from_config(settings.load(run.folder / "config.toml", allow_code=ALLOW)).train()
+    assert same(again, model_for_run(run.folder, allow_code=ALLOW))
 
 
 def test_a_parameter_written_out_or_at_its_default_makes_one_variant(toml, monkeypatch):
@@ -118,7 +122,9 @@ def test_a_parameter_written_out_or_at_its_default_makes_one_variant(toml, monke
     for name, changes in {"plain": [], "told": ["method.temperature=1"], "warm": ["method.temperature=2"]}.items():
         Federation.from_config(settings.load(toml, changes)).train(folder=toml.parent / name)
     found = find([toml.parent / name for name in ("plain", "told", "warm")])
-    (difference,), unlike = compare.differences(found, [Scores.of(run) for run in found], "accuracy")
+    (difference,), unlike = compare.differences(
+        found, [Scores.of(run, model=True, allow_code=ALLOW) for run in found], "accuracy"
+    )
     assert unlike == ["told has the settings and the seed of plain"]
     assert (difference.one, difference.other) == (
         "Mine (method.own.rule.temperature = 1.0)", "Mine (method.own.rule.temperature = 2.0)",
@@ -139,7 +145,7 @@ def test_code_that_is_gone_is_said(toml):
     (toml.parent / "code" / "rules_of_ours.py").unlink()
     sys.modules.pop("rules_of_ours")
     with pytest.raises(ConfigError, match=r"method\.factory: cannot import factory 'rules_of_ours:Mine': there is no"):
-        evaluate_run(toml.parent / "run")
+        evaluate_run(toml.parent / "run", allow_code=ALLOW)
 
 
 def test_in_python_a_name_with_a_colon_is_the_users_own(toml):
@@ -171,7 +177,7 @@ def test_parameters_given_in_python_are_kept_as_a_file_holds_them(toml):
     federation, run = Federation.from_config(settings.load(toml)), toml.parent / "run"
     model = federation.train(parameters={"temperature": np.float32(0.5), "embedding": np.int64(3)}, folder=run)
     assert settings.load(run / "config.toml").method.parameters == {"temperature": 0.5, "embedding": 3}
-    assert same(model_for_run(run), model)
+    assert same(model_for_run(run, allow_code=ALLOW), model)
 
 
 @pytest.mark.parametrize("value", [math.inf, {"a": math.nan}, [object()], object(), Path("there")])

@@ -20,8 +20,8 @@ import tomli_w
 from anyparty.config import Config
 from anyparty.errors import RunError
 from anyparty.run import federate
-from anyparty.run.files import read_json
 from anyparty.run.house import train_at_home
+from anyparty.storage import read_json
 from anyparty.terms import Party, Roster
 from anyparty.wire import inproc
 from anyparty.wire.flare import federation as flare

@@ -12,9 +12,9 @@ from anyparty import config as settings
 from anyparty.doctor import kit as looks
 from anyparty.errors import AnypartyWarning, ConfigError, ResumeError, RunError
 from anyparty.run import federate
-from anyparty.run.files import read_json, write_json
 from anyparty.run.house import train_at_home
-from anyparty.run.journal import FILE
+from anyparty.run.kept_record import FILE
+from anyparty.storage import read_json, write_json
 from anyparty.wire import inproc
 from tests.ports import free_port
 from tests.run.test_house import NAMES, weights, world

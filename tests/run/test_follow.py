@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from anyparty.align.overlap import Overlap
-from anyparty.run.files import write_json
 from anyparty.run.follow import _Heard, follow
 from anyparty.run.progress import Bar
 from anyparty.run.trackers import numbers
 from anyparty.run.watch import Absences, All, Watch
+from anyparty.storage import write_json
 
 
 class Heard(Watch):

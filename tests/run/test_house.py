@@ -278,7 +278,7 @@ def written(tmp_path, monkeypatch):
 @pytest.fixture
 def job_with_code(written):
     """Settings that name code for the shop, and where it leaves a sign that it ran."""
-    code = "from torch import nn\n\n\ndef make(inputs, outputs):\n    return nn.Linear(inputs, outputs)\n"
+    code = "from torch import nn\n\n\ndef make(inputs, outputs) -> nn.Module:\n    return nn.Linear(inputs, outputs)\n"
     values = settings(epochs=1).model_dump(exclude_none=True)
     values["parties"]["shop"]["encoder"] = {"factory": "nets_of_ours:make"}
     return Config.of(values), written("nets_of_ours", code)

@@ -24,6 +24,7 @@ from anyparty.methods.table import METHODS, method
 from anyparty.nets.lstm import LSTM
 from anyparty.nets.mlp import MLP
 from anyparty.run.federation import Federation
+from anyparty.run.files import write_manifest
 from anyparty.run.model import Model
 from anyparty.terms import Task
 from tests import worlds
@@ -288,6 +289,7 @@ class TestThereAndBack:
         about = json.loads((tmp_path / "model.json").read_text())
         assert about.pop("own")["make_head"] == "Own"
         (tmp_path / "model.json").write_text(json.dumps(about))  # as an earlier version saved it
+        seal(tmp_path)
         assert worlds.same_bits(answers(Model.load(tmp_path, method=made)), answers(model))
         said = r"bank/model.safetensors: its weights do not[^\n]* shape 4 × [^\n]* shape is 6 × [^\n]*; give"
         with pytest.raises(ModelError, match=said):
@@ -377,6 +379,7 @@ class TestThereAndBack:
             "embedding": 4, "floor": 0.1, "samples": 10,
         }  # fmt: skip
         file.write_text(file.read_text().replace('"floor": 0.1', '"floor": 0.3'))
+        seal(tmp_path)
         assert Model.load(tmp_path).method.floor == 0.3
 
     def test_one_with_a_parameter_that_would_do_nothing_is_loaded(self, tmp_path):
@@ -385,6 +388,7 @@ class TestThereAndBack:
         model.save(tmp_path)
         file = tmp_path / "model.json"
         file.write_text(file.read_text().replace('"head_hidden": []', '"head_hidden": [3]'))
+        seal(tmp_path)
         loaded = Model.load(tmp_path)
         assert loaded.method.head_hidden == (3,)
         with pytest.raises(ConfigError, match="'head_hidden' would do nothing without classifier = 'head'"):
@@ -420,6 +424,11 @@ def test_a_score_is_printed_without_what_the_label_is(laser):
     assert not [each for each in ("1234", "67.8", "mean") if each in repr(number)]
 
 
+def seal(folder):
+    """Write the manifest again, as somebody who changes a model on purpose would."""
+    write_manifest(folder, [path.name for path in (folder / "parties").iterdir()])
+
+
 class TestRefusals:
     def load(self, folder, sentence):
         with pytest.raises(ModelError, match=sentence):
@@ -444,6 +453,8 @@ class TestRefusals:
         whole = path.read_bytes()
         path.write_bytes(whole[: int(share * len(whole))])
         self.load(saved, path.name)
+        seal(saved)  # the manifest aside, the file itself says so
+        self.load(saved, path.name)
 
     def test_an_encoder_for_nobody_and_a_device_that_is_none(self, saved):
         with pytest.raises(
@@ -459,22 +470,26 @@ class TestRefusals:
     @pytest.mark.parametrize("content", ["[1, 2]", "3", "null", "{}", '{"format": 1}', '{"hello": "world"}', "\udcff"])
     def test_foreign_json(self, saved, file, content):
         (saved / file).write_bytes(content.encode(errors="surrogateescape"))
+        seal(saved)
         self.load(saved, "json")
 
     def test_another_version(self, saved):
         about = json.loads((saved / "model.json").read_text())
         (saved / "model.json").write_text(json.dumps(about | {"format": 99}))
-        self.load(saved, "saved in format 99, this version reads format 2")
+        self.load(saved, "saved in format 99, this version reads formats 2 and 3")
 
     def test_another_partys_weights(self, saved):
         """They would fit: shop, with two towns, and lab have blocks of three columns each."""
         parties = saved / "parties"
         shutil.copy(parties / "lab" / "model.safetensors", parties / "shop" / "model.safetensors")
+        self.load(saved, r"shop/model\.safetensors: this is not the file that the model was saved with")
+        seal(saved)
         self.load(saved, "shop/model.safetensors: the weights of party 'lab', not of 'shop'")
 
     def test_the_weights_of_another_run(self, saved, tmp_path):
         trained(tasks="all").save(tmp_path / "other")
         shutil.copy(tmp_path / "other" / "parties" / "shop" / "model.safetensors", saved / "parties" / "shop")
+        seal(saved)
         self.load(saved, "shop/model.safetensors: these are not the weights of party 'shop' that the model was saved")
 
     @pytest.mark.parametrize("file", ["model.json", "parties/shop/party.json"])
@@ -489,6 +504,7 @@ class TestRefusals:
                 at = at[key]
             at[path[-1]] = value
             (saved / file).write_text(json.dumps(broken))
+            seal(saved)
             try:
                 Model.load(saved).predict(tables())
             except (AnypartyError, AnypartyWarning):  # as a level that no table has

@@ -13,7 +13,7 @@ import tomli_w
 import torch
 from torch import nn
 
-from anyparty.errors import ConfigError, ModelError, NotGiven, PredictionError, ResumeError
+from anyparty.errors import CodeNotAllowed, ConfigError, ModelError, NotGiven, PredictionError, ResumeError
 from anyparty.methods.laser import Laser
 from anyparty.methods.plug import Plug
 from anyparty.methods.split import Split
@@ -253,8 +253,10 @@ def test_an_encoder_that_is_given_is_not_imported(federation, tmp_path):
     federation.train("laser", epochs=1, test=0.3, folder=tmp_path / "run", encoder={"bank": linear})
     path = tmp_path / "run" / "config.toml"
     path.write_text(path.read_text().replace(f"{__name__}:linear", "gone:linear"))
-    with pytest.raises(ConfigError, match="there is no module 'gone'"):
+    with pytest.raises(CodeNotAllowed, match="names the code 'gone:linear'"):
         evaluate_run(tmp_path / "run")
+    with pytest.raises(ConfigError, match="there is no module 'gone'"):
+        evaluate_run(tmp_path / "run", allow_code=("gone",))
     assert evaluate_run(tmp_path / "run", encoders=ENCODERS).overall["rows"] > 20
 
 
@@ -263,7 +265,9 @@ def test_a_record_keeps_what_the_method_declares(run, federation, tmp_path):
     assert [each["tag"] for each in declared] == [each.tag for each in MADE.can.messages]
     assert all(each.keys() == {"tag", "frm", "to", "holds", "learns", "when"} for each in declared)
     federation.train("laser", epochs=1, folder=tmp_path / "shipped")
-    assert "declared" not in json.loads((tmp_path / "shipped" / "record.json").read_text())
+    shipped = json.loads((tmp_path / "shipped" / "record.json").read_text())
+    assert shipped["title"] == "LASER-VFL"
+    assert [each["tag"] for each in shipped["declared"]] == [each.tag for each in method("laser").can.messages]
 
 
 @pytest.mark.parametrize("name", ["gates:Attention", "own: Attention"])

@@ -12,6 +12,7 @@ import torch
 
 from anyparty.config import Config
 from anyparty.errors import AlignmentError, ModelError, PartyLost, PredictionError
+from anyparty.run.files import write_manifest
 from anyparty.run.kept_alignment import ALIGNMENT
 from anyparty.run.model import Model
 from anyparty.run.predict_home import ANSWERS, predict_at_home
@@ -51,6 +52,7 @@ def whole(home, sites):
     for name, site in sites.items():
         shutil.copytree(site.folder / "parties" / name, folder / "parties" / name)
     shutil.copy(sites["bank"].folder / "model.json", folder)
+    write_manifest(folder, sites)
     return Model.load(folder)
 
 

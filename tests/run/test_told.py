@@ -10,7 +10,7 @@ import pytest
 from anyparty.blocks.splits import TRAIN
 from anyparty.errors import AnypartyWarning, ConfigError, TableError
 from anyparty.run.federation import Federation
-from anyparty.run.files import read_json, write_json
+from anyparty.storage import read_json, write_json
 
 
 def tables(rows=60):

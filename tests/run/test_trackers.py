@@ -11,8 +11,8 @@ from anyparty import config
 from anyparty.errors import ConfigError
 from anyparty.run import trackers
 from anyparty.run.federation import Federation
-from anyparty.run.files import read_json
 from anyparty.run.watch import All, Watch
+from anyparty.storage import read_json
 
 
 class Hears(Watch):

@@ -15,9 +15,9 @@ from anyparty.methods.table import method, settings_of
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run.federation import Federation
-from anyparty.run.files import read_json
 from anyparty.run.runs import model_for_run
 from anyparty.run.watch import Watch
+from anyparty.storage import read_json
 from tests import worlds
 
 SETTINGS = {"epochs": 3, "batch_size": 16, "seed": 3, "validation": 0.2, "test": 0.3, "keep": "last"}

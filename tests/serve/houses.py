@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from anyparty.config import Config
+from anyparty.run.files import write_manifest
 from anyparty.run.model import Model
 from anyparty.serve.home import Answering
 from anyparty.serve.kept import directory, open_kept
@@ -51,6 +52,7 @@ class Houses:
         for name, site in self.sites.items():
             shutil.copytree(site.folder / "parties" / name, folder / "parties" / name)
         shutil.copy(self.sites["bank"].folder / "model.json", folder)
+        write_manifest(folder, self.sites)
         return Model.load(folder)
 
     def ids(self, name: str) -> list[str]:

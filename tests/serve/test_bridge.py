@@ -14,13 +14,14 @@ import torch
 
 from anyparty.config import Config
 from anyparty.errors import ConfigError
-from anyparty.run.files import write_json
+from anyparty.run.manifest import Manifest
 from anyparty.serve.bridge import OPEN, PLACE, WHERE, Bridge, relay
 from anyparty.serve.frames import Frames, text
 from anyparty.serve.home import Answering, renew_s, serve_at_home
 from anyparty.serve.kept import open_kept
 from anyparty.serve.link import Link
 from anyparty.serve.together import OUTSIDE
+from anyparty.storage import write_json
 from anyparty.wire import inproc
 from anyparty.wire.flare.channel import Posted
 from anyparty.wire.flare.peer import Patience
@@ -350,6 +351,7 @@ def test_a_seat_without_a_service_says_so(houses, tmp_path):
     folder = tmp_path / "runs"
     folder.mkdir()
     (folder / "model.json").write_text((site.folder / "model.json").read_text())
+    Manifest.write(folder, ["model.json"])
     (folder / "serve.json").write_text('{"socket": "nowhere"}')
     with pytest.raises(ConfigError, match="no prediction service listens beside"):
         play(relay(folder, inproc.Hub(("bank",)).channel("bank"), "one"))

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -65,3 +66,19 @@ class Alignment:
             new = (owner == len(names)) & (at >= 0)
             place[new], owner[new] = at[new], k
         return np.lexsort((place, owner))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """The part of an alignment that one party knows.
+
+    Attributes:
+        position: [N] int64, the party's own row of each aligned row, -1 if it has none.
+        observed: [N, K] bool, which party holds which row; at the active party, which tells label holders.
+        key: [N] int64, a number that belongs to the row; at the active party.
+
+    """
+
+    position: NDArray[np.int64]
+    observed: Tensor | None = None
+    key: Tensor | None = None

@@ -23,8 +23,7 @@ import anyparty
 from anyparty.bench.cluster import cluster
 from anyparty.bench.suite import Run
 from anyparty.errors import AnypartyError, ModelError, warned
-from anyparty.run.files import read_json, write_json
-from anyparty.storage import take
+from anyparty.storage import read_json, take, write_json
 
 REPLACED = "A worker stopped while some jobs were given to the executor"  # joblib's; its job goes to another
 WARNED = "warned"  # in a record: sentences

@@ -17,7 +17,17 @@ from anyparty.cli.encoder import inspect_encoder
 from anyparty.cli.federate import federate, party
 from anyparty.cli.generative import impute, likelihood
 from anyparty.cli.guard import STOPPED, say, sentences
-from anyparty.cli.options import Parties, Run, Tables, folder_named, look_for_modules_in, names
+from anyparty.cli.options import (
+    AllowCode,
+    Parties,
+    Run,
+    Tables,
+    allowed,
+    find_modules_in,
+    folder_named,
+    names,
+    own_code,
+)
 from anyparty.cli.report import report
 from anyparty.cli.serve import serve
 from anyparty.errors import ConfigError
@@ -63,8 +73,11 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and warnings.")] = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Train a model on all parties' tables.
+
+    A settings file of your own may name your own code, which is loaded; the settings in a run's folder may not.
 
     In Python: Federation.from_config(config.load("CONFIG.toml")).train(folder="RUN").
     """
@@ -73,13 +86,12 @@ def train(
     from anyparty.run.runs import default_folder
     from anyparty.run.simulate import check
 
-    look_for_modules_in(config.parent)
-    resolved = settings.load(config, changes or [])
+    resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), Console(quiet=quiet)
+    own_code(resolved, config.parent, lambda said: console.print(said, markup=False, highlight=False, soft_wrap=True))
     folder = run or default_folder(config, resolved)
     if not resume and config.resolve() == (folder / "config.toml").resolve():
         raise ConfigError(f"{config}: the run's own settings would take the place of this file; name another folder "
                           f"(--run)")  # fmt: skip
-    console = Console(quiet=quiet)
     try:
         check(resolved)
         federation = Federation.from_config(resolved)
@@ -112,6 +124,7 @@ def predict(
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where answers go: a .parquet or .csv file.")
     ] = None,
     parties: Parties = None,
+    allow_code: AllowCode = None,
 ) -> None:
     """Predict every row, from the parties that have it and may take part.
 
@@ -122,10 +135,9 @@ def predict(
     from anyparty.cli import show
     from anyparty.run.runs import predict_run, tables_from
 
-    look_for_modules_in(*run.absolute().parents[:2])
     given = tables_from(table or [])
     show.check_out(out, run, given)
-    answered = predict_run(run, given, names(parties))
+    answered = predict_run(run, given, names(parties), allow_code=allowed(allow_code))
     console = Console()
     console.print(show.summary(answered))
     show.keep(answered.frame(), out, console)
@@ -133,15 +145,15 @@ def predict(
 
 @app.command()
 @sentences
-def evaluate(run: Run, table: Tables = None, parties: Parties = None) -> None:
+def evaluate(run: Run, table: Tables = None, parties: Parties = None, allow_code: AllowCode = None) -> None:
     """Score a run on its own held-out test rows, or on the labelled rows of other tables.
 
     In Python: anyparty.run.runs.evaluate_run("RUN").
     """
     from anyparty.run.runs import evaluate_run, tables_from
 
-    look_for_modules_in(*run.absolute().parents[:2])
-    Console().print(evaluate_run(run, tables_from(table or []), names(parties)).render())
+    scored = evaluate_run(run, tables_from(table or []), names(parties), allow_code=allowed(allow_code))
+    Console().print(scored.render())
 
 
 @app.command()
@@ -174,7 +186,8 @@ def methods(
     """
     from anyparty.cli import show
 
-    look_for_modules_in()
+    if name is not None and ":" in name:
+        find_modules_in()
     Console().print(show.all_methods() if name is None else show.one_method(name))
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from anyparty.cli.guard import sentences
-from anyparty.cli.options import look_for_modules_in
+from anyparty.cli.options import AllowCode, own_code
 
 
 @sentences
@@ -39,6 +39,7 @@ def inspect_encoder(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where the plot goes: .png or .svg.")] = Path(
         "encoder.png"
     ),
+    allow_code: AllowCode = None,
 ) -> None:
     """Train one party's encoder at home, and score a classifier on its embeddings beside the columns themselves.
 
@@ -50,15 +51,16 @@ def inspect_encoder(
     from anyparty.run.encoder import inspect_encoder as inspected
 
     encoder_figure.check_kind(out)
-    look_for_modules_in(config.parent)
+    resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), Console()
+    own_code(resolved, config.parent, lambda said: console.print(said, markup=False, highlight=False, soft_wrap=True))
     how: dict[str, Any] = {"epochs": epochs, "every": every, "classifier": classifier, "metric": metric, "folds": folds}
     how |= {} if embedding is None else {"embedding": embedding}
     said = f"{metric}, mean ± standard deviation over {folds} folds"
     table = Table("epoch", title=said, title_justify="left")
     for heading in ("loss", "embeddings", "columns", "lost"):
         table.add_column(heading, justify="right")
-    console, found = Console(), []
-    for epoch in inspected(settings.load(config, changes or []), party, **how):
+    found = []
+    for epoch in inspected(resolved, party, **how):
         found.append(epoch)
         embedded, raw = epoch.scores.embedded, epoch.scores.raw
         table.add_row(str(epoch.epoch), f"{epoch.loss:.4f}", f"{embedded.mean():.3f} ± {embedded.std(ddof=1):.3f}",

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from anyparty.cli.guard import STOPPED, say, sentences
-from anyparty.cli.options import look_for_modules_in
+from anyparty.cli.options import AllowCode, own_code
 
 federate = typer.Typer(no_args_is_help=True, help="Real parties: their own processes, mutual TLS, over NVIDIA FLARE.")
 party = typer.Typer(no_args_is_help=True, help="One party at its own machine.")
@@ -65,11 +65,13 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoints that all parties have.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Train anew, in place of the model that is there.")] = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Train with the parties that are connected, and wait for the end.
 
     In Python: anyparty.run.federate.train("FOLDER", "CONFIG.toml").
     """
+    from anyparty import config as settings
     from anyparty.align.overlap import Overlap
     from anyparty.run import federate as federation
     from anyparty.run.progress import Bar
@@ -83,10 +85,14 @@ def train(
             console.print(overlap.render())
             console.print(predicted, markup=False, highlight=False, soft_wrap=True)
 
-    look_for_modules_in(config.absolute().parent)
     console, bar = Console(), Bar()
+    loaded = settings.load(config, changes or [], allow_code=allow_code or [])
+    own_code(loaded, config.parent, lambda said: console.print(said, markup=False, highlight=False, soft_wrap=True))
     try:
-        ended = federation.train(folder, config, changes or [], resume=resume, again=again, watch=All([Shown(), bar]))
+        ended = federation.train(
+            folder, config, changes or [], resume=resume, again=again, watch=All([Shown(), bar]),
+            allow_code=allow_code or [],
+        )  # fmt: skip
     except KeyboardInterrupt:
         say("Stopped at all parties; go on with --resume.", "yellow")
         raise typer.Exit(STOPPED) from None

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from anyparty.cli.guard import sentences
-from anyparty.cli.options import Parties, Run, Tables, look_for_modules_in, names
+from anyparty.cli.options import AllowCode, Parties, Run, Tables, allowed, names
 
 if TYPE_CHECKING:
     from anyparty.run.generative import Imputation
@@ -42,6 +42,7 @@ def impute(
             "categories stay empty.",
         ),
     ] = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Fill in a party's columns for the rows that it lacks, by a run of FALSE-VFL.
 
@@ -55,17 +56,19 @@ def impute(
     from anyparty.run.generative import impute_run
     from anyparty.run.runs import tables_from
 
-    look_for_modules_in(*run.absolute().parents[:2])
     given = tables_from(table or [])
     show.check_out(out, run, given)
-    filled, console = impute_run(run, party, given, names(parties), samples=samples, cells=cells), Console()
+    code, console = allowed(allow_code), Console()
+    filled = impute_run(run, party, given, names(parties), samples=samples, cells=cells, allow_code=code)
     frame = filled.table(samples=samples > 0)
     console.print(_told(filled), markup=False, soft_wrap=True)
     show.keep(frame, out, console)
 
 
 @sentences
-def likelihood(run: Run, table: Tables = None, out: Out = None, parties: Parties = None) -> None:
+def likelihood(
+    run: Run, table: Tables = None, out: Out = None, parties: Parties = None, allow_code: AllowCode = None
+) -> None:
     """Say of every row how likely it is, by a run of FALSE-VFL: low is unlike the training rows, least likely first.
 
     In Python: anyparty.run.generative.log_likelihood_run("RUN").
@@ -74,10 +77,10 @@ def likelihood(run: Run, table: Tables = None, out: Out = None, parties: Parties
     from anyparty.run.generative import log_likelihood_run
     from anyparty.run.runs import tables_from
 
-    look_for_modules_in(*run.absolute().parents[:2])
     given = tables_from(table or [])
     show.check_out(out, run, given)
-    scores, console = log_likelihood_run(run, given, names(parties)), Console()
+    scores = log_likelihood_run(run, given, names(parties), allow_code=allowed(allow_code))
+    console = Console()
     if scores["parties"].n_unique() > 1:
         console.print("compare rows of the same parties: others are measured over other columns", style="yellow")
     show.keep(scores.sort("log_likelihood", nulls_last=True), out, console)

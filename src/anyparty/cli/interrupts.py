@@ -25,12 +25,16 @@ def end_at_once() -> None:
 
 
 def heard() -> None:
-    """Import what takes long in every command, then hear Ctrl-C and SIGTERM, if they were to ``end_at_once``."""
+    """Import the libraries that take long, then let Ctrl-C and SIGTERM interrupt the command.
+
+    No method is imported here: a command that reads records alone must not load one.
+    """
     if _later:
         with contextlib.suppress(ImportError, OSError):  # whoever needs it says what is wrong
             import_module("polars")  # takes Ctrl-C for itself
             _end()
-            import_module("anyparty.run.federation")
+            import_module("torch")
+            import_module("sklearn.linear_model")
     for number, handler in _later.items():
         signal.signal(number, handler)
     _later.clear()

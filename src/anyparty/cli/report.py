@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from anyparty.cli.guard import sentences
-from anyparty.cli.options import look_for_modules_in
+from anyparty.cli.options import AllowCode, allowed
 
 
 @sentences
@@ -32,21 +32,27 @@ def report(
         typer.Option("--metric", help="What runs and sets of parties are scored by.", show_default="accuracy or rmse"),
     ] = None,
     model: Annotated[
-        bool, typer.Option("--model/--no-model", help="Score the models again, where they are at hand.")
-    ] = True,
+        bool,
+        typer.Option(
+            "--model/--no-model",
+            help="Also load the models and score every set of parties, if the runs' tables are at hand.",
+        ),
+    ] = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Show what crossed, and write a page of all that runs left: one file, with its figures beside it.
 
-    In Python: anyparty.report.page.write(["RUN"], "FOLDER").
+    The page is made from records alone, unless --model asks for more.
+
+    In Python: anyparty.report.page.write(["RUN"], "FOLDER", model=True).
     """
     from anyparty.report import costs, ledgers, page, records
 
-    look_for_modules_in(*(parent for run in runs for parent in run.absolute().parents[:2]))
-    console = Console()
+    console, code = Console(), allowed(allow_code)
     alone = runs[0] if len(runs) == 1 and runs[0].is_dir() else None
     folder = out or (Path("report") if alone is None else alone / "report")
     with console.status("writing the page"):  # first: whoever reads the tables may stop before their end
-        written = page.write(runs, folder, metric=metric, model=model)
+        written = page.write(runs, folder, metric=metric, model=model, allow_code=code)
     for run in records.find(runs):
         console.print(ledgers.render(run))
         for table in costs.tables(run):

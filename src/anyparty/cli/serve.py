@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from anyparty.cli.guard import sentences
-from anyparty.cli.options import look_for_modules_in
+from anyparty.cli.options import AllowCode, allowed, own_code
 
 
 @sentences
@@ -38,6 +38,7 @@ def serve(
         typer.Option("--config", metavar="CONFIG.toml", help="A federation's settings, if they name code of your own."),
     ] = None,
     threads: Annotated[int, typer.Option(help="How many threads PyTorch may use.", min=1)] = 1,
+    allow_code: AllowCode = None,
 ) -> None:
     """Serve predictions over HTTP at the active party, from whoever is there, until Ctrl-C.
 
@@ -48,10 +49,13 @@ def serve(
     from anyparty.run.runs import tables_from
     from anyparty.serve.limits import Limits, Tokens, certificates
 
-    look_for_modules_in(*place.absolute().parents[:2], *([config.absolute().parent] if config else []))
+    code, resolved = allowed(allow_code), None
+    if config is not None:
+        resolved = settings.load(config, allow_code=code)
+        own_code(resolved, config.parent, typer.echo)
     service.serve(
         place, host=host, port=port, limits=Limits(budget_ms=budget_ms, batch_ids=batch_ids),
         tokens=Tokens.read(token_file), tls=certificates(tls_cert, tls_key, client_ca),
-        tables=tables_from(table or []), config=settings.load(config) if config else None, threads=threads,
-        say=typer.echo,
+        tables=tables_from(table or []), config=resolved, threads=threads,
+        say=typer.echo, allow_code=code,
     )  # fmt: skip

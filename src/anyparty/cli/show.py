@@ -15,9 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from anyparty.config.imported import imported
+from anyparty.config.user_code import AllowedCode, load_code
 from anyparty.errors import ConfigError
-from anyparty.methods.by_factory import classes_of, made_by
+from anyparty.methods.by_factory import METHOD, classes_of, made_by
 from anyparty.methods.table import METHODS, method, parameters_of
 from anyparty.methods.typed import takes
 from anyparty.predictions import Predictions, members, patterns
@@ -133,7 +133,7 @@ def one_method(name: str) -> RenderableType:
     Raises:
         ConfigError: no such method, or the user's own, "module:name", that cannot be imported or made.
     """
-    own = imported(name, "method") if ":" in name else None
+    own = load_code(name, "method", AllowedCode(names=(name,)), METHOD) if ":" in name else None
     can = (method(name) if own is None else made_by(own, name.rpartition(":")[2], {})).can
     about = Table.grid(padding=(0, 2))
     for what, value in (

@@ -11,22 +11,37 @@
 [track]                 trackers that hear of the run
 """
 
-from anyparty.config.base import Settings
-from anyparty.config.file import load
-from anyparty.config.groups import (
-    ClockSettings,
-    Config,
-    FederationSettings,
-    MethodSettings,
-    PartySettings,
-    RunSettings,
-    ScheduleSettings,
-    TrackSettings,
-    TrainSettings,
-)  # fmt: skip
-from anyparty.config.networks import Encoder
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from anyparty.config.base import Settings
+    from anyparty.config.file import load
+    from anyparty.config.groups import (
+        ClockSettings,
+        Config,
+        FederationSettings,
+        MethodSettings,
+        PartySettings,
+        RunSettings,
+        ScheduleSettings,
+        TrackSettings,
+        TrainSettings,
+    )
+    from anyparty.config.networks import Encoder
 
 __all__ = [
     "ClockSettings", "Config", "Encoder", "FederationSettings", "MethodSettings", "PartySettings",
     "RunSettings", "ScheduleSettings", "Settings", "TrackSettings", "TrainSettings", "load",
 ]  # fmt: skip
+
+_ELSEWHERE = {"Settings": "base", "load": "file", "Encoder": "networks"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used: a command that reads records alone needs no encoder."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'groups')}"), name)

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from anyparty.config.groups import Config, RunSettings
 from anyparty.config.networks import superseded
+from anyparty.config.user_code import AllowedCode, allowing
 from anyparty.errors import ConfigError
 
 OTHER = {"name": "factory", "factory": "name"}  # which method: one that ships, or the user's own
 
 
-def load(path: Path | str, changes: Sequence[str] = ()) -> Config:
+def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[str] = ()) -> Config:
     """Read a TOML file; table paths in it are relative to its folder.
 
-    ``changes`` are like ``"train.epochs=5"``.  One that chooses a network or a method, its ``kind``, ``name`` or
-    ``factory``, stands for what the file says of another's.
+    Args:
+        path: the file.
+        changes: settings that replace those of the file, such as ``"train.epochs=5"``.  A change of the ``kind``,
+            ``name`` or ``factory`` of a network or a method drops the file's parameters of the old one.
+        allow_code: modules of the user's own that the settings may load.  Needed for the settings in a run's or a
+            model's folder only: nobody need have read what such a folder names.  Any other file is the user's own.
 
     Raises:
-        ConfigError: no such file, a folder, not TOML, a key that does not exist, a value out of range, a party named
-            twice.
+        ConfigError: the file does not exist, is a folder or is not TOML; a key does not exist, a value is out of range,
+            or a party is named twice.
     """
     path = Path(path)
     try:
@@ -32,6 +37,8 @@ def load(path: Path | str, changes: Sequence[str] = ()) -> Config:
     except OSError as error:
         what = "is a folder; name a settings file in it" if path.is_dir() else f"cannot be read: {error.strerror}"
         raise ConfigError(f"{path} {what}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: values are nested too deeply for settings; copy the file again") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         twice = "; a party's name may stand only once" if "Cannot declare" in str(error) else ""
         raise ConfigError(f"{path}: this is not TOML: {error}{twice}") from None
@@ -41,7 +48,9 @@ def load(path: Path | str, changes: Sequence[str] = ()) -> Config:
     for change, (where, value) in zip(changes, asked, strict=True):
         _apply(values, change, where, value)
     config: Config = Config.of(values, str(path))
-    return _with_paths(config, path.parent)
+    received = any((path.parent / name).exists() for name in ("record.json", "model.json"))
+    allowed = allowing(allow_code, str(path)) if received else AllowedCode(everything=True)
+    return _with_paths(config, path.parent).allowing(allowed)
 
 
 def _parsed(change: str) -> tuple[list[str], Any]:

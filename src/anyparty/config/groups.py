@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -9,11 +10,12 @@ from urllib.parse import urlsplit
 import numpy as np
 import polars as pl
 import tomli_w
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from anyparty.config.base import Settings
 from anyparty.config.held import check_held, nones, of_python
 from anyparty.config.networks import Encoder
+from anyparty.config.user_code import NOTHING, AllowedCode, allowing
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.metrics import METRICS, headline
 from anyparty.nets.mlp import Factory
@@ -228,7 +230,10 @@ class TrackSettings(Settings):
 
 
 class Config(Settings):
-    """All settings of a federation, resolved."""
+    """All settings of a federation, resolved.
+
+    ``allowed_code`` says which code of the user's own they may load: nothing, unless whoever made them allows it.
+    """
 
     federation: FederationSettings = FederationSettings()
     parties: dict[str, PartySettings] = {}
@@ -240,6 +245,7 @@ class Config(Settings):
     train: TrainSettings = TrainSettings()
     run: RunSettings = RunSettings()
     track: TrackSettings = TrackSettings()
+    _allowed_code: AllowedCode = PrivateAttr(NOTHING)
 
     @model_validator(mode="after")
     def _names_fit(self) -> Config:
@@ -248,15 +254,39 @@ class Config(Settings):
             raise ValueError(f"the active party {active!r} is not among the parties{nearest(active, self.parties)}")
         return self
 
-    def encoder_of(self, party: str) -> Factory:
-        """Return what makes a party's encoder: its own, or everybody's.
+    @property
+    def allowed_code(self) -> AllowedCode:
+        """Which code of the user's own these settings may load."""
+        return self._allowed_code
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """The user's own code that these settings name, each as ``"module:Name"``."""
+        encoders = [self.encoder, *(party.encoder for party in self.parties.values() if party.encoder is not None)]
+        named = [self.method.factory, *(encoder.factory for encoder in encoders)]
+        return tuple(dict.fromkeys(name for name in named if name is not None))
+
+    def allowing(self, allow_code: AllowedCode | Iterable[str]) -> Config:
+        """Return the same settings with permission to load code.
 
         Raises:
-            ConfigError: it is a user's own, and cannot be imported.
+            ConfigError: ``allow_code`` is not a list of names of modules.
+        """
+        allowed = allow_code if isinstance(allow_code, AllowedCode) else allowing(allow_code)
+        copy: Config = self.model_copy()
+        copy._allowed_code = allowed
+        return copy
+
+    def encoder_of(self, party: str) -> Factory:
+        """Return what makes a party's encoder: its own, or the one for all parties.
+
+        Raises:
+            ConfigError, CodeNotAllowed: it is a user's own and cannot be loaded: see ``load_code``.
         """
         own = self.parties.get(party)
         shared = f"encoder.factory, for party {party!r}"
-        return self.encoder_settings(party).make(f"parties.{party}.encoder.factory" if own and own.encoder else shared)
+        setting = f"parties.{party}.encoder.factory" if own and own.encoder else shared
+        return self.encoder_settings(party).make(setting, self.allowed_code)
 
     def encoder_settings(self, party: str) -> Encoder:
         """Return the settings of a party's encoder: its own, or everybody's."""

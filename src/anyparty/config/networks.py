@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import model_validator
 
 from anyparty.config.base import Settings
-from anyparty.config.imported import network
+from anyparty.config.user_code import NOTHING, AllowedCode, load_encoder
 from anyparty.errors import ConfigError, some
 from anyparty.nets.lstm import LSTM
 from anyparty.nets.mlp import MLP, Factory
@@ -40,14 +40,18 @@ class Encoder(Settings):
     memory: int = 128
     factory: str | None = None
 
-    def make(self, setting: str = "encoder.factory") -> Factory:
-        """Return what makes the network; ``setting`` is where these settings name a factory, for the sentence.
+    def make(self, setting: str = "encoder.factory", allowed: AllowedCode = NOTHING) -> Factory:
+        """Return what makes the network.
+
+        Args:
+            setting: the setting that holds ``factory``, for error messages.
+            allowed: which code of the user's own may be imported.
 
         Raises:
-            ConfigError: widths or activation out of range, or the factory cannot be imported.
+            ConfigError: widths or activation are out of range, or ``factory`` cannot be used: see ``load_code``.
         """
         if self.factory is not None:
-            return network(self.factory, setting)
+            return load_encoder(self.factory, setting, allowed)
         if self.kind == "resnet":
             if self.shape is None:
                 raise ConfigError("encoder: kind 'resnet' needs shape = [channels, height, width]")

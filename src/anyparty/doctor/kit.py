@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anyparty.doctor.finding import Finding, mended
 from anyparty.errors import AnypartyError, ModelError
-from anyparty.run.files import read_json
+from anyparty.storage import read_json
 from anyparty.wire.flare import greet
 from anyparty.wire.flare.reach import Gate, check_certificate, check_key, knock, valid_until
 from anyparty.wire.flare.site import FILE, Site

@@ -43,9 +43,10 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from anyparty import costs
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError
-from anyparty.methods import apc_either, apc_joint, codes, costs, distil, enriched
+from anyparty.methods import apc_either, apc_joint, codes, distil, enriched
 from anyparty.methods import apc_exchange as exchange
 from anyparty.methods.apc_exchange import REPRESENTATION, Sharing, as_block
 from anyparty.methods.distil import Distance, Distil, Reduction

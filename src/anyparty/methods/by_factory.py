@@ -6,11 +6,35 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from anyparty.config.user_code import CodeKind
 from anyparty.errors import ConfigError, UserError, blamed, some
 from anyparty.methods import typed
+from anyparty.methods.fusion import Rule
 from anyparty.methods.method import Method
 from anyparty.methods.split import Split
 from anyparty.methods.table import METHODS, SHARED, check_idle, of_rule, sorted_out
+
+
+def is_rule_class(found: type) -> bool:
+    """Whether a class has all of a rule's contract."""
+    return all(callable(getattr(found, name, None)) for name in RULE) and hasattr(found, "can")
+
+
+def is_method_class(found: type) -> bool:
+    """Whether a class has all of a method's contract."""
+    return all(callable(getattr(found, name, None)) for name in WHOLE) and hasattr(found, "can")
+
+
+RULE = ("copies", "owners", "reads", "head", "trains_on", "loss", "outputs", "answer")
+WHOLE = ("begin", "stages", "predict")
+METHOD = CodeKind(
+    group="anyparty.methods",
+    expected="a rule or a method: a class with all of its contract, a function annotated to return one, or one that is "
+    "made already",
+    is_class=lambda found: found in {Rule, Method} or is_rule_class(found) or is_method_class(found),
+    is_made=lambda found: not isinstance(found, type) and (is_rule_class(type(found)) or is_method_class(type(found))),
+)
+"""What a reference to a method of the user's own may lead to."""
 
 
 def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:

@@ -30,9 +30,9 @@ import torch
 from torch import Tensor
 
 from anyparty.blocks.blocks import Rows
+from anyparty.costs import Counted, Ran
 from anyparty.errors import ConfigError
 from anyparty.methods import own_rule
-from anyparty.methods.costs import Counted, Ran
 from anyparty.methods.exchange import Gathered
 from anyparty.methods.fusion import Fusion, Given
 from anyparty.methods.method import Batch, Seat, Stage, State

@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from anyparty import costs
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
-from anyparty.methods import costs, exchange, own_rule, split_prediction
+from anyparty.methods import exchange, own_rule, split_prediction
 from anyparty.methods.exchange import Gathered, Part, Wanted, moment
 from anyparty.methods.fusion import Fusion
 from anyparty.methods.method import Batch, Seat, Stage, State

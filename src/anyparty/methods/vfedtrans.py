@@ -34,9 +34,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from anyparty import costs
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, nearest
-from anyparty.methods import costs, distil, enriched, fedsvd
+from anyparty.methods import distil, enriched, fedsvd
 from anyparty.methods.apc_exchange import as_block
 from anyparty.methods.distil import Distance, Distil, Reduction
 from anyparty.methods.ending import Embedded, Ending, of_block

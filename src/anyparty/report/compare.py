@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anyparty.errors import some
 from anyparty.metrics import METRICS
@@ -23,8 +23,10 @@ from anyparty.report.ledgers import shown, total
 from anyparty.report.model_sections import Scores, recorded
 from anyparty.report.records import Run
 from anyparty.report.section import Drawn, Grid, Section, decimals, named, number, scored, spread
-from anyparty.report.worth import Worth
-from anyparty.run.record import MAY_DIFFER
+from anyparty.run.kept_record import MAY_DIFFER
+
+if TYPE_CHECKING:
+    from anyparty.report.worth import Worth
 
 OF_ONE_CLASS = {"f1"}  # the positive one; which of two it is does not change AUROC
 NOT_THE_VARIANT = {"train.seed", "train.score_training", *MAY_DIFFER}

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from anyparty.methods.table import METHODS
-from anyparty.report import privacy
 from anyparty.report.records import Run
 from anyparty.report.section import Grid
+from anyparty.schedules.schedule import MESSAGES as SCHEDULES
 from anyparty.wire.ledger import Exchange
 
 SENT = ("between", "and", "message", "rounds", "messages", "bytes")
@@ -41,10 +40,8 @@ class Beside:
 
 def exchanged(run: Run) -> list[Exchange]:
     """Return the method's own messages, without those around them; all of them where no record says which these are."""
-    own = {message.tag for message in run.declared}
-    if run.method in METHODS:
-        own = {line.message.tag for line in privacy.of_methods([run.method])}
-    elif not own:
+    own = {message.tag for message in run.declared} - {message.tag for message in SCHEDULES}
+    if not own:
         return run.ledger.exchanges()
     return [each for each in run.ledger.exchanges() if each.tag in own]
 

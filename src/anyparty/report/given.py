@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from anyparty.errors import ConfigError, ModelError, nearest
-from anyparty.methods.method import Method
 from anyparty.report.records import Run
-from anyparty.run.files import About
+
+if TYPE_CHECKING:
+    from anyparty.methods.method import Method
 
 T = TypeVar("T")
 
@@ -45,6 +46,8 @@ def check(runs: Sequence[Run], methods: Mapping[str, Method]) -> None:
     """
     for run in runs:
         if run.name in methods and run.folder is not None:
+            from anyparty.run.files import About  # noqa: PLC0415 - a report without models imports no method
+
             try:
                 about = About.load(run.folder / "model.json")
             except ModelError:  # the page says why

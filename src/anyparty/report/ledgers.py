@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -10,10 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from anyparty.methods.table import METHODS
-from anyparty.report import privacy
 from anyparty.report.records import Run
-from anyparty.run import agree
+from anyparty.run import agree, parts
+from anyparty.schedules.schedule import MESSAGES as SCHEDULES
 from anyparty.terms import Declared
 from anyparty.wire.ledger import Ledger, Tally
 
@@ -64,18 +64,22 @@ def by_tag(ledger: Ledger) -> dict[str, Tally]:
     return dict(sorted(tags.items(), key=lambda each: -each[1].bytes_sent))
 
 
-def declared(method: str, theirs: Iterable[Declared] = ()) -> dict[str, list[Declared]]:
-    """Return all that a run of a method may send, by tag; of a method that is none of ours, ``theirs``.
+def declared(of_method: Iterable[Declared]) -> dict[str, list[Declared]]:
+    """Return all messages that a run may send, by tag.
 
-    What goes by one tag may be declared more than once, as where it goes both ways.
+    Args:
+        of_method: the messages that its method declares.
+
+    A tag has several declarations if, for example, its message goes both ways.
     """
-    try:
-        around = [line.message for name, lines in privacy.sections().items() if name != "methods" for line in lines]
-    except ImportError:  # private alignment is an extra
-        around = list(agree.MESSAGES)
-    own = privacy.of_methods([method]) if method in METHODS else ()
+    around = [*agree.MESSAGES, *parts.MESSAGES, *SCHEDULES]
+    with suppress(ImportError):  # private alignment is an extra
+        from anyparty.align import private  # noqa: PLC0415
+        from anyparty.run import kept_alignment  # noqa: PLC0415
+
+        around += [*private.MESSAGES, *kept_alignment.MESSAGES]
     known: dict[str, list[Declared]] = {}
-    for message in (*around, *(line.message for line in own), *theirs):
+    for message in (*around, *of_method):
         if message not in known.setdefault(message.tag, []):
             known[message.tag].append(message)
     return known

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from anyparty.errors import AnypartyError, ConfigError, NotGiven
-from anyparty.methods.method import Method
 from anyparty.metrics import METRICS, headline
 from anyparty.metrics.scores import Answers
-from anyparty.nets.mlp import Factory
 from anyparty.report import quality, score_figures
 from anyparty.report.records import Run
-from anyparty.report.section import Drawn, Grid, Section, decimals, named, number, scored, spread
-from anyparty.report.worth import MOST_LISTED, Worth, reopened
+from anyparty.report.section import MOST_LISTED, Drawn, Grid, Section, decimals, named, number, scored, spread
 from anyparty.terms import Task
+
+if TYPE_CHECKING:
+    from anyparty.methods.method import Method
+    from anyparty.nets.mlp import Factory
+    from anyparty.report.worth import Worth
 
 MOST_CLASSES = 20
 MOST_ROWS = 8
@@ -41,26 +44,35 @@ class Scores:
 
     @classmethod
     def of(
-        cls, run: Run, metric: str | None = None, *, model: bool = True, method: Method | None = None,
-        encoders: Mapping[str, Factory] | None = None,
+        cls, run: Run, metric: str | None = None, *, model: bool = False, method: Method | None = None,
+        encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
     ) -> Scores:  # fmt: skip
-        """Reopen a run's model and test rows, if they are there and the model is wanted.
+        """Take the scores that the record holds, or load the model and score its test rows again.
 
-        ``method`` and ``encoders`` (by party) are the user's own that it was trained with, which no file holds.
+        Args:
+            run: the run.
+            metric: the metric; by default accuracy, or RMSE for a regression.
+            model: whether to load the model.  Only then is any method imported.
+            method: the method as it was trained, if it was the user's own.
+            encoders: by party, what made its network, if that was the user's own.
+            allow_code: modules that the run's settings may load: see ``model_for_run``.
 
         Raises:
-            ConfigError: there is no such metric, it does not fit the task, or the model alone could tell it.
+            ConfigError: there is no such metric, it does not fit the task, or only the model could tell it.
         """
         _check(run, metric, model=model)
         if not model:
-            return cls(why="the report was asked for without it", metric=metric)
+            return cls(why="a report reads records alone, unless it is asked to load the model (--model, or model=True "
+                           "in Python)", metric=metric)  # fmt: skip
         if run.folder is None:
             return cls(why="each party keeps its own part of the model at home, so that no other set of parties can be "
                            "asked from here", metric=metric)  # fmt: skip
+        from anyparty.report.worth import Worth, reopened  # noqa: PLC0415 - a report without models imports no method
+
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # of the tables, told in training
-                of = reopened(run.folder, method=method, encoders=encoders)
+                of = reopened(run.folder, method=method, encoders=encoders, allow_code=allow_code)
         except NotGiven as error:
             name, _, value = error.argument.partition("=")
             own = f"methods={{{run.name!r}: METHOD}}" if name == "method" else f"encoders={{{run.name!r}: {value}}}"
@@ -85,8 +97,8 @@ def _check(run: Run, metric: str | None, *, model: bool) -> None:
         headline(Task(kind=found["task"], classes=tuple(found["classes"])), metric)
         if not model and metric not in found["overall"]:
             kept = ", ".join(name for name in found["overall"] if name in METRICS)
-            raise ConfigError(f"--metric {metric} --no-model: {run.name} keeps {kept} of its test rows; choose one of "
-                              f"them, or let the model be scored again: without --no-model")  # fmt: skip
+            raise ConfigError(f"--metric {metric}: the record of {run.name} has {kept} of its test rows; choose one of "
+                              f"them, or let the model be scored again with --model")  # fmt: skip
     elif metric not in METRICS:
         headline(Task(kind="regression"), metric)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -18,15 +19,16 @@ from matplotlib.figure import Figure
 
 import anyparty
 from anyparty.errors import ConfigError
-from anyparty.methods.method import Method
-from anyparty.methods.table import METHODS, method
-from anyparty.nets.mlp import Factory
 from anyparty.report import compare, given, model_sections, sections, style
 from anyparty.report.ledgers import shown, total
 from anyparty.report.model_sections import Scores, recorded
 from anyparty.report.records import Run, find
 from anyparty.report.section import Drawn, Section, named, number, scored
 from anyparty.storage import writing
+
+if TYPE_CHECKING:
+    from anyparty.methods.method import Method
+    from anyparty.nets.mlp import Factory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +42,9 @@ class Article:
 
 
 def write(
-    paths: Iterable[Path | str] | Path | str, out: Path | str, *, metric: str | None = None, model: bool = True,
+    paths: Iterable[Path | str] | Path | str, out: Path | str, *, metric: str | None = None, model: bool = False,
     methods: Mapping[str, Method] | None = None, encoders: Mapping[str, Mapping[str, Factory]] | None = None,
+    allow_code: Sequence[str] = (),
 ) -> Path:  # fmt: skip
     """Write the page of one or several runs; return where it is.
 
@@ -51,10 +54,12 @@ def write(
             one does not have are removed.
         metric: what sets of parties are scored by, or without the model which of the recorded scores stands for a run;
             by default accuracy, or RMSE for a regression.
-        model: whether to score models again where they are at hand.
+        model: whether to load models and score them again, if their tables are at hand; ``methods`` or ``encoders``
+            ask for it too.  Without it the page is made from records alone, and no method or encoder is imported.
         methods: by run (its name on the page, or its folder), a method of the user's own, as it was trained: without
             it the record's scores alone stand for the run.
         encoders: by run and party, what made a network, where that was made in Python and stands in no module.
+        allow_code: modules that the runs' settings may load, such as ``("my_methods",)``.
 
     Raises:
         ModelError: no such run, or a method is given that is not the one that was trained.
@@ -67,8 +72,12 @@ def write(
         raise ConfigError(f"--out {out}: this is a file; name a folder for the page and its figures")
     made, nets = given.by_run(runs, methods, "methods"), given.by_run(runs, encoders, "encoders")
     given.check(runs, made)
+    model = model or bool(made or nets)
     scores = [
-        Scores.of(run, metric, model=model, method=made.get(run.name), encoders=nets.get(run.name)) for run in runs
+        Scores.of(
+            run, metric, model=model, method=made.get(run.name), encoders=nets.get(run.name), allow_code=allow_code
+        )
+        for run in runs
     ]
     articles = [article(*each) for each in zip(runs, scores, slugs(runs), strict=True)]
     together = compare.side_by_side(runs, scores) if len(runs) > 1 else None
@@ -134,8 +143,7 @@ def article(run: Run, scores: Scores, slug: str) -> Article:
 
 def facts(run: Run, scores: Scores) -> list[tuple[str, str]]:
     """Return the few numbers that stand at the top."""
-    title = method(run.method).can.title if run.method in METHODS else run.method
-    found = [("method", title or "–"), ("parties", str(len(run.parties)))]
+    found = [("method", run.title or run.method or "–"), ("parties", str(len(run.parties)))]
     if run.rows is not None:
         found.append(("rows", f"{run.rows:,}"))
     worth, overall = scores.worth, (run.evaluation or {}).get("overall", {})

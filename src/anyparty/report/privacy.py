@@ -16,7 +16,7 @@ from pathlib import Path
 from anyparty.errors import UserError, nearest
 from anyparty.methods.table import METHODS, method
 from anyparty.run import agree
-from anyparty.schedules.schedule import FITS, PACE, RATE, SNAPSHOT, TURNS
+from anyparty.schedules.schedule import MESSAGES as SCHEDULES
 from anyparty.terms import Declared
 
 MARKED = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -47,7 +47,7 @@ def sections() -> dict[str, tuple[Line, ...]]:
         "alignment": tuple(Line(message=message) for message in private.MESSAGES),
         "run": tuple(Line(message=message) for message in around),
         "methods": of_methods(METHODS),
-        "schedules": tuple(Line(message=message) for message in (SNAPSHOT, PACE, RATE, FITS, TURNS)),
+        "schedules": tuple(Line(message=message) for message in SCHEDULES),
         "prediction": tuple(Line(message=message) for message in predict_home.MESSAGES),
         "service": tuple(Line(message=message) for message in ask.MESSAGES),
     }

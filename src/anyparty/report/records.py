@@ -14,13 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from anyparty.costs import Shape, published
 from anyparty.errors import ConfigError, ModelError, some
-from anyparty.methods.costs import Shape
-from anyparty.methods.table import METHODS
-from anyparty.run.costs import published
-from anyparty.run.files import read_json
-from anyparty.run.journal import FILE
-from anyparty.run.kept_record import read_record
+from anyparty.run.kept_record import FILE, read_record
+from anyparty.storage import read_json
 from anyparty.terms import Declared
 from anyparty.wire.flare.site import Site
 from anyparty.wire.ledger import Ledger
@@ -53,7 +50,8 @@ class Run:
         began, ended: ISO times; ``ended`` is empty for a run that did not say.
         command: what repeats the run: a command, or a line of Python with a method of the user's own for METHOD.
         remarks: what was remarked while it ran, in sentences.
-        declared: the messages that a method of the user's own declares; none of a shipped one, which is known.
+        title: the method's name for people; empty if no record has it.
+        declared: the messages that the method declares; none if no record has them.
         lacks: what the records do not say, in sentences.
     """
 
@@ -77,6 +75,7 @@ class Run:
     ended: str
     command: str
     remarks: tuple[str, ...] = ()
+    title: str = ""
     declared: tuple[Declared, ...] = ()
     lacks: tuple[str, ...] = ()
 
@@ -152,7 +151,7 @@ def _in_kits(folder: Path) -> list[Kept]:
 
 def _of_folder(folder: Path, values: Mapping[str, Any]) -> Run:
     """Return the run of one process that a folder holds."""
-    lacks = _lacking(values, ("ledger", "overlap", "versions", "tables"))
+    lacks = _lacking(values, ("ledger", "overlap", "versions", "tables", "declared"))
     path = folder / "config.toml"
     settings = _toml(path.read_bytes()) if path.exists() else {}
     if not settings:
@@ -161,7 +160,9 @@ def _of_folder(folder: Path, values: Mapping[str, Any]) -> Run:
     ledger = Ledger.of(values.get("ledger", []))
     parties = tuple(settings.get("parties", {})) or tuple(tables) or tuple(sorted({f.sender for f in ledger.flows}))
     on_disk = all("table" in party for party in settings.get("parties", {}).values())  # else it was given data frames
-    command = _command(path, by_settings=_by_settings(settings)) if settings and on_disk else ""
+    command = ""
+    if settings and on_disk:
+        command = _command(path, _modules(settings), by_settings=_by_settings(settings))
     return Run(
         name=folder.resolve().name or str(folder), folder=folder, parties=parties,
         active=_leader(folder, settings), status=str(values.get("status", "done")),
@@ -171,20 +172,31 @@ def _of_folder(folder: Path, values: Mapping[str, Any]) -> Run:
         published=_published(values, {}), tables=tables,
         versions={"": values.get("versions", {})}, began=str(values.get("began", "")),
         ended=str(values.get("ended", "")), command=command, remarks=tuple(values.get("remarks", [])),
-        declared=tuple(Declared(**each) for each in values.get("declared", [])), lacks=tuple(lacks),
+        title=str(values.get("title", "")), declared=_declared(values), lacks=tuple(lacks),
     )  # fmt: skip
+
+
+def _declared(values: Mapping[str, Any]) -> tuple[Declared, ...]:
+    return tuple(Declared(**each) for each in values.get("declared", []))
 
 
 def _by_settings(settings: Mapping[str, Any]) -> bool:
     """Whether settings name the method of a run, and none was given in Python."""
-    method = settings.get("method", {})
-    return method.get("name") in METHODS or "factory" in method
+    return not str(settings.get("method", {}).get("name", "")).startswith("own: ")
 
 
-def _command(settings: Path, *, by_settings: bool) -> str:
+def _modules(settings: Mapping[str, Any]) -> list[str]:
+    """Return the modules of the user's own code that settings name."""
+    groups = [settings.get("method", {}), settings.get("encoder", {})]
+    groups += [party.get("encoder", {}) for party in settings.get("parties", {}).values()]
+    return sorted({str(group["factory"]).partition(":")[0] for group in groups if "factory" in group})
+
+
+def _command(settings: Path, modules: Sequence[str], *, by_settings: bool) -> str:
     """Return what repeats a run of a folder: in Python where the method has no name for the command line."""
     if by_settings:
-        return f"anyparty train {shlex.quote(str(settings))} --run NEW-FOLDER"
+        allow = "".join(f" --allow-code {shlex.quote(module)}" for module in modules)
+        return f"anyparty train {shlex.quote(str(settings))} --run NEW-FOLDER{allow}"
     return f"Federation.from_config(config.load({str(settings)!r})).train(METHOD, folder='NEW-FOLDER')"
 
 
@@ -226,7 +238,7 @@ def _of_houses(kept: Sequence[Kept], name: str, command: str) -> Run:
         versions={party: values.get("versions", {}) for party, values in records.items()},
         began=min((str(values.get("began", "")) for values in records.values()), default=""),
         ended=max((str(values.get("ended", "")) for values in records.values()), default=""),
-        command=command, lacks=tuple(lacks),
+        command=command, lacks=tuple(lacks), title=str(first.get("title", "")), declared=_declared(first),
         remarks=tuple(dict.fromkeys(each for values in records.values() for each in values.get("remarks", []))),
     )  # fmt: skip
 
@@ -247,7 +259,7 @@ def _same(kept: Sequence[Kept]) -> list[str]:
     lacks, records = [], {}
     for path, values in kept:
         party = str(values["party"])
-        lacks += [f"{party}: {what}" for what in _lacking(values, ("alignment", "agreed", "ledger"))]
+        lacks += [f"{party}: {what}" for what in _lacking(values, ("alignment", "agreed", "ledger", "declared"))]
         if party in records:
             raise ModelError(f"two records of party {party!r}, {path} is the second; give one of each party")
         records[party] = {**{key: values.get(key) for key in SAME}, **(values.get("agreed") or {})}
@@ -272,7 +284,8 @@ def _apart(key: str, values: Mapping[str, Any]) -> str:
 def _lacking(values: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
     said = {
         "ledger": "what crossed (it has no ledger)", "overlap": "who has which rows", "versions": "versions",
-        "tables": "fingerprints of the tables", "alignment": "which alignment it is of",
+        "tables": "fingerprints of the tables", "declared": "which messages the method declares",
+        "alignment": "which alignment it is of",
         "agreed": "with which settings it ran, so that these cannot be compared with the others'",
     }  # fmt: skip
     return [said[key] for key in keys if key not in values]

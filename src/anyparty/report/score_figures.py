@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,7 +17,9 @@ from anyparty.report.contributions import Floats, Share
 from anyparty.report.quality import Calibration
 from anyparty.report.section import spread
 from anyparty.report.style import ACCENT, FAINT, INK, MUTED, PAPER, SOFT, WIDTH, cells, distinct, lines, short, styled
-from anyparty.report.worth import Scored
+
+if TYPE_CHECKING:
+    from anyparty.report.worth import Scored
 
 ROW = 0.24  # inches
 MOST_CLASSES = 20

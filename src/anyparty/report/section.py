@@ -10,6 +10,8 @@ from matplotlib.figure import Figure
 
 from anyparty.report.contributions import Share
 
+MOST_LISTED = 5  # parties, up to which every set of them is listed
+
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:

@@ -67,13 +67,13 @@ def crossed(run: Run) -> Section:
     section = partial(Section, id="crossed", title="What each party saw")
     if not run.ledger.flows:
         return section(lacks="The records hold no ledger of what crossed.")
-    whole, known = total(run.ledger), ledgers.declared(run.method, run.declared)
+    whole, known = total(run.ledger), ledgers.declared(run.declared)
     text = [f"{whole.messages:,} messages, {shown(whole.bytes_sent)} of tensors."]
     if run.folder is not None:
         text.append("All parties ran in one process, which sees everything: this is what would have crossed.")
     strange = ledgers.undeclared(run.ledger, known)
     if strange:
-        text.append(f"Declared by a method of the user's own, whose words this record lacks: {', '.join(strange)}.")
+        text.append(f"The record does not say what these messages reveal: {', '.join(strange)}.")
     star = "The fuller a cell, the more bytes went from its row's party to its column's; ★ is the active party."
     drawn = [
         Drawn(name="flows", figure=figures.flows(run.ledger, run.parties, run.active), caption=star),

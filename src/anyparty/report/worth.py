@@ -7,7 +7,7 @@ score is that answer's.  Intervals come from resampling test rows, the same for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
 from typing import Any
@@ -25,7 +25,7 @@ from anyparty.metrics.scores import Answers
 from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions
 from anyparty.report.contributions import Floats, Shapley, Share, interval, shapley
-from anyparty.report.section import decimals
+from anyparty.report.section import MOST_LISTED, decimals
 from anyparty.run.federation import Federation
 from anyparty.run.model import Model
 from anyparty.run.predict import predict_rows
@@ -35,7 +35,6 @@ from anyparty.terms import Channel
 from anyparty.wire import inproc
 
 MOST_ROWS = 5000
-MOST_LISTED = 5  # parties, up to which every set of them is listed
 RESAMPLES, FEWER_RESAMPLES = 200, 40
 ORDERS = 32
 
@@ -96,15 +95,18 @@ class Tested:
 
 
 def reopened(
-    folder: Any, *, most: int = MOST_ROWS, method: Method | None = None, encoders: Mapping[str, Factory] | None = None
-) -> Tested:
-    """Load a run's model, and read its test rows again; ``method`` and ``encoders`` are what no file holds.
+    folder: Any, *, most: int = MOST_ROWS, method: Method | None = None,
+    encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
+) -> Tested:  # fmt: skip
+    """Load a run's model, and read its test rows again.
+
+    ``method``, ``encoders`` and ``allow_code`` are as in ``model_for_run``.
 
     Raises:
         ModelError: the run has no model, or its tables are not at hand or not what they were.
         PredictionError: there are no test rows.
     """
-    model = model_for_run(folder, device="cpu", method=method, encoders=encoders)
+    model = model_for_run(folder, device="cpu", method=method, encoders=encoders, allow_code=allow_code)
     federation = federation_of_run(folder)
     hold_out(model, federation)
     return with_test_rows(model, federation, most=most)

@@ -39,14 +39,14 @@ def check_columns(site: Site, id: str, label: str | None, features: Sequence[str
 def encoder_at(site: Site, config: Config) -> Factory:
     """Return what makes the encoder of a party at home.
 
-    A job's settings may name a function, ``factory``, and to import and call one is to run whatever code it names: so
-    only those are that the party's own settings list, as ``encoders``.
+    A job's settings may name code of somebody's own, ``factory``.  Importing it runs it, so only code that the party's
+    own settings list, as ``encoders``, is imported.
 
     Raises:
         ConfigError: the job names another one, or it cannot be imported.
     """
     _check_listed(site, config.encoder_settings(site.party).factory, "an encoder", "encoders")
-    return config.encoder_of(site.party)
+    return config.allowing(getattr(site, "encoders", ())).encoder_of(site.party)
 
 
 def method_at(site: Site, config: Config) -> Method:
@@ -56,7 +56,7 @@ def method_at(site: Site, config: Config) -> Method:
         ConfigError: they do not, or see ``chosen``.
     """
     _check_listed(site, config.method.factory, "a method", "methods")
-    return chosen(config)
+    return chosen(config.allowing(getattr(site, "methods", ())))
 
 
 def _check_listed(site: Site, factory: str | None, what: str, setting: str) -> None:

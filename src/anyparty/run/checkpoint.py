@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -19,8 +19,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from anyparty.errors import Diverged, ModelError, remark, some
-from anyparty.methods.method import State
 from anyparty.storage import PART, writing
+
+if TYPE_CHECKING:
+    from anyparty.methods.method import State
 
 KEEP = 2
 REMEMBERS = {
@@ -85,7 +87,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - not a dict
     except FileNotFoundError:
         raise ModelError(f"{path}: no such file") from None
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
         raise ModelError(
             f"{path}: this is not a whole file of anyparty's ({error}); train again, or copy it anew"
         ) from None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from anyparty.config import Config
-from anyparty.config.imported import imported
-from anyparty.methods.by_factory import made_by
+from anyparty.config.user_code import load_code
+from anyparty.methods.by_factory import METHOD, made_by
 from anyparty.methods.method import Method
 from anyparty.methods.table import method
 
@@ -13,10 +13,11 @@ def chosen(config: Config) -> Method:
     """Return the method of ``[method]``, with its parameters.
 
     Raises:
-        ConfigError: there is none such, its parameters cannot be used, or it is the user's own and cannot be imported
-            or made.
+        ConfigError: there is none such, its parameters cannot be used, or it is the user's own and cannot be made.
+        CodeNotAllowed: it is the user's own, and the settings may not load it.
     """
     asked = config.method
     if asked.factory is None:
         return method(asked.name, **asked.parameters)
-    return made_by(imported(asked.factory, "method.factory"), asked.name, asked.parameters)
+    found = load_code(asked.factory, "method.factory", config.allowed_code, METHOD)
+    return made_by(found, asked.name, asked.parameters)

@@ -1,18 +1,18 @@
 """What a run's messages cost: as they were sent, and by the formulas of the paper that counts them.
 
-Irureta et al. (APC-VFL), appendix E; the formulas are in ``methods.costs``.
+Irureta et al. (APC-VFL), appendix E; the formulas are in ``anyparty.costs``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from anyparty.blocks.splits import TEST, TRAIN
-from anyparty.methods.costs import Costed, Counted, Ran, Shape
+from anyparty.costs import Costed, Ran, Shape, published
 from anyparty.methods.method import Method
 from anyparty.run.party import Outcome
 from anyparty.wire.ledger import Ledger
@@ -35,19 +35,6 @@ def of(method: Method, outcomes: Mapping[str, Outcome], batch_size: int, ledger:
         "sent": [vars(each) for each in ledger.exchanges() if each.tag in own],
         "published": published([vars(each) for each in counted], shapes),
     }
-
-
-def published(counted: Sequence[Mapping[str, Any]], shapes: Mapping[str, Shape]) -> list[dict[str, Any]]:
-    """Return what formulas count, with what they come to where enough is known of a party.
-
-    ``counted`` are entries of a record; those that have a sum keep it.
-    """
-    made = []
-    for each in counted:
-        formula = Counted(party=each["party"], equation=each["equation"], counts=each.get("counts", {}))
-        cost = None if "bytes_sent" in each else formula.cost(shapes.get(formula.party))
-        made.append({**each, **(vars(cost) if cost else {})})
-    return made
 
 
 def shape(outcome: Outcome) -> Shape:

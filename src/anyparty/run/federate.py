@@ -21,8 +21,7 @@ from anyparty.errors import ConfigError, ResumeError, RunError, remark, some
 from anyparty.run.chosen import chosen
 from anyparty.run.follow import follow
 from anyparty.run.holders import check_parties
-from anyparty.run.journal import FILE
-from anyparty.run.kept_record import read_record
+from anyparty.run.kept_record import FILE, read_record
 from anyparty.run.predict_home import ANSWERS
 from anyparty.run.trackers import trackers
 from anyparty.run.watch import Absences, All, Watch, told
@@ -90,18 +89,21 @@ def train(
     again: bool = False,
     timeout_s: float = 86_400.0,
     watch: Watch | None = None,
+    allow_code: Sequence[str] = (),
 ) -> Ended:
     """Run a training with the parties that are connected, and wait for its end; an interrupt ends it at all of them.
 
     What the parties keep of a training before is gone on with (``resume``) or replaced (``again``).  ``watch`` and the
-    settings' trackers are told of it, where the active party's kit is on this machine.
+    settings' trackers are told of it, where the active party's kit is on this machine.  ``allow_code`` names modules
+    that the settings of a run's folder may load; a settings file of the user's own needs no permission here, and every
+    party's own kit decides what may be loaded there.
 
     Raises:
         ConfigError: the settings are wrong, or name trackers and the active party's kit is elsewhere.
         ResumeError: the parties have trained already, and neither ``resume`` nor ``again`` is asked for.
         RunError: the federation cannot be reached, or the active party's part ended with an error.
     """
-    folder, resolved = Path(folder), settings.load(config, changes)
+    folder, resolved = Path(folder), settings.load(config, changes, allow_code=allow_code)
     scheduled(chosen(resolved), resolved)  # or say what is wrong now
     lead = flare.keeps(folder, flare.about(folder)["active"])
     if lead is not None and not resume and not again:

@@ -3,14 +3,15 @@
 model.json                        method and parameters, roster, task, seed
 parties/NAME/party.json           what the party needs to prepare its table and rebuild its network
 parties/NAME/model.safetensors    its weights
+manifest.json                     the hash of each of these files: see ``run.manifest``
+
+Nothing in these files is ever imported or called.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,15 +22,20 @@ from pydantic import Field, TypeAdapter, ValidationError
 from anyparty.errors import ModelError, NotGiven, nearest
 from anyparty.methods.method import Method, Seat, State
 from anyparty.methods.table import made_again
+from anyparty.nets.allocation import AllocationLimit, TooLargeError
 from anyparty.nets.mlp import Factory
 from anyparty.nets.table import describe, restore
 from anyparty.run import checkpoint, own_method
+from anyparty.run.manifest import NAME as MANIFEST
+from anyparty.run.manifest import Manifest, sha256
 from anyparty.seeds import Seeds
-from anyparty.storage import writing
+from anyparty.storage import inside, read_json, write_json
 from anyparty.tables.prepare import Prepare
 from anyparty.terms import Roster, Task
 
-FORMAT = 2
+FORMAT = 3
+WITHOUT_MANIFEST = 2  # the format of models that have no manifest yet; it can still be read
+SPARE = 1_000_000  # numbers that building networks may make beyond those of the weights: buffers, drafts
 WEIGHTS = "model.safetensors"
 
 
@@ -68,11 +74,15 @@ class About:
         """Read what ``save`` wrote.
 
         Raises:
-            ModelError: the file is absent, foreign or of another version.
+            ModelError: the file does not exist, is not one of anyparty's or of another version, or is not the one that
+                the manifest lists.
         """
-        about = read_json(path)
-        if about.get("format", FORMAT) != FORMAT:
-            raise ModelError(f"{path}: saved in format {about['format']}, this version reads format {FORMAT}")
+        about = read_json(inside(path.parent, path.name))
+        if (found := about.get("format", FORMAT)) not in {FORMAT, WITHOUT_MANIFEST}:
+            raise ModelError(f"{path}: saved in format {found}, this version reads formats {WITHOUT_MANIFEST} and "
+                             f"{FORMAT}")  # fmt: skip
+        if found == FORMAT:
+            Manifest.read(path.parent).check(path.parent, path.name)
         try:
             read = TypeAdapter(cls).validate_json(json.dumps(about), strict=True)
         except ValidationError as error:
@@ -144,13 +154,20 @@ def mark(home: Path) -> str:
     """Return what names a party's part of a model: the SHA-256 of its weights' file, in hexadecimal.
 
     Raises:
-        ModelError: there is none.
+        ModelError: the file does not exist or cannot be read.
     """
-    try:
-        with (home / WEIGHTS).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise ModelError(f"{home / WEIGHTS}: cannot be read ({error.strerror}); copy the folder anew") from None
+    return sha256(home / WEIGHTS)
+
+
+def write_manifest(folder: Path, parties: Iterable[str]) -> None:
+    """Write the manifest of a model's folder, which holds the parts of ``parties``.
+
+    Raises:
+        ModelError: a part does not exist.
+        StorageError: the manifest cannot be written.
+    """
+    parts = [f"parties/{name}/{file}" for name in parties for file in ("party.json", WEIGHTS)]
+    Manifest.write(folder, ["model.json", *parts])
 
 
 def check_mark(about: About, home: Path, name: str) -> str:
@@ -196,7 +213,12 @@ def load_member(home: Path, seat: Seat, method: Method, encoder: Factory | None)
         ModelError: a file is absent, cut short or foreign, or the network cannot be made.
     """
     name = seat.me
-    about = _Home.load(home / "party.json")
+    folder = home.parent.parent
+    if (folder / MANIFEST).exists():  # else About.load has seen that the model is of a format without one
+        manifest = Manifest.read(folder)
+        for file in ("party.json", WEIGHTS):
+            manifest.check(folder, f"{home.parent.name}/{home.name}/{file}")
+    about = _Home.load(inside(home, "party.json"))
     if encoder is None and about.encoder is None:
         lacks = f"{home}: party {name!r} was trained with a network of its own making"
         raise NotGiven(lacks, f"encoders={{{name!r}: ...}}")
@@ -204,13 +226,18 @@ def load_member(home: Path, seat: Seat, method: Method, encoder: Factory | None)
     if about.inputs != (0 if prepare is None else prepare.width):
         raise ModelError(f"{home}: party.json speaks of a block of width {about.inputs}, its columns make another")
     labeler = name in seat.roster.labelers
+    tensors, whose = checkpoint.read(inside(home, WEIGHTS))
+    held = sum(tensor.numel() for tensor in tensors.values())
     try:
         made = encoder or restore(about.encoder or {})
         seat = replace(seat, inputs=about.inputs, encoder=made, task=seat.task if labeler else None)
-        state = method.begin(seat, Seeds(0))
+        with AllocationLimit(2 * held + SPARE):
+            state = method.begin(seat, Seeds(0))
+    except TooLargeError:
+        raise ModelError(f"{home}: party.json and model.json describe networks that are far larger than the {held:,} "
+                         f"numbers in {WEIGHTS}; copy the whole folder again") from None  # fmt: skip
     except (KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{home}: the network that party.json describes cannot be made: {error!r}") from None
-    tensors, whose = checkpoint.read(home / WEIGHTS)
     if whose.get("party") != name:
         raise ModelError(f"{home / WEIGHTS}: the weights of party {whose.get('party')!r}, not of {name!r}")
     for module, network in state.modules.items():
@@ -248,38 +275,3 @@ def load_members(
 def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
     """Undo what JSON makes of tuples."""
     return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write JSON in one move; null for numbers that are none, of which JSON knows nothing.
-
-    Raises:
-        StorageError: it cannot be written.
-    """
-    with writing(path) as beside:
-        beside.write_text(json.dumps(_finite(value), indent=1, allow_nan=False), encoding="utf-8")
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        ModelError: the file is absent, or not a JSON object.
-    """
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{path}: no such file; is {path.parent} a saved model or a run's folder?") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
-        raise ModelError(f"{path}: not readable as JSON ({error}); copy the folder anew") from None
-    if not isinstance(value, dict):
-        raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
-    return value

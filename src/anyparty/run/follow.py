@@ -12,8 +12,8 @@ from typing import Any
 
 from anyparty.align.overlap import Overlap
 from anyparty.errors import ModelError
-from anyparty.run.files import read_json
 from anyparty.run.watch import Watch
+from anyparty.storage import read_json
 
 EVERY_S = 1.0
 SCORES = ("loss", "training", "validation")

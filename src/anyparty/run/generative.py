@@ -230,14 +230,16 @@ def impute(
 
 def impute_run(
     folder: Path | str, party: str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
-    samples: int = 0, cells: bool = False,
+    samples: int = 0, cells: bool = False, allow_code: Sequence[str] = (),
 ) -> Imputation:  # fmt: skip
     """Fill in the block of ``party`` as ``impute`` does, by a run's folder and for its own tables or others.
+
+    ``allow_code`` names modules that the run's settings may load: see ``model_for_run``.
 
     Raises:
         ModelError, PredictionError, TableError: see ``anyparty.errors``.
     """
-    model, given = model_for_run(folder), tables or own_tables(folder, parties)
+    model, given = model_for_run(folder, allow_code=allow_code), tables or own_tables(folder, parties)
     return impute(model, given, party, samples=samples, cells=cells, parties=parties)
 
 
@@ -272,14 +274,17 @@ def log_likelihood(
 
 
 def log_likelihood_run(
-    folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
-) -> pl.DataFrame:
+    folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
+    allow_code: Sequence[str] = (),
+) -> pl.DataFrame:  # fmt: skip
     """Return how likely each row is, as ``log_likelihood`` does, by a run's folder.
+
+    ``allow_code`` names modules that the run's settings may load: see ``model_for_run``.
 
     Raises:
         ModelError, PredictionError, TableError: see ``anyparty.errors``.
     """
-    return log_likelihood(model_for_run(folder), tables or own_tables(folder, parties), parties)
+    return log_likelihood(model_for_run(folder, allow_code=allow_code), tables or own_tables(folder, parties), parties)
 
 
 def _generative(model: Model, what: str) -> FalseVFL:

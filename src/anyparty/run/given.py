@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anyparty.config import ClockSettings, Config, TrainSettings, load
+from anyparty.config.user_code import AllowedCode
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.methods.table import METHODS, parameters_of
 from anyparty.nets.mlp import MLP
@@ -41,6 +42,8 @@ def over(
         ConfigError: a setting does not exist or is out of range, or parameters are given beside a method that is made.
     """
     changed: dict[str, Any] = {}
+    if isinstance(method, str) and ":" in method:  # the call itself names the code
+        config = config.allowing(AllowedCode(names=(method,), everything=config.allowed_code.everything))
     check_mapping(parameters, "parameters", "{'embedding': 32}")
     check_mapping(clock, "clock", "{'latency': 2.0}")
     if isinstance(method, str) or (method is None and parameters):

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from anyparty import metrics
 from anyparty.align import private
+from anyparty.align.alignment import Known
 from anyparty.align.overlap import Overlap
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
@@ -37,12 +38,12 @@ from anyparty.run.allowed import check_columns, encoder_at, method_at
 from anyparty.run.alone import alone
 from anyparty.run.door import Door, door_of
 from anyparty.run.federation import read_party
-from anyparty.run.files import About, Member, save_member
+from anyparty.run.files import About, Member, save_member, write_manifest
 from anyparty.run.holders import check_features, labels_asked
 from anyparty.run.journal import Journal
 from anyparty.run.kept_alignment import ALIGNMENT, aligned, welcome
 from anyparty.run.own_method import described
-from anyparty.run.party import House, Known, Outcome, agreed_on, take_part
+from anyparty.run.party import House, Outcome, agreed_on, take_part
 from anyparty.run.predict import predict_rows
 from anyparty.run.secret import secret_in
 from anyparty.run.task import labeled_rows, predicted, teaching
@@ -142,7 +143,7 @@ async def _train(site: Site, config: Config, net: Channel, *, resume: bool) -> d
     home, door = Home.of(site, config), door_of(net)
     journal = Journal.begin(
         site.folder, party=site.party, active=site.active, parties=home.roster.names, settings=config.to_toml(),
-        table=home.table.fingerprint, job=door.run, resume=resume,
+        table=home.table.fingerprint, can=home.method.can, job=door.run, resume=resume,
     )  # fmt: skip
     with journal.open():
         if site.party != site.active:  # whose remarks are in the overlap
@@ -224,6 +225,7 @@ async def _keep(home: Home, outcome: Outcome, net: Channel) -> None:
         own=described(answers) if settings_of(answers) is None else None,
     )  # fmt: skip
     about.save(site.folder / "model.json")
+    write_manifest(site.folder, [site.party])
     if not leads:
         await parts.tell(net, home.roster, known[site.party])
 

@@ -12,6 +12,7 @@ party comes back to a run, goes on in the same ledger.
     stages                   by name: how many epochs, of how many rows, after how many
     history, best_epoch, evaluation   at the active party             ledger     what this party sent
     remarks                  what was remarked there
+    title, declared          the method's name for people, and its messages with what can be learnt from each
     costs                    at the active party: what formulas say (``run.costs``)
     shape                    of its block and encoder, what these formulas ask
 """
@@ -26,13 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from anyparty.errors import ModelError
-from anyparty.run.files import write_json
-from anyparty.run.kept_record import FORMAT, read_record
+from anyparty.run.kept_record import FILE, FORMAT, read_record, told_of
 from anyparty.run.record import same_settings, versions
 from anyparty.run.watch import Watch, before, noted, now
+from anyparty.storage import write_json
+from anyparty.terms import Capabilities
 from anyparty.wire.ledger import Ledger
-
-FILE = "record.json"
 
 
 @dataclass
@@ -53,6 +53,7 @@ class Journal(Watch):
         parties: Sequence[str],
         settings: str,
         table: str,
+        can: Capabilities,
         job: str = "",
         resume: bool = False,
     ) -> Journal:
@@ -65,6 +66,7 @@ class Journal(Watch):
             parties: all of them, in the roster's order.
             settings: the run's settings as TOML, without anybody's paths.
             table: the fingerprint of the party's table.
+            can: what the method declares.
             job: the carrier's name for the run, where it has one.
             resume: whether the run goes on from checkpoints.
 
@@ -82,6 +84,7 @@ class Journal(Watch):
             "status": "running", "error": "", "began": old.get("began", now()), "versions": versions(),
             "settings": settings, "table": table, "ledger": old.get("ledger", []),
             "stages": old.get("stages", {}), "history": old.get("history", []), "remarks": old.get("remarks", []),
+            **told_of(can),
         }  # fmt: skip
         journal = cls(folder / FILE, values, Ledger.of(values["ledger"]))
         journal.write()

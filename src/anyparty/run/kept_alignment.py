@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anyparty.align import private
+from anyparty.align.alignment import Known
 from anyparty.errors import AlignmentError, MessageError, ModelError, ResumeError, some
 from anyparty.run import checkpoint
-from anyparty.run.party import Known
 from anyparty.tables.kinds import Kind
 from anyparty.tables.table import Table
 from anyparty.terms import Channel, Declared, Expect, Roster

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from pydantic import ConfigDict
 
 from anyparty.align.overlap import Overlap
-from anyparty.config import Settings
+from anyparty.config.base import Settings
 from anyparty.errors import ConfigError, ModelError
-from anyparty.run.files import read_json
+from anyparty.storage import read_json
+from anyparty.terms import Capabilities
 
 FORMAT = 1
+FILE = "record.json"
+MAY_DIFFER = {
+    "run.folder", "train.device", "train.checkpoint_every", "track.tensorboard", "track.mlflow", "track.experiment",
+}  # fmt: skip
+"""Settings that a run which is resumed may change, and that make no other variant of it."""
 
 
 class _Fields(Settings):
@@ -63,6 +70,7 @@ class _Record(_Fields):
     history: list[_Epoch] = []
     ledger: list[_Sent] = []
     remarks: list[str] = []
+    title: str = ""
     declared: list[_Message] = []
     best_epoch: int = 0
     costs: dict[str, Any] = {}
@@ -75,6 +83,17 @@ class _Record(_Fields):
     table: str = ""
     agreed: dict[str, str] = {}
     shape: dict[str, int] | None = None
+
+
+def told_of(can: Capabilities) -> dict[str, Any]:
+    """Return what a record keeps of a method: its title, and the messages that it declares.
+
+    A report shows both without importing the method.
+    """
+    return {
+        "title": can.title,
+        "declared": [{key: str(value) for key, value in asdict(each).items()} for each in can.messages],
+    }
 
 
 def read_record(path: Path) -> dict[str, Any]:

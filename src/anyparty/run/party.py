@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import anyparty
+from anyparty.align.alignment import Known
 from anyparty.blocks.blocks import Rows
 from anyparty.blocks.splits import TRAIN, VALIDATION, split
 from anyparty.config import Config
@@ -42,22 +43,6 @@ from anyparty.tables.labels import encode
 from anyparty.tables.prepare import Prepare
 from anyparty.tables.table import Table
 from anyparty.terms import Capabilities, Channel, Roster, Task
-
-
-@dataclass(frozen=True, kw_only=True)
-class Known:
-    """What a party knows of the alignment.
-
-    Attributes:
-        position: [N] int64, its own row of each aligned row, -1 where it has none.
-        observed: [N, K] bool, who knows a cell of which row, at the active party; label holders get it from there.
-        key: [N] int64, a number that belongs to the row, at the active party.
-
-    """
-
-    position: NDArray[np.int64]
-    observed: Tensor | None = None
-    key: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,7 @@ from anyparty.predictions import Predictions
 from anyparty.run import parts
 from anyparty.run.allowed import check_columns, encoder_at, method_at
 from anyparty.run.alone import alone
-from anyparty.run.files import About, Member, check_mark, load_member, write_json
+from anyparty.run.files import About, Member, check_mark, load_member
 from anyparty.run.house import Home, Site, declared, remarked, roster_of
 from anyparty.run.kept_alignment import ALIGNMENT, aligned, kinds_in
 from anyparty.run.meanwhile import meanwhile
@@ -36,7 +36,7 @@ from anyparty.run.read_again import read_again
 from anyparty.run.rows import own_rows
 from anyparty.run.watch import noted
 from anyparty.seeds import Seeds
-from anyparty.storage import writing
+from anyparty.storage import write_json, writing
 from anyparty.tables.table import Table, read_table
 from anyparty.terms import Channel, Declared, Expect, Roster
 from anyparty.wire.guard import Guarded

@@ -6,7 +6,8 @@
     status          "running" (so it says; perhaps it was killed), "done", "stopped" (Ctrl-C) or "failed"
     error           why it failed, with the kind of error
     evaluation      test scores, as ``Evaluation.to_json``
-    declared        the messages that a method of the user's own declares
+    title           the method's name for people
+    declared        the messages that the method declares, and what can be learnt from each
 
 A run that is resumed must be the same run: other settings or other tables are refused, and named.  Where a table lies
 may differ, for its fingerprint says whether it is the same.
@@ -17,9 +18,9 @@ from __future__ import annotations
 import platform
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
@@ -40,21 +41,17 @@ from anyparty.methods.method import Method
 from anyparty.run import own_method
 from anyparty.run.alone import take
 from anyparty.run.checkpoint import PROGRESS, Checkpoints, read, write
-from anyparty.run.files import write_json
-from anyparty.run.kept_record import FORMAT, is_cut, read_record
+from anyparty.run.kept_record import FORMAT, MAY_DIFFER, is_cut, read_record, told_of
 from anyparty.run.model import Model
 from anyparty.run.watch import Watch, before, noted, now
-from anyparty.storage import writing
-from anyparty.terms import Declared
+from anyparty.storage import write_json, writing
+from anyparty.terms import Capabilities
 from anyparty.wire.ledger import Ledger
 
 if TYPE_CHECKING:
     from anyparty.run.federation import Federation
 
 TRAINED = "trained.safetensors"
-MAY_DIFFER = {
-    "run.folder", "train.device", "train.checkpoint_every", "track.tensorboard", "track.mlflow", "track.experiment",
-}  # fmt: skip
 
 
 @dataclass
@@ -68,12 +65,12 @@ class Record(Watch):
 
     @classmethod
     def begin(
-        cls, folder: Path, federation: Federation, config: Config, *, resume: bool, own: Method | None = None,
-        declared: Sequence[Declared] = (),
+        cls, folder: Path, federation: Federation, config: Config, *, resume: bool, can: Capabilities,
+        own: Method | None = None,
     ) -> Record:  # fmt: skip
         """Open a run's folder, and keep other runs out of it until ``open`` has ended.
 
-        ``own`` is the method where it is the user's own, with what it ``declared``, which stands nowhere else.
+        ``can`` is what the method declares; ``own`` is the method if it is the user's own.
 
         Raises:
             ConfigError: another run is at work in it, or it has a config.toml or a model that is no run's.
@@ -83,7 +80,7 @@ class Record(Watch):
             raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")
         lock = take(folder)
         try:
-            record = cls._begin(folder, federation, config, resume=resume, own=own, declared=declared)
+            record = cls._begin(folder, federation, config, resume=resume, own=own, can=can)
         except BaseException:
             lock.release()
             raise
@@ -93,7 +90,7 @@ class Record(Watch):
     @classmethod
     def _begin(
         cls, folder: Path, federation: Federation, config: Config, *, resume: bool, own: Method | None,
-        declared: Sequence[Declared],
+        can: Capabilities,
     ) -> Record:  # fmt: skip
         path, settings = folder / "record.json", folder / "config.toml"
         there, cut = path.exists(), is_cut(path)
@@ -121,8 +118,7 @@ class Record(Watch):
             "history": [],
             "ledger": [],
         }
-        said = {"declared": [{key: str(value) for key, value in asdict(each).items()} for each in declared]}
-        said = said if declared else {}
+        said = told_of(can)
         if resume:
             old = {"history": [], "ledger": []} | (_anew(folder, federation, began) if cut else kept)
             _same(old.get("tables", {}), began["tables"], "the tables changed since the run began", "party")

@@ -17,6 +17,7 @@ import torch
 from anyparty import config as settings
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
+from anyparty.config.user_code import allowing
 from anyparty.errors import ConfigError, ModelError, TableError, UserError, remark, some
 from anyparty.methods.method import Method
 from anyparty.metrics import Evaluation
@@ -30,6 +31,7 @@ from anyparty.run.kept_record import has_model, read_record
 from anyparty.run.model import Model
 from anyparty.run.record import TRAINED, hashes
 from anyparty.run.rows import assemble
+from anyparty.storage import inside
 from anyparty.tables.labels import encode
 from anyparty.tables.prepare import Features
 from anyparty.tables.table import read_table
@@ -46,23 +48,30 @@ def default_folder(path: Path | str, config: Config) -> Path:
     return config.run.folder or path.parent / "runs" / name
 
 
-def settings_of(folder: Path | str) -> Config:
+def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config:
     """Return the resolved settings of a run.
 
+    Args:
+        folder: of the run.
+        allow_code: modules of the user's own that these settings may load; no other code is ever imported.
+
     Raises:
-        ModelError: the folder is no run's.
+        ModelError: the folder is not a run's.
     """
-    path = Path(folder) / "config.toml"
+    path = inside(Path(folder), "config.toml")
     if not path.is_file():
         raise ModelError(f"{folder} is not the folder of a run: it has no config.toml; `anyparty train` makes one")
-    return settings.load(path)
+    return settings.load(path).allowing(allowing(allow_code, str(path)))
 
 
 def model_for_run(
     folder: Path | str, *, device: str | None = None, method: Method | None = None,
-    encoders: Mapping[str, Factory] | None = None,
+    encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
 ) -> Model:  # fmt: skip
-    """Load the model that a run left, with the method and the encoders of the user's own that its settings name.
+    """Load the model that a run left.
+
+    The run's settings may name a method or encoders of the user's own.  They are imported only if ``allow_code`` names
+    their module, or if an installed package registers them as an entry point.
 
     Args:
         folder: of the run.
@@ -70,17 +79,19 @@ def model_for_run(
             the CPU.
         method: the method as it was trained, if it was the user's own.
         encoders: by party, what made its network, where that was made in Python and stands in no module.
+        allow_code: modules that the run's settings may load, such as ``("my_methods",)``.
 
     Raises:
         ModelError: no such run, one that has not finished, files that are cut short or foreign, or a method or an
             encoder of the user's own that is not given, or is another.
+        CodeNotAllowed: the settings name code that ``allow_code`` does not cover.
         ConfigError: the factory of a method or an encoder cannot be imported, or this machine has no such ``device``.
     """
     folder = Path(folder)
-    config = settings_of(folder)
+    config = settings_of(folder, allow_code=allow_code)
     if device is not None:
         device_of(device, "device")
-    record = folder / "record.json"
+    record = inside(folder, "record.json")
     if record.exists() and not ((folder / "model.json").exists() and has_model(record)):
         raise ModelError(f"{folder}: this run has not finished; go on with it: anyparty train ... --resume, or "
                          f"train(folder={str(folder)!r}, resume=True)")  # fmt: skip
@@ -117,7 +128,7 @@ def _unchanged(folder: Path, federation: Federation) -> Federation:
     Raises:
         ModelError: a table is not what it was.
     """
-    before = read_record(folder / "record.json").get("tables", {})
+    before = read_record(inside(folder, "record.json")).get("tables", {})
     for name, table in federation.tables.items():
         if table.fingerprint != before.get(name):
             raise ModelError(
@@ -130,7 +141,7 @@ def _unchanged(folder: Path, federation: Federation) -> Federation:
 
 def evaluate_run(
     folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
-    method: Method | None = None, encoders: Mapping[str, Factory] | None = None,
+    method: Method | None = None, encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
 ) -> Evaluation:  # fmt: skip
     """Score a run's model on its own held-out test rows, or on the labelled rows of ``tables``.
 
@@ -143,11 +154,12 @@ def evaluate_run(
         parties: whose blocks may take part; by default all that have a table.
         method: the method as it was trained, if it was the user's own.
         encoders: by party, what made its network, where that was made in Python and stands in no module.
+        allow_code: modules that the run's settings may load: see ``model_for_run``.
 
     Raises:
         ModelError, PredictionError, TableError: see ``anyparty.errors``.
     """
-    model = model_for_run(folder, method=method, encoders=encoders)
+    model = model_for_run(folder, method=method, encoders=encoders, allow_code=allow_code)
     if not tables:
         hold_out(model, federation_of_run(folder))
         return model.evaluate(parties=parties)
@@ -206,16 +218,16 @@ def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
 
 def predict_run(
     folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
-    method: Method | None = None, encoders: Mapping[str, Factory] | None = None,
+    method: Method | None = None, encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
 ) -> Predictions:  # fmt: skip
     """Predict every row of ``tables``, or of the run's own, from the parties that have it and may take part.
 
-    ``method`` and ``encoders`` are as in ``evaluate_run``.
+    ``method``, ``encoders`` and ``allow_code`` are as in ``evaluate_run``.
 
     Raises:
         ModelError, PredictionError, TableError: see ``anyparty.errors``.
     """
-    model = model_for_run(folder, method=method, encoders=encoders)
+    model = model_for_run(folder, method=method, encoders=encoders, allow_code=allow_code)
     return model.predict(tables or own_tables(folder, parties), parties)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from anyparty.errors import ModelError
 from anyparty.run.alone import LOCK, take
-from anyparty.run.files import About, save_member
+from anyparty.run.files import About, save_member, write_manifest
 from anyparty.storage import refuse_file
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def write(folder: Path, model: Model) -> None:
         parts=parts, own=model.own,
     )  # fmt: skip
     about.save(folder / ABOUT)
+    write_manifest(folder, model.members)
 
 
 def _lies_in(folder: Path, model: Model) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from anyparty.align.alignment import Known
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
 from anyparty.errors import ConfigError
@@ -24,7 +25,7 @@ from anyparty.run.chosen import chosen
 from anyparty.run.device import device_of
 from anyparty.run.files import Member
 from anyparty.run.model import Model
-from anyparty.run.party import House, Known, Outcome, take_part
+from anyparty.run.party import House, Outcome, take_part
 from anyparty.run.progress import Bar
 from anyparty.run.record import Record
 from anyparty.run.rows import row_keys
@@ -100,7 +101,7 @@ def train(
     own = plain if settings_of(plain) is None else None
     about = None if own is None else own_method.described(plain)  # as given, whatever training changes
     record = None if folder is None else Record.begin(
-        folder, federation, kept, resume=resume, own=own, declared=() if own is None else made.can.messages
+        folder, federation, kept, resume=resume, own=own, can=made.can
     )  # fmt: skip
     ledger = Ledger() if record is None else record.ledger
 

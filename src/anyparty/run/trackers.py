@@ -21,8 +21,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from anyparty.config import Config
 from anyparty.errors import ConfigError, ModelError, remark
-from anyparty.run.files import read_json, write_json
 from anyparty.run.watch import Watch
+from anyparty.storage import read_json, write_json
 
 P = ParamSpec("P")
 T = TypeVar("T", bound="Tracker")

@@ -48,6 +48,8 @@ TURNS = Declared(
     tag="turns", frm="active", to="passive", holds="how many local iterations all parties make in this round",
     learns="how fast the slowest or the fastest party is", when="Sync-VFL by the real clock",
 )  # fmt: skip
+MESSAGES = (SNAPSHOT, PACE, RATE, FITS, TURNS)
+"""All messages that schedules send beside those of a method, or instead of them."""
 
 
 @dataclass(frozen=True, kw_only=True)

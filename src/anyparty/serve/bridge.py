@@ -25,11 +25,11 @@ from torch import Tensor
 
 from anyparty.errors import ConfigError, MessageError, ModelError, PartyLost
 from anyparty.run.door import door_of
-from anyparty.run.files import About, read_json, write_json
+from anyparty.run.files import About
 from anyparty.serve.ask import MESSAGES
 from anyparty.serve.frames import Frames, text, words
 from anyparty.serve.lanes import RENEW_S, lanes_to
-from anyparty.storage import take
+from anyparty.storage import read_json, take, write_json
 from anyparty.terms import Channel, Expect, Tensors
 
 WHERE, LOCK, PLACE = "serve.json", ".serve.lock", "anyparty-"

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import anyparty
+from anyparty.align.alignment import Known
 from anyparty.blocks.blocks import Rows
 from anyparty.config import Config
 from anyparty.errors import ModelError
@@ -23,7 +24,6 @@ from anyparty.run import agree, kept_alignment, parts
 from anyparty.run.files import About
 from anyparty.run.house import Site
 from anyparty.run.kept_alignment import ALIGNMENT
-from anyparty.run.party import Known
 from anyparty.run.predict_home import Part
 from anyparty.run.read_again import read_again
 from anyparty.run.rows import block_of

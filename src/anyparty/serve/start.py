@@ -43,6 +43,7 @@ def application(
     say: Callable[[str], None] = log.warning,
     anywhere: bool = False,
     host: str = "127.0.0.1",
+    allow_code: Sequence[str] = (),
 ) -> FastAPI:
     """Return the service as an ASGI application.
 
@@ -57,6 +58,7 @@ def application(
         anywhere: let in requests without a token wherever they come from, and whatever name they call this machine by:
             who is let in has been seen to otherwise, by certificates.
         host: the name or address of this machine that is listened on: without a token, requests go by it, too.
+        allow_code: modules that a run's settings may load, such as ``("my_methods",)``.
 
     Raises:
         ConfigError, ModelError, PredictionError, TableError: see ``anyparty.errors``.
@@ -65,7 +67,7 @@ def application(
     path, let_in = Path(place), tokens if isinstance(tokens, Tokens) else Tokens.of(tokens)
     if (path / "config.toml").is_file() or (path / "model.json").is_file():
         newer = Newer(path)
-        service, others = open_run(path, tables)
+        service, others = open_run(path, tables, allow_code=allow_code)
 
         @asynccontextmanager
         async def around() -> AsyncIterator[None]:
@@ -116,6 +118,7 @@ def serve(
     config: Config | None = None,
     threads: int = 1,
     say: Callable[[str], None] = print,
+    allow_code: Sequence[str] = (),
 ) -> None:
     """Serve predictions until Ctrl-C.
 
@@ -130,6 +133,7 @@ def serve(
         config: see there.
         threads: how many PyTorch may use: one is quickest for a few ids.
         say: takes sentences about what is served.
+        allow_code: see there.
 
     Raises:
         ConfigError: the port is in use, strangers could ask, or a certificate cannot be read.
@@ -141,7 +145,7 @@ def serve(
     torch.set_num_threads(threads)
     app = application(
         place, limits=limits, tokens=let_in, tables=tables, config=config, say=say, host=host,
-        anywhere=tls is not None and tls.client_ca is not None,
+        anywhere=tls is not None and tls.client_ca is not None, allow_code=allow_code,
     )  # fmt: skip
     limits = limits or Limits()
     server = Server(_settings(app, tls, limits), limits)

@@ -14,8 +14,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from anyparty.errors import ModelError, StorageError, remark
-from anyparty.run.files import read_json, write_json
 from anyparty.run.watch import now
+from anyparty.storage import read_json, write_json
 from anyparty.wire.ledger import Flow, Ledger, Tally
 
 RECORD = "served.json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -33,15 +33,20 @@ from anyparty.wire.ledger import Ledger
 OUTSIDE = "the service"  # never waits in the hub: that all parties wait is no deadlock here
 
 
-def open_run(folder: Path, tables: Mapping[str, Any] | None = None) -> tuple[Service, dict[str, Kept]]:
+def open_run(
+    folder: Path, tables: Mapping[str, Any] | None = None, *, allow_code: Sequence[str] = ()
+) -> tuple[Service, dict[str, Kept]]:
     """Return the service of a run, and the other parties, from the run's own tables or these.
+
+    ``allow_code`` names modules that the run's settings may load: see ``model_for_run``.
 
     Raises:
         ModelError: no such run, or one that was trained from data frames without ``tables``.
         PredictionError: a table of a party that the model does not know.
         TableError: a table cannot be used.
     """
-    model, about = model_for_run(folder, device="cpu"), About.load(folder / "model.json")
+    model = model_for_run(folder, device="cpu", allow_code=allow_code)
+    about = About.load(folder / "model.json")
     sources = dict(tables or {name: own.table for name, own in settings_of(folder).parties.items() if own.table})
     if not sources:
         raise ModelError(f"{folder}: the run was trained from data frames, not files: its tables are not on disk; "

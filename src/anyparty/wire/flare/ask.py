@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from anyparty.config import Settings
+from anyparty.config.base import Settings
 from anyparty.errors import ConfigError, RunError
 from anyparty.wire.flare.reach import Gate, await_server, check_certificate
 

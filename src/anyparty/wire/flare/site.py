@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from anyparty.config import Settings
+from anyparty.config.base import Settings
 from anyparty.errors import ConfigError
 from anyparty.wire.flare.peer import Patience
 

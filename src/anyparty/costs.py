@@ -13,10 +13,10 @@ Its table 2 follows from these functions; the tests redo it, and say which of it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -109,6 +109,22 @@ class Counted:
         up = forward(counts["epochs"], counts["aligned"], counts["z_p"])
         batches = counts["epochs"] * counts["batches"]
         return Cost(rounds=2 * batches, bytes_sent=round(up + batches * shape.last_layer * NUMBER))
+
+
+def published(counted: Sequence[Mapping[str, Any]], shapes: Mapping[str, Shape]) -> list[dict[str, Any]]:
+    """Return a record's entries for formulas, with rounds and bytes where the party's ``Shape`` is known.
+
+    Args:
+        counted: entries of a record; those that have their bytes already are kept as they are.
+        shapes: by party, what the formulas ask of it.
+
+    """
+    made = []
+    for each in counted:
+        formula = Counted(party=each["party"], equation=each["equation"], counts=each.get("counts", {}))
+        cost = None if "bytes_sent" in each else formula.cost(shapes.get(formula.party))
+        made.append({**each, **(vars(cost) if cost else {})})
+    return made
 
 
 @runtime_checkable

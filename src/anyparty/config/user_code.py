@@ -1,0 +1,200 @@
+"""A user's own classes, which settings name as ``"module:Name"``: import them only if the user allows it.
+
+Importing a module runs it, so a name in a file must never be enough.  Code is loaded in two cases:
+
+- the user allows its module in the same call: ``--allow-code MODULE`` on the command line, ``allow_code=("MODULE",)``
+  in Python, or a settings file of the user's own passed to ``anyparty train``;
+- an installed package registers the same ``module:Name`` as an entry point, group ``anyparty.methods`` or
+  ``anyparty.encoders``.
+
+Even then, the name must lead to something that makes a method or a network, defined in the named module.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import operator
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from types import FunctionType, ModuleType
+from typing import Any, get_type_hints
+
+from torch import nn
+
+from anyparty.errors import CodeNotAllowed, ConfigError, blamed, nearest
+from anyparty.nets.mlp import Factory
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllowedCode:
+    """Which references of a settings file may be imported.
+
+    Attributes:
+        names: modules or packages (``"my_package"`` covers ``"my_package.rules:Mine"``), or whole references.
+        everything: whether any reference may be; for a settings file that the user wrote.
+        source: the file that names the code, for error messages.
+
+    """
+
+    names: tuple[str, ...] = ()
+    everything: bool = False
+    source: str = ""
+
+    def permits(self, reference: str, group: str) -> bool:
+        """Whether ``reference`` may be imported; ``group`` holds the entry points that are always allowed."""
+        module = reference.partition(":")[0]
+        named = any(reference == name or f"{module}.".startswith(f"{name}.") for name in self.names)
+        return self.everything or named or any(point.value == reference for point in entry_points(group=group))
+
+
+NOTHING = AllowedCode()
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeKind:
+    """What a reference may lead to.
+
+    Attributes:
+        group: the entry points that may be loaded without further permission.
+        expected: the kind in words, for error messages.
+        is_class: whether a class is of this kind.
+        is_made: whether an object that is not a class is a finished one of this kind.
+
+    """
+
+    group: str
+    expected: str
+    is_class: Callable[[type], bool]
+    is_made: Callable[[object], bool] = lambda found: False  # noqa: ARG005
+
+
+ENCODER = CodeKind(
+    group="anyparty.encoders",
+    expected="a subclass of torch.nn.Module that takes (inputs, outputs), or a function annotated to return one",
+    is_class=lambda found: issubclass(found, nn.Module),
+)
+
+
+def load_encoder(reference: str, setting: str, allowed: AllowedCode) -> Factory:
+    """Import what makes a user's own encoder.
+
+    Raises:
+        ConfigError, CodeNotAllowed: as ``load_code``.
+    """
+    factory: Factory = load_code(reference, setting, allowed, ENCODER)
+    return factory
+
+
+def load_code(reference: str, setting: str, allowed: AllowedCode, kind: CodeKind) -> Any:
+    """Import a user's own class, function or object.
+
+    Args:
+        reference: ``"module:Name"``.
+        setting: the setting that holds it, for error messages.
+        allowed: what may be imported.
+        kind: what it must be.
+
+    Raises:
+        CodeNotAllowed: the user has not allowed it.
+        ConfigError: the reference has another form or leads into the standard library; the module cannot be imported or
+            has no such name; or what it has is of another kind, or was defined in another module.
+    """
+    module = check_reference(reference, setting, allowed, kind)
+    fails = f"{setting}: cannot import factory {reference!r}"
+    try:
+        imported = importlib.import_module(module)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{fails}: there is no module {error.name!r}; commands look for it beside the settings "
+                              f"file, in the current folder and among installed packages") from None  # fmt: skip
+        raise ConfigError(f"{fails}: {blamed(error)}") from error
+    found = _attribute(imported, reference.partition(":")[2], fails)
+    if problem := _misfit(found, module, kind):
+        raise ConfigError(f"{setting}: factory {reference!r} is {problem}; expected {kind.expected}, defined in "
+                          f"{module!r}")  # fmt: skip
+    return found
+
+
+def check_reference(reference: str, setting: str, allowed: AllowedCode, kind: CodeKind) -> str:
+    """Check a reference before anything is imported; return its module.
+
+    Raises:
+        CodeNotAllowed, ConfigError: as ``load_code``.
+    """
+    fails = f"{setting}: cannot import factory {reference!r}"
+    module, _, name = reference.partition(":")
+    if not module or not name or ":" in name or "/" in module or module.startswith(".") or module.endswith(".py"):
+        raise ConfigError(f"{fails}: write it as 'module:name'")
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise ConfigError(f"{fails}: {module!r} is a module of Python's standard library, which has no method and no "
+                          f"encoder; name a module of your own")  # fmt: skip
+    if not allowed.permits(reference, kind.group):
+        where = f"{allowed.source}: " if allowed.source else ""
+        raise CodeNotAllowed(
+            f"{where}{setting} names the code {reference!r}, and a file never runs code by itself. If you trust this "
+            f"code, allow it in this call: --allow-code {module}, in Python allow_code=({module!r},); or install its "
+            f"package with an entry point in the group {kind.group!r}"
+        )
+    return module
+
+
+def allowing(allow_code: Iterable[str], source: str = "") -> AllowedCode:
+    """Return permission for the modules in ``allow_code``.
+
+    Raises:
+        ConfigError: it is a text instead of a list of them, or has something else in it.
+    """
+    names = () if isinstance(allow_code, str) else tuple(allow_code)
+    if isinstance(allow_code, str) or not all(isinstance(name, str) and name for name in names):
+        raise ConfigError(f'allow_code: expected names of modules, such as ("my_methods",), got {allow_code!r}')
+    return AllowedCode(names=names, source=source)
+
+
+def _attribute(module: ModuleType, name: str, fails: str) -> object:
+    try:
+        return operator.attrgetter(name)(module)
+    except AttributeError:
+        known = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
+        raise ConfigError(f"{fails}: {module.__file__ or module.__name__} has no {name!r}"
+                          f"{nearest(name, known) if known else ''}") from None  # fmt: skip
+
+
+def _misfit(found: Any, module: str, kind: CodeKind) -> str:
+    """Say why ``found`` must not be called; empty if it may be."""
+    if not callable(found) or kind.is_made(found):
+        return "" if kind.is_made(found) else f"an object of type {type(found).__name__}"
+    defined = str(getattr(found, "__module__", ""))
+    if not f"{defined}.".startswith(f"{module}."):
+        return f"defined in another module, {defined!r}"
+    if isinstance(found, type):
+        return "" if kind.is_class(found) else "another kind of class"
+    if not isinstance(found, FunctionType):
+        return f"an object of type {type(found).__name__}"
+    returns = _returns(found)
+    if isinstance(returns, type) and kind.is_class(returns):
+        return ""
+    return "a function whose return annotation is " + ("missing" if returns is inspect.Parameter.empty else "another")
+
+
+def _returns(function: FunctionType) -> Any:
+    """Return the class that a function says it returns."""
+    annotation = function.__annotations__.get("return", inspect.Parameter.empty)
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return get_type_hints(function).get("return", inspect.Parameter.empty)
+    except (NameError, TypeError, AttributeError):  # a parameter's type that only type checkers see
+        try:
+            return operator.attrgetter(annotation)(_Namespace(function.__globals__))
+        except AttributeError:
+            return annotation
+
+
+class _Namespace:
+    """A module's names as attributes."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.__dict__.update(names)
