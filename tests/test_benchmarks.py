@@ -20,6 +20,7 @@ PAGES = {
     "coroutines": ("coroutines", False),
     "device": ("", False),  # without a GPU it says so
     "fewer_bytes": ("fewer_bytes_breast-cancer", False),
+    "label_leakage": ("label_leakage", False),
     "latent": ("latent", True),
     "loading": ("loading", True),
     "many_parties": ("many_parties", False),

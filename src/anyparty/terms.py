@@ -165,6 +165,11 @@ class Capabilities:
             raise ConfigError(f"{self.title}: expected messages to be a tuple of Declared, got {self.messages!r}")
 
     @property
+    def gradients(self) -> tuple[Declared, ...]:
+        """The messages that send a gradient back to parties with columns, from which they can infer labels."""
+        return tuple(message for message in self.messages if message.tag == "gradient" and message.to != "active")
+
+    @property
     def trains_with_all(self) -> bool:
         """Whether a row teaches only while all parties are there."""
         return (self.trains_with or self.needs) == "all"

@@ -78,22 +78,6 @@ def test_a_checkpoint_whose_words_are_damaged(copy, call):
         assert f"{last.name}: what it says of the run is damaged" in ended.stderr
 
 
-def test_which_rows_trained_is_written_anew_by_a_run_that_goes_on_and_named_where_it_is_not_ours(copy, call):
-    path = copy / "trained.safetensors"
-    kept = read(path)[0]["ids"]
-    path.unlink()
-    assert call("train", "--resume", copy.parents[1] / "credit.toml", "--quiet").exit_code == 0
-    assert read(path)[0]["ids"].equal(kept)
-    write(path, {"other": kept}, {})
-    for name in ("bank", "shop"):
-        table = copy.parents[1] / f"{name}.csv"
-        table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))  # another than in training
-    tables = [word for name in ("bank", "shop") for word in ("--table", f"{name}={copy.parents[1] / name}.csv")]
-    ended = call("evaluate", copy, *tables)
-    assert ended.exit_code == 2
-    assert "trained.safetensors: this is not what a run wrote" in ended.stderr
-
-
 def test_a_run_from_python_says_it_too(copy):
     (copy / "config.toml").write_text("[train\n")
     with pytest.raises(ResumeError, match=r"config.toml: this is not TOML"):

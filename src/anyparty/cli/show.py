@@ -21,6 +21,7 @@ from anyparty.methods.by_factory import METHOD, classes_of, made_by
 from anyparty.methods.table import METHODS, method, parameters_of
 from anyparty.methods.typed import takes
 from anyparty.predictions import Predictions, members, patterns
+from anyparty.report.privacy import by_gradients
 from anyparty.run.runs import settings_of
 from anyparty.storage import writing
 from anyparty.terms import Capabilities
@@ -124,7 +125,18 @@ def all_methods() -> RenderableType:
         who = Text.assemble((name, "bold"), f"\n{can.title}\n", (can.paper, "dim"))
         sends = f"{_needs(can)}; {_most(can)}; sends {', '.join(message.tag for message in can.messages)}"
         table.add_row(who, can.trains_on, can.predicts_for, sends)
-    return Group(table, "Parameters, and what each message tells: anyparty methods NAME")
+    return Group(table, *_labels(), "Parameters, and what each message tells: anyparty methods NAME")
+
+
+def _labels() -> Iterator[str]:
+    """Say which methods send gradients to passive parties, and what these can learn of labels from them."""
+    for learns, names in by_gradients().items():
+        sent = (
+            "sends gradients to passive parties. They can learn: "
+            if learns
+            else "sends no gradients to passive parties"
+        )
+        yield f"{', '.join(names)}: {sent}{learns}."
 
 
 def one_method(name: str) -> RenderableType:

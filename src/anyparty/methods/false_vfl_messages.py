@@ -37,8 +37,8 @@ SAMPLES = Declared(
 GRADIENT = Declared(
     tag="gradient", frm="active", to="block",
     holds="the derivative of the loss by the embedding, [B_k, 2 D]",
-    learns="in pretraining how its view of a row differs from that of all; afterwards gradients, from which labels of "
-           "its own rows can be inferred in part",
+    learns="in pretraining how its view of a row differs from that of all; afterwards something about labels: we "
+           "measured one attack alone, the first singular direction, which did not separate two classes",
 )  # fmt: skip
 IMPUTATION = Declared(
     tag="imputation", frm="active", to="block",

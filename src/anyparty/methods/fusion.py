@@ -36,7 +36,8 @@ EMBEDDING = embedding("host", "h_k = f_k(x_k) of those rows of the batch that pa
 GRADIENT = Declared(
     tag="gradient", frm="host", to="block",
     holds="the derivative of the loss by h_k, [B_k, H]",
-    learns="party k sees gradients, from which labels of its own rows can be inferred in part",
+    learns="with two classes, the labels of party k's training rows: one direction of the gradients separated them in "
+           "the first epoch, with no label known",
 )  # fmt: skip
 OUTPUTS = Declared(
     tag="outputs", frm="host", to="active",

@@ -21,6 +21,7 @@ from anyparty.terms import Declared
 
 MARKED = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 EVERY = "all"
+NO_GRADIENTS = "nothing from gradients: none are sent"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,25 @@ def of_methods(names: Iterable[str]) -> tuple[Line, ...]:
 
 def tables() -> dict[str, str]:
     """Return each table of the page as Markdown."""
-    return {name: table(lines) for name, lines in sections().items()}
+    return {name: table(lines) for name, lines in sections().items()} | {"gradients": _gradients()}
+
+
+def by_gradients() -> dict[str, tuple[str, ...]]:
+    """Group methods by what passive parties can learn from the gradients sent back to them; "" for no gradients."""
+    found: dict[str, list[str]] = {}
+    for name in METHODS:
+        for learns in {message.learns for message in method(name).can.gradients} or {""}:
+            found.setdefault(learns, []).append(name)
+    return {learns: tuple(names) for learns, names in found.items()}
+
+
+def _gradients() -> str:
+    rows = [
+        ["no" if not learns else "yes", ", ".join(f"`{name}`" for name in names), learns or NO_GRADIENTS]
+        for learns, names in sorted(by_gradients().items(), key=lambda each: not each[0])
+    ]
+    heads = ["gradients to passive parties", "methods", "what can be learnt of labels"]
+    return "\n".join(_row(cells) for cells in (heads, ["---"] * len(heads), *rows)) + "\n"
 
 
 def table(lines: Iterable[Line]) -> str:

@@ -18,11 +18,11 @@ from anyparty.errors import ConfigError
 from anyparty.storage import refuse_file, sweep
 
 LOCK = ".lock"
+ID_HASHES = "trained.safetensors"  # hashes of training ids that earlier versions wrote; deleted where it is found
 WAIT_S = 20.0  # a party's process may be started again while its former one ends
 LOOK_S = 0.2  # between two looks
 WRITTEN = {  # by whoever has the lock, and by nobody else: others write beside, as what is served, or a page
-    "record.json", "config.toml", "trained.safetensors", "model.json", "manifest.json",
-    "party.json", "model.safetensors", "run.txt",
+    "record.json", "config.toml", "model.json", "manifest.json", "party.json", "model.safetensors", "run.txt",
     "alignment.safetensors", "alignment-new.safetensors", "secret", "predictions.json", "predictions.parquet",
 }  # fmt: skip
 

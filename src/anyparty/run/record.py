@@ -21,26 +21,20 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import polars as pl
-import torch
 from filelock import FileLock
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 import anyparty
-from anyparty.blocks.splits import TEST
 from anyparty.config import Config
 from anyparty.errors import ConfigError, ModelError, ResumeError, remark
 from anyparty.methods.method import Method
 from anyparty.run import own_method
-from anyparty.run.alone import take
-from anyparty.run.checkpoint import PROGRESS, Checkpoints, read, write
+from anyparty.run.alone import ID_HASHES, take
+from anyparty.run.checkpoint import PROGRESS, Checkpoints, read
 from anyparty.run.kept_record import FORMAT, MAY_DIFFER, is_cut, read_record, told_of
 from anyparty.run.model import Model
 from anyparty.run.watch import Watch, before, noted, now
@@ -50,8 +44,6 @@ from anyparty.wire.ledger import Ledger
 
 if TYPE_CHECKING:
     from anyparty.run.federation import Federation
-
-TRAINED = "trained.safetensors"
 
 
 @dataclass
@@ -130,12 +122,12 @@ class Record(Watch):
                 _write(settings, config)
             old |= {"status": "running", "error": "", **said}
             old.pop("ended", None)
-            _note_trained(folder / TRAINED, federation, config)
+            (folder / ID_HASHES).unlink(missing_ok=True)
             return cls(folder, old, Ledger.of(old["ledger"]))
         began |= said
         write_json(folder / "record.json", began)  # first: config.toml alone is somebody else's
         _write(settings, config)
-        _note_trained(folder / TRAINED, federation, config)
+        (folder / ID_HASHES).unlink(missing_ok=True)
         return cls(folder, began)
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:  # noqa: ARG002
@@ -179,21 +171,6 @@ def _anew(folder: Path, federation: Federation, began: dict[str, Any]) -> dict[s
         with suppress(ModelError, ValidationError):  # whoever loads it says what it is
             return began | {"history": PROGRESS.validate_python(read(path)[1]).history}
     return began
-
-
-def hashes(ids: pl.Series) -> NDArray[np.int64]:
-    """Return a number for each id [n], the same on every machine."""
-    texts = ids.cast(pl.String).to_list()
-    return np.array([int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), signed=True) for text in texts],
-                    dtype=np.int64)  # fmt: skip
-
-
-def _note_trained(path: Path, federation: Federation, config: Config) -> None:
-    """Keep whose labels train or choose epochs, as hashes of ids: scores of their rows are not those of new ones."""
-    ids = federation.alignment.ids
-    assert ids is not None
-    use = federation.labeled & federation.observed.any(axis=1) & (federation.split(config.train) != TEST)
-    write(path, {"ids": torch.from_numpy(hashes(ids.filter(pl.Series(use))))}, {})
 
 
 def _write(path: Path, config: Config) -> None:

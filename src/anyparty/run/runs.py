@@ -23,18 +23,15 @@ from anyparty.methods.method import Method
 from anyparty.metrics import Evaluation
 from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions
-from anyparty.run.checkpoint import read
 from anyparty.run.chosen import chosen
 from anyparty.run.device import device_of
 from anyparty.run.federation import Federation, read_party
 from anyparty.run.kept_record import has_model, read_record
 from anyparty.run.model import Model
-from anyparty.run.record import TRAINED, hashes
 from anyparty.run.rows import assemble
 from anyparty.storage import inside
 from anyparty.tables.labels import encode
 from anyparty.tables.prepare import Features
-from anyparty.tables.table import read_table
 
 
 def default_folder(path: Path | str, config: Config) -> Path:
@@ -150,7 +147,8 @@ def evaluate_run(
         tables: by party, a file name or data frame, of rows that training did not see: all with a label are scored;
             without them the run's own are read again, and the rows that its seed held out are scored.  So they are
             where ``tables`` are the run's own, wherever they lie now, which is said; where only some are, it is said
-            that most of their rows were trained on.
+            that most of their rows were trained on.  A run's folder holds no ids and no hashes of ids, so training
+            rows in a changed table are not detected.
         parties: whose blocks may take part; by default all that have a table.
         method: the method as it was trained, if it was the user's own.
         encoders: by party, what made its network, where that was made in Python and stands in no module.
@@ -172,34 +170,12 @@ def evaluate_run(
         there = [name for name in same if name in model.roster.blocks]  # others hold labels alone
         return model.evaluate(parties=there if parties is None else parties)
     scored = model.evaluate(tables, parties)
-    seen, of = _seen(Path(folder), model, tables)
-    if seen and not same:
-        remark(
-            f"{seen:,} of the {of:,} rows that are scored are the run's own training rows, by their ids: "
-            f"leave them out for a score of new ones"
-        )
     if same:
         remark(
             f"the table of party {some(same)} is the one that the model was trained on, so that most of its "
             f"rows are not new to the model; give others"
         )
     return scored
-
-
-def _seen(folder: Path, model: Model, tables: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many of the labelled rows of ``tables`` the run was trained on, by id, and how many there are."""
-    path = folder / TRAINED
-    if not path.exists():
-        return 0, 0
-    member = model.members[model.roster.active]
-    name = model.roster.active
-    table = read_table(tables[name], party=name, id=member.id, label=member.label, expect={})
-    assert table.label is not None
-    labelled = table.ids.filter(table.label.is_not_null())
-    known = read(path)[0].get("ids")
-    if known is None:
-        raise ModelError(f"{path}: this is not what a run wrote; copy its folder anew")
-    return int(np.isin(hashes(labelled), known.numpy()).sum()), len(labelled)
 
 
 def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:

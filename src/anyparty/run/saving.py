@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from anyparty.errors import ModelError
-from anyparty.run.alone import LOCK, take
+from anyparty.run.alone import ID_HASHES, LOCK, take
 from anyparty.run.files import About, save_member, write_manifest
 from anyparty.storage import refuse_file
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from anyparty.run.model import Model
 
 ABOUT, RECORD = "model.json", "record.json"
-OF_RUNS = (RECORD, "config.toml", "trained.safetensors")  # what a run says of the model beside them
+OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # what a run says of the model beside them
 
 
 def save(folder: Path, model: Model, *, replace: bool) -> None:

@@ -1,0 +1,323 @@
+"""What a passive party learns of labels from the gradients that it receives: an attack, measured.
+
+    python -m benchmarks.label_leakage [--data-dir FOLDER]    Credit and Online Shoppers, 5 seeds
+    python -m benchmarks.label_leakage --quick                Breast Cancer, one seed; needs no data sets
+
+Two parties: the active one holds labels and half of the columns, the passive one holds the other half.  The attacker is
+the passive party.  It runs its code unchanged, and reads the messages that it receives:
+
+    G [n, H]   the gradients of one epoch, one row for each training row (messages ``gradient``)
+    v [H]      their first singular direction (right singular vector of G, not centred)
+    G v [n]    its score of each row: no label is used
+
+The score separates the two classes up to its sign, which an attacker settles with one label or the classes' shares.
+So the AUROC here is the greater one of A and 1 - A.  Labels with more than two classes are not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+from anyparty.blocks.blocks import Rows
+from anyparty.config import Config
+from anyparty.errors import ConfigError
+from anyparty.methods.method import Batch, Method, Seat, Stage, State, Step
+from anyparty.methods.table import METHODS, SPLIT
+from anyparty.run import agree
+from anyparty.run.chosen import chosen
+from anyparty.run.federation import Federation
+from anyparty.run.party import House, Known, take_part
+from anyparty.run.rows import row_keys
+from anyparty.schedules.table import SCHEDULES, scheduled
+from anyparty.seeds import Seeds
+from anyparty.tables import datasets
+from anyparty.terms import Channel, Expect, Tensors
+from anyparty.wire import inproc
+from anyparty.wire.guard import Guarded
+from benchmarks.page import Page
+
+ACTIVE, PASSIVE, LABEL = "active", "passive", "label"
+SEEDS, ROWS, UNLABELLED = 5, 6_000, 1 / 3
+SHOPPERS = "tables/online_shoppers.csv.gz"
+MLP_HEAD = {"head_hidden": [64]}
+SHORT = {name: {"pretrain_epochs": 1} for name in ("fedhssl", "false-vfl-1", "false-vfl-2")}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to train: a method with its parameters, perhaps under a schedule, perhaps with rows without a label."""
+
+    title: str
+    method: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    schedule: str = ""
+    unlabelled: bool = False
+
+
+@dataclass
+class Tap:
+    """The passive party's end of the channel: it notes what its own party sends and receives in training.
+
+    Attributes:
+        channel: the channel beneath.
+        tags: what was received, by tag: how many messages.
+        rows: by stage, places [B] of the rows of each gradient, in the first epoch.
+        gradients: by stage, the gradients [B, ...] of the first epoch.
+        embeddings: by stage, the embeddings that the party sent of these rows.
+
+    """
+
+    channel: Channel
+    tags: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, list[Tensor]] = field(default_factory=dict)
+    gradients: dict[str, list[Tensor]] = field(default_factory=dict)
+    embeddings: dict[str, list[Tensor]] = field(default_factory=dict)
+    at: tuple[str, int, Tensor] | None = None
+    sent: Tensor | None = None
+
+    @property
+    def me(self) -> str:
+        """The party whose end of the channel this is."""
+        return self.channel.me
+
+    async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
+        """Send; note the embeddings of the batch."""
+        if tag == "embedding":
+            (self.sent,) = tensors.values()
+        return await self.channel.send(to, tag, tensors)
+
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
+        """Receive; note the gradients of the first epoch of each stage."""
+        got = await self.channel.recv(frm, tag, expect)
+        self.tags[tag] = self.tags.get(tag, 0) + 1
+        if tag == "gradient" and self.at is not None and self.at[1] == 0:
+            stage, _, rows = self.at
+            (gradient,) = got.values()
+            assert len(gradient) == len(rows)
+            for kept, values in ((self.rows, rows), (self.gradients, gradient), (self.embeddings, self.sent)):
+                assert values is not None
+                kept.setdefault(stage, []).append(values.detach().cpu().clone())
+        return got
+
+    async def close(self) -> None:
+        """Close the channel beneath."""
+        await self.channel.close()
+
+    def around(self, step: Step) -> Step:
+        """Return a party's step that first notes which rows of its own it works on, which the party knows."""
+
+        async def noting(net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
+            if rows.block is not None and len(batch.moment) == 3:
+                held = rows.block.take(batch.rows)[1]
+                self.at = (str(batch.moment[0]), int(batch.moment[1]), batch.rows[held])
+            return await step(net, state, rows, batch)
+
+        return noting
+
+
+def score(messages: Sequence[Tensor]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Project messages [B, ...] on their first singular direction; return a score for each row [n]."""
+    G = torch.cat([each.flatten(1) for each in messages]).double()
+    v = torch.linalg.svd(G, full_matrices=False).Vh[0]
+    return np.asarray((G @ v).numpy())
+
+
+def auroc(y: np.ndarray[Any, Any], scores: np.ndarray[Any, Any]) -> float:
+    """Return the AUROC of scores whose sign is free: the greater one of A and 1 - A."""
+    found = float(roc_auc_score(y, scores))
+    return max(found, 1 - found)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the attack found in one training.
+
+    Attributes:
+        tags: the messages that the passive party received in training, by tag.
+        stages: by stage, the AUROC from gradients, the one from the party's own embeddings, and the number of rows.
+
+    """
+
+    tags: Mapping[str, int]
+    stages: Mapping[str, tuple[float, float, int]]
+
+
+def attack(case: Case, frames: Mapping[str, pl.DataFrame], seed: int) -> Found:
+    """Train for one epoch of each stage with the passive party's channel tapped, and attack what it received."""
+    given = dict(frames)
+    truth = given[ACTIVE][LABEL].to_numpy()
+    if case.unlabelled:
+        hidden = Seeds(seed).numpy("hidden").random(len(truth)) < UNLABELLED
+        given[ACTIVE] = given[ACTIVE].with_columns(pl.when(~pl.Series(hidden)).then(pl.col(LABEL)).alias(LABEL))
+    config = Config.of({
+        "federation": {"label": LABEL, "task": "classification"},
+        "parties": {name: {} for name in given},
+        "method": {"name": case.method, **SHORT.get(case.method, {}), **case.parameters},
+        "train": {"epochs": 1, "seed": seed, "validation": 0.0, "test": 0.0, "patience": "none", "keep": "last"},
+        **({"schedule": {"name": case.schedule}} if case.schedule else {}),
+    })  # fmt: skip
+    federation = Federation.from_config(config, given)
+    tap = _trained(federation, config)
+    position, labelled = federation.alignment.position[ACTIVE], given[ACTIVE][LABEL].is_not_null().to_numpy()
+    stages = {}
+    for stage, gradients in tap.gradients.items():
+        own = position[torch.cat(tap.rows[stage]).numpy()]
+        known = labelled[own]
+        y = truth[own][known]
+        stages[stage] = (
+            auroc(y, score(gradients)[known]), auroc(y, score(tap.embeddings[stage])[known]), int(known.sum()),
+        )  # fmt: skip
+    return Found(tap.tags, stages)
+
+
+def _trained(federation: Federation, config: Config) -> Tap:
+    """Let both parties train; return what the passive one noted."""
+    method = scheduled(chosen(config), config)
+    taps: list[Tap] = []
+
+    def part(name: str, net: Channel) -> Any:
+        leads, made = name == ACTIVE, method
+        if not leads:
+            taps.append(Tap(net))
+            net, made = taps[0], _watched(method, taps[0])
+        known = Known(
+            position=federation.alignment.position[name],
+            observed=torch.from_numpy(federation.observed) if leads else None,
+            key=row_keys(federation.alignment) if leads else None,
+        )
+        house = House(name=name, table=federation.tables[name], known=known, encoder=config.encoder_of(name),
+                      optimizer=config.optimizer_of(name))  # fmt: skip
+        return take_part(net, house=house, roster=federation.roster, config=config, method=made)
+
+    declared = (*method.can.messages, *agree.MESSAGES)
+    inproc.play(
+        {name: partial(part, name) for name in federation.roster.names},
+        lambda channel: Guarded(channel, federation.roster, declared),
+    )
+    return taps[0]
+
+
+def _watched(method: Method, tap: Tap) -> Method:
+    """Return the same method, whose steps tell the tap on which rows they work."""
+    watched = copy.copy(method)
+
+    def stages(seat: Seat) -> list[Stage]:
+        return [replace(stage, step=tap.around(stage.step)) for stage in method.stages(seat)]
+
+    object.__setattr__(watched, "stages", stages)  # it stays of its class: both parties' settings are compared
+    return watched
+
+
+def cases() -> list[Case]:
+    """Return all methods, forms and schedules that are attacked."""
+    heads: tuple[tuple[str, dict[str, Any]], ...] = (("linear", {"head_hidden": []}), ("MLP", MLP_HEAD))
+    found = [Case(f"{name}, {head} heads", name, shape) for name in SPLIT for head, shape in heads]
+    found += [
+        Case("laser, pretrain = simsiam", "laser", {"pretrain": "simsiam", "pretrain_epochs": 1}),
+        Case("laser, unlabelled = pseudo", "laser", {"unlabelled": "pseudo", "unlabelled_epochs": 1}, unlabelled=True),
+    ]
+    found += [Case(f"laser, schedule {name}", "laser", schedule=name) for name in SCHEDULES]
+    found += [Case(f"fedhssl, {head} head", "fedhssl", shape) for head, shape in heads]
+    return found + [Case(name, name) for name in METHODS if name not in {*SPLIT, "fedhssl"}]
+
+
+def halves(frame: pl.DataFrame, y: Sequence[int] | np.ndarray[Any, Any]) -> dict[str, pl.DataFrame]:
+    """Return both parties' tables: the first half of the columns is the passive party's."""
+    ids, half = pl.Series("id", [f"row {n}" for n in range(len(frame))]), frame.width // 2
+    own = frame[:, half:].insert_column(0, ids)
+    return {
+        ACTIVE: own.with_columns(pl.Series(LABEL, np.asarray(y, dtype=np.int64))),
+        PASSIVE: frame[:, :half].insert_column(0, ids),
+    }
+
+
+def of_dataset(name: str, data_dir: Path | None) -> dict[str, pl.DataFrame]:
+    """Return a data set that anyparty knows by name, cut into halves."""
+    data = datasets.load(name, data_dir=data_dir, progress=False)
+    frame = pl.DataFrame({feature: data.X_train[:, j] for j, feature in enumerate(data.features)})
+    return halves(frame[:ROWS], data.y_train[:ROWS])
+
+
+def shoppers(data_dir: Path | None) -> dict[str, pl.DataFrame]:
+    """Return Online Shoppers Purchasing Intention (UCI 468), cut into halves; the label is Revenue."""
+    folder = data_dir or Path(os.environ.get("ANYPARTY_DATA", "."))
+    path = folder / SHOPPERS
+    if not path.is_file():
+        raise ConfigError(
+            f"{path}: no such file; put UCI 468 there as CSV, gzipped, or name the folder with --data-dir"
+        )
+    frame = pl.read_csv(path, infer_schema_length=None)
+    y = frame["Revenue"].cast(pl.String).str.to_lowercase().is_in(["true", "1"]).to_numpy()
+    return halves(frame.drop("Revenue")[:ROWS], y[:ROWS])
+
+
+def main(*, quick: bool, data_dir: Path | None) -> None:
+    """Attack every case, and write the page."""
+    torch.set_num_threads(1)
+    page = Page("label_leakage", "Labels from gradients: what a passive party learns", quick)
+    tables = (
+        {"Breast Cancer": of_dataset("breast-cancer", None)}
+        if quick
+        else {"Credit": of_dataset("credit", data_dir), "Online Shoppers": shoppers(data_dir)}
+    )
+    seeds = range(1 if quick else SEEDS)
+    silent: dict[str, list[str]] = {}
+    for title, frames in tables.items():
+        rows = []
+        for case in cases():
+            several = [attack(case, frames, seed) for seed in seeds]
+            first = several[0]
+            if not first.stages:
+                silent[case.title] = sorted(first.tags)
+            for stage in first.stages:
+                by_gradient, by_embedding = ([found.stages[stage][of] for found in several] for of in (0, 1))
+                count = f"{first.stages[stage][2]:,}"
+                rows.append([case.title, stage, _spread(by_gradient), _spread(by_embedding), count])
+            print(case.title, {stage: each[:2] for stage, each in first.stages.items()}, flush=True)
+        share = float(frames[ACTIVE][LABEL].to_numpy().mean())
+        page.table(
+            f"{title}: {len(frames[ACTIVE]):,} rows, {share:.1%} of the positive class",
+            ("method", "stage", "AUROC from gradients", "AUROC from its own embeddings", "training rows"),
+            rows,
+        )
+    page.say(
+        f"AUROC: median over {len(seeds)} seed(s) (0 to {len(seeds) - 1}), the least and the greatest in brackets. "
+        f"Each is the greater one of A and 1 - A. The gradients are those that the passive party received in the first "
+        f"epoch of the stage. The next column is the same attack on the embeddings that the party sent of the same "
+        f"rows: what the party's own columns tell of labels in the same way. VAFL shows a batch to one party, so the "
+        f"passive party receives gradients of some rows alone in an epoch. PlugVFL leaves the party out of some steps: "
+        f"the gradients of these rows are zero and separate nothing. At most the first {ROWS:,} rows of a data set, "
+        f"all of them at both parties, none held out. Settings are the defaults, but for one epoch of each stage and "
+        f"what the table names. 'MLP': head_hidden = {MLP_HEAD['head_hidden']}."
+    )
+    page.table(
+        "No gradient reaches the passive party",
+        ("method", "messages that it receives in training"),
+        [[name, ", ".join(tags)] for name, tags in silent.items()],
+    )
+    page.write()
+
+
+def _spread(values: Sequence[float]) -> str:
+    return f"{np.median(values):.3f} ({min(values):.3f}..{max(values):.3f})"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="Breast Cancer and one seed: a look, not a result")
+    parser.add_argument("--data-dir", type=Path, help="the folder of data sets; by default ANYPARTY_DATA")
+    asked = parser.parse_args()
+    main(quick=asked.quick, data_dir=asked.data_dir)
