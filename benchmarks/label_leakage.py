@@ -31,6 +31,7 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
+from anyparty.align.alignment import Known
 from anyparty.blocks.blocks import Rows
 from anyparty.config import Config
 from anyparty.errors import ConfigError
@@ -39,7 +40,7 @@ from anyparty.methods.table import METHODS, SPLIT
 from anyparty.run import agree
 from anyparty.run.chosen import chosen
 from anyparty.run.federation import Federation
-from anyparty.run.party import House, Known, take_part
+from anyparty.run.party import House, take_part
 from anyparty.run.rows import row_keys
 from anyparty.schedules.table import SCHEDULES, scheduled
 from anyparty.seeds import Seeds
