@@ -33,6 +33,11 @@ class AllocationLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.most, self.made = most, 0
 
+    @property
+    def exceeded(self) -> bool:
+        """Whether more was asked for, whatever became of the error."""
+        return self.made > self.most
+
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
@@ -48,5 +53,5 @@ class AllocationLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _count(self, numbers: int) -> None:
         self.made += numbers
-        if self.made > self.most:
+        if self.exceeded:
             raise TooLargeError(f"{self.made} numbers, and {self.most} are allowed")

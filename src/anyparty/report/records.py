@@ -17,7 +17,7 @@ from typing import Any
 from anyparty.costs import Shape, published
 from anyparty.errors import ConfigError, ModelError, some
 from anyparty.run.kept_record import FILE, read_record
-from anyparty.storage import read_json
+from anyparty.storage import inside, read_json
 from anyparty.terms import Declared
 from anyparty.wire.flare.site import Site
 from anyparty.wire.ledger import Ledger
@@ -114,7 +114,7 @@ def find(paths: Iterable[Path | str] | Path | str) -> list[Run]:
         if path.is_dir() and (path / "kits").is_dir():
             runs.append(_of_houses(_in_kits(path), path.name, f"anyparty federate train {path} CONFIG.toml"))
             continue
-        record = path / FILE if path.is_dir() else path
+        record = inside(path, FILE) if path.is_dir() else path
         if not record.exists():
             raise ModelError(f"{path} is not a run: expected the folder that `anyparty train` left, the folder of a "
                              f"federation, or a party's {FILE}")  # fmt: skip
@@ -152,7 +152,7 @@ def _in_kits(folder: Path) -> list[Kept]:
 def _of_folder(folder: Path, values: Mapping[str, Any]) -> Run:
     """Return the run of one process that a folder holds."""
     lacks = _lacking(values, ("ledger", "overlap", "versions", "tables", "declared"))
-    path = folder / "config.toml"
+    path = inside(folder, "config.toml")
     settings = _toml(path.read_bytes()) if path.exists() else {}
     if not settings:
         lacks.append(f"its settings: {path} is not there, or cannot be read")
@@ -294,7 +294,7 @@ def _lacking(values: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
 def _toml(text: str | bytes) -> dict[str, Any]:
     try:
         return tomllib.loads(text if isinstance(text, str) else text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError):
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):
         return {}
 
 

@@ -22,7 +22,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from anyparty.errors import ModelError, NotGiven, nearest
 from anyparty.methods.method import Method, Seat, State
 from anyparty.methods.table import made_again
-from anyparty.nets.allocation import AllocationLimit, TooLargeError
+from anyparty.nets.allocation import AllocationLimit
 from anyparty.nets.mlp import Factory
 from anyparty.nets.table import describe, restore
 from anyparty.run import checkpoint, own_method
@@ -218,7 +218,7 @@ def load_member(home: Path, seat: Seat, method: Method, encoder: Factory | None)
         manifest = Manifest.read(folder)
         for file in ("party.json", WEIGHTS):
             manifest.check(folder, f"{home.parent.name}/{home.name}/{file}")
-    about = _Home.load(inside(home, "party.json"))
+    about = _Home.load(inside(folder, Path(home.parent.name, home.name, "party.json")))
     if encoder is None and about.encoder is None:
         lacks = f"{home}: party {name!r} was trained with a network of its own making"
         raise NotGiven(lacks, f"encoders={{{name!r}: ...}}")
@@ -226,18 +226,21 @@ def load_member(home: Path, seat: Seat, method: Method, encoder: Factory | None)
     if about.inputs != (0 if prepare is None else prepare.width):
         raise ModelError(f"{home}: party.json speaks of a block of width {about.inputs}, its columns make another")
     labeler = name in seat.roster.labelers
-    tensors, whose = checkpoint.read(inside(home, WEIGHTS))
+    tensors, whose = checkpoint.read(inside(folder, Path(home.parent.name, home.name, WEIGHTS)))
     held = sum(tensor.numel() for tensor in tensors.values())
+    limit = AllocationLimit(2 * held + SPARE)
     try:
         made = encoder or restore(about.encoder or {})
         seat = replace(seat, inputs=about.inputs, encoder=made, task=seat.task if labeler else None)
-        with AllocationLimit(2 * held + SPARE):
+        with limit:
             state = method.begin(seat, Seeds(0))
-    except TooLargeError:
-        raise ModelError(f"{home}: party.json and model.json describe networks that are far larger than the {held:,} "
-                         f"numbers in {WEIGHTS}; copy the whole folder again") from None  # fmt: skip
-    except (KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{home}: the network that party.json describes cannot be made: {error!r}") from None
+    except Exception as error:
+        if limit.exceeded:
+            raise ModelError(f"{home}: party.json and model.json describe networks that are far larger than the "
+                             f"{held:,} numbers in {WEIGHTS}; copy the whole folder again") from None  # fmt: skip
+        if isinstance(error, KeyError | TypeError | AttributeError):
+            raise ModelError(f"{home}: the network that party.json describes cannot be made: {error!r}") from None
+        raise
     if whose.get("party") != name:
         raise ModelError(f"{home / WEIGHTS}: the weights of party {whose.get('party')!r}, not of {name!r}")
     for module, network in state.modules.items():
