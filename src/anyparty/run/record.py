@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
 TRAINED = "trained.safetensors"
 MAY_DIFFER = {
-    "run.folder", "train.device", "train.checkpoint_every", "track.tensorboard", "track.mlflow", "track.experiment",
+    "run.folder", "train.device", "train.checkpoint_every", "train.extreme", "track.tensorboard", "track.mlflow",
+    "track.experiment",
 }  # fmt: skip
 
 
