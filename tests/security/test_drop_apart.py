@@ -70,9 +70,5 @@ def test_the_others_go_on_without_it_or_the_run_ends(house):
     assert "message 'embedding' from 'shop' to 'bank' at stage 'train', epoch" in away[-1]
     assert "e+30, the bound for messages of this party is" in away[-1]
     assert not any("back" in epoch for epoch in record["history"])
-    for name in NAMES:
-        for left in (house / "kits" / name / "runs").glob("*"):
-            if left.name == "record.json":
-                left.rename(left.with_suffix(".before"))
     with pytest.raises(RunError, match=r"ExtremeMessage.*message 'embedding' from 'shop' to 'bank' at stage 'train'"):
         train(house, "stop")

@@ -68,7 +68,7 @@ async def play(part: Part, net: Channel) -> Trained:
     except Diverged as error:
         if part.checkpoints is None:
             raise
-        raise Diverged(f"{error}; {part.checkpoints.last_good()}") from None
+        raise type(error)(f"{error}; {part.checkpoints.last_good()}") from None
     state.train(False)
     at_moment(net, "", training=False)
     return Trained(state, progress.history, _chosen(part, progress))
