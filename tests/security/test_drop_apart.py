@@ -55,10 +55,10 @@ def house(tmp_path_factory):
             flare.stop(home / "fed")
 
 
-def train(house, extreme):
+def train(house, extreme, **how):
     settings = house / f"{extreme}.toml"
     settings.write_text(tomli_w.dumps(TOML | {"train": TOML["train"] | {"extreme": extreme}}))
-    return federate.train(house, settings, timeout_s=300)
+    return federate.train(house, settings, timeout_s=300, **how)
 
 
 def test_the_others_go_on_without_it_or_the_run_ends(house):
@@ -71,4 +71,4 @@ def test_the_others_go_on_without_it_or_the_run_ends(house):
     assert ", the bound for messages of this party is" in away[-1]
     assert not any("back" in epoch for epoch in record["history"])
     with pytest.raises(RunError, match=r"ExtremeMessage.*message 'embedding' from 'shop' to 'bank' at stage 'train'"):
-        train(house, "stop")
+        train(house, "stop", again=True)
