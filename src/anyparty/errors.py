@@ -14,6 +14,7 @@
     │   └── StorageError            a file that cannot be written: disk full, no permission
     └── RunError (RuntimeError)     something that happened while parties worked together
         ├── MessageError            a message that is not what its method declares: who sent what, what was expected
+        │   └── ExtremeMessage      its numbers are far beyond what its sender has sent before (also a Diverged)
         ├── PartyLost               a party left or did not answer in time
         ├── Deadlock                every party waits for a message that nobody will send
         ├── Diverged                the loss is no longer a number
@@ -122,6 +123,10 @@ class Deadlock(RunError):  # noqa: N818 - the field's word
 
 class Diverged(RunError):  # noqa: N818 - the field's word
     """The loss is no longer a number."""
+
+
+class ExtremeMessage(MessageError, Diverged):  # noqa: N818 - what was refused
+    """A message's numbers are far beyond what its sender has sent before: they are wrong, or training diverges."""
 
 
 class Stopped(RunError):  # noqa: N818 - somebody's wish, no failure

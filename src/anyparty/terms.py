@@ -177,10 +177,15 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class Expect:
-    """What a receiver is ready to take: shape and dtype of one tensor, and whether it must be finite."""
+    """What a receiver is ready to take: shape and dtype of one tensor.
+
+    ``squares`` says that its numbers grow with the square of the sender's own, as log-densities do: their bound is
+    wider (``wire.bounds``).
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype = torch.float32
+    squares: bool = False
 
 
 class Channel(Protocol):

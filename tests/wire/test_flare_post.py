@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from anyparty.errors import ENDED, MessageError, PartyLost
 from anyparty.wire.flare.channel import Posted
-from anyparty.wire.flare.incoming import MOST_TAGS
+from anyparty.wire.flare.incoming import HELD_MESSAGES, MOST_TAGS
 from anyparty.wire.flare.note import PIECE_BYTES, Note
 from anyparty.wire.flare.peer import Peer, Waiting
 from anyparty.wire.flare.post import Patience, Post
@@ -531,11 +531,11 @@ def test_lanes_without_end_are_bounded():
 
 
 def test_messages_that_are_never_whole_are_bounded():
-    alone = Alone(most_bytes=1000)
-    for number in range(1000):
-        alone.post.arrived("b", Note(life="b1", tag="x", number=number, pieces=2).write(), bytes(500))
+    alone = Alone(most_bytes=2 * PIECE_BYTES)
+    for number in range(100):
+        alone.post.arrived("b", Note(life="b1", tag="x", number=number, pieces=2).write(), bytes(PIECE_BYTES))
     held = sum(len(piece) for pieces in alone.post.peers["b"].come.pieces.values() for piece in pieces.values())
-    assert held <= 1000 + MOST_HEADER_BYTES + 500
+    assert 0 < held <= HELD_MESSAGES * (2 * PIECE_BYTES + MOST_HEADER_BYTES)
 
 
 def test_why_a_party_leaves_is_short_and_says_nothing_to_a_terminal():

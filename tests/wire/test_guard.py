@@ -18,7 +18,7 @@ UP = Declared(tag="up", frm="block", to="host", holds="h", learns="h")
 DOWN = Declared(tag="down", frm="active", to="passive", holds="g", learns="g")
 
 
-def talk(frm, to, tag, tensors, expect, declared=(UP, DOWN)):
+def talk(frm, to, tag, tensors, expect, declared=(UP, DOWN), **more):
     """Send one message, receive it, return what came."""
 
     async def send(net):
@@ -31,7 +31,7 @@ def talk(frm, to, tag, tensors, expect, declared=(UP, DOWN)):
         pass
 
     parts = {name: {frm: send, to: receive}.get(name, idle) for name in ROSTER.names}
-    return inproc.play(parts, partial(Guarded, roster=ROSTER, declared=declared))[to]
+    return inproc.play(parts, partial(Guarded, roster=ROSTER, declared=declared, **more))[to]
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,13 @@ class TestReceiving:
         [
             (torch.ones(5, 2), Expect((-1, 2))),  # any length
             (torch.ones(0, 2), Expect((-1, 2))),
-            (torch.full((4,), 3e38), Expect((4,))),  # finite, though their sum is not
             (torch.tensor([1, 2]), Expect((2,), torch.int64)),
         ],
     )
     def test_what_is_expected_comes_in(self, tensor, expect):
         assert torch.equal(talk("shop", "bank", "up", {"h": tensor}, {"h": expect})["h"], tensor)
+
+    def test_numbers_whose_sum_is_not_finite_are_numbers(self):
+        """They are beyond any bound, so that there is none here."""
+        large = torch.full((4,), 3e38)
+        assert torch.equal(talk("shop", "bank", "up", {"h": large}, {"h": Expect((4,))}, bounds=None)["h"], large)

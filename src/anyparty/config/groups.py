@@ -38,7 +38,9 @@ class TrainSettings(Settings):
     ``"average"`` is each party's own mean over the last quarter of the epochs, the last ones where ``patience`` ends
     the stage before.  ``balance`` lets every class count as much as any other, however rare (a weight on the loss, so
     that nobody learns labels from batches).  ``score_training`` training rows, and no more than there are validation
-    rows, are scored with these after every epoch, so that curves show both.
+    rows, are scored with these after every epoch, so that curves show both.  ``extreme`` says what happens after a
+    message whose numbers are far beyond what its sender has sent before: ``"stop"`` ends the run, ``"drop"`` goes on
+    without that party (parties on their own machines only).
     """
 
     epochs: Annotated[int, Field(ge=1)] = 100
@@ -53,6 +55,7 @@ class TrainSettings(Settings):
     keep: Literal["best", "last", "average"] = "best"
     checkpoint_every: Annotated[int, Field(ge=1)] = 5
     balance: bool = False
+    extreme: Literal["stop", "drop"] = "stop"
     device: str = "cpu"
 
     @model_validator(mode="after")

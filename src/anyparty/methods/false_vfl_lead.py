@@ -129,7 +129,7 @@ async def _likelihoods(turn: Turn, there: Gathered, z: Tensor, home: Home | None
             got = turn.decode(home, of_party[name])
         else:
             try:
-                expect = {"log_p": Expect((turn.L, len(own)))}
+                expect = {"log_p": Expect((turn.L, len(own)), squares=True)}
                 got = (await turn.net.recv(name, "likelihood", expect))["log_p"].to(z.device)
             except PartyLost:
                 there.silent.append(name)

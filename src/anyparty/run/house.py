@@ -148,7 +148,8 @@ async def _train(site: Site, config: Config, net: Channel, *, resume: bool) -> d
     with journal.open():
         if site.party != site.active:  # whose remarks are in the overlap
             remarked(home.table)
-        wired = Guarded(Counted(net, journal.ledger), home.roster, declared(home.method))
+        lose = door.lose if config.train.extreme == "drop" else None
+        wired = Guarded(Counted(net, journal.ledger), home.roster, declared(home.method), lose)
         known, number = await aligned(
             site.folder / ALIGNMENT, wired, home.roster, home.table, salt=config.federation.salt, resume=resume
         )

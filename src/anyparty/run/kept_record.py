@@ -18,7 +18,8 @@ from anyparty.terms import Capabilities
 FORMAT = 1
 FILE = "record.json"
 MAY_DIFFER = {
-    "run.folder", "train.device", "train.checkpoint_every", "track.tensorboard", "track.mlflow", "track.experiment",
+    "run.folder", "train.device", "train.checkpoint_every", "train.extreme", "track.tensorboard", "track.mlflow",
+    "track.experiment",
 }  # fmt: skip
 """Settings that a run which is resumed may change, and that make no other variant of it."""
 

@@ -297,4 +297,4 @@ class Model:
 
 
 def _wrapped(channel: Channel, *, roster: Roster, method: Method, ledger: Ledger) -> Channel:
-    return Guarded(Counted(channel, ledger), roster, method.can.messages)
+    return Guarded(Counted(channel, ledger), roster, method.can.messages, bounds=None)

@@ -43,13 +43,20 @@ if TYPE_CHECKING:
 
 
 def check(config: Config) -> None:
-    """Refuse a method, its parameters, a schedule or a device that cannot be, before any table is read.
+    """Refuse a method, its parameters, a schedule, a device or a setting that cannot be, before any table is read.
 
     Raises:
         ConfigError: naming it.
     """
     scheduled(chosen(config), config)
     device_of(config.train.device)
+    _check_extreme(config)
+
+
+def _check_extreme(config: Config) -> None:
+    if config.train.extreme == "drop":
+        raise ConfigError("train.extreme = 'drop' goes on without a party, which is possible only where parties run on "
+                          "their own machines; with all parties in one process use train.extreme = 'stop'")  # fmt: skip
 
 
 def train(
@@ -65,6 +72,7 @@ def train(
     progress: bool = False,
 ) -> Model:
     """Train with all parties in this process; see ``Federation.train``."""
+    _check_extreme(config)
     functions = [key for key, value in config.method.parameters.items() if method is None and callable(value)]
     if functions:
         raise ConfigError(f"method: {functions[0]} is a function, which no settings can hold; give the method itself, "

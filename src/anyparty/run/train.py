@@ -22,6 +22,7 @@ from anyparty import metrics
 from anyparty.blocks.batches import by_pattern, mixed, patterns
 from anyparty.errors import AlignmentError, Diverged
 from anyparty.methods import guarded
+from anyparty.methods.exchange import moment
 from anyparty.methods.method import Batch, Stage, State
 from anyparty.run import agree, quiet
 from anyparty.run.agree import Verdict
@@ -30,6 +31,7 @@ from anyparty.run.part import Part, Trained
 from anyparty.run.predict import predict_rows
 from anyparty.run.verdict import alone, check_ended, check_numbers, noted, verdict
 from anyparty.terms import Channel
+from anyparty.wire.guard import at_moment
 
 Kept = dict[str, dict[str, Tensor]]
 AVERAGED = 0.25  # of the epochs, the last ones, whose weights are averaged where that is asked for
@@ -66,8 +68,9 @@ async def play(part: Part, net: Channel) -> Trained:
     except Diverged as error:
         if part.checkpoints is None:
             raise
-        raise Diverged(f"{error}; {part.checkpoints.last_good()}") from None
+        raise type(error)(f"{error}; {part.checkpoints.last_good()}") from None
     state.train(False)
+    at_moment(net, "", training=False)
     return Trained(state, progress.history, _chosen(part, progress))
 
 
@@ -159,7 +162,7 @@ async def _judged(
     """
     validates = stage.loss is None and stage.validates and len(plan["validation"]) > 0
     if validates:
-        record |= await _validate(part, stage.name, net, state, plan)
+        record |= await _validate(part, stage.name, progress.epoch, net, state, plan)
     record |= quiet.score(stage, state, part.rows, plan["validation"], part.seeds)
     if quiet.is_quiet(stage):
         return alone(part, stage, progress, record)
@@ -175,11 +178,12 @@ async def _exchange(
     part.watch.on_stage_begin(stage.name, 1, len(rows), 0)
     state.train(True)
     batch = Batch(rows, part.seeds, (stage.name, 0, 0), held_out=plan["validation"])
+    at_moment(net, moment(batch), training=True)
     loss = await guarded.step(part.method, stage, net, state, part.rows, batch)
     seconds = time.perf_counter() - began
     record = {"stage": stage.name, "epoch": 1, **_loss(loss), "seconds": seconds}
     if stage.validates and len(plan["validation"]):
-        record |= await _validate(part, stage.name, net, state, plan)
+        record |= await _validate(part, stage.name, 0, net, state, plan)
     if part.leads:
         progress.history.append(record)
         part.watch.on_epoch_end(record)
@@ -246,6 +250,7 @@ async def _epoch(
     for step, rows in enumerate(batches):
         share = len(rows) * len(batches) / len(plan["train"]) if part.settings.batches == "by-pattern" else 1.0
         batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)
+        at_moment(net, moment(batch), training=True)
         loss = await guarded.step(part.method, stage, net, state, part.rows, batch)
         if loss is not None:
             total, seen = total + loss * len(rows), seen + len(rows)
@@ -263,9 +268,12 @@ def _loss(loss: float | None) -> dict[str, float]:
     return {} if loss is None else {"loss": loss}
 
 
-async def _validate(part: Part, stage: str, net: Channel, state: State, plan: Mapping[str, Tensor]) -> dict[str, Any]:
+async def _validate(
+    part: Part, stage: str, epoch: int, net: Channel, state: State, plan: Mapping[str, Tensor]
+) -> dict[str, Any]:
     """Score validation rows, and some training rows, with everybody's blocks; at the other parties, help to."""
     rows = torch.cat([plan["validation"], plan["scored"]])
+    at_moment(net, f"stage {stage!r}, epoch {epoch + 1}, validation", training=False)
     answered = await predict_rows(part.method, net, state, part.rows, rows, part.seat.roster.blocks, part.seeds)
     if answered is None:
         return {}

@@ -19,6 +19,7 @@ from anyparty.run.checkpoint import Progress
 from anyparty.run.labels import untaught
 from anyparty.run.part import Part
 from anyparty.terms import Channel
+from anyparty.wire.guard import is_dropped
 
 
 async def verdict(
@@ -47,6 +48,8 @@ async def _let_in(
     if gone:
         record["absent"] = gone
     for name in () if shut else part.door.knocking():
+        if is_dropped(net, name):
+            continue
         part.door.admit(name)
         try:
             if part.welcome is not None:

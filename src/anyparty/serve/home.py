@@ -127,7 +127,8 @@ class Answering:
     async def _answer(self, ask: Ask) -> None:
         kept = self.kept
         deadline = asyncio.get_running_loop().time() + SHARE * ask.within_s
-        net = Guarded(self.lanes.open(ask.number, deadline, ask.within_s), kept.roster, kept.method.can.messages)
+        request = self.lanes.open(ask.number, deadline, ask.within_s)
+        net = Guarded(request, kept.roster, kept.method.can.messages, bounds=None)  # the lanes have some
         observed = ask.observed
         if observed is None and kept.me in kept.roster.labelers:
             observed = torch.zeros(len(ask.rows), kept.roster.K, dtype=torch.bool)

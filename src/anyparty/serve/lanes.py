@@ -18,6 +18,7 @@ from torch import Tensor
 
 from anyparty.errors import MessageError, PartyLost, RunError
 from anyparty.terms import Channel, Declared, Expect, Roster, Tensors, check
+from anyparty.wire.bounds import Bounds
 from anyparty.wire.guard import roles
 
 NUMBER = "request"
@@ -58,6 +59,7 @@ class Lanes:
         gone: the parties that are lost for good, and why.
         refused: by sender, messages without a number.
         late: by sender, messages of requests that had ended.
+        bounds: on the numbers that others send, from all requests so far.
 
     """
 
@@ -69,6 +71,7 @@ class Lanes:
     gone: dict[str, str] = field(default_factory=dict)
     refused: Counter[str] = field(default_factory=Counter)
     late: Counter[str] = field(default_factory=Counter)
+    bounds: Bounds = field(default_factory=Bounds)
     _group: asyncio.TaskGroup | None = None
     _open: dict[int, Request] = field(default_factory=dict)
     _highest: int = -1
@@ -201,7 +204,11 @@ class Request:
         """Wait for the request's next message of a lane, at most until the deadline."""
         try:
             tensors = await self._next((frm, tag))
-            check(tensors, expect, f"message {tag!r} from {frm!r} to {self.me!r}")
+            what = f"message {tag!r} from {frm!r} to {self.me!r}"
+            check(tensors, expect, what)
+            extreme = self.lanes.bounds.check(frm, tag, tensors, expect, training=False)
+            if extreme is not None:
+                raise MessageError(f"{what}: {extreme}")
         except MessageError as error:
             self.silent[frm] = f"what it sent was refused: {error}"
         except PartyLost as error:

@@ -172,7 +172,7 @@ class Service:
         at = self.directory
         rows = kept.rows(at.own[places], observed, at.keys(places), at.names(places))
         batch = Batch(torch.arange(len(places)), Seeds(kept.about.seed))
-        net: Channel = Guarded(request.channel, kept.roster, kept.method.can.messages)
+        net: Channel = Guarded(request.channel, kept.roster, kept.method.can.messages, bounds=None)
         try:
             made = await self.worker.play(
                 lambda way: kept.method.predict(way, kept.state, rows, batch, asked), net, len(places)

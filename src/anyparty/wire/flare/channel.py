@@ -10,9 +10,8 @@ from torch import Tensor
 
 from anyparty.terms import Expect, Tensors
 from anyparty.wire.flare.incoming import Item
+from anyparty.wire.flare.outgoing import MOST_ON_THE_WAY
 from anyparty.wire.flare.post import Post
-
-MOST_ON_THE_WAY = 64 << 20  # bytes to one party that have not arrived, before ``send`` waits
 
 
 @dataclass

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from anyparty.wire.flare.note import PIECE_BYTES
 
 LONG_AGO = float("-inf")
+MOST_ON_THE_WAY = 64 << 20  # bytes to one party that have not arrived, before a channel's ``send`` waits
 
 
 @dataclass

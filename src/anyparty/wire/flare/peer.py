@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anyparty.errors import MessageError, PartyLost
-from anyparty.wire.flare.incoming import Incoming, Item
+from anyparty.wire.flare.incoming import Incoming, Item, check_cut
 from anyparty.wire.flare.note import Note
 from anyparty.wire.flare.outgoing import LONG_AGO, Outgoing
 
@@ -129,8 +129,8 @@ class Peer:
 
     def next(self, tag: str) -> Item | None:
         """Take the next message of a lane, or the reason that none will come."""
-        if queue := self.come.inbox.get(tag):
-            return queue.popleft()
+        if (item := self.come.take(tag)) is not None:
+            return item
         if self.bad is not None:
             return self.bad
         if self.gone:
@@ -143,12 +143,17 @@ class Peer:
             if (item := self.next(tag)) is not None:
                 self.waiting.pop(tag).give(item)
 
+    def refuse(self, error: MessageError) -> None:
+        """Note that the party sent what cannot be read: whoever waits for it hears so."""
+        self.bad = error
+        self.serve()
+
     def lose(self, why: str) -> None:
         """Give the party up, for the rest of the run: it may have missed messages."""
         if not self.gone:
             self.gone = why
             self.out.clear()
-            self.come.pieces.clear()
+            self.come.forget_pieces()
             self.serve()
 
     def check(self, now: float) -> None:
@@ -205,7 +210,13 @@ class Peer:
         if self.come.has(note.tag, note.number):
             self.owed[note.tag] = LONG_AGO  # it came before, so its receipt was lost: say so at once
             return None
-        return self.come.gather(note, data, most_bytes)
+        awaited = note.tag in self.waiting and note.number == self.come.taken[note.tag]
+        try:
+            check_cut(note, data, most_bytes, repr(self.name))
+            return self.come.gather(note, data, most_bytes, repr(self.name), awaited=awaited)
+        except MessageError as error:
+            self.refuse(error)
+            return None
 
     def file(self, tag: str, number: int, item: Item, now: float) -> None:
         """Put a message in its place, and give those who wait what there is for them."""

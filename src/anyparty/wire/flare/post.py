@@ -16,7 +16,7 @@ import contextlib
 import threading
 import time
 import uuid
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -121,7 +121,7 @@ class Post:
         def withdraw() -> None:
             with self._lock:  # of this process of the party: one that was let in since has lanes of its own
                 peer.waiting.pop(tag, None)
-                peer.come.inbox.setdefault(tag, deque()).extendleft(given)
+                peer.come.give_back(tag, given)
 
         return withdraw
 
@@ -214,8 +214,7 @@ class Post:
             note = Note.read(text, repr(frm))
         except MessageError as error:
             with self._lock:
-                peer.bad = error
-                peer.serve()
+                peer.refuse(error)
             return
         with self._lock:
             if note.life in peer.former:

@@ -1,0 +1,74 @@
+"""A party of a real federation sends 1e30: with train.extreme = "drop" the others go on, without it the run ends."""
+
+import os
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+from anyparty.errors import RunError
+from anyparty.run import federate
+from anyparty.run.files import read_json
+from anyparty.run.house import train_at_home
+from anyparty.terms import Party, Roster
+from anyparty.wire.flare import federation as flare
+from tests.ports import free_port
+from tests.run.test_house import NAMES, world
+
+pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+pytestmark = pytest.mark.net
+TOML = {
+    "federation": {"label": "y", "active": "bank"},
+    "parties": {name: {} for name in NAMES},
+    "method": {"name": "laser", "embedding": 8},
+    "train": {"epochs": 6, "batch_size": 4},
+}
+
+
+async def forging_shop(site, config, net, **asked):
+    """The shop's embeddings are forged after some batches."""
+    if site.party == "shop":
+        send, sent = net.send, []
+
+        async def forge(to, tag, tensors):
+            sent.extend([tag] if tag == "embedding" else [])
+            wild = tag == "embedding" and len(sent) > 40
+            return await send(to, tag, {name: tensor * 1e30 for name, tensor in tensors.items()} if wild else tensors)
+
+        net.send = forge
+    return await train_at_home(site, config, net, **asked)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    home = tmp_path_factory.mktemp("forged")
+    tables = {name: site.table for name, site in world(home).items()}
+    own = {"threads": 1, "parts": {"train": "tests.security.test_drop_apart:forging_shop"}}
+    roster = Roster(tuple(Party(name=name) for name in NAMES), "bank")
+    flare.init(home / "fed", roster, port=free_port(), tables=tables, site=own)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]))
+        try:
+            flare.start(home / "fed", 240.0)
+            yield home / "fed"
+        finally:
+            flare.stop(home / "fed")
+
+
+def train(house, extreme, **how):
+    settings = house / f"{extreme}.toml"
+    settings.write_text(tomli_w.dumps(TOML | {"train": TOML["train"] | {"extreme": extreme}}))
+    return federate.train(house, settings, timeout_s=300, **how)
+
+
+def test_the_others_go_on_without_it_or_the_run_ends(house):
+    train(house, "drop")
+    record = read_json(house / "kits" / "bank" / "runs" / "record.json")
+    assert record["status"] == "done"
+    away = [epoch.get("absent", {}).get("shop", "") for epoch in record["history"]]
+    assert not away[0]
+    assert "message 'embedding' from 'shop' to 'bank' at stage 'train', epoch" in away[-1]
+    assert ", the bound for messages of this party is" in away[-1]
+    assert not any("back" in epoch for epoch in record["history"])
+    with pytest.raises(RunError, match=r"ExtremeMessage.*message 'embedding' from 'shop' to 'bank' at stage 'train'"):
+        train(house, "stop", again=True)
