@@ -17,7 +17,7 @@ from anyparty.cli.encoder import inspect_encoder
 from anyparty.cli.federate import federate, party
 from anyparty.cli.generative import impute, likelihood
 from anyparty.cli.guard import STOPPED, say, sentences
-from anyparty.cli.options import Parties, Run, Tables, folder_named, look_for_modules_in, names
+from anyparty.cli.options import Parties, RawCsv, Run, Tables, folder_named, look_for_modules_in, names
 from anyparty.cli.report import report
 from anyparty.cli.serve import serve
 from anyparty.errors import ConfigError
@@ -112,6 +112,7 @@ def predict(
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where answers go: a .parquet or .csv file.")
     ] = None,
     parties: Parties = None,
+    raw_csv: RawCsv = False,
 ) -> None:
     """Predict every row, from the parties that have it and may take part.
 
@@ -124,11 +125,11 @@ def predict(
 
     look_for_modules_in(*run.absolute().parents[:2])
     given = tables_from(table or [])
-    show.check_out(out, run, given)
+    show.check_out(out, run, given, raw_csv=raw_csv)
     answered = predict_run(run, given, names(parties))
     console = Console()
     console.print(show.summary(answered))
-    show.keep(answered.frame(), out, console)
+    show.keep(answered.frame(), out, console, raw_csv=raw_csv)
 
 
 @app.command()

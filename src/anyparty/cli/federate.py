@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from anyparty.cli.guard import STOPPED, say, sentences
-from anyparty.cli.options import look_for_modules_in
+from anyparty.cli.options import RawCsv, look_for_modules_in
 
 federate = typer.Typer(no_args_is_help=True, help="Real parties: their own processes, mutual TLS, over NVIDIA FLARE.")
 party = typer.Typer(no_args_is_help=True, help="One party at its own machine.")
@@ -115,6 +115,7 @@ def predict(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where answers go: a .parquet or .csv file.")
     ] = None,
+    raw_csv: RawCsv = False,
 ) -> None:
     """Predict the rows of the leading party's table (or of its "new" one) with the parties that are connected.
 
@@ -125,8 +126,7 @@ def predict(
     from anyparty.cli import show
     from anyparty.run import federate as federation
 
-    if out is not None:
-        show.check_kind(out)
+    show.check_kind(out, raw_csv=raw_csv)
     console = Console()
     with console.status("predicting"):
         ended, file = federation.predict(
@@ -142,7 +142,7 @@ def predict(
         console.print(pl.read_parquet(file, glob=False).head(10))
         console.print(f"All rows are in {file}", markup=False, soft_wrap=True)
     else:
-        show.keep(pl.read_parquet(file, glob=False), out, console)
+        show.keep(pl.read_parquet(file, glob=False), out, console, raw_csv=raw_csv)
 
 
 @federate.command()

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from anyparty.cli.guard import sentences
-from anyparty.cli.options import Parties, Run, Tables, look_for_modules_in, names
+from anyparty.cli.options import Parties, RawCsv, Run, Tables, look_for_modules_in, names
 
 if TYPE_CHECKING:
     from anyparty.run.generative import Imputation
@@ -42,6 +42,7 @@ def impute(
             "categories stay empty.",
         ),
     ] = False,
+    raw_csv: RawCsv = False,
 ) -> None:
     """Fill in a party's columns for the rows that it lacks, by a run of FALSE-VFL.
 
@@ -57,15 +58,17 @@ def impute(
 
     look_for_modules_in(*run.absolute().parents[:2])
     given = tables_from(table or [])
-    show.check_out(out, run, given)
+    show.check_out(out, run, given, raw_csv=raw_csv)
     filled, console = impute_run(run, party, given, names(parties), samples=samples, cells=cells), Console()
     frame = filled.table(samples=samples > 0)
     console.print(_told(filled), markup=False, soft_wrap=True)
-    show.keep(frame, out, console)
+    show.keep(frame, out, console, raw_csv=raw_csv)
 
 
 @sentences
-def likelihood(run: Run, table: Tables = None, out: Out = None, parties: Parties = None) -> None:
+def likelihood(
+    run: Run, table: Tables = None, out: Out = None, parties: Parties = None, raw_csv: RawCsv = False
+) -> None:
     """Say of every row how likely it is, by a run of FALSE-VFL: low is unlike the training rows, least likely first.
 
     In Python: anyparty.run.generative.log_likelihood_run("RUN").
@@ -76,11 +79,11 @@ def likelihood(run: Run, table: Tables = None, out: Out = None, parties: Parties
 
     look_for_modules_in(*run.absolute().parents[:2])
     given = tables_from(table or [])
-    show.check_out(out, run, given)
+    show.check_out(out, run, given, raw_csv=raw_csv)
     scores, console = log_likelihood_run(run, given, names(parties)), Console()
     if scores["parties"].n_unique() > 1:
         console.print("compare rows of the same parties: others are measured over other columns", style="yellow")
-    show.keep(scores.sort("log_likelihood", nulls_last=True), out, console)
+    show.keep(scores.sort("log_likelihood", nulls_last=True), out, console, raw_csv=raw_csv)
 
 
 def _told(filled: Imputation) -> str:
