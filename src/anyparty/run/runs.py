@@ -181,7 +181,9 @@ def _seen(folder: Path, model: Model, tables: Mapping[str, Any]) -> tuple[int, i
         return 0, 0
     member = model.members[model.roster.active]
     name = model.roster.active
-    table = read_table(tables[name], party=name, id=member.id, label=member.label, expect={})
+    table = read_table(
+        tables[name], party=name, id=member.id, label=member.label, expect={}, max_cell_bytes=member.max_cell_bytes
+    )
     assert table.label is not None
     labelled = table.ids.filter(table.label.is_not_null())
     known = read(path)[0].get("ids")
