@@ -25,6 +25,7 @@ ADMIN = "admin@anyparty.local"
 OURS = "anyparty.wire.flare.seat."
 GREET = "anyparty.wire.flare.greet."
 LOOPBACK = {"127.0.0.1", "localhost"}
+DRIVERS = Path(__file__).parent / "drivers"
 MAY = {
     "submit_job": "any", "manage_job": "any", "view": "any", "operate": "none", "clone_job": "none",
     "download_job": "none", "shell_commands": "none", "byoc": "none",
@@ -165,6 +166,9 @@ def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
     if not Gate.of(kit).serves:
         rights = {"format_version": "1.0", "permissions": {"project_admin": MAY}}
         (local / "authorization.json").write_text(json.dumps(rights, indent=1), encoding="utf-8")
+    internal = {"scheme": "anyparty-unix", "resources": {"folder": str(kit.resolve() / "internal")}}
+    between = {"comm_driver_path": str(DRIVERS), "internal": internal}  # a site's process and its jobs' processes
+    (local / "comm_config.json").write_text(json.dumps(between, indent=1), encoding="utf-8")
     levels = (local / "log_config.json.default").read_text(encoding="utf-8").replace('"INFO"', '"WARNING"')
     (local / "log_config.json").write_text(levels, encoding="utf-8")
 
