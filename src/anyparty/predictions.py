@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from anyparty.errors import PredictionError
+from anyparty.export import write
 from anyparty.terms import Task
 
 NO_NUMBER = "the networks gave no number for this row"
@@ -116,6 +118,14 @@ class Predictions:
         columns["parties"] = pl.Series([names[p] for p in which.tolist()], dtype=pl.String)
         columns["reason"] = pl.Series([self.reasons.get(i) for i in range(len(self))], dtype=pl.String)
         return pl.DataFrame(columns)
+
+    def write(self, path: Path | str, *, raw_csv: bool = False) -> None:
+        """Write ``frame()`` to a .csv or .parquet file; text in a CSV is escaped unless ``raw_csv``.
+
+        Raises:
+            ConfigError, StorageError: as ``anyparty.export.write``.
+        """
+        write(self.frame(), path, raw_csv=raw_csv)
 
 
 def refuse_without_labels(task: Task) -> None:

@@ -1,7 +1,6 @@
 """A kit that does not do, a server that is not there or is not ours: each a sentence, in time, and no stack trace."""
 
 import contextlib
-import json
 import shutil
 import socket
 import ssl
@@ -56,8 +55,7 @@ def point_at(kit: Path, host: str, port: int) -> Gate:
 
 def reissue(folder: Path, party: str, begins: datetime, ends: datetime, name: str = "") -> Path:
     """Give a party a new certificate by the federation's own authority, with these dates; return its kit."""
-    (state,) = (folder / "authority").rglob("cert.json")
-    root = serialization.load_pem_private_key(json.loads(state.read_text())["root_pri_key"].encode(), None)
+    root = serialization.load_pem_private_key((folder / "authority" / "rootCA.key").read_bytes(), None)
     key, public = generate_keys()
     certificate = generate_cert(
         Identity(name or party, party),

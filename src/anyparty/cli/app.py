@@ -20,6 +20,7 @@ from anyparty.cli.guard import STOPPED, say, sentences
 from anyparty.cli.options import (
     AllowCode,
     Parties,
+    RawCsv,
     Run,
     Tables,
     allowed,
@@ -125,6 +126,7 @@ def predict(
     ] = None,
     parties: Parties = None,
     allow_code: AllowCode = None,
+    raw_csv: RawCsv = False,
 ) -> None:
     """Predict every row, from the parties that have it and may take part.
 
@@ -136,11 +138,11 @@ def predict(
     from anyparty.run.runs import predict_run, tables_from
 
     given = tables_from(table or [])
-    show.check_out(out, run, given)
+    show.check_out(out, run, given, raw_csv=raw_csv)
     answered = predict_run(run, given, names(parties), allow_code=allowed(allow_code))
     console = Console()
     console.print(show.summary(answered))
-    show.keep(answered.frame(), out, console)
+    show.keep(answered.frame(), out, console, raw_csv=raw_csv)
 
 
 @app.command()

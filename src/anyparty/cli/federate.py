@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from anyparty.cli.guard import STOPPED, say, sentences
-from anyparty.cli.options import AllowCode, own_code
+from anyparty.cli.options import AllowCode, RawCsv, own_code
 
 federate = typer.Typer(no_args_is_help=True, help="Real parties: their own processes, mutual TLS, over NVIDIA FLARE.")
 party = typer.Typer(no_args_is_help=True, help="One party at its own machine.")
@@ -28,18 +28,62 @@ def init(
     folder: Folder,
     host: Annotated[str, typer.Option(help="How others reach the active party's machine.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The one inbound port, at the active party.")] = 8002,
+    requests: Annotated[
+        bool, typer.Option("--requests", help="Let every other party make its own private key and send a request.")
+    ] = False,
 ) -> None:
     """Write a start-up kit with certificates for every party, one folder each to hand over.
+
+    With --requests, write kits for the active party and the administrator only. Between organisations this is the
+    better way: no private key of another party is ever on this machine.
 
     In Python: anyparty.run.federate.init("CONFIG.toml", "FOLDER").
     """
     from anyparty.run import federate as federation
+    from anyparty.wire.flare.federation import about
 
-    kits = federation.init(config, folder, host=host, port=port)
+    kits = federation.init(config, folder, host=host, port=port, requests=requests)
+    lines = [f"{name}: {kit}" for name, kit in kits.items()]
+    lines += [f"authority: {folder / 'authority'} (rootCA.key signs certificates: keep it, hand it to nobody)"]
+    if requests:
+        for name in (each for each in about(folder)["parties"] if each not in kits):
+            lines += [f"{name} runs: anyparty party request {name}",
+                      f"then you run: anyparty federate approve {folder} {name}.request.zip"]  # fmt: skip
+    else:
+        lines += ["Hand every party its own folder, over a way that only it can read. Nobody else needs it."]
     console = Console()
-    for name, kit in kits.items():
-        console.print(f"{name}: {kit}", markup=False, highlight=False, soft_wrap=True)
-    console.print("Hand every party its own folder, over a way that only it can read. Nobody else needs it.")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@federate.command()
+@sentences
+def approve(
+    folder: Folder,
+    request: Annotated[Path, typer.Argument(metavar="PARTY.request.zip", help="A party's request.")],
+    fingerprint: Annotated[
+        str | None, typer.Option("--fingerprint", metavar="SHA256", help="The key's fingerprint as the party told it.")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Approve a party that was approved before.")] = False,
+) -> None:
+    """Sign a party's request for a certificate.
+
+    In Python: anyparty.wire.flare.federation.approve("FOLDER", "PARTY.request.zip").
+    """
+    from anyparty.wire.flare import federation as flare
+
+    name, approval = flare.approve(folder, request, fingerprint=fingerprint, again=again)
+    console = Console()
+    if fingerprint is None:
+        say(f"The fingerprint of {name}'s key was not compared. Ask {name} for it, by telephone or in person, and "
+            f"compare it with --fingerprint before you send the approval.", "yellow")  # fmt: skip
+    for line in (
+        f"{name}: {approval.file}",
+        f"Send this file to {name}. It holds no private key.",
+        f"Tell {name} the authority's fingerprint another way, such as by telephone: {approval.fingerprint}",
+        f"{name} runs: anyparty party install {name} {approval.file.name} --fingerprint ...",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @federate.command()
@@ -121,6 +165,7 @@ def predict(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where answers go: a .parquet or .csv file.")
     ] = None,
+    raw_csv: RawCsv = False,
 ) -> None:
     """Predict the rows of the leading party's table (or of its "new" one) with the parties that are connected.
 
@@ -131,8 +176,7 @@ def predict(
     from anyparty.cli import show
     from anyparty.run import federate as federation
 
-    if out is not None:
-        show.check_kind(out)
+    show.check_kind(out, raw_csv=raw_csv)
     console = Console()
     with console.status("predicting"):
         ended, file = federation.predict(
@@ -148,7 +192,7 @@ def predict(
         console.print(pl.read_parquet(file, glob=False).head(10))
         console.print(f"All rows are in {file}", markup=False, soft_wrap=True)
     else:
-        show.keep(pl.read_parquet(file, glob=False), out, console)
+        show.keep(pl.read_parquet(file, glob=False), out, console, raw_csv=raw_csv)
 
 
 @federate.command()
@@ -204,6 +248,59 @@ def stop(folder: Folder) -> None:
     from anyparty.wire.flare import federation as flare
 
     flare.stop(folder)
+
+
+Kit = Annotated[Path | None, typer.Argument(metavar="[KIT]", help="The party's kit; by default a folder of its name.")]
+
+
+@party.command("request")
+@sentences
+def request_certificate(
+    name: Annotated[str, typer.Argument(metavar="PARTY", help="The party's name in the federation.")],
+    kit: Kit = None,
+    again: Annotated[bool, typer.Option("--again", help="Replace a request made before, and its key.")] = False,
+) -> None:
+    """Make this party's private key and a request for a certificate, to send to the leading party.
+
+    In Python: anyparty.wire.flare.federation.request(Path("KIT"), "PARTY").
+    """
+    from anyparty.wire.flare import federation as flare
+
+    made = flare.request(kit or Path(name), name, again=again)
+    console = Console()
+    for line in (
+        f"{name}: {made.file}",
+        "Send this file to the leading party. It holds no private key; yours stays in the same folder.",
+        f"Tell the leading party your key's fingerprint another way, such as by telephone: {made.fingerprint}",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@party.command("install")
+@sentences
+def install_kit(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The folder of 'anyparty party request'.")],
+    approval: Annotated[Path, typer.Argument(metavar="PARTY.approved.zip", help="From the leading party.")],
+    fingerprint: Annotated[
+        str | None,
+        typer.Option(
+            "--fingerprint", metavar="SHA256", help="The authority's fingerprint as the leading party told it."
+        ),
+    ] = None,
+) -> None:
+    """Make this party's start-up kit from its own key and the leading party's approval.
+
+    In Python: anyparty.wire.flare.federation.install(Path("KIT"), Path("PARTY.approved.zip")).
+    """
+    from anyparty.wire.flare import federation as flare
+
+    found = flare.install(kit, approval, fingerprint=fingerprint)
+    if fingerprint is None:
+        say(f"The authority's fingerprint was not compared. Ask the leading party for it, by telephone or in person, "
+            f"before you start this kit. It is {found}", "yellow")  # fmt: skip
+    own = kit / "local" / "anyparty.toml"
+    Console().print(f"The kit is in {kit}. Name the table in {own}, then start it: anyparty party start {kit}",
+                    markup=False, highlight=False, soft_wrap=True)  # fmt: skip
 
 
 @party.command("start")

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from anyparty.cli.guard import sentences
-from anyparty.cli.options import AllowCode, Parties, Run, Tables, allowed, names
+from anyparty.cli.options import AllowCode, Parties, RawCsv, Run, Tables, allowed, names
 
 if TYPE_CHECKING:
     from anyparty.run.generative import Imputation
@@ -43,6 +43,7 @@ def impute(
         ),
     ] = False,
     allow_code: AllowCode = None,
+    raw_csv: RawCsv = False,
 ) -> None:
     """Fill in a party's columns for the rows that it lacks, by a run of FALSE-VFL.
 
@@ -57,17 +58,22 @@ def impute(
     from anyparty.run.runs import tables_from
 
     given = tables_from(table or [])
-    show.check_out(out, run, given)
+    show.check_out(out, run, given, raw_csv=raw_csv)
     code, console = allowed(allow_code), Console()
     filled = impute_run(run, party, given, names(parties), samples=samples, cells=cells, allow_code=code)
     frame = filled.table(samples=samples > 0)
     console.print(_told(filled), markup=False, soft_wrap=True)
-    show.keep(frame, out, console)
+    show.keep(frame, out, console, raw_csv=raw_csv)
 
 
 @sentences
 def likelihood(
-    run: Run, table: Tables = None, out: Out = None, parties: Parties = None, allow_code: AllowCode = None
+    run: Run,
+    table: Tables = None,
+    out: Out = None,
+    parties: Parties = None,
+    raw_csv: RawCsv = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Say of every row how likely it is, by a run of FALSE-VFL: low is unlike the training rows, least likely first.
 
@@ -78,12 +84,12 @@ def likelihood(
     from anyparty.run.runs import tables_from
 
     given = tables_from(table or [])
-    show.check_out(out, run, given)
+    show.check_out(out, run, given, raw_csv=raw_csv)
     scores = log_likelihood_run(run, given, names(parties), allow_code=allowed(allow_code))
     console = Console()
     if scores["parties"].n_unique() > 1:
         console.print("compare rows of the same parties: others are measured over other columns", style="yellow")
-    show.keep(scores.sort("log_likelihood", nulls_last=True), out, console)
+    show.keep(scores.sort("log_likelihood", nulls_last=True), out, console, raw_csv=raw_csv)
 
 
 def _told(filled: Imputation) -> str:

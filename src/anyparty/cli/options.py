@@ -35,6 +35,10 @@ AllowCode = Annotated[
 Parties = Annotated[
     str | None, typer.Option("--parties", metavar="A,B", help="Who may take part; by default all that have a table.")
 ]
+RawCsv = Annotated[
+    bool,
+    typer.Option("--raw-csv", help="Keep text in a .csv file that begins like a formula; a spreadsheet may run it."),
+]
 
 
 def names(parties: str | None) -> list[str] | None:

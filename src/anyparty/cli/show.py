@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from anyparty import export
 from anyparty.config.user_code import AllowedCode, load_code
 from anyparty.errors import ConfigError
 from anyparty.methods.by_factory import METHOD, classes_of, made_by
@@ -23,49 +24,47 @@ from anyparty.methods.typed import takes
 from anyparty.predictions import Predictions, members, patterns
 from anyparty.report.privacy import by_gradients
 from anyparty.run.runs import settings_of
-from anyparty.storage import writing
 from anyparty.terms import Capabilities
 
-KINDS: dict[str, Callable[[pl.DataFrame, Path], None]] = {
-    ".parquet": lambda frame, path: frame.write_parquet(path),
-    ".csv": lambda frame, path: frame.write_csv(path),
-}
 SHOWN = 16
 
 
 # Predictions
 
 
-def check_kind(out: Path, tables: Iterable[Path | None] = ()) -> None:
-    """Refuse a file whose kind cannot be written, or that is one of the ``tables``, before any work is done.
+def check_kind(out: Path | None, tables: Iterable[Path | None] = (), *, raw_csv: bool = False) -> None:
+    """Reject an output file that cannot be written, or that is one of the ``tables``, before any work is done.
 
     Raises:
-        ConfigError: neither .parquet nor .csv, or a table that would be lost.
+        ConfigError: neither .parquet nor .csv, a table that would be lost, or ``raw_csv`` without a CSV.
     """
+    if raw_csv and (out is None or out.suffix.lower() != ".csv"):
+        raise ConfigError("--raw-csv only applies to a .csv file; name one with --out, or remove --raw-csv")
+    if out is None:
+        return
     if any(table is not None and table.resolve() == out.resolve() for table in tables):
         raise ConfigError(f"--out {out}: this is a party's table, which would be lost; name another file")
-    if out.suffix.lower() not in KINDS:
-        raise ConfigError(f"--out {out}: name a file that ends in {' or '.join(KINDS)}")
+    if out.suffix.lower() not in export.KINDS:
+        raise ConfigError(f"--out {out}: name a file that ends in {' or '.join(export.KINDS)}")
 
 
-def check_out(out: Path | None, run: Path, tables: Mapping[str, Path]) -> None:
-    """Refuse a file for the answers of a run, as ``check_kind``, if any is named."""
-    if out is not None:
-        check_kind(out, [*tables.values(), *(own.table for own in settings_of(run).parties.values())])
+def check_out(out: Path | None, run: Path, tables: Mapping[str, Path], *, raw_csv: bool = False) -> None:
+    """Reject an output file for a run's answers, as ``check_kind``, before any work is done."""
+    own = () if out is None else settings_of(run).parties.values()
+    check_kind(out, [*tables.values(), *(party.table for party in own)], raw_csv=raw_csv)
 
 
-def keep(frame: pl.DataFrame, out: Path | None, console: Console) -> None:
-    """Write the answers as the file's name says, in one move; show the first ones where none is named.
+def keep(frame: pl.DataFrame, out: Path | None, console: Console, *, raw_csv: bool = False) -> None:
+    """Write the answers to ``out`` (``export.write``), or show the first ones if no file is named.
 
     Raises:
-        StorageError: the disk is full, the folder cannot be written to.
+        StorageError: the disk is full, or the folder cannot be written to.
     """
     if out is None:
         console.print(head(frame))
         console.print("Keep all rows with --out FILE.parquet or --out FILE.csv.", markup=False)
         return
-    with writing(out) as beside:
-        KINDS[out.suffix.lower()](frame, beside)
+    export.write(frame, out, raw_csv=raw_csv)
     console.print(f"{len(frame):,} rows are in {out}", markup=False, soft_wrap=True)
 
 

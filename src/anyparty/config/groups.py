@@ -20,7 +20,7 @@ from anyparty.errors import ConfigError, nearest, some
 from anyparty.metrics import METRICS, headline
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
-from anyparty.tables.cells import as_level
+from anyparty.tables.cells import MAX_BYTES, as_level
 from anyparty.terms import Task
 
 NONE = "none"
@@ -115,7 +115,8 @@ class FederationSettings(Settings):
 
     ``label`` is a column of the active party's table; without ``active``, of the one table that has it.  ``positive``
     is the one of two classes that F1 and the area under the ROC curve are about; the second when sorted, without.
-    ``salt`` is this federation's own word in the hashes of private alignment; it is no secret.
+    ``salt`` is this federation's own word in the hashes of private alignment; it is no secret.  ``max_cell_bytes`` is
+    the most bytes that an id, a label, another text cell or a column name may have; a longer one is an error.
     """
 
     id: str = "id"
@@ -124,6 +125,7 @@ class FederationSettings(Settings):
     task: Literal["auto", "classification", "regression"] = "auto"
     positive: Annotated[str | None, BeforeValidator(_as_text)] = None
     salt: str = "anyparty"
+    max_cell_bytes: Annotated[int, Field(ge=1)] = MAX_BYTES
 
 
 class _Named(BaseModel):

@@ -59,8 +59,12 @@ def init(
     host: str = "127.0.0.1",
     port: int = 8002,
     site: Mapping[str, Any] | None = None,
+    requests: bool = False,
 ) -> dict[str, Path]:
     """Write one start-up kit for each party that the settings name; return where they are.
+
+    With ``requests``, only the active party and the administrator get a kit.  Every other party makes its own private
+    key and sends a request: ``wire.flare.federation.request``, ``approve`` and ``install``.
 
     ``site`` are further settings for every party's own file, ``local/anyparty.toml`` in its kit.
 
@@ -77,7 +81,7 @@ def init(
         )
     roster = Roster(tuple(Party(name=name) for name in resolved.parties), active)
     tables = {name: party.table for name, party in resolved.parties.items() if party.table is not None}
-    return flare.init(Path(folder), roster, host, port, tables=tables, site=site)
+    return flare.init(Path(folder), roster, host, port, tables=tables, site=site, requests=requests)
 
 
 def train(

@@ -39,6 +39,7 @@ from anyparty.run.task import labeled_rows, predicted, task_of, teaching
 from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
 from anyparty.tables import reading
+from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.table import Table, of_each, read_table
 from anyparty.terms import Party, Roster, Task
 
@@ -77,6 +78,7 @@ class Federation:
         positive: str | None = None,
         types: Mapping[str, Mapping[str, str]] | None = None,
         drop: Mapping[str, Sequence[str]] | None = None,
+        max_cell_bytes: int = MAX_BYTES,
     ) -> Federation:
         """Return the federation of ``tables``: file names, polars or pandas data frames by party.
 
@@ -89,6 +91,7 @@ class Federation:
             positive: of two classes the positive one; by default the second in their order.
             types: by party and column, "numeric" or "categorical" where the inferred kind is wrong.
             drop: by party, columns to leave out.
+            max_cell_bytes: the most bytes that a text cell or a column name may have.
 
         Raises:
             TableError, AlignmentError, ConfigError: see ``anyparty.errors``.
@@ -114,7 +117,7 @@ class Federation:
             | ({"table": Path(tables[name]).absolute()} if isinstance(tables[name], str | Path) else {})
             for name in tables
         }
-        asked = {"label": label, "active": active, "task": task, "positive": positive}
+        asked = {"label": label, "active": active, "task": task, "positive": positive, "max_cell_bytes": max_cell_bytes}
         config = Config.of({"federation": asked, "parties": parties})
         return cls.from_config(config, tables)
 
@@ -286,5 +289,5 @@ def read_party(config: Config, name: str, source: Any, label: str | None) -> Tab
     own = config.parties.get(name, PartySettings())
     return read_table(
         source, party=name, id=own.id or config.federation.id, label=label, drop=own.drop, types=own.types,
-        expect=None if own.columns else {},
+        expect=None if own.columns else {}, max_cell_bytes=config.federation.max_cell_bytes,
     )  # fmt: skip

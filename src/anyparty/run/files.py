@@ -30,6 +30,7 @@ from anyparty.run.manifest import NAME as MANIFEST
 from anyparty.run.manifest import Manifest, sha256
 from anyparty.seeds import Seeds
 from anyparty.storage import inside, read_json, write_json
+from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.prepare import Prepare
 from anyparty.terms import Roster, Task
 
@@ -117,6 +118,7 @@ class Member:
         prepare: how its table becomes numbers; ``None`` without columns.
         id: the name of its column of ids.
         label: the name of its column of labels, if it holds them.
+        max_cell_bytes: the most bytes that a text cell of its table may have.
 
     """
 
@@ -124,6 +126,7 @@ class Member:
     prepare: Prepare | None
     id: str
     label: str | None = None
+    max_cell_bytes: int = MAX_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +138,7 @@ class _Home:
     prepare: dict[str, Any] | None
     id: str
     label: str | None
+    max_cell_bytes: Annotated[int, Field(ge=1)] = MAX_BYTES
 
     @classmethod
     def load(cls, path: Path) -> _Home:
@@ -198,6 +202,7 @@ def save_member(home: Path, member: Member) -> str:
         "prepare": member.prepare.to_json() if member.prepare else None,
         "id": member.id,
         "label": member.label,
+        "max_cell_bytes": member.max_cell_bytes,
     }
     write_json(home / "party.json", about)
     return mark(home)
@@ -247,7 +252,9 @@ def load_member(home: Path, seat: Seat, method: Method, encoder: Factory | None)
         own = {key.removeprefix(f"{module}/"): t for key, t in tensors.items() if key.startswith(f"{module}/")}
         checkpoint.load_module(network, own, home / WEIGHTS, module)
     state.train(False)
-    return Member(state=state, prepare=prepare, id=about.id, label=about.label)
+    return Member(
+        state=state, prepare=prepare, id=about.id, label=about.label, max_cell_bytes=about.max_cell_bytes
+    )  # fmt: skip
 
 
 def load_members(

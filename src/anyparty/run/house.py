@@ -215,6 +215,7 @@ async def _keep(home: Home, outcome: Outcome, net: Channel) -> None:
         prepare=outcome.prepare,
         id=(own and own.id) or home.config.federation.id,
         label=label,
+        max_cell_bytes=home.config.federation.max_cell_bytes,
     )
     leads = site.party == site.active
     known = await parts.gather(net, [name for name in home.roster.names if name != site.party]) if leads else {}

@@ -209,7 +209,9 @@ class Model:
         def one(name: str) -> Table:
             member = self.members[name]
             expect, label = member.prepare.kinds if member.prepare else {}, member.label if name == labels else None
-            return read_table(tables[name], party=name, id=member.id, label=label, expect=expect)
+            return read_table(
+                tables[name], party=name, id=member.id, label=label, expect=expect, max_cell_bytes=member.max_cell_bytes
+            )
 
         read = of_each([name for name in self.roster.names if name in tables], one)
         for note in (note for table in read.values() for note in table.notes):

@@ -138,7 +138,9 @@ def _table(site: Site, config: Config, part: Part) -> tuple[Table, Path]:
     if new is None:
         return _table_aligned(site, config, part), site.folder / ALIGNMENT
     kinds = part.member.prepare.kinds if part.member.prepare else {}
-    table = read_table(new, party=site.party, id=part.member.id, label=None, expect=kinds)
+    table = read_table(
+        new, party=site.party, id=part.member.id, label=None, expect=kinds, max_cell_bytes=part.member.max_cell_bytes
+    )
     return remarked(table), site.folder / "alignment-new.safetensors"
 
 

@@ -151,6 +151,7 @@ def _model(
             prepare=outcomes[name].prepare,
             id=(own and own.id) or config.federation.id,
             label=None if label is None else label.name,
+            max_cell_bytes=config.federation.max_cell_bytes,
         )
 
     lead = outcomes[federation.roster.active]

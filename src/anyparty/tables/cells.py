@@ -10,6 +10,7 @@ from __future__ import annotations
 import polars as pl
 
 ZONED = r"^(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})(\.\d+)? ?(Z|UTC|[+-]\d{2}:?\d{2})$"
+MAX_BYTES = 65_536  # of one text cell, unless the settings say otherwise
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "None", "?")
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from anyparty.tables.sources import Source
 
 UNSEEN = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters in ids
+TOO_LONG = "shorten it, leave the column out, or raise federation.max_cell_bytes"
 MANY_WRONG = 10  # columns whose errors are told at once
 
 
@@ -101,6 +102,7 @@ def read_table(
     drop: Collection[str] = (),
     types: Mapping[str, Kind] | None = None,
     expect: Mapping[str, Kind] | None = None,
+    max_cell_bytes: int = cells.MAX_BYTES,
 ) -> Table:
     """Read one party's table from a .csv, .csv.gz or .parquet file, or a polars or pandas data frame.
 
@@ -118,12 +120,14 @@ def read_table(
         types: "numeric" or "categorical" for columns where the inferred kind is wrong.
         expect: the columns and kinds that a model was trained on (``Prepare.kinds``): they are read as such, one that
             is missing is an error, and all others are ignored.
+        max_cell_bytes: the most bytes of UTF-8 that a text cell of a column that is read, or a column name, may have.
 
     Raises:
         TableError: the table cannot be used as it is.
     """
     file, raw = sources.read(source, party)
     where = f"party {party!r}, {file}"
+    _check_name_sizes(raw.columns, where, max_cell_bytes)
     _check_named(raw.columns, where, id=id, label=label, drop=drop, types=types or {}, hints={
         "id": "; the data frame's index has no name: frame.rename_axis(...) makes it a column"
               if sources.has_unnamed_index(source) else "",
@@ -131,11 +135,13 @@ def read_table(
     })  # fmt: skip
     if raw.height == 0:
         raise TableError(f"{where}: there are no rows; at least one was expected below the column names")
-    ids = _ids(raw[id], where)
     if expect is None:
         kinds: dict[str, Kind | None] = {c: (types or {}).get(c) for c in raw.columns if c not in {id, label, *drop}}
     else:
         kinds = dict(_expected(raw.columns, expect, where))
+    read = {id, *kinds} | ({label} if label is not None else set())
+    _check_cell_sizes((column for column in raw.iter_columns() if column.name in read), where, max_cell_bytes)
+    ids = _ids(raw[id], where)
     columns = _features(raw, kinds, where, trained=expect is not None)
     said = notes.without_cells(columns, where, labels=label is not None)
     inferred = raw.select(name for name, kind in kinds.items() if kind is None)
@@ -192,6 +198,27 @@ def _check_named(
     for name, kind in types.items():
         if kind not in {"numeric", "categorical"}:
             raise TableError(f"{where}: types says {kind!r} for column {name!r}; known are: categorical, numeric")
+
+
+def _check_name_sizes(names: list[str], where: str, most: int) -> None:
+    """Reject a column name of more than ``most`` bytes; such a name is not quoted."""
+    for place, name in enumerate(names, start=1):
+        if (found := len(name.encode(errors="surrogatepass"))) > most:
+            raise TableError(f"{where}: the name of column {place} has {found:,} bytes, and a cell may have {most:,}; "
+                             f"{TOO_LONG}")  # fmt: skip
+
+
+def _check_cell_sizes(columns: Iterable[pl.Series], where: str, most: int) -> None:
+    """Reject the first text cell of more than ``most`` bytes, before a cell is used or quoted."""
+    for column in columns:
+        if not cells.is_text(column):
+            continue
+        sizes = column.cast(pl.String).str.len_bytes()
+        if len(rows := (sizes > most).arg_true()):
+            more = f" (as do {len(rows) - 1:,} other rows)" if len(rows) > 1 else ""
+            raise TableError(f"{where}: the cell in row {rows[0] + 1:,} below the column names, column "
+                             f"{column.name!r}, has {sizes[rows[0]]:,} bytes, and a cell may have {most:,}{more}; "
+                             f"{TOO_LONG}")  # fmt: skip
 
 
 def _expected(names: list[str], expect: Mapping[str, Kind], where: str) -> Mapping[str, Kind]:

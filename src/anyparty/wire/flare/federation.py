@@ -3,9 +3,12 @@
 ``init`` makes a folder:
 
     federation.toml     who takes part, where the server is
-    authority/          FLARE's project file and the certificate authority's key: keep it, hand it to nobody
+    authority/          the certificate authority; its key rootCA.key signs certificates: keep it, hand it to nobody
     kits/PARTY/         to hand over to each party: certificate, start-up files, local/anyparty.toml for it to fill in
     kits/admin/         to submit jobs with
+
+A private key of a party lies in its own kit and nowhere else.  With ``requests``, there is no kit of a passive party:
+each makes its own key and asks for a certificate (``requests``).
 
 The active party runs FLARE's server, every other party a client; the only open port is the server's.  On real
 machines each party starts its own kit (``run_site``); ``start`` starts all of them here.
@@ -28,17 +31,22 @@ from anyparty.terms import Roster
 from anyparty.wire.flare.ask import about, desk
 from anyparty.wire.flare.foreground import run_site
 from anyparty.wire.flare.kits import OURS, check_place, dress, provision
+from anyparty.wire.flare.requests import Sealed, install, request
+from anyparty.wire.flare.requests import approve as approve_request
 from anyparty.wire.flare.site import Site
 from anyparty.wire.flare.sites import processes, start, stop
 
 __all__ = [
     "abort",
     "about",
+    "approve",
     "init",
+    "install",
     "keeps",
     "outcome",
     "processes",
     "public",
+    "request",
     "run_site",
     "start",
     "status",
@@ -61,20 +69,22 @@ def init(
     tables: Mapping[str, Path] | None = None,
     scheme: str = "grpc",
     site: Mapping[str, Any] | None = None,
+    requests: bool = False,
 ) -> dict[str, Path]:
-    """Make a federation's folder; return each party's kit.
+    """Make a federation's folder; return each kit in it.
 
     ``host`` is how the others reach the active party's machine; with a loopback address the server listens on nothing
     else.  ``scheme`` is FLARE's driver, both with mutual TLS: ``tcp`` is a little faster, but a
     stranger who connects and then says nothing can hold up others who want to connect; ``grpc`` has no such door.
-    ``site`` are further settings for every party's ``anyparty.toml``.
+    ``site`` are further settings for every party's ``anyparty.toml``.  With ``requests``, only the active party and the
+    administrator get a kit here.
 
     Raises:
         ConfigError: names that FLARE cannot take, a folder that holds a federation already, FLARE not installed.
     """
     _checked(folder, roster, host, port, scheme)
     folder.mkdir(parents=True, exist_ok=True)
-    kits = provision(folder, roster, host, port, scheme)
+    kits = provision(folder, roster, host, port, scheme, alone=requests)
     for name, kit in kits.items():
         if name != "admin":
             own = {"party": name, "active": roster.active, "parties": list(roster.names), **(site or {})}
@@ -191,6 +201,15 @@ def keeps(folder: Path, party: str) -> Path | None:
     """Return where a party keeps what it keeps; ``None`` where its kit is not on this machine."""
     kit = (folder / "kits" / party).resolve()
     return Site.read(kit).folder if (kit / "local").is_dir() else None
+
+
+def approve(folder: Path, file: Path, *, fingerprint: str | None = None, again: bool = False) -> tuple[str, Sealed]:
+    """Sign a party's request for a certificate; return the party and the approval (``requests.approve``).
+
+    Raises:
+        ConfigError: there is no federation here, or the request cannot be signed.
+    """
+    return approve_request(folder, about(folder), file, fingerprint=fingerprint, again=again)
 
 
 def _json(path: Path, values: object) -> None:

@@ -7,6 +7,7 @@ import logging
 import shlex
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,16 @@ import tomli_w
 
 from anyparty.errors import ConfigError, needing
 from anyparty.terms import Roster
+from anyparty.wire.flare import authority as authority_of
+from anyparty.wire.flare.authority import PROJECT
 from anyparty.wire.flare.reach import Gate
 from anyparty.wire.flare.site import FILE, Site
 
-PROJECT = "anyparty"
 ADMIN = "admin@anyparty.local"
 OURS = "anyparty.wire.flare.seat."
 GREET = "anyparty.wire.flare.greet."
 LOOPBACK = {"127.0.0.1", "localhost"}
+DRIVERS = Path(__file__).parent / "drivers"
 MAY = {
     "submit_job": "any", "manage_job": "any", "view": "any", "operate": "none", "clone_job": "none",
     "download_job": "none", "shell_commands": "none", "byoc": "none",
@@ -31,12 +34,17 @@ MAY = {
 lets jobs bring code (byoc), and the administrator read a site's files from afar (shell commands)."""
 
 
+def server_name(host: str) -> str:
+    """Return the name in the server's certificate."""
+    return "localhost" if host in LOOPBACK else host
+
+
 def project(roster: Roster, host: str, port: int, scheme: str) -> dict[str, Any]:
     """Return FLARE's description of the federation."""
     builders = "nvflare.lighter.impl."
-    local = host in LOOPBACK
-    server = {"name": "localhost" if local else host, "type": "server", "org": organisation(roster.active),
-              "fed_learn_port": port, "admin_port": port, "default_host": host}  # fmt: skip
+    server = {"name": server_name(host), "type": "server", "org": organisation(roster.active),
+              "fed_learn_port": port, "admin_port": port, "default_host": host,
+              "host_names": [server_name(host)]}  # fmt: skip
     passive = [
         {"name": name, "type": "client", "org": organisation(name)} for name in roster.names if name != roster.active
     ]
@@ -58,8 +66,21 @@ def organisation(party: str) -> str:
     return party.replace("-", "_")
 
 
-def provision(folder: Path, roster: Roster, host: str, port: int, scheme: str) -> dict[str, Path]:
-    """Make the certificate authority and a kit for every party, and for the administrator.
+def provision(
+    folder: Path, roster: Roster, host: str, port: int, scheme: str, *, alone: bool = False
+) -> dict[str, Path]:
+    """Make a kit for every party and for the administrator, with certificates of the authority in ``folder``.
+
+    FLARE's provisioning keeps a copy of every private key; it works in a folder that is removed, so that each key
+    is in its own kit alone.
+
+    Args:
+        folder: the federation's folder.
+        roster: the parties.
+        host: the name or address of the server.
+        port: the server's port.
+        scheme: FLARE's driver.
+        alone: make kits for the active party and the administrator only.
 
     Raises:
         ConfigError: FLARE is not installed, or refuses.
@@ -68,7 +89,10 @@ def provision(folder: Path, roster: Roster, host: str, port: int, scheme: str) -
         from nvflare.lighter.prov_utils import prepare_builders  # noqa: PLC0415 - an extra
         from nvflare.lighter.provision import prepare_project  # noqa: PLC0415
         from nvflare.lighter.provisioner import Provisioner  # noqa: PLC0415
+        from nvflare.lighter.utils import load_private_key_file  # noqa: PLC0415
     described = project(roster, host, port, scheme)
+    if alone:
+        described["participants"] = [each for each in described["participants"] if each["type"] != "client"]
     text = json.dumps(described, indent=2)  # JSON is YAML
     theirs = json.loads(text)  # FLARE takes it apart
     try:
@@ -78,19 +102,23 @@ def provision(folder: Path, roster: Roster, host: str, port: int, scheme: str) -
         raise ConfigError(f"host {host!r}: FLARE takes a name of letters, digits, '-' and '.', or an IPv4 address, "
                           f"that is no passive party's name ({why})") from None  # fmt: skip
     authority = folder / "authority"
-    authority.mkdir(mode=0o700)
+    authority_of.make(authority, server_name(host), port, scheme)
     (authority / "project.yml").write_text(text, encoding="utf-8")
-    context = Provisioner(str(authority), prepare_builders(theirs)).provision(read, logger=logging.getLogger())
-    made = Path(context.get("current_prod_dir") or "")
-    if not made.name:
-        raise ConfigError(f"FLARE could not make the kits; see {authority}")
+    read.serialized_root_cert = (authority / "rootCA.pem").read_bytes()
+    read.root_private_key = load_private_key_file(str(authority / "rootCA.key"))
     names = {described["participants"][0]["name"]: roster.active, ADMIN: "admin"}
     kits = {}
-    for source in sorted(made.iterdir()):
-        name = names.get(source.name, source.name)
-        kits[name] = folder / "kits" / name
-        shutil.copytree(source, kits[name])
-        kits[name].chmod(0o700)
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        context = Provisioner(place, prepare_builders(theirs)).provision(read, logger=logging.getLogger())
+        made = Path(context.get("current_prod_dir") or "")
+        if not made.name:
+            raise ConfigError(f"FLARE could not make the kits of the federation in {authority / 'project.yml'}")
+        for source in sorted(made.iterdir()):
+            name = names.get(source.name, source.name)
+            kits[name] = folder / "kits" / name
+            kits[name].parent.mkdir(exist_ok=True)
+            shutil.move(source, kits[name])
+            kits[name].chmod(0o700)
     return kits
 
 
@@ -138,6 +166,9 @@ def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
     if not Gate.of(kit).serves:
         rights = {"format_version": "1.0", "permissions": {"project_admin": MAY}}
         (local / "authorization.json").write_text(json.dumps(rights, indent=1), encoding="utf-8")
+    internal = {"scheme": "anyparty-unix", "resources": {"folder": str(kit.resolve() / "internal")}}
+    between = {"comm_driver_path": str(DRIVERS), "internal": internal}  # a site's process and its jobs' processes
+    (local / "comm_config.json").write_text(json.dumps(between, indent=1), encoding="utf-8")
     levels = (local / "log_config.json.default").read_text(encoding="utf-8").replace('"INFO"', '"WARNING"')
     (local / "log_config.json").write_text(levels, encoding="utf-8")
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anyparty.errors import ConfigError, RunError, needing
+from anyparty.errors import ConfigError, RunError, needing, some
 from anyparty.storage import take
 from anyparty.wire.flare.ask import about, desk
 from anyparty.wire.flare.kits import LOOPBACK, dress, organisation
@@ -77,6 +77,11 @@ def alone(place: Path, otherwise: str) -> Iterator[None]:
 
 def _start(folder: Path, said: Mapping[str, Any], timeout_s: float) -> None:
     port_is_free(said["host"], said["port"])
+    away = [name for name in said["parties"] if not (folder / "kits" / name / "startup").is_dir()]
+    if away:
+        raise ConfigError(f"the kit of {some(away)} is not in {folder / 'kits'}: these parties made their own keys, or "
+                          f"took their kits away; start each party where its kit is: anyparty party start KIT"
+                          )  # fmt: skip
     started: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name in [said["active"], *(each for each in said["parties"] if each != said["active"])]:

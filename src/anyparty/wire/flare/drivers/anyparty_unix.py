@@ -1,0 +1,121 @@
+"""A driver of FLARE for a site's process and its jobs' processes: a Unix socket that only the site's user may open.
+
+FLARE's own drivers listen on a port of 127.0.0.1: in clear text, every user of the machine can put messages into it
+that name another sender; with TLS over ``tcp``, a connection that says nothing keeps all others out; ``grpc`` needs a
+server's certificate at every party.  See docs/decisions/0016-internal-connections.md.
+
+FLARE imports each file of this folder by itself (``comm_driver_path`` in local/comm_config.json).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
+from typing import Any
+from urllib.parse import quote, unquote
+
+try:
+    from nvflare.fuel.f3.drivers.base_driver import BaseDriver
+    from nvflare.fuel.f3.drivers.driver_params import DriverCap, DriverParams
+    from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler, SocketConnection
+except ImportError:  # an extra: without it nobody connects, and reading this file does no harm
+    BaseDriver = ConnectionHandler = object
+
+SCHEME = "anyparty-unix"
+
+
+class _Server(ThreadingUnixStreamServer):
+    daemon_threads = True
+    ssl_context = None
+
+    def __init__(self, driver: UnixDriver, connector: Any, address: str) -> None:
+        self.driver, self.connector = driver, connector
+        super().__init__(address, ConnectionHandler)
+
+
+class UnixDriver(BaseDriver):  # type: ignore[misc]
+    """Connections over a Unix socket in a folder with mode 0700."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server: _Server | None = None
+
+    @staticmethod
+    def supported_transports() -> list[str]:
+        """Return the schemes of addresses that this driver takes."""
+        return [SCHEME]
+
+    @staticmethod
+    def capabilities() -> dict[str, Any]:
+        """Return what FLARE needs to know of this driver."""
+        return {DriverCap.SEND_HEARTBEAT.value: True, DriverCap.SUPPORT_SSL.value: False}
+
+    @staticmethod
+    def get_urls(scheme: str, resources: dict[str, Any]) -> tuple[str, str]:
+        """Return an address to connect to and one to listen at: this process's socket in ``resources["folder"]``.
+
+        The folder is made for this user alone; sockets of processes that have ended are removed.
+        """
+        folder = Path(resources["folder"])
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        for left in folder.iterdir():
+            if not left.name.isdigit() or not _runs(int(left.name)):
+                left.unlink(missing_ok=True)
+        address = f"{scheme}://0{quote(str(folder / str(os.getpid())))}"
+        return address, address
+
+    def listen(self, connector: Any) -> None:
+        """Take connections until ``shutdown``."""
+        self.connector, path = connector, _path(connector)
+        path.unlink(missing_ok=True)
+        with reached(path) as address:
+            self.server = _Server(self, connector, address)
+        with self.server:
+            self.server.serve_forever()
+
+    def connect(self, connector: Any) -> None:
+        """Connect and read until the other side closes."""
+        self.connector = connector
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with reached(_path(connector)) as address:
+            line.connect(address)
+        connection = SocketConnection(line, connector)
+        self.add_connection(connection)
+        connection.read_loop()
+        self.close_connection(connection)
+
+    def shutdown(self) -> None:
+        """Close all connections and stop listening."""
+        self.close_all()
+        if self.server:
+            self.server.shutdown()
+
+
+@contextlib.contextmanager
+def reached(path: Path) -> Iterator[str]:
+    """Give a short address of a socket: the system takes 107 bytes at most, and a path may have more."""
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}" if sys.platform == "linux" else str(path)
+    finally:
+        os.close(folder)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's process has the number now
+        return False
+    return True
+
+
+def _path(connector: Any) -> Path:
+    return Path(unquote(connector.params[DriverParams.PATH.value]))

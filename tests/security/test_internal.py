@@ -1,0 +1,122 @@
+"""No other user of the machine reaches what a site's process and its jobs' processes say to each other.
+
+The part below runs in the parties' own processes, which find it by ``PYTHONPATH``.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import stat
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from anyparty.terms import Party, Roster
+from anyparty.wire.flare import federation
+from anyparty.wire.flare.ask import about
+from anyparty.wire.flare.drivers.anyparty_unix import UnixDriver, reached
+
+ROSTER = Roster((Party(name="bank"), Party(name="shop")), "bank")
+
+
+async def waits(site, config, net):
+    """Answer a message once the test has written a file; return what came."""
+    site.folder.mkdir(parents=True, exist_ok=True)
+    (site.folder / "waits").touch()
+    while not (site.folder / "go").exists():
+        await asyncio.sleep(0.1)
+    other = next(name for name in site.parties if name != net.me)
+    await net.send(other, "number", {"x": torch.full((3,), 7.0)})
+    return float((await net.recv(other, "number", {}))["x"].sum())
+
+
+def listeners(folder: Path) -> tuple[set[int], set[Path]]:
+    """The ports at which the federation's processes listen, and the Unix sockets that they have open."""
+    psutil = pytest.importorskip("psutil")
+    mine = {process.pid for process in federation.processes(folder)}
+    ports = {each.laddr.port for each in psutil.net_connections("inet") if each.pid in mine and each.status == "LISTEN"}
+    return ports, {path for path in (folder / "kits").glob("*/internal/*") if int(path.name) in mine}
+
+
+@contextlib.contextmanager
+def another_user():
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def wait_for(happens, timeout_s=240.0):
+    end = time.monotonic() + timeout_s
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+@pytest.mark.net
+def test_another_user_of_the_machine_reaches_no_job(tmp_path, monkeypatch):
+    pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+    from tests.ports import free_port  # noqa: PLC0415 - the parties' processes, which import this file, have no tests
+
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{Path(federation.__file__).parents[3]}")
+    folder = tmp_path / "fed"
+    federation.init(folder, ROSTER, port=free_port(), site={"parts": {"train": "test_internal:waits"}, "threads": 1})
+    kits = {name: folder / "kits" / name for name in ROSTER.names}
+    stack = contextlib.ExitStack()
+    try:
+        federation.start(folder, 240.0)
+        _, open_at = listeners(folder)
+        for path in open_at:  # connects, says nothing, and keeps nobody out
+            with reached(path) as address:
+                stack.enter_context(socket.socket(socket.AF_UNIX)).connect(address)
+        job = federation.submit(folder, "")
+        wait_for(lambda: all((kit / "runs" / "waits").exists() for kit in kits.values()))
+        assert len(federation.processes(folder)) == 4  # two sites, and a job's process each
+        ports, open_at = listeners(folder)
+        assert ports == {about(folder)["port"]}  # the server's, with mutual TLS: nothing else to connect to
+        assert len(open_at) >= 2
+        for path in open_at:
+            held = path.parent.stat()
+            assert (stat.S_IMODE(held.st_mode), held.st_uid) == (0o700, os.getuid())
+            if os.getuid() == 0:  # who may do all can try as somebody else
+                with (
+                    contextlib.closing(socket.socket(socket.AF_UNIX)) as line,
+                    another_user(),
+                    pytest.raises(PermissionError),
+                    reached(path) as address,
+                ):
+                    line.connect(address)
+        for kit in kits.values():
+            (kit / "runs" / "go").touch()
+        assert federation.wait(folder, job, 240) == "FINISHED:COMPLETED"
+        assert {federation.outcome(folder, name, job)["result"] for name in kits} == {21.0}
+    finally:
+        stack.close()
+        federation.stop(folder)
+
+
+def test_sockets_of_processes_that_ended_are_removed_and_the_folder_is_closed_to_others(tmp_path):
+    folder = tmp_path / "internal"
+    folder.mkdir(mode=0o755)
+    for name in ("4194305", "other", str(os.getpid())):  # no process has so high a number
+        (folder / name).touch()
+    urls = UnixDriver.get_urls("anyparty-unix", {"folder": str(folder)})
+    assert urls == (f"anyparty-unix://0{folder}/{os.getpid()}",) * 2
+    assert [each.name for each in folder.iterdir()] == [str(os.getpid())]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_long_path_has_a_socket_too(tmp_path):
+    folder = tmp_path / ("long" * 50)
+    folder.mkdir()
+    with contextlib.ExitStack() as stack:
+        listens, line = (stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2))
+        with reached(folder / "1") as address:
+            listens.bind(address)
+            listens.listen()
+            line.connect(address)
+    assert (folder / "1").is_socket()
