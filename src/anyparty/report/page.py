@@ -171,7 +171,7 @@ def html(
 
     def picture(drawn: Drawn, slug: str) -> Markup:
         made = style.inline(pictures[drawn.figure], f"{slug}-{drawn.name}", drawn.caption or drawn.name)
-        return Markup(made)  # noqa: S704 - matplotlib's own, with names escaped
+        return Markup(made)  # noqa: S704 - matplotlib's own, with names escaped  # nosec B704
 
     title = articles[0].run.name if len(articles) == 1 else f"{len(articles)} runs"
     made: str = environment.get_template("page.html").render(

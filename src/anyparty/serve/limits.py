@@ -12,7 +12,7 @@ from pathlib import Path
 
 from anyparty.errors import ConfigError, remark
 
-TOKEN_VARIABLE = "ANYPARTY_SERVE_TOKEN"  # noqa: S105 - the name of a variable
+TOKEN_VARIABLE = "ANYPARTY_SERVE_TOKEN"  # noqa: S105 - the name of a variable  # nosec B105
 LEAST_LETTERS = 16
 FAIR = 0.75  # of the service's own budget: what a client grants may be next to nothing
 

@@ -57,7 +57,7 @@ def desk(folder: Path, command: str, /, **asked: Any) -> dict[str, Any]:
     kit, limit = (folder / "kits" / "admin").resolve(), float(asked.get("timeout_s", 10.0)) + 50.0
     words = [sys.executable, "-m", "anyparty.wire.flare.desk", str(kit), command, json.dumps(asked)]
     try:
-        ran = subprocess.run(  # noqa: S603 - our own command
+        ran = subprocess.run(  # noqa: S603 - our own command  # nosec B603
             words, capture_output=True, text=True, timeout=limit, check=False, cwd=kit,
             start_new_session=command in WHOLE,
         )  # fmt: skip

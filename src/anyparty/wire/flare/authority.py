@@ -37,7 +37,7 @@ def nvflare(*words: object) -> dict[str, Any]:
     with needing("flare", "a federation of processes"):
         importlib.import_module("nvflare")
     command = [sys.executable, "-m", "nvflare.cli", *map(str, words), "--format", "json"]
-    ran = subprocess.run(  # noqa: S603 - our own command
+    ran = subprocess.run(  # noqa: S603 - our own command  # nosec B603
         command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
     )
     try:

@@ -93,7 +93,7 @@ def _until_stopped(kit: Path, site: Site, gate: Gate, say: Callable[[str], None]
 
 def _run(kit: Path, say: Callable[[str], None], heard: Heard) -> int:
     """Run FLARE's process to its end; return its exit code, and keep what was heard of it."""
-    with (kit / "site.log").open("ab", buffering=0) as log, _ended(kit), subprocess.Popen(  # noqa: S603 - our own command
+    with (kit / "site.log").open("ab", buffering=0) as log, _ended(kit), subprocess.Popen(  # noqa: S603 - our own command  # nosec B603
         site_command(kit), env=environment(), cwd=kit, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ) as process:  # fmt: skip

@@ -89,7 +89,7 @@ def _start(folder: Path, said: Mapping[str, Any], timeout_s: float) -> None:
             dress(kit)
             check_certificate(Gate.of(kit, name))
             with (kit / "site.log").open("ab") as out:
-                started[name] = subprocess.Popen(  # noqa: S603 - our own command
+                started[name] = subprocess.Popen(  # noqa: S603 - our own command  # nosec B603
                     site_command(kit), env=environment(), cwd=kit, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
                     start_new_session=True,
                 )  # fmt: skip
