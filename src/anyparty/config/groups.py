@@ -37,6 +37,11 @@ class TrainSettings(Settings):
     the stage before.  ``balance`` lets every class count as much as any other, however rare (a weight on the loss, so
     that nobody learns labels from batches).  ``score_training`` training rows, and no more than there are validation
     rows, are scored with these after every epoch, so that curves show both.
+
+    ``require`` says how many parties must have taken part at the end of a training by parties apart: "all", or a
+    number.  A party counts if it took part in at least half of the epochs, and its part of the model is saved.  If
+    fewer count, training ends with an error, after the model was saved.  Without it, a party that missed epochs is
+    named in a warning, which the record and the report carry; a method that cannot train without a party stops.
     """
 
     epochs: Annotated[int, Field(ge=1)] = 100
@@ -51,6 +56,7 @@ class TrainSettings(Settings):
     keep: Literal["best", "last", "average"] = "best"
     checkpoint_every: Annotated[int, Field(ge=1)] = 5
     balance: bool = False
+    require: Literal["all"] | int | None = None
     device: str = "cpu"
 
     @model_validator(mode="after")
@@ -68,6 +74,13 @@ class TrainSettings(Settings):
         if idle and not self.validation:
             raise ValueError(f"{some(idle)} would do nothing without validation rows: validation is 0")
         return self
+
+    @field_validator("require", mode="before")
+    @classmethod
+    def _all_or_some(cls, require: Any) -> Any:
+        if require is None or require == "all" or (isinstance(require, int) and require >= 1):
+            return require
+        raise ValueError('expected "all" or a number of parties, 1 or more')
 
     @field_validator("metric")
     @classmethod

@@ -12,6 +12,7 @@ party comes back to a run, goes on in the same ledger.
     stages                   by name: how many epochs, of how many rows, after how many
     history, best_epoch, evaluation   at the active party             ledger     what this party sent
     remarks                  what was remarked there
+    attendance               at the active party: warnings of parties that missed epochs (``run.attendance``)
     costs                    at the active party: what formulas say (``run.costs``)
     shape                    of its block and encoder, what these formulas ask
 """

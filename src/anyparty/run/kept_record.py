@@ -63,6 +63,7 @@ class _Record(_Fields):
     history: list[_Epoch] = []
     ledger: list[_Sent] = []
     remarks: list[str] = []
+    attendance: list[str] = []
     declared: list[_Message] = []
     best_epoch: int = 0
     costs: dict[str, Any] = {}

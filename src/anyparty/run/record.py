@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 TRAINED = "trained.safetensors"
 MAY_DIFFER = {
     "run.folder", "train.device", "train.checkpoint_every", "track.tensorboard", "track.mlflow", "track.experiment",
+    "train.require",
 }  # fmt: skip
 
 
