@@ -1,9 +1,13 @@
 """A training or prediction that is not whole never looks like a success."""
 
+import errno
 import json
+import os
+import shutil
 import tomllib
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -263,3 +267,77 @@ def test_a_prediction_with_a_party_whose_part_is_missing_fails_unless_it_is_left
     assert "train with --resume, or predict without it (--parties)" in str(ended["bank"])
     assert "model.safetensors" in str(ended["shop"])
     assert predict(sites, asked=["bank", "clinic"])["bank"]["answered"] > 0
+
+
+class Full:
+    """A disk that takes no more from the n-th file on that one party, or anybody, moves into place."""
+
+    def __init__(self, monkeypatch, within):
+        self.within, self.files, self.at = within, [], 0
+        moves = Path.replace
+
+        def move(path, target):
+            if self.within.absolute() in Path(target).absolute().parents:
+                self.files.append(Path(target))
+                if len(self.files) >= self.at > 0:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return moves(path, target)
+
+        monkeypatch.setattr(Path, "replace", move)
+
+    def after(self, n):
+        self.files, self.at = [], n
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_at_any_file_of_a_run_in_one_process_is_an_error_that_names_it(work, call, monkeypatch):
+    words = ("train", "credit.toml", "--quiet", "--set", "train.checkpoint_every=1", "--set", "train.epochs=2")
+    full = Full(monkeypatch, work / "runs")
+    assert call(*words).exit_code == 0
+    number = len(full.files)
+    assert {path.name for path in full.files} >= {
+        "config.toml", "record.json", "trained.safetensors", "model.json", "party.json", "model.safetensors", "run.txt",
+    }  # fmt: skip
+    for n in range(1, number + 1):
+        shutil.rmtree(work / "runs")
+        full.after(n)
+        ended = call(*words)
+        assert ended.exit_code == 2, (n, full.files[n - 1])
+        assert any(f"{each}: cannot be written (No space left on device)" in ended.stderr for each in full.files)
+        full.after(0)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")
+def test_a_disk_that_is_full_at_any_file_of_a_passive_party_is_an_error_or_a_warning(tmp_path, monkeypatch):
+    config = settings(epochs=3, checkpoint_every=1)
+    sites = world(tmp_path / "whole")
+    full = Full(monkeypatch, sites["shop"].folder)
+    train(sites, config)
+    number, warned = len(full.files), []
+    for n in range(1, number + 1):
+        sites = world(tmp_path / str(n))
+        full.within = sites["shop"].folder
+        full.after(n)
+        ended = train(sites, config)
+        file = full.files[n - 1]
+        assert isinstance(ended["shop"], StorageError), (n, file)
+        assert any(f"{each}: cannot be written" in str(ended["shop"]) for each in full.files)
+        full.after(0)
+        if isinstance(ended["bank"], dict):  # the shop left in the middle, and its method can do without it
+            warned.append(file.name)
+            assert "'shop' took no part in" in ended["bank"]["attendance"][0], (n, file)
+        else:
+            assert "'shop'" in str(ended["bank"]), (n, file)
+            assert record(sites["bank"])["status"] == "failed"
+    assert 0 < len(warned) < number - 5, warned
+
+
+@pytest.mark.parametrize("words", [("predict", "--out", "full/answers.csv"), ("report", "--no-model", "--out", "full")])
+def test_answers_and_pages_on_a_full_disk(run, tmp_path, call, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    full, (command, *more) = Full(monkeypatch, Path("full")), words
+    full.after(1)
+    ended = call(command, run, *more)
+    assert ended.exit_code == 2
+    assert f"{full.files[0]}: cannot be written (No space left on device)" in ended.stderr

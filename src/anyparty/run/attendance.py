@@ -98,8 +98,8 @@ class Attendance:
         )
         yield (f"train.require = {asked}, and only {took_part} of {len(self.parties)} parties took part in at least "
                f"half of the epochs and saved their part of the model: {those}. Nothing that was trained is lost. To "
-               f"save a missing part, start that party and train with --resume; to make up for missed epochs, train again "
-               f"with --again; to accept the model as it is, change train.require and use --resume")  # fmt: skip
+               f"save a missing part, start that party and train with --resume; to make up for missed epochs, train "
+               f"again with --again; to accept the model as it is, change train.require and use --resume")  # fmt: skip
 
 
 def check_require(require: Require, parties: Collection[str]) -> None:
