@@ -61,13 +61,18 @@ def of_commands(call, copy):
     return ends
 
 
+WRONGLY_TYPED = {  # a report of these ends in a stack trace
+    "status", "error", "began", "ended", "evaluation", "party",  # of record.json
+    "federation", "parties", "method", "train",  # of config.toml
+}  # fmt: skip
 DEEP_OR_LONG = {"nested lists", "nested lists, closed", "nested tables", "nested in a key", "nested inline", "digits"}
-OPEN = pytest.mark.xfail(strict=True, reason="RecursionError, or ValueError of 10,000 digits, until files check both")
+OPEN = pytest.mark.xfail(strict=True, reason="ends in a stack trace until files and report check it")
 
 
 def damages(names, prefix=""):
     """Return each kind of damage as a parameter; those that end in a stack trace today are expected to."""
-    return [pytest.param(f"{prefix}{each}", marks=[OPEN] if each in DEEP_OR_LONG else []) for each in names]
+    fails = DEEP_OR_LONG | WRONGLY_TYPED
+    return [pytest.param(f"{prefix}{each}", marks=[OPEN] if each in fails else []) for each in names]
 
 
 @pytest.mark.parametrize("damage", damages(WHOLE))
@@ -84,7 +89,7 @@ def test_settings_that_are_something_else(copy, call, damage):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", damages(KEYS))
 def test_a_record_of_which_one_value_is_of_another_kind(copy, call, key):
     path, ends = copy / "record.json", {}
     whole = json.loads(path.read_text())
@@ -96,7 +101,7 @@ def test_a_record_of_which_one_value_is_of_another_kind(copy, call, key):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", damages(GROUPS))
 def test_settings_of_which_one_group_is_of_another_kind(copy, call, group):
     path, ends = copy / "config.toml", {}
     whole = tomllib.loads(path.read_text())
