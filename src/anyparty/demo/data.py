@@ -94,7 +94,9 @@ def keep(folder: Path, files: dict[str, bytes]) -> None:
             raise ConfigError(f"{path} was changed since the demo wrote it, and is kept; to run the demo itself again, "
                               f"name another folder: anyparty demo FOLDER")  # fmt: skip
     for name, content in files.items():
-        with writing(folder / name) as beside:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(path) as beside:
             beside.write_bytes(content)
     with writing(manifest) as beside:
         hashes = written | {name: _hash(files[name]) for name in files}
