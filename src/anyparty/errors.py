@@ -13,6 +13,7 @@
     │   ├── PredictionError         a request for predictions that cannot be met
     │   └── StorageError            a file that cannot be written: disk full, no permission
     └── RunError (RuntimeError)     something that happened while parties worked together
+        ├── Incomplete              a training that ended without a party's part of the model, or without train.require
         ├── MessageError            a message that is not what its method declares: who sent what, what was expected
         │   └── ExtremeMessage      its numbers are far beyond what its sender has sent before (also a Diverged)
         ├── PartyLost               a party left or did not answer in time
@@ -114,7 +115,11 @@ class PartyLost(RunError):  # noqa: N818 - an event that methods handle, not onl
 
     def __init__(self, party: str, why: str) -> None:
         super().__init__(f"party {party!r} is gone: {why}")
-        self.party = party
+        self.party, self.why = party, why
+
+
+class Incomplete(RunError):  # noqa: N818 - what the training is
+    """Training ended, but a party's part of the model was not saved, or ``train.require`` was not met."""
 
 
 class Deadlock(RunError):  # noqa: N818 - the field's word

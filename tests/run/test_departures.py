@@ -33,6 +33,7 @@ from tests.run.test_house import NAMES, weights, world
 psutil = pytest.importorskip("psutil", reason="the extra 'flare' is not installed")
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
+pytestmark = pytest.mark.filterwarnings("default:party '.+' took no part in:anyparty.errors.AnypartyWarning")
 HERE = "tests.run.test_departures"
 SILENT_S = 3.0
 MESSAGE_S = 15.0  # a busy machine takes seconds to begin: aligning must not look like being too slow

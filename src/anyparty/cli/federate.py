@@ -148,9 +148,6 @@ def train(
         scores = ((outcome.get("result") or {}).get("evaluation") or {}).get("overall")
         if scores:
             console.print_json(json.dumps(scores))
-    for name, epochs in ended.absent.items():
-        said = f"{name} took no part in {epochs} of {ended.epochs} epochs"
-        console.print(Text(f"{said}; its report and that of the active party say why.", "yellow"), soft_wrap=True)
     console.print(f"job {ended.job}: {ended.status}", markup=False, highlight=False)
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 from collections.abc import Callable
@@ -57,6 +58,8 @@ def _words(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename and error.strerror:
         return (f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}; make room, let it be read and "
                 f"written, or name another place")  # fmt: skip
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:  # raised while a file is written
+        return f"The disk is full ({error.strerror}). Make room there, then run the command again."
     return str(error)
 
 

@@ -41,6 +41,11 @@ class TrainSettings(Settings):
     rows, are scored with these after every epoch, so that curves show both.  ``extreme`` says what happens after a
     message whose numbers are far beyond what its sender has sent before: ``"stop"`` ends the run, ``"drop"`` goes on
     without that party (parties on their own machines only).
+
+    ``require`` says how many parties must have taken part at the end of a training by parties apart: "all", or a
+    number.  A party counts if it took part in at least half of the epochs, and its part of the model is saved.  If
+    fewer count, training ends with an error, after the model was saved.  Without it, a party that missed epochs is
+    named in a warning, which the record and the report carry; a method that cannot train without a party stops.
     """
 
     epochs: Annotated[int, Field(ge=1)] = 100
@@ -56,6 +61,7 @@ class TrainSettings(Settings):
     checkpoint_every: Annotated[int, Field(ge=1)] = 5
     balance: bool = False
     extreme: Literal["stop", "drop"] = "stop"
+    require: Literal["all"] | int | None = None
     device: str = "cpu"
 
     @model_validator(mode="after")
@@ -73,6 +79,13 @@ class TrainSettings(Settings):
         if idle and not self.validation:
             raise ValueError(f"{some(idle)} would do nothing without validation rows: validation is 0")
         return self
+
+    @field_validator("require", mode="before")
+    @classmethod
+    def _all_or_some(cls, require: Any) -> Any:
+        if require is None or require == "all" or (isinstance(require, int) and require >= 1):
+            return require
+        raise ValueError('expected "all" or a number of parties, 1 or more')
 
     @field_validator("metric")
     @classmethod

@@ -21,6 +21,7 @@ from sklearn.datasets import load_breast_cancer
 
 from anyparty.errors import ConfigError
 from anyparty.seeds import Seeds
+from anyparty.storage import writing
 
 PARTIES = ("mean", "error", "worst")
 LEAD = "mean"
@@ -83,6 +84,7 @@ def keep(folder: Path, files: dict[str, bytes]) -> None:
 
     Raises:
         ConfigError: one is there that the demo did not write, or that was changed since.
+        StorageError: the disk is full, or the folder cannot be written to.
     """
     manifest = folder / MANIFEST
     written = json.loads(manifest.read_text(encoding="utf-8")) if manifest.exists() else {}
@@ -94,8 +96,11 @@ def keep(folder: Path, files: dict[str, bytes]) -> None:
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    manifest.write_text(json.dumps(written | {name: _hash(files[name]) for name in files}, indent=1), encoding="utf-8")
+        with writing(path) as beside:
+            beside.write_bytes(content)
+    with writing(manifest) as beside:
+        hashes = written | {name: _hash(files[name]) for name in files}
+        beside.write_text(json.dumps(hashes, indent=1), encoding="utf-8")
 
 
 def _hash(content: bytes) -> str:

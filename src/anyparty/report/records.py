@@ -239,7 +239,9 @@ def _of_houses(kept: Sequence[Kept], name: str, command: str) -> Run:
         began=min((str(values.get("began", "")) for values in records.values()), default=""),
         ended=max((str(values.get("ended", "")) for values in records.values()), default=""),
         command=command, lacks=tuple(lacks), title=str(first.get("title", "")), declared=_declared(first),
-        remarks=tuple(dict.fromkeys(each for values in records.values() for each in values.get("remarks", []))),
+        remarks=tuple(dict.fromkeys(
+            each for values in records.values() for key in ("remarks", "attendance") for each in values.get(key, [])
+        )),
     )  # fmt: skip
 
 

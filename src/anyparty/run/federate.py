@@ -18,6 +18,7 @@ from typing import Any
 from anyparty import config as settings
 from anyparty.config import Config, TrackSettings
 from anyparty.errors import ConfigError, ResumeError, RunError, remark, some
+from anyparty.run.attendance import check_require
 from anyparty.run.chosen import chosen
 from anyparty.run.follow import follow
 from anyparty.run.holders import check_parties
@@ -105,10 +106,14 @@ def train(
     Raises:
         ConfigError: the settings are wrong, or name trackers and the active party's kit is elsewhere.
         ResumeError: the parties have trained already, and neither ``resume`` nor ``again`` is asked for.
-        RunError: the federation cannot be reached, or the active party's part ended with an error.
+        RunError: the federation cannot be reached, or the active party's part ended with an error; ``Incomplete`` in
+            its words if a party's part of the model was not saved, or ``train.require`` is not met.
+
+    Warns of parties that missed epochs.
     """
     folder, resolved = Path(folder), settings.load(config, changes, allow_code=allow_code)
     scheduled(chosen(resolved), resolved)  # or say what is wrong now
+    check_require(resolved.train.require, flare.about(folder).get("parties", resolved.parties))
     lead = flare.keeps(folder, flare.about(folder)["active"])
     if lead is not None and not resume and not again:
         _check_untrained(folder, lead / FILE)
@@ -125,6 +130,8 @@ def train(
         ended = _job(folder, resolved, "train", {"resume": resume}, timeout_s, watches)
         result = ended.outcomes.get(str(resolved.federation.active), {}).get("result") or {}
         scores["evaluation"] = result.get("evaluation")
+    for sentence in result.get("attendance", ()):
+        remark(sentence)
     return replace(ended, absent=absences.count(), epochs=len(absences.epochs))
 
 
@@ -207,7 +214,10 @@ def _job(
     name = str(flare.about(folder)["active"])
     leads = outcomes.get(name)
     if leads and leads["error"]:
-        raise RunError(f"job {job}: {name!r}, which leads, ended with {leads['error']}: {leads['sentence']}")
+        others = [f"; {party!r} ended with {each['error']}: {each['sentence']}" for party, each in outcomes.items()
+                  if party != name and each["error"] not in {"", "PartyLost"}]  # fmt: skip
+        raise RunError(f"job {job}: {name!r}, which leads, ended with {leads['error']}: {leads['sentence']}"
+                       f"{''.join(others)}")  # fmt: skip
     if leads is None and status != COMPLETED:
         raise RunError(f"job {job} stands at {status}, and {name!r}, which leads, has left no result: if it has ended, "
                        f"site.log in its kit says why; if not, it goes on")  # fmt: skip

@@ -29,13 +29,14 @@ from anyparty.align.alignment import Known
 from anyparty.align.overlap import Overlap
 from anyparty.blocks.splits import TEST
 from anyparty.config import Config
-from anyparty.errors import ConfigError, remark
+from anyparty.errors import ENDED, ConfigError, Stopped, remark
 from anyparty.methods.method import Method
 from anyparty.methods.table import settings_of
 from anyparty.nets.mlp import Factory
-from anyparty.run import agree, costs, kept_alignment, parts
+from anyparty.run import agree, costs, kept_alignment, parts, quiet
 from anyparty.run.allowed import check_columns, encoder_at, method_at
 from anyparty.run.alone import alone
+from anyparty.run.attendance import Attendance, check_require
 from anyparty.run.door import Door, door_of
 from anyparty.run.federation import read_party
 from anyparty.run.files import About, Member, save_member, write_manifest
@@ -53,7 +54,7 @@ from anyparty.seeds import Seeds
 from anyparty.tables.table import Table
 from anyparty.terms import Channel, Declared, Party, Roster
 from anyparty.wire.guard import Guarded
-from anyparty.wire.ledger import Counted
+from anyparty.wire.ledger import Counted, Flow
 
 
 class Site(Protocol):
@@ -101,6 +102,7 @@ class Home:
             TableError: the table cannot be used, or has the column of labels among its features.
         """
         roster, encoder = roster_of(site, config), encoder_at(site, config)
+        check_require(config.train.require, roster.names)
         method = scheduled(method_at(site, config), config)
         if site.table is None:
             raise ConfigError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
@@ -140,13 +142,13 @@ async def train_at_home(site: Site, config: Config, net: Channel, *, resume: boo
 
 
 async def _train(site: Site, config: Config, net: Channel, *, resume: bool) -> dict[str, Any]:
-    home, door = Home.of(site, config), door_of(net)
+    home, door, leads = Home.of(site, config), door_of(net), site.party == site.active
     journal = Journal.begin(
         site.folder, party=site.party, active=site.active, parties=home.roster.names, settings=config.to_toml(),
         table=home.table.fingerprint, can=home.method.can, job=door.run, resume=resume,
     )  # fmt: skip
     with journal.open():
-        if site.party != site.active:  # whose remarks are in the overlap
+        if not leads:  # whose remarks are in the overlap
             remarked(home.table)
         lose = door.lose if config.train.extreme == "drop" else None
         wired = Guarded(Counted(net, journal.ledger), home.roster, declared(home.method), lose)
@@ -161,14 +163,40 @@ async def _train(site: Site, config: Config, net: Channel, *, resume: bool) -> d
         outcome = await take_part(
             wired, house=house, roster=home.roster, config=config, method=home.method, resume=resume
         )
-        await _keep(home, outcome, wired)
+        unsaved = await _keep(home, outcome, wired)
         scores = await _score(home, outcome, wired)
         journal.ended(outcome.trained.history, outcome.trained.best_epoch, scores)
         journal.values["shape"] = vars(costs.shape(outcome))
-        if outcome.seat.me == home.roster.active:  # the others' shapes stay there
+        told: dict[str, Any] = {"epochs": len(outcome.trained.history), "evaluation": scores}
+        if leads:  # the others' shapes stay there
             own = {outcome.seat.me: outcome}
             journal.values["costs"] = costs.of(home.method, own, config.train.batch_size, journal.ledger)
-    return {"epochs": len(outcome.trained.history), "evaluation": scores}
+            told["attendance"] = await _attendance(home, outcome, wired, unsaved, journal)
+        else:
+            journal.ledger.add(Flow(site.party, site.active, "finished"), 0)  # sent below, once the record is written
+    if not leads:
+        await Guarded(net, home.roster, parts.MESSAGES).send(site.active, "finished", {})
+    return told
+
+
+async def _attendance(
+    home: Home, outcome: Outcome, net: Channel, unsaved: dict[str, str], journal: Journal
+) -> list[str]:
+    """Wait until the other parties have finished; return warnings of those that missed epochs, as the record has them.
+
+    Raises:
+        Incomplete: a party failed at the end of training, or ``train.require`` is not met.
+        Stopped: somebody ended the job meanwhile.
+    """
+    names = [name for name in home.roster.names if name not in {home.site.party, *unsaved}]
+    stages = {stage.name for stage in home.method.stages(outcome.seat) if quiet.is_quiet(stage)}
+    unfinished = await parts.unfinished(net, names)
+    if any(ENDED in why for why in (*unsaved.values(), *unfinished.values())):
+        raise Stopped(ENDED)
+    found = Attendance.of(outcome.trained.history, stages, home.roster.names, unsaved, unfinished)
+    journal.values["attendance"] = warnings = found.warnings()
+    found.check(home.config.train.require)
+    return warnings
 
 
 def declared(method: Method) -> tuple[Declared, ...]:
@@ -203,8 +231,10 @@ def _house(home: Home, known: Known, number: Tensor, door: Door, journal: Journa
     )  # fmt: skip
 
 
-async def _keep(home: Home, outcome: Outcome, net: Channel) -> None:
+async def _keep(home: Home, outcome: Outcome, net: Channel) -> dict[str, str]:
     """Keep the party's part of the model; the active party also keeps which part each of the others has.
+
+    Return, at the active party, which parties were lost before they had saved their part, and why.
 
     Nobody is waited for between writing the weights and what names them, so that a process hardly dies there.
     """
@@ -218,7 +248,8 @@ async def _keep(home: Home, outcome: Outcome, net: Channel) -> None:
         max_cell_bytes=home.config.federation.max_cell_bytes,
     )
     leads = site.party == site.active
-    known = await parts.gather(net, [name for name in home.roster.names if name != site.party]) if leads else {}
+    others = [name for name in home.roster.names if name != site.party] if leads else []
+    known, lost = await parts.gather(net, others)
     known[site.party] = save_member(site.folder / "parties" / site.party, member)
     answers = home.method.split if isinstance(home.method, Scheduled) else home.method  # a schedule only trains
     about = About(
@@ -230,6 +261,7 @@ async def _keep(home: Home, outcome: Outcome, net: Channel) -> None:
     write_manifest(site.folder, [site.party])
     if not leads:
         await parts.tell(net, home.roster, known[site.party])
+    return lost
 
 
 async def _score(home: Home, outcome: Outcome, net: Channel) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ party comes back to a run, goes on in the same ledger.
     history, best_epoch, evaluation   at the active party             ledger     what this party sent
     remarks                  what was remarked there
     title, declared          the method's name for people, and its messages with what can be learnt from each
+    attendance               at the active party: warnings of parties that missed epochs (``run.attendance``)
     costs                    at the active party: what formulas say (``run.costs``)
     shape                    of its block and encoder, what these formulas ask
 """

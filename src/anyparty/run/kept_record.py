@@ -19,7 +19,7 @@ FORMAT = 1
 FILE = "record.json"
 MAY_DIFFER = {
     "run.folder", "train.device", "train.checkpoint_every", "train.extreme", "track.tensorboard", "track.mlflow",
-    "track.experiment",
+    "track.experiment", "train.require",
 }  # fmt: skip
 """Settings that a run which is resumed may change, and that make no other variant of it."""
 
@@ -72,6 +72,7 @@ class _Record(_Fields):
     ledger: list[_Sent] = []
     remarks: list[str] = []
     title: str = ""
+    attendance: list[str] = []
     declared: list[_Message] = []
     best_epoch: int = 0
     costs: dict[str, Any] = {}

@@ -18,6 +18,9 @@ MESSAGES = (
     Declared(tag="part", frm="passive", to="active",
              holds="a hash of the weights that the party keeps: where training ends, and where rows are predicted",
              learns="whether its part of the model is of the same run"),
+    Declared(tag="finished", frm="passive", to="active",
+             holds="nothing: the party has written all its files of the training",
+             learns="that its part of the training is whole"),
 )  # fmt: skip
 HASH = {"hash": Expect((32,), torch.uint8)}
 
@@ -27,15 +30,33 @@ async def tell(net: Channel, roster: Roster, mark: str) -> None:
     await net.send(roster.active, "part", {"hash": as_tensor(mark)})
 
 
-async def gather(net: Channel, names: Iterable[str]) -> dict[str, str]:
-    """Return the marks of these parties' parts, at the active party; those that are gone are left out."""
-    found = {}
+async def gather(net: Channel, names: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Receive the marks of these parties' parts, at the active party.
+
+    Returns:
+        The marks by party; and by party, for each that was lost before it sent its mark, why it was lost.
+    """
+    found, lost = {}, {}
     for name in names:
         try:
             found[name] = (await net.recv(name, "part", HASH))["hash"].numpy().tobytes().hex()
-        except PartyLost:
-            continue
-    return found
+        except PartyLost as error:
+            lost[name] = error.why
+    return found, lost
+
+
+async def unfinished(net: Channel, names: Iterable[str]) -> dict[str, str]:
+    """Wait until these parties have written all their files, at the active party; return who was lost before, and why.
+
+    A party sends "finished" as its last act, so this also notices a party that stopped while test rows were scored.
+    """
+    lost = {}
+    for name in names:
+        try:
+            await net.recv(name, "finished", {})
+        except PartyLost as error:
+            lost[name] = error.why
+    return lost
 
 
 def foreign(known: Mapping[str, str], said: Mapping[str, str]) -> list[str]:

@@ -112,7 +112,7 @@ async def _predict(
     table, keep = _table(site, config, part)
     wired = Guarded(net, roster, (*declared(part.method), *MESSAGES))
     names = _asked(roster, asked, there) if leads else None
-    await _same_run(wired, part, names, there)
+    there = await _same_run(wired, part, names, there)
     known, _ = await aligned(keep, wired, roster, table, salt=config.federation.salt, there=there, apart=True)
     prepare = part.member.prepare
     rows = own_rows(
@@ -155,18 +155,27 @@ def _table_aligned(site: Site, config: Config, part: Part) -> Table:
     return remarked(table)
 
 
-async def _same_run(net: Channel, part: Part, asked: Sequence[str] | None, there: Sequence[str] | None) -> None:
-    """Hold the parts of the model against those that training left: of the parties that are asked, and of hosts."""
+async def _same_run(
+    net: Channel, part: Part, asked: Sequence[str] | None, there: Sequence[str] | None
+) -> Sequence[str] | None:
+    """Hold the parts of the model against those that training left: of the parties that are asked, and of hosts.
+
+    Return which parties are there still.
+    """
     roster = part.about.roster
     if asked is None:
-        return await parts.tell(net, roster, part.mark)
+        await parts.tell(net, roster, part.mark)
+        return there
     up = [name for name in roster.names if name != net.me and (there is None or name in there)]
-    said = await parts.gather(net, up)
+    said, lost = await parts.gather(net, up)
+    for name in [name for name in lost if name in {*asked, *roster.labelers}]:
+        raise ModelError(f"party {name!r} cannot predict with its part of the model ({lost[name]}); if that part was "
+                         f"never saved, train with --resume, or predict without it (--parties)")  # fmt: skip
     unlike = [name for name in parts.foreign(part.about.parts, said) if name in {*asked, *roster.labelers}]
     if unlike:
         raise ModelError(f"what {some(unlike)} keeps of the model is not of the run that {net.me!r} has: it was lost "
                          f"before training ended, or its folder is another; leave it out, or train again")  # fmt: skip
-    return None
+    return [name for name in up if name not in lost] if lost else there
 
 
 def _asked(roster: Roster, asked: Sequence[str] | None, there: Sequence[str] | None) -> list[str]:

@@ -21,6 +21,7 @@ from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.run import agree, costs, own_method, saving
 from anyparty.run.as_trained import as_trained
+from anyparty.run.attendance import check_require
 from anyparty.run.chosen import chosen
 from anyparty.run.device import device_of
 from anyparty.run.files import Member
@@ -79,6 +80,7 @@ def train(
                           f"train(method({config.method.name!r}, {functions[0]}=...))")  # fmt: skip
     plain = method or chosen(config)
     made = scheduled(plain, config)
+    check_require(config.train.require, federation.roster.names)
     if isinstance(made, Scheduled):
         plain = made.split  # the schedule is training's
     observed, key = torch.from_numpy(federation.observed), row_keys(federation.alignment)

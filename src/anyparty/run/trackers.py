@@ -120,7 +120,7 @@ class TensorBoard(Tracker):
     """Writes a run's curves as event files.
 
     Raises:
-        ConfigError: the package tensorboard is not installed.
+        ConfigError: the package tensorboard is not installed, or the folder cannot be written to.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -128,7 +128,11 @@ class TensorBoard(Tracker):
             from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra
         except ImportError:
             raise ConfigError(_absent("tensorboard", "TensorBoard")) from None
-        self.writer = SummaryWriter(str(folder))
+        try:
+            self.writer = SummaryWriter(str(folder))
+        except OSError as error:
+            raise ConfigError(f"track.tensorboard: {folder} cannot be written to ({error.strerror or error}). Make "
+                              f"room, or take tensorboard out of [track]") from None  # fmt: skip
         self.epochs = 0
 
     @forgiven

@@ -1,0 +1,113 @@
+"""Which parties took part in a training, and whether that meets ``train.require``.
+
+A party counts if it took part in at least half of the epochs, and its part of the model is saved at the end.  Epochs of
+stages in which nothing crosses do not count: nobody can be missed there.  The leading party always counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from anyparty.errors import ConfigError, Incomplete
+
+Require = Literal["all"] | int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attendance:
+    """Which parties took part in a training.
+
+    Attributes:
+        parties: all parties.
+        epochs: how many epochs there were in which messages crossed.
+        missed: by party, how many of these it missed; parties that missed none are left out.
+        why: by party, why it was absent last.
+        gone: the parties that were still absent in the last of these epochs.
+        unsaved: by party, for each whose part of the model was not saved, why not.
+        unfinished: by party, for each that stopped after that, before it had written all its files, why.
+
+    """
+
+    parties: Sequence[str]
+    epochs: int
+    missed: Mapping[str, int]
+    why: Mapping[str, str]
+    gone: Collection[str]
+    unsaved: Mapping[str, str]
+    unfinished: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls, history: Sequence[Mapping[str, Any]], quiet: Collection[str], parties: Sequence[str],
+        unsaved: Mapping[str, str], unfinished: Mapping[str, str],
+    ) -> Attendance:  # fmt: skip
+        """Count absences in a run's history; ``quiet`` names the stages in which nothing crosses."""
+        absences: list[Mapping[str, str]] = [e.get("absent") or {} for e in history if e["stage"] not in quiet]
+        missed = {name: sum(name in absent for absent in absences) for name in parties}
+        return cls(
+            parties=parties, epochs=len(absences), missed={name: n for name, n in missed.items() if n},
+            why={name: why for absent in absences for name, why in absent.items()},
+            gone=set(absences[-1]) if absences else set(), unsaved=unsaved, unfinished=unfinished,
+        )  # fmt: skip
+
+    def warnings(self) -> list[str]:
+        """Return a sentence for each party that missed epochs, and for each that left and never came back."""
+        return list(self._warnings())
+
+    def _warnings(self) -> Iterator[str]:
+        for name, n in self.missed.items():
+            left = name in self.unsaved
+            lacks = ", and the saved model lacks its part" if left else ""
+            do = f". To add that part, start {name!r} and train with --resume" if left else ""
+            yield f"party {name!r} took no part in {n} of {self.epochs} epochs ({self.why[name]}){lacks}{do}"
+
+    def check(self, require: Require) -> None:
+        """Raise if a party's part is missing that was there until the end, or if too few parties took part.
+
+        Raises:
+            Incomplete: naming the parties, what is missing and how to go on.
+        """
+        said = [*self._failed(), *self._too_few(require)]
+        if said:
+            raise Incomplete("; ".join(said))
+
+    def _failed(self) -> Iterator[str]:
+        """Say which parties trained until the end and did not save what they should."""
+        for name, why in self.unsaved.items():
+            if name not in self.gone:
+                yield (f"party {name!r} trained until the end but did not save its part of the model ({why}). The "
+                       f"other parties' parts are saved. Correct the cause at {name!r}, then train with --resume: "
+                       f"it saves the missing part")  # fmt: skip
+        for name, why in self.unfinished.items():
+            yield (f"party {name!r} saved its part of the model but stopped before it had finished ({why}): its "
+                   f"record, and its share of the test scores, may be missing. Correct the cause at {name!r}, then "
+                   f"train with --resume")  # fmt: skip
+
+    def _too_few(self, require: Require) -> Iterator[str]:
+        needed = len(self.parties) if require == "all" else require or 0
+        failing = [name for name in self.parties if name in self.unsaved or 2 * self.missed.get(name, 0) > self.epochs]
+        took_part, asked = len(self.parties) - len(failing), '"all"' if require == "all" else require
+        if took_part >= needed:
+            return
+        those = ", ".join(
+            f"{name!r} missed {self.missed.get(name, 0)} of {self.epochs} epochs"
+            + (" and did not save its part of the model" if name in self.unsaved else "")
+            for name in failing
+        )
+        yield (f"train.require = {asked}, and only {took_part} of {len(self.parties)} parties took part in at least "
+               f"half of the epochs and saved their part of the model: {those}. Nothing that was trained is lost. To "
+               f"save a missing part, start that party and train with --resume; to make up for missed epochs, train "
+               f"again with --again; to accept the model as it is, change train.require and use --resume")  # fmt: skip
+
+
+def check_require(require: Require, parties: Collection[str]) -> None:
+    """Check that a training can meet ``train.require``.
+
+    Raises:
+        ConfigError: it asks for more parties than there are.
+    """
+    if isinstance(require, int) and require > len(parties):
+        raise ConfigError(f'train.require = {require}: there are {len(parties)} parties; write a number from 1 to '
+                          f'{len(parties)}, or "all"')  # fmt: skip

@@ -1,0 +1,114 @@
+"""Damaged, nested, huge or wrongly typed files of a run end in one sentence, never in a stack trace."""
+
+import json
+import shutil
+import tomllib
+
+import pytest
+import tomli_w
+
+from anyparty.errors import AnypartyError
+from anyparty.report import style
+from anyparty.run.model import Model
+
+DEEP = 100_000
+WRONG = {
+    "null": None, "true": True, "number": 7, "negative": -1, "huge number": 10**400, "float": 0.5, "text": "x",
+    "list": [], "list of lists": [[]], "list of null": [None], "list of text": ["x"], "list of tables": [{}],
+    "table": {}, "table of null": {"x": None}, "table of tables": {"x": {}}, "table of lists": {"x": [1]},
+    "long text": "x" * 1_000_000, "markup": "<script>alert(1)</script>", "nul": "\x00", "surrogate": "\ud800",
+}  # fmt: skip
+WHOLE = {
+    "empty": b"", "not UTF-8": b"\xff\xfe\x00", "null": b"null", "number": b"3", "list": b"[]", "table": b"{}",
+    "nested lists": b"[" * DEEP, "nested lists, closed": b"[" * DEEP + b"]" * DEEP,
+    "nested tables": b'{"a":' * DEEP, "nested in a key": b'{"history":' + b"[" * DEEP + b"]" * DEEP + b"}",
+    "digits": b'{"rows": ' + b"9" * 10_000 + b"}", "infinity": b'{"rows": Infinity}', "NaN": b'{"best_epoch": NaN}',
+    "exponent": b'{"rows": 1e999}', "same key": b'{"format": 1, "format": 2}', "zeros": b"\x00" * 4096,
+}  # fmt: skip
+TOML = {
+    "nested lists": b"a = " + b"[" * DEEP, "nested lists, closed": b"a = " + b"[" * DEEP + b"]" * DEEP,
+    "nested tables": b"[" + b".".join([b"a"] * DEEP) + b"]", "nested inline": b"a = " + b"{a=" * DEEP,
+    "digits": b"[train]\nepochs = " + b"9" * 10_000, "same key": b"a = 1\na = 2",
+}  # fmt: skip
+KEYS = (
+    "format", "status", "error", "began", "ended", "versions", "tables", "rows", "overlap", "history", "ledger",
+    "best_epoch", "costs", "evaluation", "remarks", "declared", "party", "parties", "active", "settings", "agreed",
+    "shape", "alignment", "job",
+)  # fmt: skip
+GROUPS = ("federation", "parties", "encoder", "optimizer", "method", "schedule", "clock", "train", "run", "track")
+
+
+@pytest.fixture
+def copy(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(style, "png", lambda _: b"")  # figures take seconds, and SVG files draw the same
+    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("report"))
+    return tmp_path / "run"
+
+
+def of_commands(call, copy):
+    """Return how each command ended that did not end with success or a sentence."""
+    ends = {}
+    for words in (("report", copy, "--no-model", "--out", copy / "page"), ("predict", copy)):
+        ended = call(*words)
+        if not isinstance(ended.exception, SystemExit | None) or ended.exit_code not in {0, 2}:
+            ends[words[0]] = f"{type(ended.exception).__name__}: {str(ended.exception)[:90]}"
+    try:
+        Model.load(copy)
+    except AnypartyError:
+        pass
+    except Exception as error:
+        ends["Model.load"] = f"{type(error).__name__}: {str(error)[:90]}"
+    return ends
+
+
+WRONGLY_TYPED = {  # a report of these ends in a stack trace
+    "status", "error", "began", "ended", "evaluation", "party",  # of record.json
+    "federation", "parties", "method", "train",  # of config.toml
+}  # fmt: skip
+DEEP_OR_LONG = {"nested lists", "nested lists, closed", "nested tables", "nested in a key", "nested inline", "digits"}
+OPEN = pytest.mark.xfail(strict=True, reason="ends in a stack trace until files and report check it")
+
+
+def damages(names, prefix=""):
+    """Return each kind of damage as a parameter; those that end in a stack trace today are expected to."""
+    fails = DEEP_OR_LONG | WRONGLY_TYPED
+    return [pytest.param(f"{prefix}{each}", marks=[OPEN] if each in fails else []) for each in names]
+
+
+@pytest.mark.parametrize("damage", damages(WHOLE))
+@pytest.mark.parametrize("file", ["record.json", "model.json"])
+def test_a_file_that_is_something_else(copy, call, file, damage):
+    (copy / file).write_bytes(WHOLE[damage])
+    assert of_commands(call, copy) == {}
+
+
+@pytest.mark.parametrize("damage", [*WHOLE, *damages(TOML, "toml: ")])
+def test_settings_that_are_something_else(copy, call, damage):
+    (copy / "config.toml").write_bytes(TOML[damage[6:]] if damage.startswith("toml: ") else WHOLE[damage])
+    assert of_commands(call, copy) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", damages(KEYS))
+def test_a_record_of_which_one_value_is_of_another_kind(copy, call, key):
+    path, ends = copy / "record.json", {}
+    whole = json.loads(path.read_text())
+    for damage, value in WRONG.items():
+        path.write_text(json.dumps(whole | {key: value}))
+        if found := of_commands(call, copy):
+            ends[damage] = found
+    assert ends == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", damages(GROUPS))
+def test_settings_of_which_one_group_is_of_another_kind(copy, call, group):
+    path, ends = copy / "config.toml", {}
+    whole = tomllib.loads(path.read_text())
+    for damage, value in WRONG.items():
+        if value is None or "null" in damage or damage in {"huge number", "surrogate"}:
+            continue
+        path.write_text(tomli_w.dumps(whole | {group: value}))
+        if found := of_commands(call, copy):
+            ends[damage] = found
+    assert ends == {}

@@ -1,0 +1,149 @@
+"""Parties that fail at the end of a training, or leave it, as real processes: the command exits with an error."""
+
+import os
+import re
+import resource
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import tomli_w
+from typer.testing import CliRunner
+
+from anyparty.cli.app import app
+from anyparty.errors import TableError
+from anyparty.run import house as home
+from anyparty.run.files import About, read_json
+from anyparty.run.house import train_at_home
+from anyparty.terms import Party, Roster
+from anyparty.wire.flare import federation as flare
+from tests.ports import free_port
+from tests.run.test_departures import wait_for_no_job
+from tests.run.test_house import NAMES, world
+
+pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+
+HERE = "tests.security.test_silent_success_apart"
+pytestmark = pytest.mark.net
+SETTINGS = {
+    "federation": {"label": "y", "active": "bank"},
+    "parties": {name: {} for name in NAMES},
+    "method": {"embedding": 8},
+    "train": {"epochs": 6, "checkpoint_every": 1},
+}
+
+
+def full_disk(site):
+    """From now on this process may write small files alone, as on a full disk."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
+
+
+def killed(site):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def fails_as_told(site, config, net, **asked):
+    """Train; the shop fails as the file "fails" in its folder says, once."""
+    told = site.folder / "fails"
+    how = told.read_text() if told.exists() else ""
+    told.unlink(missing_ok=True)
+    if how in {"full_disk", "killed"}:
+        save = home.save_member
+
+        def fails(*what):
+            globals()[how](site)
+            return save(*what)
+
+        home.save_member = fails
+    if how == "leaves":
+        recv, verdicts = net.recv, []
+
+        async def leaves(frm, tag, expect):
+            verdicts.extend([tag] if tag == "verdict" else [])
+            if len(verdicts) == 2:  # of the second epoch: the others miss it in the third
+                raise TableError("row 7 is not a number")
+            return await recv(frm, tag, expect)
+
+        net.recv = leaves
+    return await train_at_home(site, config, net, **asked)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory):
+    place = tmp_path_factory.mktemp("silent")
+    sites = world(place)
+    roster = Roster(tuple(Party(name=name) for name in NAMES), "bank")
+    own = {"threads": 1, "patience": {"silent_s": 3.0, "flush_s": 3.0}, "parts": {"train": f"{HERE}:fails_as_told"}}
+    flare.init(place / "fed", roster, port=free_port(), tables={n: site.table for n, site in sites.items()}, site=own)
+    with pytest.MonkeyPatch.context() as patch:
+        root = Path(__file__).parents[2]
+        patch.setenv("PYTHONPATH", f"{root}{os.pathsep}{root / 'src'}")
+        try:
+            flare.start(place / "fed", 240.0)
+            yield place / "fed"
+        finally:
+            flare.stop(place / "fed")
+
+
+@pytest.fixture
+def train(house, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    wait_for_no_job(house)
+    for name in NAMES:
+        shutil.rmtree(house / "kits" / name / "runs", ignore_errors=True)
+
+    def trains(*words, fails=""):
+        wait_for_no_job(house)
+        (house / "run.toml").write_text(tomli_w.dumps(SETTINGS))
+        if fails:
+            (house / "kits" / "shop" / "runs").mkdir(exist_ok=True)
+            (house / "kits" / "shop" / "runs" / "fails").write_text(fails)
+        return CliRunner().invoke(app, ["federate", "train", str(house), str(house / "run.toml"), *words])
+
+    return trains
+
+
+def kept(house, name="bank"):
+    return house / "kits" / name / "runs"
+
+
+@pytest.mark.parametrize("how", ["full_disk", "killed"])
+def test_a_party_that_does_not_save_its_part(house, train, how):
+    result = train(fails=how)
+    assert result.exit_code == 2, result.output
+    assert "party 'shop' trained until the end but did not save its part of the model" in result.stderr
+    assert "then train with --resume" in result.stderr
+    if how == "full_disk":
+        assert re.search(r"'shop' ended with StorageError: \S+/kits/shop/runs/\S+: cannot be written", result.stderr)
+    record = read_json(kept(house) / "record.json")
+    assert (record["status"], "'shop' trained until the end" in record["error"]) == ("failed", True)
+    assert set(About.load(kept(house) / "model.json").parts) == {"bank", "clinic"}
+    report = CliRunner().invoke(app, ["report", str(house), "--out", str(house / how), "--no-model"])
+    assert report.exit_code == 0, report.output
+    assert "shop&#39; trained until the end but did not save" in (house / how / "index.html").read_text()
+
+    result = train("--resume")
+    assert result.exit_code == 0, result.output
+    assert set(About.load(kept(house) / "model.json").parts) == set(NAMES)
+    assert read_json(kept(house) / "record.json")["status"] == "done"
+
+
+@pytest.mark.filterwarnings("default::anyparty.errors.AnypartyWarning")
+def test_a_party_that_leaves(house, train):
+    result = train(fails="leaves")
+    assert result.exit_code == 0, result.output
+    said = "party 'shop' took no part in 4 of 6 epochs (it left: it stopped with TableError"
+    assert said in result.stderr
+    assert "and the saved model lacks its part. To add that part, start 'shop' and train with --resume" in result.stderr
+    (warned,) = read_json(kept(house) / "record.json")["attendance"]
+    assert warned.startswith(said)
+    result = train("--again", "--set", "train.require=all", fails="leaves")
+    assert result.exit_code == 2, result.output
+    assert 'train.require = "all", and only 2 of 3 parties took part in at least half of the epochs' in result.stderr
+    assert "'shop' missed 4 of 6 epochs and did not save its part of the model" in result.stderr
+    assert read_json(kept(house) / "record.json")["status"] == "failed"
+    result = train("--resume", "--set", "train.require=2")
+    assert result.exit_code == 0, result.output
+    assert "party 'shop' took no part in" in result.stderr
