@@ -75,7 +75,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise ModelError(f"{path}: its values are nested too deeply for a file of anyparty; copy the folder "
                          f"again") from None  # fmt: skip
-    except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
+    except (ValueError, OSError) as error:  # not JSON, not UTF-8, or a number of too many digits
         raise ModelError(f"{path}: not readable as JSON ({error}); copy the folder anew") from None
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")

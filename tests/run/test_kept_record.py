@@ -25,13 +25,14 @@ def change(run, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
+SCORES = {"task": "classification", "classes": ["no", "yes"], "overall": {}, "by_count": {}, "by_pattern": {}}
 DAMAGES = [
     ({"history": None}, "history: Input should be a valid list"),
     ({"history": [{"epoch": 1}]}, "history.0.stage: Field required"),
     ({"history": [{"stage": "train", "epoch": "x"}]}, "history.0.epoch: "),
     ({"ledger": [{"sender": "a"}]}, "ledger.0.receiver: Field required"),
     ({"overlap": {"rows": 3}}, "overlap.blocks: Field required"),
-    ({"evaluation": {"overall": {"accuracy": "much"}}}, "evaluation.overall.accuracy: "),
+    ({"evaluation": SCORES | {"overall": {"accuracy": "much"}}}, "evaluation.overall.accuracy: "),
     ({"tables": []}, "tables: Input should be a valid dictionary"),
     ({"versions": None}, "versions: Input should be a valid dictionary"),
     ({"format": 99}, "a record in format 99, this version reads format 1; use the version that wrote it: anyparty 0"),

@@ -39,7 +39,7 @@ def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[
         raise ConfigError(f"{path} {what}") from None
     except RecursionError:
         raise ConfigError(f"{path}: values are nested too deeply for settings; copy the file again") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # not TOML, not UTF-8, or a number of too many digits
         twice = "; a party's name may stand only once" if "Cannot declare" in str(error) else ""
         raise ConfigError(f"{path}: this is not TOML: {error}{twice}") from None
     asked = [_parsed(change) for change in changes]

@@ -7,6 +7,7 @@ together, after a look at whether they are of one run: job, alignment and every 
 from __future__ import annotations
 
 import contextlib
+import json
 import shlex
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ConfigDict
+
+from anyparty.config.base import Settings
 from anyparty.costs import Shape, published
 from anyparty.errors import ConfigError, ModelError, some
 from anyparty.run.kept_record import FILE, read_record
@@ -118,7 +122,7 @@ def find(paths: Iterable[Path | str] | Path | str) -> list[Run]:
         if not record.exists():
             raise ModelError(f"{path} is not a run: expected the folder that `anyparty train` left, the folder of a "
                              f"federation, or a party's {FILE}")  # fmt: skip
-        values = read_record(record)
+        values = _readable(read_record(record))
         if "party" in values:
             apart.append((record, values))
         else:
@@ -143,7 +147,7 @@ def _in_kits(folder: Path) -> list[Kept]:
         except ConfigError:  # the administrator's
             continue
         if path.exists():
-            found.append((path, read_record(path)))
+            found.append((path, _readable(read_record(path))))
     if not found:
         raise ModelError(f"{folder}: no party here has a record yet; train first: anyparty federate train")
     return found
@@ -293,11 +297,55 @@ def _lacking(values: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
     return [said[key] for key in keys if key not in values]
 
 
+class _Group(Settings):
+    """A group of a run's settings, of which only what a report reads is checked."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class _Code(_Group):
+    name: str = ""
+    factory: str | None = None
+
+
+class _Party(_Group):
+    encoder: _Code = _Code()
+
+
+class _Federation(_Group):
+    active: str | None = None
+
+
+class _Train(_Group):
+    seed: int = 0
+
+
+class _Settings(_Group):
+    federation: _Federation = _Federation()
+    parties: dict[str, _Party] = {}
+    encoder: _Code = _Code()
+    method: _Code = _Code()
+    train: _Train = _Train()
+
+
 def _toml(text: str | bytes) -> dict[str, Any]:
+    """Return settings as a report reads them; nothing if they are not TOML or have values of other types."""
     try:
-        return tomllib.loads(text if isinstance(text, str) else text.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError):
+        values = tomllib.loads(text if isinstance(text, str) else text.decode())
+        _Settings.of(values)
+        json.dumps(values, default=str)  # the page shows settings as JSON: nested too deeply, they cannot be shown
+    except (ValueError, RecursionError):  # also a ConfigError
         return {}
+    return values
+
+
+def _readable(value: Any) -> Any:
+    """Return a record's values with lone surrogates, which no file and no terminal takes, written as escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_readable(key): _readable(each) for key, each in value.items()}
+    return [_readable(each) for each in value] if isinstance(value, list) else value
 
 
 def merged(ledgers: Iterable[Ledger]) -> Ledger:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import AfterValidator, ConfigDict, Field
 
 from anyparty.align.overlap import Overlap
 from anyparty.config.base import Settings
@@ -55,8 +55,32 @@ class _Message(_Fields):
     when: str = ""
 
 
+def _with_rows(scores: dict[str, float | None]) -> dict[str, float | None]:
+    if scores.get("rows") is None:
+        raise ValueError("expected how many rows it is of, under 'rows'")
+    return scores
+
+
+_OfRows = Annotated[dict[str, float | None], AfterValidator(_with_rows)]
+
+
 class _Scores(_Fields):
-    overall: dict[str, float | None] = {}
+    task: Literal["classification", "regression"]
+    classes: list[str]
+    overall: _OfRows
+    by_count: dict[Annotated[str, Field(pattern="^[0-9]{1,6}$")], _OfRows]
+    by_pattern: dict[str, _OfRows]
+
+
+def _of_all_blocks(overlap: Overlap | None) -> Overlap | None:
+    if overlap is None:
+        return None
+    if not overlap.blocks:
+        raise ValueError("expected at least one party under 'blocks'")
+    for name in overlap.blocks:
+        if name not in overlap.held or name not in overlap.alone:
+            raise ValueError(f"expected how many rows party {name!r} has, under 'held' and 'alone'")
+    return overlap
 
 
 class _Record(_Fields):
@@ -67,7 +91,7 @@ class _Record(_Fields):
     versions: dict[str, str] = {}
     tables: dict[str, str] = {}
     rows: int | None = None
-    overlap: Overlap | None = None
+    overlap: Annotated[Overlap | None, AfterValidator(_of_all_blocks)] = None
     history: list[_Epoch] = []
     ledger: list[_Sent] = []
     remarks: list[str] = []
