@@ -49,7 +49,7 @@ def test_a_row_by_itself_has_no_steps_of_its_own():
         Apc(classify_on="joint", precision="uint8")
 
 
-def test_a_code_of_numbers_that_are_none_is_refused_and_named():
+def test_a_code_of_numbers_far_too_large_is_refused_and_named():
     of, made = pair(), Apc(embedding=6, active_embedding=4, passive_embedding=5, joint_hidden=(7,), precision="uint8")
     states = worlds.begin(made, of, optimizer=ADAM)
     stage, batch = worlds.stage_of(made, of.seat("a"), "share"), worlds.batch_of(torch.arange(30), stage="share")
@@ -63,5 +63,8 @@ def test_a_code_of_numbers_that_are_none_is_refused_and_named():
             "a", "representation", {"z": torch.full((30, 5), 255, dtype=torch.uint8), "low": huge, "step": huge}
         )
 
-    with pytest.raises(MessageError, match=r"'representation' from 'b' to 'a': its code stands for numbers beyond"):
+    with pytest.raises(
+        MessageError,
+        match=r"'representation' from 'b' to 'a': 'low' holds 3e\+38, the bound",
+    ):
         Table().play(of.roster, made.can.messages, {"a": honest, "b": wrong})

@@ -143,6 +143,9 @@ def test_a_party_whose_own_files_are_of_two_runs_says_so(tmp_path):
     before = weights.read_bytes()
     run(sites, settings(epochs=4, keep="last"))
     weights.write_bytes(before)
+    with pytest.raises(ModelError, match=r"shop/model\.safetensors: this is not the file that the model was saved"):
+        predict(sites)
+    write_manifest(sites["shop"].folder, ["shop"])
     with pytest.raises(ModelError, match=r"not the weights of party 'shop' that the model was saved with"):
         predict(sites)
 

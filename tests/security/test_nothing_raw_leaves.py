@@ -296,6 +296,7 @@ def diverges(world: World) -> None:
 
 def is_stopped(world: World) -> None:
     world.leaves = "shop"
+    world.train = {"epochs": 500, "checkpoint_every": 100}  # still training when the site is stopped
 
 
 def full_disk(world: World) -> None:

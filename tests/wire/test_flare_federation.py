@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 import tomli_w
 import torch
+from torch import nn
 
 from anyparty.config import Config
 from anyparty.errors import ConfigError, MessageError, PartyLost, RunError, StorageError, TableError
@@ -409,6 +410,8 @@ def test_a_federation_is_not_started_twice_at_once(tmp_path, monkeypatch):
     flare()
     said = {"active": "bank", "parties": NAMES, "host": "127.0.0.1", "port": 9, "scheme": "grpc"}
     (tmp_path / "federation.toml").write_text(tomli_w.dumps(said), encoding="utf-8")
+    for name in NAMES:
+        (tmp_path / "kits" / name / "startup").mkdir(parents=True)
     told, refused = [], []
 
     def meanwhile(*_):  # the first has looked, and nothing runs yet: now the second one is told to start
@@ -497,11 +500,11 @@ def test_a_kit_lists_the_code_of_encoders_that_a_job_may_name(tmp_path):
     (tmp_path / "local").mkdir()
     own = 'party = "a"\nactive = "a"\nparties = ["a"]\n'
     (tmp_path / "local" / "anyparty.toml").write_text(own)
-    config = Config.of({"encoder": {"factory": "anyparty.nets.mlp:MLP"}})
-    with pytest.raises(ConfigError, match=r'write encoders = \["anyparty.nets.mlp:MLP"\] into local/anyparty.toml'):
+    config = Config.of({"encoder": {"factory": "torch.nn:Linear"}})
+    with pytest.raises(ConfigError, match=r'write encoders = \["torch.nn:Linear"\] into local/anyparty.toml'):
         encoder_at(Site.read(tmp_path), config)
-    (tmp_path / "local" / "anyparty.toml").write_text(own + 'encoders = ["anyparty.nets.mlp:MLP"]\n')
-    assert encoder_at(Site.read(tmp_path), config) is MLP
+    (tmp_path / "local" / "anyparty.toml").write_text(own + 'encoders = ["torch.nn:Linear"]\n')
+    assert encoder_at(Site.read(tmp_path), config) is nn.Linear
     assert encoder_at(Site.read(tmp_path), Config()) == MLP()
 
 

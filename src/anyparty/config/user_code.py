@@ -17,7 +17,7 @@ import inspect
 import operator
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from types import FunctionType, ModuleType
 from typing import Any, get_type_hints
@@ -39,9 +39,9 @@ class AllowedCode:
 
     """
 
-    names: tuple[str, ...] = ()
-    everything: bool = False
-    source: str = ""
+    names: tuple[str, ...] = field(default=(), compare=False)  # equal settings are equal, whatever they may load
+    everything: bool = field(default=False, compare=False)
+    source: str = field(default="", compare=False)
 
     def permits(self, reference: str, group: str) -> bool:
         """Whether ``reference`` may be imported; ``group`` holds the entry points that are always allowed."""

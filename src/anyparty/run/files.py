@@ -79,7 +79,7 @@ class About:
                 the manifest lists.
         """
         about = read_json(inside(path.parent, path.name))
-        if (found := about.get("format", FORMAT)) not in {FORMAT, WITHOUT_MANIFEST}:
+        if (found := about.get("format", FORMAT)) not in (FORMAT, WITHOUT_MANIFEST):
             raise ModelError(f"{path}: saved in format {found}, this version reads formats {WITHOUT_MANIFEST} and "
                              f"{FORMAT}")  # fmt: skip
         if found == FORMAT:

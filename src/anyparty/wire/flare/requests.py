@@ -175,6 +175,7 @@ def install(kit: Path, file: Path, *, fingerprint: str | None = None) -> str:
         shutil.copytree(new, kit, dirs_exist_ok=True)
         own = {key: about[key] for key in ("party", "active", "parties")}
         dress(kit, None if known else own)
+        kit.chmod(0o700)  # copying a folder copies its mode too
     shutil.rmtree(place)  # the key is in the kit now, and nowhere else
     return str(made["rootca_fingerprint_sha256"])
 
