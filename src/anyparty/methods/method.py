@@ -56,9 +56,8 @@ class Seat:
 class State:
     """What a party's training changes: its networks and optimizers, by name.  All of it is saved and restored.
 
-    ``kept`` is what one stage leaves for a later one: it stands in checkpoints, not in the trained model.  ``topology``
-    is that of a split method: it follows from method and roster, so that ``begin`` resolves it again and nothing saves
-    it.
+    ``kept`` is what one stage leaves for a later one: it stands in checkpoints, not in the trained model.  A
+    split method's ``topology`` is resolved by ``begin`` from method and roster, and is never saved.
     """
 
     seat: Seat

@@ -16,7 +16,7 @@ from torch import Tensor
 from anyparty.blocks.blocks import Rows
 from anyparty.methods import exchange, own_rule
 from anyparty.methods.exchange import Gathered
-from anyparty.methods.fusion import Given
+from anyparty.methods.fusion import Fusion, Given
 from anyparty.methods.method import Batch, State
 from anyparty.nets.objective import answers
 from anyparty.predictions import NO_NUMBER, Predictions
@@ -56,19 +56,19 @@ async def predict(
         heard = torch.tensor([reached and name in near.parts for name in seat.roster.blocks])
         await net.send(seat.roster.active, "outputs", {"outputs": outputs, "heard": heard})
         return None
-    return await _answer(method, net, state, rows, batch, asked, there, (outputs, valid, near.observed))
+    return await _answer(method, net, state, rows, batch, asked, there, fusion, (outputs, valid, near.observed))
 
 
 async def _answer(
     method: Split, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str],
-    there: Gathered, own: tuple[Tensor, Tensor, Tensor],
+    there: Gathered, fusion: Fusion, own: tuple[Tensor, Tensor, Tensor],
 ) -> Predictions:  # fmt: skip
     """Make one answer of what all hosts' heads say.
 
     ``own`` is of the active party's: outputs, where they stand, and on whom they rest [B, K], those that training has
     reached from there.  From another host it may have reached others.
     """
-    seat, topology, fusion = state.seat, state.topology, method.heads_of(state)
+    seat, topology = state.seat, state.topology
     assert topology is not None
     assert seat.task is not None
     assert rows.key is not None
