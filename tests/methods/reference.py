@@ -74,7 +74,7 @@ class Joint:
             for party, state in states.items()
             for name, module in state.modules.items()
         }
-        self.hosts = method.hosts(of.roster)
+        self.hosts = method.topology(of.roster).hosts
 
     def parameters(self) -> dict[str, nn.Parameter]:
         return {

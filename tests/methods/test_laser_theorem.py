@@ -251,9 +251,9 @@ class TestHeadsAtSeveralHosts:
         orders = {}
         for hosting in ("active", "labelers"):
             made = method("laser", embedding=5, hosting=hosting)
-            states, hosts = worlds.begin(made, of), made.hosts(of.roster)
+            states, hosts = worlds.begin(made, of), made.topology(of.roster).hosts
             for host in hosts:
-                fusion = made.fusion(states[host].seat, states[host].modules["heads"], host)
+                fusion = made.fusion(states[host], states[host].modules["heads"], host)
                 drawn = made.rule._drawn(fusion, of.observed, worlds.batch_of(of.places()).generator("tasks"))
                 orders[hosting] = orders.get(hosting, {}) | dict(zip(hosts[host], drawn.unbind(1), strict=True))
         assert sorted(orders["labelers"]) == [0, 1, 2, 3]

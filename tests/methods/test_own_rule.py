@@ -231,9 +231,9 @@ def test_forms(changed, said, work):
 def test_parties_are_any_whole_numbers(given):
     given = tuple(given)
     made = Split(rule=rule(reads=lambda *_: given, owners=lambda *_: list(given)))
-    roster = world(K=2).roster
-    assert made.hosts(roster) == {"a": (0, 1)}
-    assert made.readers(roster, "b") == ["a"]
+    topology = made.topology(world(K=2).roster)
+    assert topology.hosts == {"a": (0, 1)}
+    assert topology.readers["b"] == ("a",)
 
 
 class TestNobodyReads:

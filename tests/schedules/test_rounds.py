@@ -117,7 +117,7 @@ class TestSeveralIterations:
         start = {name: encoder(of.x[name]).detach().requires_grad_() for name, encoder in encoders.items()}
 
         def loss(host, h):
-            fusion = made.split.fusion(states[host].seat, heads[host], host)
+            fusion = made.split.fusion(states[host], heads[host], host)
             return made.split.rule.loss(fusion, torch.stack([h[name] for name in "abc"], 1), of.observed, of.y, batch)
 
         received = {host: torch.autograd.grad(loss(host, start), list(start.values())) for host in heads}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from anyparty.blocks.blocks import Rows
+from anyparty.methods.topology import Topology
 from anyparty.nets.mlp import MLP, Factory
 from anyparty.nets.optimizer import Optimizer
 from anyparty.predictions import Predictions
@@ -55,13 +56,15 @@ class Seat:
 class State:
     """What a party's training changes: its networks and optimizers, by name.  All of it is saved and restored.
 
-    ``kept`` is what one stage leaves for a later one: it stands in checkpoints, not in the trained model.
+    ``kept`` is what one stage leaves for a later one: it stands in checkpoints, not in the trained model.  A
+    split method's ``topology`` is resolved by ``begin`` from method and roster, and is never saved.
     """
 
     seat: Seat
     modules: dict[str, nn.Module] = field(default_factory=dict)
     optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
     kept: dict[str, Tensor] = field(default_factory=dict)
+    topology: Topology | None = None
 
     def train(self, mode: bool) -> None:
         """Set all networks to training or to evaluation."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
 from operator import index
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from anyparty.errors import ConfigError, some
 from anyparty.methods.fusion import Answer, Fusion, Given, Rule
+from anyparty.methods.topology import Topology
 from anyparty.terms import Capabilities, Roster
 
 FUNCTIONS = ("copies", "owners", "reads", "head", "trains_on", "loss", "outputs", "answer")
@@ -83,15 +85,55 @@ def _is_weights(value: object) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
 
 
-def check_counts(rule: Rule, roster: Roster, width: int) -> None:
-    """Check how many encoders a party has, whose heads there are, and which, where embeddings are ``width`` wide.
+def resolve(rule: Rule, roster: Roster, embedding: int, hosting: Literal["active", "labelers"]) -> Topology:
+    """Return the topology that a rule asks for among these parties, where embeddings are ``embedding`` wide.
 
-    Of heads that are parties' own there are as many as owners, whatever ``head`` says.
+    With ``hosting="labelers"`` each head stands at its owner if that party holds labels. All others stand at the active
+    party. If each head has an owner, there are as many heads as owners, whatever ``head`` says.
 
     Raises:
-        ConfigError: they are no whole numbers of at least 1, or owners no parties.
+        ConfigError: the rule answers in another form, the active party would host no head, nobody's embedding is read,
+            or a rule that needs all parties leaves somebody out.
     """
-    copies, head, owners = rule.copies(roster), rule.head(roster, width), owners_of(rule, roster)
+    copies, head, owners = rule.copies(roster), rule.head(roster, embedding), owners_of(rule, roster)
+    _check_counts(rule, copies, head, owners)
+    hosts = _hosts(roster, owners, hosting)
+    if owners is not None and not hosts[roster.active]:
+        raise ConfigError(f"the active party {roster.active!r} would host no head: use hosting='active'")
+    read = {host: reads_of(rule, roster, ks) for host, ks in hosts.items()}
+    reads = {host: tuple(roster.blocks[k] for k in ks) for host, ks in read.items()}
+    unread = tuple(name for k, name in enumerate(roster.blocks) if k not in chain.from_iterable(read.values()))
+    _check_reads(rule, reads, unread)
+    return Topology(
+        blocks=roster.blocks,
+        active=roster.active,
+        copies=copies,
+        width=(embedding,) if copies == 1 else (copies, embedding),
+        head_inputs=head[1],
+        owners=owners,
+        hosts=hosts,
+        heads={host: head[0] if owners is None else len(ks) for host, ks in hosts.items()},
+        reads=reads,
+        readers={name: tuple(host for host in hosts if name in reads[host]) for name in roster.names},
+        unread=unread,
+    )
+
+
+def _hosts(
+    roster: Roster, owners: tuple[int, ...] | None, hosting: Literal["active", "labelers"]
+) -> dict[str, tuple[int, ...]]:
+    """Return the owners k of the heads at each host, the active party first."""
+    if owners is None or hosting == "active":
+        return {roster.active: owners or ()}
+    at: dict[str, list[int]] = {roster.active: []}
+    for k in owners:
+        name = roster.blocks[k]
+        at.setdefault(name if name in roster.labelers else roster.active, []).append(k)
+    return {name: tuple(ks) for name, ks in at.items()}
+
+
+def _check_counts(rule: Rule, copies: object, head: object, owners: tuple[int, ...] | None) -> None:
+    """Check that there is an owner, if heads have owners, and that numbers of encoders and heads are whole numbers."""
     owned = owners is not None
     if owners == ():
         raise ConfigError(f"{rule.can.title}: expected owners to be at least one party, or None, where heads belong to "
@@ -104,16 +146,10 @@ def check_counts(rule: Rule, roster: Roster, width: int) -> None:
                           f"is, two whole numbers of at least 1, got {head!r}")  # fmt: skip
 
 
-def check_reads(rule: Rule, roster: Roster, hosts: Mapping[str, tuple[int, ...]]) -> None:
-    """Check that embeddings are read; ``hosts`` are the owners k of the heads at each.
-
-    Raises:
-        ConfigError: nobody's are, or a rule that needs all parties leaves somebody out.
-    """
-    read = {k for owners in hosts.values() for k in reads_of(rule, roster, owners)}
-    if not read:
+def _check_reads(rule: Rule, reads: Mapping[str, tuple[str, ...]], unread: tuple[str, ...]) -> None:
+    """Check that somebody's embeddings are read, and everybody's if the rule needs all parties."""
+    if not any(reads.values()):
         raise ConfigError(f"{rule.can.title}: reads names nobody, so that there is nothing to learn from")
-    unread = [name for k, name in enumerate(roster.blocks) if k not in read]
     if unread and (rule.can.needs == "all" or rule.can.trains_with_all):
         raise ConfigError(f"{rule.can.title} needs all parties, and its reads leaves out {some(unread)}: name them "
                           f"there, or let can say needs='any'")  # fmt: skip
@@ -208,17 +244,17 @@ def outputs(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Te
         ConfigError: it says that in another form.
     """
     said: object = rule.outputs(fusion, h, observed)
-    title, B, C = rule.can.title, len(observed), fusion.task.outputs
+    B, C = len(observed), fusion.task.outputs
     if not isinstance(said, tuple | list) or len(said) != 2 or not all(isinstance(each, Tensor) for each in said):
-        raise ConfigError(f"{title}: expected two tensors from outputs, what heads answer [B, M, C] and for which rows "
-                          f"they do [B, M], got {_kinds(said)}")  # fmt: skip
+        raise ConfigError(f"{rule.can.title}: expected two tensors from outputs, what heads answer [B, M, C] and "
+                          f"for which rows they do [B, M], got {_kinds(said)}")  # fmt: skip
     made, valid = said
     if made.ndim != 3 or valid.shape != made.shape[:2] or (made.shape[0], made.shape[2]) != (B, C):
-        raise ConfigError(f"{title}: expected outputs [B, M, C] and, for which rows they are, [B, M], "
+        raise ConfigError(f"{rule.can.title}: expected outputs [B, M, C] and, for which rows they are, [B, M], "
                           f"got {list(made.shape)} and {list(valid.shape)} for B = {B} rows and C = {C}")  # fmt: skip
     if not made.is_floating_point() or valid.dtype != torch.bool:
-        raise ConfigError(f"{title}: expected outputs to be floating-point numbers and, for which rows they are, true "
-                          f"or false, got {made.dtype} and {valid.dtype}")  # fmt: skip
+        raise ConfigError(f"{rule.can.title}: expected outputs to be floating-point numbers and, for which rows they "
+                          f"are, true or false, got {made.dtype} and {valid.dtype}")  # fmt: skip
     return made, valid
 
 
@@ -229,9 +265,9 @@ def answer(rule: Rule, given: Given) -> Answer:
         ConfigError: it says that in another form.
     """
     said: object = rule.answer(given)
-    title, (B, K), C = rule.can.title, given.observed.shape, given.task.outputs
+    (B, K), C = given.observed.shape, given.task.outputs
     if not isinstance(said, Answer):
-        raise ConfigError(f"{title}: expected an Answer from answer, with scores, answered and took_part, got "
+        raise ConfigError(f"{rule.can.title}: expected an Answer from answer, with scores, answered and took_part, got "
                           f"{_kinds(said)}")  # fmt: skip
     forms = {"scores": (B, C), "answered": (B,), "took_part": (B, K)}
     for name, shape in (forms if said.by_party is None else forms | {"by_party": (B, K, C)}).items():
@@ -239,7 +275,7 @@ def answer(rule: Rule, given: Given) -> Answer:
         kind = "true or false" if name in {"answered", "took_part"} else "numbers"
         if not isinstance(each, Tensor) or each.shape != shape or (each.dtype == torch.bool) != (kind != "numbers"):
             got = f"{list(each.shape)} of {each.dtype}" if isinstance(each, Tensor) else _kinds(each)
-            raise ConfigError(f"{title}: expected {name} of the Answer to be {kind}, {list(shape)}, got {got}")
+            raise ConfigError(f"{rule.can.title}: expected {name} of the Answer to be {kind}, {list(shape)}, got {got}")
     return said
 
 

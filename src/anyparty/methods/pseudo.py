@@ -117,7 +117,7 @@ class PseudoLabelled(Split):
 
         def rows(at: Rows) -> Tensor:
             assert at.observed is not None
-            return self.rule.trains_on(seat.roster, self.heard(seat.roster, at.observed))
+            return self.rule.trains_on(seat.roster, self.topology(seat.roster).heard(at.observed))
 
         def remark(at: Rows) -> str:
             assert at.labeled is not None

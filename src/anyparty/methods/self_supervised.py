@@ -39,6 +39,7 @@ from anyparty.errors import ConfigError, Diverged
 from anyparty.methods.exchange import moment
 from anyparty.methods.method import Batch, Seat, Stage, State, Step
 from anyparty.methods.split import Split
+from anyparty.methods.topology import Topology
 from anyparty.nets.optimizer import Optimizer
 from anyparty.predictions import Predictions
 from anyparty.seeds import Seeds
@@ -199,17 +200,9 @@ class Pretrained:
         self.first.add_targets(state.modules, "encoder", "projector")
         return state
 
-    def hosts(self, roster: Roster) -> dict[str, tuple[int, ...]]:
-        """Return who hosts which heads, as the method's own."""
-        return self.method.hosts(roster)
-
-    def read_by(self, roster: Roster, host: str) -> list[str]:
-        """Return whose embeddings a host's heads read, as the method's own."""
-        return self.method.read_by(roster, host)
-
-    def unread(self, roster: Roster) -> list[str]:
-        """Return the parties whose embeddings no host reads, as the method's own."""
-        return self.method.unread(roster)
+    def topology(self, roster: Roster) -> Topology:
+        """Return the method's own topology."""
+        return self.method.topology(roster)
 
     def stages(self, seat: Seat) -> Sequence[Stage]:
         """Return this stage and the method's own."""

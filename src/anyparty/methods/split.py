@@ -18,6 +18,8 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -27,29 +29,35 @@ from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
 from anyparty.methods import exchange, own_rule, split_prediction
 from anyparty.methods.exchange import Gathered, Part, Wanted, moment
-from anyparty.methods.fusion import Fusion
+from anyparty.methods.fusion import Fusion, Rule
 from anyparty.methods.method import Batch, Seat, Stage, State
-from anyparty.methods.places import Places
+from anyparty.methods.topology import Topology
 from anyparty.methods.typed import of_type
 from anyparty.nets.mlp import Factory, build
 from anyparty.nets.stacked import Heads, ModuleHeads, StackedMLP
 from anyparty.nets.taught import Taught
 from anyparty.predictions import Predictions
 from anyparty.seeds import Seeds
-from anyparty.terms import Channel, Roster, Task, finite
+from anyparty.terms import Capabilities, Channel, Roster, Task, finite
 
 
 @dataclass(frozen=True, kw_only=True)
-class Split(Places):
+class Split:
     """A split method: a rule, and the shape of what all rules share.
 
     Attributes:
+        rule: who is fused with whom, and the loss.
+        embedding: H, the width of every party's embedding.
+        hosting: where heads stand: all at the active party, or each at its own party if that holds labels.
         head_hidden: widths of the heads' hidden layers; [] is the papers' single linear layer. By default that, or what
             the rule asks for: LASER-VFL [64] where a number is predicted.
         make_head: a user's own head, (width of its input, C) -> module; instead of ``head_hidden``.
 
     """
 
+    rule: Rule
+    embedding: int = 64
+    hosting: Literal["active", "labelers"] = "active"
     head_hidden: tuple[int, ...] | None = None
     make_head: Factory | None = None
 
@@ -64,24 +72,30 @@ class Split(Places):
         if self.hosting not in {"active", "labelers"}:
             raise ConfigError(f"method: hosting is 'active' or 'labelers', not {self.hosting!r}")
 
+    @property
+    def can(self) -> Capabilities:
+        """What the rule can do."""
+        return self.rule.can
+
     def published_costs(self, ran: costs.Ran) -> list[costs.Counted]:
         """Return what equation (9) of the APC-VFL paper counts of each passive party's embeddings and gradients."""
-        ran = replace(ran, observed=self.heard(ran.roster, ran.observed))
+        topology = self.topology(ran.roster)
+        ran = replace(ran, observed=topology.heard(ran.observed))
         rows = ran.labelled & self.rule.trains_on(ran.roster, ran.observed)
-        return costs.split_learning(ran, rows, self.embedding * self.rule.copies(ran.roster))
+        return costs.split_learning(ran, rows, self.embedding * topology.copies)
 
     def begin(self, seat: Seat, seeds: Seeds) -> State:
-        """Make a party's encoder, the heads that it hosts, and their optimizer."""
-        self._check(seat.roster)
-        state = State(seat)
+        """Resolve the topology; make a party's encoder, the heads that it hosts, and their optimizer."""
+        topology = self.topology(seat.roster)
+        state = State(seat, topology=topology)
         if seat.inputs:
             with seeds.own.drawing("encoder", seat.me):
-                copies = self.rule.copies(seat.roster)
-                state.modules["encoder"] = build(seat.encoder, seat.inputs, self.embedding, copies, party=seat.me)
-        if seat.me in self.hosts(seat.roster):
+                encoder = build(seat.encoder, seat.inputs, self.embedding, topology.copies, party=seat.me)
+                state.modules["encoder"] = encoder
+        if seat.me in topology.hosts:
             assert seat.task is not None
             with seeds.own.drawing("heads", seat.me):
-                state.modules["heads"] = self.heads(seat.roster, seat.me, seat.task)
+                state.modules["heads"] = self.heads(topology, seat.me, seat.task)
                 sets = getattr(self.rule, "sets", None)
                 state.modules["taught"] = Taught(seat.roster.K, sets and sets(seat.roster))
         for name, module in state.modules.items():
@@ -91,24 +105,24 @@ class Split(Places):
                 state.optimizers[name] = seat.optimizer.build(parameters)
         return state
 
-    def _check(self, roster: Roster) -> None:
-        most = self.can.most_parties
-        if most is not None and roster.K > most:
+    def topology(self, roster: Roster) -> Topology:
+        """Resolve who encodes, who hosts which heads and who reads whom among the parties of a roster.
+
+        Raises:
+            ConfigError: the rule cannot serve these parties, or describes its heads in another form.
+        """
+        can = self.can
+        if can.most_parties is not None and roster.K > can.most_parties:
             instead = "tasks = 'sample' has" if hasattr(self.rule, "tasks") else "LASER-VFL has"
-            raise ConfigError(f"{self.can.title} as it is set serves at most {most} parties, here are {roster.K}; "
-                              f"{instead} no such limit")  # fmt: skip
+            raise ConfigError(f"{can.title} as it is set serves at most {can.most_parties} parties, here are "
+                              f"{roster.K}; {instead} no such limit")  # fmt: skip
         if roster.K < 1:
             raise ConfigError("no party holds columns: there is nothing to learn from")
-        own_rule.check_counts(self.rule, roster, self.embedding)
-        if self.rule.owners(roster) is not None and not self.hosts(roster)[roster.active]:
-            raise ConfigError(f"the active party {roster.active!r} would host no head: use hosting='active'")
-        own_rule.check_reads(self.rule, roster, self.hosts(roster))
+        return own_rule.resolve(self.rule, roster, self.embedding, self.hosting)
 
-    def heads(self, roster: Roster, host: str, task: Task) -> Heads:
+    def heads(self, topology: Topology, host: str, task: Task) -> Heads:
         """Make the heads of a host."""
-        count, width = self.rule.head(roster, self.embedding)
-        if self.rule.owners(roster) is not None:
-            count = len(self.hosts(roster)[host])
+        count, width = topology.heads[host], topology.head_inputs
         if self.make_head is not None:
             return ModuleHeads.of(self.make_head, count, width, task.outputs)
         asked = getattr(self.rule, "hidden", None)
@@ -119,20 +133,22 @@ class Split(Places):
         """Return what a host fuses with."""
         taught = state.modules["taught"]
         assert isinstance(taught, Taught)
-        return replace(self.fusion(state.seat, state.modules["heads"], state.seat.me), taught=taught)
+        return self.fusion(state, state.modules["heads"], state.seat.me, taught)
 
-    def fusion(self, seat: Seat, heads: nn.Module, host: str) -> Fusion:
+    def fusion(self, state: State, heads: nn.Module, host: str, taught: Taught | None = None) -> Fusion:
         """Return what the ``heads`` of a host fuse with, at that host or at a party that has a copy of them."""
-        hosts, blocks = self.hosts(seat.roster), seat.roster.blocks
+        seat, topology = state.seat, state.topology
+        assert topology is not None
         assert isinstance(heads, StackedMLP | ModuleHeads)
         assert seat.task is not None
-        everyone = [k for owners in hosts.values() for k in owners]
+        everyone = tuple(chain.from_iterable(topology.hosts.values()))
         return Fusion(
             heads=heads,
-            owners=torch.tensor(hosts[host], dtype=torch.int64, device=seat.device),
+            owners=torch.tensor(topology.hosts[host], dtype=torch.int64, device=seat.device),
             everyone=torch.tensor(everyone, dtype=torch.int64, device=seat.device),
             task=seat.task,
-            k=blocks.index(host) if host in blocks else -1,
+            k=topology.blocks.index(host) if host in topology.blocks else -1,
+            taught=taught,
         )
 
     def _drawing(self, seat: Seat, batch: Batch, name: str) -> AbstractContextManager[None]:
@@ -148,7 +164,8 @@ class Split(Places):
 
         def rows(at: Rows) -> Tensor:
             assert at.observed is not None
-            return at.teaching & own_rule.trained(self.rule, seat.roster, self.heard(seat.roster, at.observed))
+            heard = self.topology(seat.roster).heard(at.observed)
+            return at.teaching & own_rule.trained(self.rule, seat.roster, heard)
 
         return (Stage(name="train", step=self.step, rows=rows),)
 
@@ -159,19 +176,20 @@ class Split(Places):
             Diverged: the loss is not a number.
             PartyLost: a party left that the method cannot do without.
         """
-        seat, hosts = state.seat, self.hosts(state.seat.roster)
-        readers = self.readers(seat.roster, seat.me)
+        me, topology = state.seat.me, state.topology
+        assert topology is not None
+        readers = topology.readers[me]
         mine = self.encode(state, rows, batch) if readers else None
         await exchange.share(net, readers, mine)
         loss: float | None = None
         gradients: dict[str, Tensor] = {}
-        if seat.me in hosts:
-            loss, gradients = self.fuse(state, rows, batch, await self.gather(net, seat, rows, batch, mine))
+        if me in topology.hosts:
+            loss, gradients = self.fuse(state, rows, batch, await self.gather(net, state, rows, batch, mine))
             await exchange.share_gradients(net, gradients)
             if "heads" in state.optimizers:
                 state.optimizers["heads"].step()
         if mine:
-            await self._learn(net, state, readers, mine[1], gradients.get(seat.me))
+            await self._learn(net, state, readers, mine[1], gradients.get(me))
         return loss
 
     def encode(self, state: State, rows: Rows, batch: Batch, taken: Part | None = None) -> Part | None:
@@ -186,13 +204,17 @@ class Split(Places):
             return self.embed(state, rows, batch, taken)
 
     async def gather(
-        self, net: Channel, seat: Seat, rows: Rows, batch: Batch, mine: Part | None, asked: Sequence[str] | None = None
-    ) -> Gathered:
+        self, net: Channel, state: State, rows: Rows, batch: Batch, mine: Part | None,
+        asked: Sequence[str] | None = None,
+    ) -> Gathered:  # fmt: skip
         """Wait at a host for the embeddings of a batch, of the parties ``asked`` alone where some are given."""
-        asked, unread = seat.roster.blocks if asked is None else asked, self.unread(seat.roster)
-        asked = [name for name in asked if name not in unread]
-        wanted = Wanted(asked=asked, read=self.read_by(seat.roster, seat.me), width=self.width(seat.roster))
-        return await exchange.gather(net, seat, rows, batch, wanted, mine)
+        topology = state.topology
+        assert topology is not None
+        asked = topology.blocks if asked is None else asked
+        if topology.unread:
+            asked = [name for name in asked if name not in topology.unread]
+        wanted = Wanted(asked=asked, read=topology.reads[state.seat.me], width=topology.width)
+        return await exchange.gather(net, state.seat, rows, batch, wanted, mine)
 
     def embed(self, state: State, rows: Rows, batch: Batch, taken: Part | None = None) -> Part | None:
         """Do what ``encode`` says, where no module draws (prediction)."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from anyparty.blocks.blocks import Rows
 from anyparty.methods import exchange, own_rule
 from anyparty.methods.exchange import Gathered
-from anyparty.methods.fusion import Given
+from anyparty.methods.fusion import Fusion, Given
 from anyparty.methods.method import Batch, State
 from anyparty.nets.objective import answers
 from anyparty.predictions import NO_NUMBER, Predictions
@@ -37,18 +37,18 @@ async def predict(
     Raises:
         ConfigError: the rule is a user's own, and its outputs or its answer have another form.
     """
-    seat, hosts = state.seat, method.hosts(state.seat.roster)
+    seat, topology = state.seat, state.topology
+    assert topology is not None
     with torch.no_grad():  # never around an await: other parties' coroutines share the thread
         mine = method.embed(state, rows, batch) if seat.me in asked else None
-    await exchange.share(net, method.readers(seat.roster, seat.me), mine)
-    if seat.me not in hosts:
+    await exchange.share(net, topology.readers[seat.me], mine)
+    if seat.me not in topology.hosts:
         return None
-    there = await method.gather(net, seat, rows, batch, mine, asked)
+    there = await method.gather(net, state, rows, batch, mine, asked)
     fusion = method.heads_of(state)
     near = there.without(fusion.taught.missed if fusion.taught else (), seat.roster)  # of parties reached from here
     with torch.no_grad():
-        width = method.width(seat.roster)
-        nobody = torch.zeros(*near.observed.shape, *width, device=seat.device)
+        nobody = torch.zeros(*near.observed.shape, *topology.width, device=seat.device)
         h = near.scatter(seat.roster) if near.parts else nobody
         outputs, valid = own_rule.outputs(method.rule, fusion, h, near.observed)
     if seat.me != seat.roster.active:
@@ -56,25 +56,26 @@ async def predict(
         heard = torch.tensor([reached and name in near.parts for name in seat.roster.blocks])
         await net.send(seat.roster.active, "outputs", {"outputs": outputs, "heard": heard})
         return None
-    return await _answer(method, net, state, rows, batch, asked, there, (outputs, valid, near.observed))
+    return await _answer(method, net, state, rows, batch, asked, there, fusion, (outputs, valid, near.observed))
 
 
 async def _answer(
     method: Split, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str],
-    there: Gathered, own: tuple[Tensor, Tensor, Tensor],
+    there: Gathered, fusion: Fusion, own: tuple[Tensor, Tensor, Tensor],
 ) -> Predictions:  # fmt: skip
     """Make one answer of what all hosts' heads say.
 
     ``own`` is of the active party's: outputs, where they stand, and on whom they rest [B, K], those that training has
     reached from there.  From another host it may have reached others.
     """
-    seat, fusion = state.seat, method.heads_of(state)
+    seat, topology = state.seat, state.topology
+    assert topology is not None
     assert seat.task is not None
     assert rows.key is not None
     assert rows.observed is not None
     known = rows.observed[batch.rows]
     outputs, valid, reached, owners = [own[0]], [own[1]], [own[2]], [fusion.owners]
-    for host, ks in method.hosts(seat.roster).items():
+    for host, ks in topology.hosts.items():
         if host != seat.me:
             owners.append(torch.tensor(ks, device=seat.device))
             shape = (len(batch.rows), len(ks), seat.task.outputs)
@@ -94,7 +95,7 @@ async def _answer(
     some = there.observed.any(dim=1)
     nan = some & (given.answers.isnan().any(dim=2) & given.valid).any(dim=1)
     unreached = some & ~torch.stack(reached).any(dim=0).any(dim=1)
-    unread = torch.tensor([name in asked and name in method.unread(seat.roster) for name in seat.roster.blocks])
+    unread = torch.tensor([name in asked and name in topology.unread for name in seat.roster.blocks])
     theirs = ~some & known[:, unread.to(known.device)].any(dim=1)
     reasons = dict(made.reasons)
     for why, where in ((NO_NUMBER, nan), (UNREACHED, unreached), (UNREAD, theirs)):

@@ -10,8 +10,7 @@ import torch
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import remark, some
 from anyparty.methods.method import Method
-from anyparty.methods.places import Places
-from anyparty.methods.self_supervised import Pretrained
+from anyparty.methods.topology import HasTopology
 from anyparty.run.part import Part
 from anyparty.schedules.scheduled import Scheduled
 from anyparty.terms import Channel, Expect, Roster
@@ -19,9 +18,7 @@ from anyparty.terms import Channel, Expect, Roster
 
 def hosts_of(method: Method, roster: Roster) -> tuple[str, ...]:
     """Return the parties whose labels teach a method's heads, the active one first."""
-    split = method.split if isinstance(method, Scheduled) else method
-    hosts = getattr(split, "hosts", None)
-    return (roster.active,) if hosts is None else tuple(hosts(roster))
+    return tuple(method.topology(roster).hosts) if isinstance(method, HasTopology) else (roster.active,)
 
 
 def warn_of_idle(method: Method, roster: Roster) -> None:
@@ -67,18 +64,16 @@ def untaught(part: Part, missed: Sequence[int]) -> Iterator[str]:
     those whose embeddings it reads.
     """
     roster, rows, idle, reached = part.seat.roster, part.rows, [], set()
-    split = part.method.split if isinstance(part.method, Scheduled) else part.method
+    topology = part.method.topology(roster) if isinstance(part.method, HasTopology) else None
     for host, labeled in rows.told.items():
         assert rows.observed is not None
         assert part.training is not None
         there = rows.observed[labeled & part.training.to(labeled.device)].any(dim=0).tolist()
-        read: Sequence[str] = roster.blocks  # a user's own host may read everybody's
-        if isinstance(split, Places | Pretrained):
-            read = split.read_by(roster, host)
+        read = topology.reads[host] if topology else roster.blocks  # a user's own host may read everybody's
         reached |= {k for k, name in enumerate(roster.blocks) if there[k] and name in read}
         if not any(there):
             idle.append(host)
-    unread = split.unread(roster) if isinstance(split, Places | Pretrained) else []
+    unread = topology.unread if topology else ()
     if unread:
         yield f"no head reads the embeddings of {some(unread)}, which sends nothing and learns nothing"
     told = {*idle, *unread}

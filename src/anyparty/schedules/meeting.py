@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -74,7 +74,7 @@ class Meeting:
     copy: snapshot.Copy
     owed: dict[str, tuple[str | int, ...]] = field(default_factory=dict)  # by party, the last round it was too late for
 
-    @property
+    @cached_property
     def hurries(self) -> bool:
         """Whether hosts go on without a party that is late: by the real clock, where nobody waits for the slowest."""
         return isinstance(self.clock, RealClock) and self.schedule.fills and not self.split.can.trains_with_all
@@ -95,7 +95,8 @@ class Meeting:
         """
         me, active = self.seat.me, self.seat.roster.active
         net = Dated(net, batch.moment) if self.hurries else net
-        await exchange.share(net, self.split.readers(self.seat.roster, me), mine)
+        assert state.topology is not None
+        await exchange.share(net, state.topology.readers[me], mine)
         pace = torch.empty(0)
         if isinstance(self.schedule, AdaptiveFlex):
             pace = rates.begin(state, self.schedule, self.local, tau[me] if isinstance(self.clock, Clock) else None)
@@ -118,10 +119,11 @@ class Meeting:
         self, net: Channel, state: State, rows: Rows, batch: Batch, mine: Part | None, tau: Mapping[str, int]
     ) -> Exchanged:
         """Wait for what belongs to the embeddings that were sent; at a host, answer."""
-        roster, me = self.seat.roster, self.seat.me
+        roster, me, topology = self.seat.roster, self.seat.me, state.topology
+        assert topology is not None
         shared, got = self.local.labels == "shared", Exchanged()
-        if me in self.split.hosts(roster):
-            there, got.late = await self._gather(net, rows, batch, mine, [k for k in roster.blocks if tau[k]])
+        if me in topology.hosts:
+            there, got.late = await self._gather(net, state, rows, batch, mine, [k for k in roster.blocks if tau[k]])
             loss, gradients = self.split.fuse(state, rows, batch, there)
             got.loss = loss if there.parts else None  # nobody who is in time has a row of the batch
             got.own = gradients.get(me)
@@ -130,11 +132,11 @@ class Meeting:
             if there.parts:
                 got.anew = self._at_host(state, rows, batch, there)
         elif shared and mine:
-            seen = await self.copy.receive(net, rows, batch, mine)
+            seen = await self.copy.receive(net, state, rows, batch, mine)
             if seen is None:
                 got.without = (roster.active,)
                 return got
-            derive = self.copy.loss(rows, batch, seen)
+            derive = self.copy.loss(state, rows, batch, seen)
 
             def at_party(now: Part | None) -> Tensor:
                 assert now is not None
@@ -143,7 +145,7 @@ class Meeting:
             got.anew = at_party
             got.own = at_party(mine)
         if mine and not shared:
-            readers = [host for host in self.split.readers(roster, me) if host != me]
+            readers = [host for host in topology.readers[me] if host != me]
             answers = await exchange.gradients_of(net, readers, mine[1], or_none=self.hurries)
             got.theirs = tuple(each for each in answers if len(each))
             got.without = tuple(host for host, each in zip(readers, answers, strict=True) if not len(each))
@@ -169,13 +171,13 @@ class Meeting:
         return derive
 
     async def _gather(
-        self, net: Channel, rows: Rows, batch: Batch, mine: Part | None, asked: list[str]
+        self, net: Channel, state: State, rows: Rows, batch: Batch, mine: Part | None, asked: list[str]
     ) -> tuple[Gathered, tuple[str, ...]]:
         """Wait at a host for embeddings; return them, and who was too late."""
         if isinstance(net, Dated) and batch.moment[-1] != 0:
             assert isinstance(self.clock, RealClock)
             net = Dated(net.net, net.moment, within=self.clock.waits)
-        there = await self.split.gather(net, self.seat, rows, batch, mine, asked)
+        there = await self.split.gather(net, state, rows, batch, mine, asked)
         if not isinstance(net, Dated):
             return there, ()
         for name in there.parts:
@@ -183,9 +185,10 @@ class Meeting:
         self.owed.update(dict.fromkeys(net.late, net.moment))
         return there, tuple(net.late)
 
-    async def settle(self, net: Channel) -> None:
+    async def settle(self, net: Channel, state: State) -> None:
         """Take, at a host, what parties have sent too late: in validation the same lane carries something else."""
-        expect = {"h": Expect((-1, *self.split.width(self.seat.roster)))}
+        assert state.topology is not None
+        expect = {"h": Expect((-1, *state.topology.width))}
         for name, moment in self.owed.items():
             try:
                 await Dated(net, moment).recv(name, "embedding", expect)
@@ -197,7 +200,8 @@ class Meeting:
         self, net: Channel, state: State, there: Gathered, gradients: Mapping[str, Tensor], late: Sequence[str]
     ) -> None:
         """Send each party what belongs to its embeddings; nothing, but at once, to those that are late."""
-        nothing = torch.empty(0, *self.split.width(self.seat.roster))
+        assert state.topology is not None
+        nothing = torch.empty(0, *state.topology.width)
         if self.local.labels == "shared":
             await snapshot.send(net, self.seat, state.modules["heads"], there, nothing, late)
             return

@@ -83,7 +83,7 @@ class Ready(Host):
             try:
                 for name in self.seat.roster.blocks:
                     if name != self.seat.me and self._has_next(name, rows):
-                        there = await (self.epoch.on_the_way.pop(name, None) or self._awaited(net, name, rows))
+                        there = await (self.epoch.on_the_way.pop(name, None) or self._awaited(net, state, name, rows))
                         if name in there.parts:
                             await exchange.share_gradients(net, {name: there.parts[name][1][:0]})
             finally:
@@ -109,7 +109,7 @@ class Ready(Host):
 
     async def _receive(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
         self.epoch.batches.append(batch)
-        await self._look(net, rows)
+        await self._look(net, state, rows)
         if not self.epoch.ready:
             return None  # nobody has rows of the mini-batches so far
         whose = self.epoch.ready.popleft()
@@ -119,7 +119,7 @@ class Ready(Host):
         if whose == self.seat.me:
             mine = self.split.encode(state, rows, batch)
             assert mine is not None
-            fresh = await self.split.gather(net, self.seat, rows, batch, mine, [whose])
+            fresh = await self.split.gather(net, state, rows, batch, mine, [whose])
         else:
             fresh = await self.epoch.on_the_way.pop(whose)
             self.epoch.gone.update(fresh.silent)
@@ -132,12 +132,12 @@ class Ready(Host):
             Steps(state, self.local).step("encoder")
         return loss
 
-    async def _look(self, net: Channel, rows: Rows) -> None:
+    async def _look(self, net: Channel, state: State, rows: Rows) -> None:
         """Wait until somebody is ready whose mini-batch is known; note who is, in order."""
         now, me = self.epoch, self.seat.me
         for name in self.seat.roster.blocks:
             if name != me and name not in now.on_the_way and self._has_next(name, rows):
-                now.on_the_way[name] = asyncio.create_task(self._awaited(net, name, rows))
+                now.on_the_way[name] = asyncio.create_task(self._awaited(net, state, name, rows))
         await asyncio.sleep(0)  # what has come is taken
         await self._came(0.0)
         if me in self.seat.roster.blocks and me not in now.ready and self._has_next(me, rows):
@@ -163,10 +163,10 @@ class Ready(Host):
         now.next[name] = at
         return at < len(now.batches) and name not in now.gone
 
-    async def _awaited(self, net: Channel, name: str, rows: Rows) -> Gathered:
+    async def _awaited(self, net: Channel, state: State, name: str, rows: Rows) -> Gathered:
         """Wait for the embeddings of a party's next mini-batch; it is silent if it has left."""
         batch = self.epoch.batches[self.epoch.next[name]]
-        return await self.split.gather(net, self.seat, rows, batch, None, [name])
+        return await self.split.gather(net, state, rows, batch, None, [name])
 
     def _leave(self) -> None:
         """Wait for nobody any more."""

@@ -14,7 +14,7 @@ one and the same loss, and a derivative from elsewhere is of the network that it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,6 +24,7 @@ from anyparty.blocks.blocks import Rows
 from anyparty.methods.exchange import Part
 from anyparty.methods.method import Batch, Seat, State
 from anyparty.methods.split import Split
+from anyparty.methods.topology import Topology
 from anyparty.schedules import common, rates
 from anyparty.schedules.clock import Clock
 from anyparty.schedules.flex import AdaptiveFlex
@@ -32,7 +33,7 @@ from anyparty.schedules.meeting import Exchanged, Meeting
 from anyparty.schedules.real import RealClock
 from anyparty.schedules.schedule import Local, Schedule
 from anyparty.schedules.snapshot import Copy
-from anyparty.terms import Channel, Roster
+from anyparty.terms import Channel
 
 ROUND, TIME, MISSED = "round", "time", "missed"
 
@@ -40,11 +41,6 @@ ROUND, TIME, MISSED = "round", "time", "missed"
 def move_on(state: State, by: float) -> None:
     """Move the active party's clock on, by time units or, by the real clock, seconds."""
     state.kept[TIME] = state.kept.get(TIME, torch.zeros((), dtype=torch.float64)) + by
-
-
-def parties_of(split: Split, roster: Roster) -> tuple[str, ...]:
-    """Return the parties that train something: encoders, heads or both."""
-    return tuple(dict.fromkeys((*roster.blocks, *split.hosts(roster))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +56,7 @@ class Round:
     @cached_property
     def meeting(self) -> Meeting:
         """The party's part in the exchanges."""
-        copy = Copy(self.split, self.seat)
+        copy = Copy(self.split)
         return Meeting(split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=self.seat,
                        copy=copy)  # fmt: skip
 
@@ -70,19 +66,19 @@ class Round:
         With the real clock nobody knows it beforehand, and all take part.
         """
         if isinstance(self.clock, RealClock):
-            return dict.fromkeys(self._parties, 1)
-        made = self.schedule.iterations(self.clock, self._parties, number)
-        for host in self._hosts:
+            return dict.fromkeys(self._topology.parties, 1)
+        made = self.schedule.iterations(self.clock, self._topology.parties, number)
+        for host in self._topology.hosts:
             made[host] = max(1, made[host])
         return made
 
     @cached_property
-    def _parties(self) -> tuple[str, ...]:
-        return parties_of(self.split, self.seat.roster)
+    def _topology(self) -> Topology:
+        return self.split.topology(self.seat.roster)
 
     @cached_property
-    def _hosts(self) -> tuple[str, ...]:
-        return tuple(self.split.hosts(self.seat.roster))
+    def _needed(self) -> Callable[[Iterable[object]], bool]:
+        return all if self.split.can.trains_with_all else any
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
         """Play the party's part in a round; return the loss at its start, at the active party.
@@ -95,14 +91,13 @@ class Round:
         number, began = batch.number, self._now()
         state.kept[ROUND] = torch.tensor(number + 1)
         tau = self.iterations(number)
-        needed = all if self.split.can.trains_with_all else any
-        if not needed(tau[name] for name in roster.blocks):
+        if not self._needed(tau[name] for name in roster.blocks):
             self.spend(state, {}, number, began)
             return None  # there is nothing to train without those that miss the round
         taken = rows.block.take(batch.rows) if rows.block and tau.get(me) else None
         mine = self.split.encode(state, rows, batch, taken) if taken else None
         loss = None
-        if mine or me in self._hosts:
+        if mine or me in self._topology.hosts:
             others = self._others(rows, batch, tau)
             encoded = self._now()
             got = await self.meeting.meet(net, state, rows, batch, mine, tau, others)
@@ -124,7 +119,7 @@ class Round:
     async def finish(self, net: Channel, state: State, rows: Rows) -> None:  # noqa: ARG002
         """Wait for those that were too late for the last rounds of an epoch, before all meet in validation."""
         began = self._now()
-        await self.meeting.settle(net)
+        await self.meeting.settle(net, state)
         if isinstance(self.clock, RealClock) and self.seat.me == self.seat.roster.active:
             move_on(state, self._now() - began)
 
@@ -135,7 +130,8 @@ class Round:
             return []
         assert rows.observed is not None
         has = dict(zip(roster.blocks, rows.observed[batch.rows].any(dim=0).tolist(), strict=True))
-        return [name for name in tau if name != self.seat.me and tau[name] and (name in self._hosts or has[name])]
+        has |= dict.fromkeys(self._topology.hosts, True)  # a host always takes part
+        return [name for name in tau if name != self.seat.me and tau[name] and has[name]]
 
     async def _iterate(
         self, state: State, rows: Rows, batch: Batch, taken: Part | None, mine: Part | None, got: Exchanged

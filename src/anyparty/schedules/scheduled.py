@@ -10,13 +10,14 @@ from anyparty.errors import ConfigError, some
 from anyparty.methods.fusion import GRADIENT
 from anyparty.methods.method import Batch, Seat, Stage, State
 from anyparty.methods.split import Split
+from anyparty.methods.topology import Topology
 from anyparty.predictions import Predictions
 from anyparty.schedules.bound import warn
 from anyparty.schedules.clock import Clock, check_names
 from anyparty.schedules.flex import AdaptiveFlex
 from anyparty.schedules.ready import Ready
 from anyparty.schedules.real import RealClock
-from anyparty.schedules.rounds import MISSED, ROUND, TIME, Round, parties_of
+from anyparty.schedules.rounds import MISSED, ROUND, TIME, Round
 from anyparty.schedules.schedule import FITS, PACE, RATE, SNAPSHOT, TURNS, Local, Schedule, Timed
 from anyparty.schedules.vafl import IDLE, MEETINGS, VAFL, Meetings
 from anyparty.seeds import Seeds
@@ -60,26 +61,30 @@ class Scheduled:
         Raises:
             ConfigError: clock, schedule or labels do not fit the parties.
         """
-        self._check(seat.roster)
+        topology = self.topology(seat.roster)
+        self._check(topology, seat.roster)
         if self.schedule.adapts and seat.optimizer.schedule != "constant":
             raise ConfigError(
                 f"schedule: {self.schedule.title} sets the learning rate of every round itself, at party {seat.me!r} "
                 f"too: leave out optimizer.schedule = {seat.optimizer.schedule!r}, or take 'flex'"
             )
         if isinstance(self.clock, Clock):
-            warn(seat, self.schedule, self.clock, self.local, parties_of(self.split, seat.roster))
+            warn(seat, self.schedule, self.clock, self.local, topology.parties)
         return self.split.begin(seat, seeds)
 
-    def _check(self, roster: Roster) -> None:
-        parties = parties_of(self.split, roster)
-        self.clock.check(parties)
+    def topology(self, roster: Roster) -> Topology:
+        """Return the split method's topology."""
+        return self.split.topology(roster)
+
+    def _check(self, topology: Topology, roster: Roster) -> None:
+        self.clock.check(topology.parties)
         if isinstance(self.schedule, AdaptiveFlex) and isinstance(self.schedule.A, Mapping):
-            check_names("schedule 'adaptive-flex': A", self.schedule.A, parties)
-        if unread := self.split.unread(roster):
+            check_names("schedule 'adaptive-flex': A", self.schedule.A, topology.parties)
+        if topology.unread:
             raise ConfigError(f"schedule: parties meet by their embeddings, and no head of {self.split.can.title} "
-                              f"reads those of {some(unread)}: name them in the rule's reads, or leave the schedule "
-                              f"out")  # fmt: skip
-        one_place = len(self.split.hosts(roster)) == 1
+                              f"reads those of {some(topology.unread)}: name them in the rule's reads, or leave the "
+                              f"schedule out")  # fmt: skip
+        one_place = len(topology.hosts) == 1
         ticks = self.clock
         if self.schedule.timed and isinstance(ticks, Clock):
             never = [name for name in roster.blocks if not ticks.ever(name)]
@@ -89,7 +94,7 @@ class Scheduled:
                     f"clock: a time-out of {ticks.timeout} is shorter than the fastest iteration, "
                     f"{fastest:.4g}: nobody would ever learn; set clock.timeout to that or more"
                 )
-            never = [name for name in never if name not in self.split.hosts(roster)]
+            never = [name for name in never if name not in topology.hosts]
             if never and self.schedule.fills and self.split.can.trains_with_all:
                 raise ConfigError(f"clock: no iteration of {some(never)} fits into a time-out of {ticks.timeout}, and "
                                   f"{self.split.can.title} needs everybody: nobody would ever learn; set clock.timeout "

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import MessageError
 from anyparty.methods.exchange import Gathered, Part
-from anyparty.methods.method import Batch, Seat
+from anyparty.methods.method import Batch, Seat, State
 from anyparty.methods.split import Split
 from anyparty.schedules.schedule import SNAPSHOT
 from anyparty.schedules.stale import Stale
@@ -51,20 +51,20 @@ class Copy:
     """A party's copy of the heads, and its own loss with them."""
 
     split: Split
-    seat: Seat
     made: list[nn.Module] = field(default_factory=list)
 
-    @property
-    def heads(self) -> nn.Module:
-        """The network that weights of the heads are loaded into; its own first weights are never used."""
+    def heads(self, state: State) -> nn.Module:
+        """Return the network that weights of the heads are loaded into; its own first weights are never used."""
         if not self.made:
-            assert self.seat.task is not None
+            seat, topology = state.seat, state.topology
+            assert seat.task is not None
+            assert topology is not None
             with torch.random.fork_rng(devices=[]):
-                heads = self.split.heads(self.seat.roster, self.seat.roster.active, self.seat.task)
-            self.made.append(heads.to(self.seat.device).requires_grad_(False))
+                heads = self.split.heads(topology, topology.active, seat.task)
+            self.made.append(heads.to(seat.device).requires_grad_(False))
         return self.made[0]
 
-    async def receive(self, net: Channel, rows: Rows, batch: Batch, mine: Part) -> Gathered | None:
+    async def receive(self, net: Channel, state: State, rows: Rows, batch: Batch, mine: Part) -> Gathered | None:
         """Take Phi: load the heads, and return what is there of the rows that the party has.
 
         ``None`` if the party itself is not there: the host has gone on without it.
@@ -72,15 +72,17 @@ class Copy:
         Raises:
             MessageError: embeddings of other rows than those that both have.
         """
-        seat, roster, width = self.seat, self.seat.roster, self.split.width(self.seat.roster)
+        seat, roster, topology = state.seat, state.seat.roster, state.topology
+        assert topology is not None
         assert rows.observed is not None
-        state, others = self.heads.state_dict(), [name for name in roster.blocks if name != seat.me]
-        expect = {f"{HEADS}{name}": Expect(tuple(tensor.shape), tensor.dtype) for name, tensor in state.items()}
+        heads, others = self.heads(state), [name for name in roster.blocks if name != seat.me]
+        weights = heads.state_dict()
+        expect = {f"{HEADS}{name}": Expect(tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}
         expect |= {THERE: Expect((roster.K,), torch.uint8)} | {
-            f"{PARTS}{name}": Expect((-1, *width)) for name in others
+            f"{PARTS}{name}": Expect((-1, *topology.width)) for name in others
         }
         got = await net.recv(roster.active, SNAPSHOT.tag, expect)
-        self.heads.load_state_dict({name: got[f"{HEADS}{name}"] for name in state})
+        heads.load_state_dict({name: got[f"{HEADS}{name}"] for name in weights})
         if not got[THERE][roster.blocks.index(seat.me)]:
             return None
         observed = rows.observed[batch.rows]
@@ -98,7 +100,7 @@ class Copy:
                 there.parts[name] = (at, h)
         return there
 
-    def loss(self, rows: Rows, batch: Batch, there: Gathered) -> Callable[[Tensor], Tensor]:
+    def loss(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Callable[[Tensor], Tensor]:
         """Return what gives the derivative of the party's loss by its own embeddings [B_k, H], as they are now.
 
         It is zero where the party knows no label.
@@ -106,10 +108,11 @@ class Copy:
         assert rows.y is not None
         assert rows.labeled is not None
         known, y = rows.labeled[batch.rows], rows.y[batch.rows]
-        fusion = self.split.fusion(self.seat, self.heads, self.seat.roster.active)
-        stale = Stale.of(self.split, fusion, self.seat, batch, there, torch.where(known, y, torch.zeros_like(y)),
+        seat = state.seat
+        fusion = self.split.fusion(state, self.heads(state), seat.roster.active)
+        stale = Stale.of(self.split, fusion, seat, batch, there, torch.where(known, y, torch.zeros_like(y)),
                          torch.ones_like(known))  # fmt: skip
-        unknown = (~known[there.parts[self.seat.me][0]]).nonzero().squeeze(1)
+        unknown = (~known[there.parts[seat.me][0]]).nonzero().squeeze(1)
 
         def derive(now: Tensor) -> Tensor:
             gradient = stale.derive(now)

@@ -70,13 +70,14 @@ class Host:
         Raises:
             PartyLost: one of those that were asked left, and the method cannot do without it.
         """
-        roster, can = self.seat.roster, self.split.can
-        if fresh.silent and can.trains_with_all:
-            raise PartyLost(fresh.silent[0], f"{can.title} cannot train without it")
+        roster, topology = self.seat.roster, state.topology
+        if fresh.silent and self.split.can.trains_with_all:
+            raise PartyLost(fresh.silent[0], f"{self.split.can.title} cannot train without it")
+        assert topology is not None
         assert rows.observed is not None
         if STALE not in state.kept:
             shape = (rows.n, roster.K)
-            state.kept[STALE] = torch.zeros(*shape, *self.split.width(roster), device=self.seat.device)
+            state.kept[STALE] = torch.zeros(*shape, *topology.width, device=self.seat.device)
             state.kept[SEEN] = torch.zeros(shape, dtype=torch.bool, device=self.seat.device)
         for name, (held, h) in fresh.parts.items():
             state.kept[STALE][batch.rows[held], roster.blocks.index(name)] = h
@@ -136,7 +137,7 @@ class Meetings(Host):
         own: Tensor | None = None
         if me == active:
             asked = list(self.seat.roster.blocks) if first else [whose]
-            fresh = await self.split.gather(net, self.seat, rows, batch, mine, asked)
+            fresh = await self.split.gather(net, state, rows, batch, mine, asked)
             loss, own = self.learn(state, rows, batch, self.seen(state, rows, batch, fresh, asked), whose)
             if own is not None:
                 await exchange.share_gradients(net, {whose: own})

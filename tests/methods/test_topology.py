@@ -1,0 +1,105 @@
+"""A split method resolves its topology once, when a run begins."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from anyparty.methods.local import Local
+from anyparty.methods.plug import Plug
+from anyparty.methods.split import Split
+from anyparty.methods.table import method
+from anyparty.methods.topology import HasTopology
+from anyparty.schedules.clock import Clock
+from tests.schedules.over import under
+from tests.worlds import predict, states_of, train, world
+
+ASKED = ("can", "copies", "owners", "reads", "head")
+
+
+def test_heads_at_their_own_parties():
+    """Parties a and c hold labels. The head of b stands at a, which therefore reads b."""
+    topology = Split(rule=Local(), embedding=5, hosting="labelers").topology(world(labelers=(0, 2)).roster)
+    assert (topology.blocks, topology.active, topology.owners) == (("a", "b", "c"), "a", (0, 1, 2))
+    assert (topology.hosts, topology.heads) == ({"a": (0, 1), "c": (2,)}, {"a": 2, "c": 1})
+    assert topology.reads == {"a": ("a", "b"), "c": ("c",)}
+    assert topology.readers == {"a": ("a",), "b": ("a",), "c": ("c",)}
+    assert (topology.copies, topology.width, topology.head_inputs, topology.unread) == (1, (5,), 5, ())
+
+
+def test_one_head_at_a_server_without_columns():
+    topology = Split(rule=Plug(), embedding=5).topology(world(server=True).roster)
+    assert topology.active not in topology.blocks
+    assert topology.hosts == {topology.active: ()}
+    assert (topology.owners, topology.heads, topology.head_inputs) == (None, {topology.active: 1}, 15)
+    assert topology.readers[topology.active] == ()
+    assert topology.parties == (*topology.blocks, topology.active)
+
+
+def test_several_encoders_a_party():
+    topology = method("combinatorial", embedding=5).topology(world().roster)
+    assert (topology.copies, topology.width) == (4, (4, 5))
+
+
+def test_rows_of_unread_parties_count_as_nobodys():
+    class First(Plug):
+        def reads(self, roster, owners):
+            return (0,)
+
+    observed = torch.tensor([[True, True, False], [False, True, True]])
+    topology = Split(rule=First(), embedding=5).topology(world().roster)
+    assert topology.unread == ("b", "c")
+    assert topology.heard(observed).tolist() == [[True, False, False], [False, False, False]]
+    assert observed.sum() == 4  # the argument stays as it is
+
+
+@pytest.mark.parametrize("parameters", [{}, {"pretrain": "simsiam"}, {"unlabelled": "pseudo"}])
+def test_stages_and_schedules_around_a_split_method_keep_its_topology(parameters):
+    roster = world().roster
+    expected = method("laser", embedding=5).topology(roster)
+    made = method("laser", embedding=5, **parameters)
+    assert isinstance(made, HasTopology)
+    assert made.topology(roster) == expected
+    if "pretrain" not in parameters:
+        assert under("flex", parameters=parameters).topology(roster) == expected
+
+
+@pytest.mark.parametrize("name", ["fedhssl", "false-vfl-1", "apc"])
+def test_other_methods_have_none(name):
+    assert not isinstance(method(name), HasTopology)
+
+
+class Counting(Local):
+    """Local, which counts what it is asked."""
+
+    asked = Counter()
+
+    def __getattribute__(self, name):
+        if name in ASKED:
+            Counting.asked[name] += 1
+        return super().__getattribute__(name)
+
+
+class TestNoBatchAsksTheRule:
+    def asked(self, made, of, epochs):
+        Counting.asked.clear()
+        trained = train(made, of, epochs=epochs)
+        return dict(Counting.asked), states_of(trained)
+
+    @pytest.mark.parametrize("hosting", ["active", "labelers"])
+    def test_in_training(self, hosting):
+        made, of = Split(rule=Counting(), embedding=5, hosting=hosting), world(labelers=(0, 2))
+        assert self.asked(made, of, 1)[0] == self.asked(made, of, 3)[0]
+
+    @pytest.mark.parametrize("name", ["flex", "vafl"])
+    def test_under_a_schedule(self, name):
+        made, of = under(name, clock=Clock(latency=1.0, timeout=10.0)), world()
+        object.__setattr__(made, "split", Split(rule=Counting(), embedding=5))
+        assert self.asked(made, of, 1)[0] == self.asked(made, of, 3)[0]
+
+    def test_in_prediction(self):
+        made, of = Split(rule=Counting(), embedding=5, hosting="labelers"), world(labelers=(0, 2))
+        states = self.asked(made, of, 1)[1]
+        Counting.asked.clear()
+        predict(made, of, states)
+        assert set(Counting.asked) <= {"can"}  # its title and messages
