@@ -155,6 +155,7 @@ def test_code_that_a_folder_names_is_not_run(received, which, way):
     assert not {str(received), *map(str, received.parents[:2])} & set(sys.path)
 
 
+@pytest.mark.slow  # the functions behind the commands are tested above
 @pytest.mark.parametrize("which", [*METHODS, *ENCODERS])
 @pytest.mark.parametrize("words", COMMANDS)
 def test_commands_do_not_run_it_either(received, call, which, words):

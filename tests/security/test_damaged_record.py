@@ -11,6 +11,7 @@ from anyparty.errors import AnypartyError
 from anyparty.report import style
 from anyparty.run.model import Model
 
+pytestmark = pytest.mark.slow  # a report is written for each damage
 DEEP = 100_000
 WRONG = {
     "null": None, "true": True, "number": 7, "negative": -1, "huge number": 10**400, "float": 0.5, "text": "x",
@@ -74,7 +75,6 @@ def test_settings_that_are_something_else(copy, call, damage):
     assert of_commands(call, copy) == {}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS)
 def test_a_record_of_which_one_value_is_of_another_kind(copy, call, key):
     path, ends = copy / "record.json", {}
@@ -86,7 +86,6 @@ def test_a_record_of_which_one_value_is_of_another_kind(copy, call, key):
     assert ends == {}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("group", GROUPS)
 def test_settings_of_which_one_group_is_of_another_kind(copy, call, group):
     path, ends = copy / "config.toml", {}

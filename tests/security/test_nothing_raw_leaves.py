@@ -343,6 +343,7 @@ def ended_with(left: Left) -> dict[str, tuple[str, str]]:
     return {name: (outcome.error, outcome.sentence) for name, outcome in left.outcomes.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "who", "kind", "quotes"), WAYS, ids=[way[0].__name__ for way in WAYS])
 def test_a_training(tmp_path, monkeypatch, change, who, kind, quotes):
     world = World.of(tmp_path)
