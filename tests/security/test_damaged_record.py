@@ -14,10 +14,9 @@ from anyparty.run.model import Model
 pytestmark = pytest.mark.slow  # a report is written for each damage
 DEEP = 100_000
 WRONG = {
-    "null": None, "true": True, "number": 7, "negative": -1, "huge number": 10**400, "float": 0.5, "text": "x",
-    "list": [], "list of lists": [[]], "list of null": [None], "list of text": ["x"], "list of tables": [{}],
-    "table": {}, "table of null": {"x": None}, "table of tables": {"x": {}}, "table of lists": {"x": [1]},
-    "long text": "x" * 1_000_000, "markup": "<script>alert(1)</script>", "nul": "\x00", "surrogate": "\ud800",
+    "null": None, "true": True, "number": 7, "huge number": 10**400, "text": "x", "list": [], "list of text": ["x"],
+    "list of tables": [{}], "table": {}, "table of tables": {"x": {}}, "table of lists": {"x": [1]},
+    "markup": "<script>alert(1)</script>", "surrogate": "\ud800",
 }  # fmt: skip
 WHOLE = {
     "empty": b"", "not UTF-8": b"\xff\xfe\x00", "null": b"null", "number": b"3", "list": b"[]", "table": b"{}",
