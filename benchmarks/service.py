@@ -168,7 +168,7 @@ def hanging(house: Path, party: str) -> Iterator[None]:
 def alone(house: Path, home: Path) -> Path:
     """Return a copy of the active party's kit, with no federation beside it."""
     kit = home / "alone" / "kits" / "bank"
-    shutil.copytree(house / "kits" / "bank", kit)
+    shutil.copytree(house / "kits" / "bank", kit, ignore=shutil.ignore_patterns("internal"))
     return kit
 
 

@@ -234,7 +234,9 @@ def test_without_its_server_the_active_party_serves_alone(tmp_path, house):
     """The federation's server is not up: nothing is asked of anybody, and it is told why."""
     kits = tmp_path / "house" / "kits"
     for name in ("bank", "admin"):
-        shutil.copytree(house / "kits" / name, kits / name, ignore=shutil.ignore_patterns("serve.json", "internal", "*-*-*"))
+        shutil.copytree(
+            house / "kits" / name, kits / name, ignore=shutil.ignore_patterns("serve.json", "internal", "*-*-*")
+        )
     text = (house / "federation.toml").read_text()
     (tmp_path / "house" / "federation.toml").write_text(text)
     admin = kits / "admin" / "startup" / "fed_admin.json"

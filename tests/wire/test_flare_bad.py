@@ -147,7 +147,9 @@ def test_a_kit_that_runs_is_not_started_again(folder, terminals):
 def test_a_second_site_with_a_copy_of_a_kit_is_turned_away(folder, terminals, tmp_path, monkeypatch):
     monkeypatch.setattr(foreground, "AGAIN_S", 1.0)
     copy, said = tmp_path / "elsewhere", []
-    shutil.copytree(folder / "kits" / "shop", copy, ignore=shutil.ignore_patterns("*.fl", "runs", "site.log", "internal"))
+    shutil.copytree(
+        folder / "kits" / "shop", copy, ignore=shutil.ignore_patterns("*.fl", "runs", "site.log", "internal")
+    )
     with pytest.raises(RunError, match=r"did not let 'shop' in, 3 times: a site with a copy of this kit is connected"):
         federation.run_site(copy, 5, said.append)
     assert "the kit of shop is in use twice" in terminals["bank"].said
