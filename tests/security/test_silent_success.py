@@ -296,7 +296,7 @@ def test_a_disk_that_is_full_at_any_file_of_a_run_in_one_process_is_an_error_tha
     assert call(*words).exit_code == 0
     number = len(full.files)
     assert {path.name for path in full.files} >= {
-        "config.toml", "record.json", "trained.safetensors", "model.json", "party.json", "model.safetensors", "run.txt",
+        "config.toml", "record.json", "model.json", "manifest.json", "party.json", "model.safetensors", "run.txt",
     }  # fmt: skip
     for n in range(1, number + 1):
         shutil.rmtree(work / "runs")
