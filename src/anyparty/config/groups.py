@@ -250,7 +250,7 @@ class TrackSettings(Settings):
 class Config(Settings):
     """All settings of a federation, resolved.
 
-    ``allowed_code`` says which code of the user's own they may load: nothing, unless whoever made them allows it.
+    ``allowed_code`` lists the user's own code that they may load; by default they may load none.
     """
 
     federation: FederationSettings = FederationSettings()

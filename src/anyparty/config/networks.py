@@ -41,7 +41,7 @@ class Encoder(Settings):
     factory: str | None = None
 
     def make(self, setting: str = "encoder.factory", allowed: AllowedCode = NOTHING) -> Factory:
-        """Return what makes the network.
+        """Make the encoder's factory.
 
         Args:
             setting: the setting that holds ``factory``, for error messages.

@@ -163,7 +163,7 @@ def _attribute(module: ModuleType, name: str, fails: str) -> object:
 
 
 def _misfit(found: Any, module: str, kind: CodeKind) -> str:
-    """Say why ``found`` must not be called; empty if it may be."""
+    """Explain why ``found`` must not be called; return an empty text if it may be."""
     if not callable(found) or kind.is_made(found):
         return "" if kind.is_made(found) else f"an object of type {type(found).__name__}"
     defined = str(getattr(found, "__module__", ""))

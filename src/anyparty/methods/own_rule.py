@@ -93,7 +93,7 @@ def resolve(rule: Rule, roster: Roster, embedding: int, hosting: Literal["active
 
     Raises:
         ConfigError: the rule answers in another form, the active party would host no head, nobody's embedding is read,
-            or a rule that needs all parties leaves somebody out.
+            or a rule that needs all parties leaves one out.
     """
     copies, head, owners = rule.copies(roster), rule.head(roster, embedding), owners_of(rule, roster)
     _check_counts(rule, copies, head, owners)
@@ -147,7 +147,7 @@ def _check_counts(rule: Rule, copies: object, head: object, owners: tuple[int, .
 
 
 def _check_reads(rule: Rule, reads: Mapping[str, tuple[str, ...]], unread: tuple[str, ...]) -> None:
-    """Check that somebody's embeddings are read, and everybody's if the rule needs all parties."""
+    """Check that at least one party's embeddings are read, and all of them if the rule needs all parties."""
     if not any(reads.values()):
         raise ConfigError(f"{rule.can.title}: reads names nobody, so that there is nothing to learn from")
     if unread and (rule.can.needs == "all" or rule.can.trains_with_all):

@@ -39,7 +39,7 @@ def check_columns(site: Site, id: str, label: str | None, features: Sequence[str
 def encoder_at(site: Site, config: Config) -> Factory:
     """Return what makes the encoder of a party at home.
 
-    A job's settings may name code of somebody's own, ``factory``.  Importing it runs it, so only code that the party's
+    A job's settings may name a user's own code, ``factory``.  Importing it runs it, so only code that the party's
     own settings list, as ``encoders``, is imported.
 
     Raises:

@@ -112,7 +112,7 @@ class _Record(_Fields):
 
 
 def told_of(can: Capabilities) -> dict[str, Any]:
-    """Return what a record keeps of a method: its title, and the messages that it declares.
+    """Describe a method for a record: its title, and the messages that it declares.
 
     A report shows both without importing the method.
     """
