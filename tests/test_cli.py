@@ -11,6 +11,7 @@ import pytest
 import anyparty
 from anyparty import METHODS, Federation, Model, config
 from anyparty.cli import show
+from anyparty.cli.guard import screen
 from anyparty.errors import AnypartyWarning
 from anyparty.methods.split import Split
 from anyparty.methods.table import parameters_of
@@ -347,3 +348,12 @@ def test_regression_runs_too(work: Path, call: Call) -> None:
     shown = call("train", "credit.toml", "--set", "federation.label=income")
     assert shown.exit_code == 0, shown.output
     assert re.search(r"rmse", shown.stdout)
+
+
+def test_text_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rich would read :ab: as an emoji and [red] as a colour: a fingerprint, an id or a folder may hold either."""
+    fingerprint = "SHA256:AB:CD:01"
+    screen().print(fingerprint)
+    show.keep(pl.DataFrame({"[red]id": [":ok:"]}), None, screen())
+    printed = capsys.readouterr().out
+    assert all(text in printed for text in (fingerprint, "[red]id", ":ok:"))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 import anyparty
 from anyparty.cli.bench import bench
@@ -16,7 +15,7 @@ from anyparty.cli.doctor import doctor
 from anyparty.cli.encoder import inspect_encoder
 from anyparty.cli.federate import federate, party
 from anyparty.cli.generative import impute, likelihood
-from anyparty.cli.guard import STOPPED, say, sentences
+from anyparty.cli.guard import STOPPED, say, screen, sentences
 from anyparty.cli.options import (
     AllowCode,
     Parties,
@@ -87,8 +86,8 @@ def train(
     from anyparty.run.runs import default_folder
     from anyparty.run.simulate import check
 
-    resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), Console(quiet=quiet)
-    own_code(resolved, config.parent, lambda said: console.print(said, markup=False, highlight=False, soft_wrap=True))
+    resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), screen(quiet=quiet)
+    own_code(resolved, config.parent, lambda said: console.print(said, soft_wrap=True))
     folder = run or default_folder(config, resolved)
     if not resume and config.resolve() == (folder / "config.toml").resolve():
         raise ConfigError(f"{config}: the run's own settings would take the place of this file; name another folder "
@@ -99,7 +98,7 @@ def train(
         console.print(replace(federation.overlap, notes=()).render())  # they are warnings of training
         if (remarks := federation.remarks) is not None:
             console.print(remarks)
-        console.print(federation.predicted(), markup=False, highlight=False, soft_wrap=True)
+        console.print(federation.predicted(), soft_wrap=True)
         model = federation.train(folder=folder, resume=resume, progress=not quiet)
     except KeyboardInterrupt:
         say(_how_to_go_on(config, changes or [], run, folder), "yellow")
@@ -112,8 +111,8 @@ def train(
     else:
         of = f"train.test = {resolved.train.test:g} of {int(federation.labeled.sum()):,} labelled rows"
         console.print(f"\nNo rows were held out ({of}): score others with anyparty evaluate RUN --table ...",
-                      highlight=False, soft_wrap=True)  # fmt: skip
-    console.print(f"\nThe run is in {folder}", markup=False, highlight=False, soft_wrap=True)
+                      soft_wrap=True)  # fmt: skip
+    console.print(f"\nThe run is in {folder}", soft_wrap=True)
 
 
 @app.command()
@@ -140,7 +139,7 @@ def predict(
     given = tables_from(table or [])
     show.check_out(out, run, given, raw_csv=raw_csv)
     answered = predict_run(run, given, names(parties), allow_code=allowed(allow_code))
-    console = Console()
+    console = screen()
     console.print(show.summary(answered))
     show.keep(answered.frame(), out, console, raw_csv=raw_csv)
 
@@ -155,7 +154,7 @@ def evaluate(run: Run, table: Tables = None, parties: Parties = None, allow_code
     from anyparty.run.runs import evaluate_run, tables_from
 
     scored = evaluate_run(run, tables_from(table or []), names(parties), allow_code=allowed(allow_code))
-    Console().print(scored.render())
+    screen().print(scored.render())
 
 
 @app.command()
@@ -169,9 +168,9 @@ def align(config: Settings, changes: Changes = None) -> None:
     from anyparty.run.federation import Federation
 
     federation = Federation.from_config(settings.load(config, changes or []))
-    console = Console()
+    console = screen()
     console.print(federation.overlap.render(), federation.reading, sep="\n")
-    console.print(federation.predicted(), markup=False, highlight=False, soft_wrap=True)
+    console.print(federation.predicted(), soft_wrap=True)
 
 
 @app.command()
@@ -190,7 +189,7 @@ def methods(
 
     if name is not None and ":" in name:
         find_modules_in()
-    Console().print(show.all_methods() if name is None else show.one_method(name))
+    screen().print(show.all_methods() if name is None else show.one_method(name))
 
 
 @app.command()
@@ -205,7 +204,7 @@ def demo(
     """
     from anyparty import demo as study
 
-    study.run(folder, seeds=seeds, console=Console())
+    study.run(folder, seeds=seeds, console=screen())
 
 
 app.command()(bench)

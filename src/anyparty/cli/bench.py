@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from anyparty.cli.guard import TO_MEND, say, sentences
+from anyparty.cli.guard import TO_MEND, say, screen, sentences
 
 
 @sentences
@@ -47,13 +46,13 @@ def bench(
     """
     from anyparty.bench import run
 
-    console = Console()
+    console = screen()
     report = run(
         suite, datasets=dataset, methods=method, seeds=seeds, jobs=jobs, quick=quick,
-        backend=backend, device=device, data_dir=data_dir, folder=folder, console=Console(stderr=True), so_far=so_far,
+        backend=backend, device=device, data_dir=data_dir, folder=folder, console=screen(stderr=True), so_far=so_far,
     )  # fmt: skip
-    console.print(report.markdown, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"Records, tables and plots are in {report.folder}", markup=False, soft_wrap=True)
+    console.print(report.markdown, soft_wrap=True)
+    console.print(f"Records, tables and plots are in {report.folder}", soft_wrap=True)
     if report.replaced:
         more = "--so-far" + (f" --folder {shlex.quote(str(folder))}" if folder else "")
         say(f"The page that was there, of '{report.replaced}', is replaced; that command with {more} makes it again.",

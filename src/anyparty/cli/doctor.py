@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
-from anyparty.cli.guard import TO_MEND, sentences
+from anyparty.cli.guard import TO_MEND, screen, sentences
 
 STYLES = {"fine": "green", "note": "yellow", "mend": "red"}
 
@@ -35,7 +34,7 @@ def doctor(
         table.add_column(name, overflow="fold")  # a path is of no use without its end
     for each in findings:
         table.add_row(Text(each.level, style=STYLES[each.level]), Text(each.what), Text(each.said), Text(each.do))
-    Console().print(table)
+    screen().print(table)
     bad = sum(each.level == "mend" for each in findings)
     typer.echo(f"{bad} to mend." if bad else "Nothing to mend.")
     raise typer.Exit(TO_MEND if bad else 0)

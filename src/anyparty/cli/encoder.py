@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from anyparty.cli.guard import sentences
+from anyparty.cli.guard import screen, sentences
 from anyparty.cli.options import AllowCode, own_code
 
 
@@ -51,8 +50,8 @@ def inspect_encoder(
     from anyparty.run.encoder import inspect_encoder as inspected
 
     encoder_figure.check_kind(out)
-    resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), Console()
-    own_code(resolved, config.parent, lambda said: console.print(said, markup=False, highlight=False, soft_wrap=True))
+    resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), screen()
+    own_code(resolved, config.parent, lambda said: console.print(said, soft_wrap=True))
     how: dict[str, Any] = {"epochs": epochs, "every": every, "classifier": classifier, "metric": metric, "folds": folds}
     how |= {} if embedding is None else {"embedding": embedding}
     said = f"{metric}, mean ± standard deviation over {folds} folds"
@@ -72,4 +71,4 @@ def inspect_encoder(
         f"After epoch {found[-1].epoch} embeddings are {verdict}: lost {last.lost:+z.3f}, allowed {threshold:g}."
     )
     encoder_figure.write(found, metric, out)
-    console.print(f"The plot is {out}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"The plot is {out}", soft_wrap=True)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
-from anyparty.cli.guard import STOPPED, say, sentences
+from anyparty.cli.guard import STOPPED, say, screen, sentences
 from anyparty.cli.options import AllowCode, RawCsv, own_code
 
 federate = typer.Typer(no_args_is_help=True, help="Real parties: their own processes, mutual TLS, over NVIDIA FLARE.")
@@ -51,9 +50,9 @@ def init(
                       f"then you run: anyparty federate approve {folder} {name}.request.zip"]  # fmt: skip
     else:
         lines += ["Hand every party its own folder, over a way that only it can read. Nobody else needs it."]
-    console = Console()
+    console = screen()
     for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 @federate.command()
@@ -73,7 +72,7 @@ def approve(
     from anyparty.wire.flare import federation as flare
 
     name, approval = flare.approve(folder, request, fingerprint=fingerprint, again=again)
-    console = Console()
+    console = screen()
     if fingerprint is None:
         say(f"The fingerprint of {name}'s key was not compared. Ask {name} for it, by telephone or in person, and "
             f"compare it with --fingerprint before you send the approval.", "yellow")  # fmt: skip
@@ -83,7 +82,7 @@ def approve(
         f"Tell {name} the authority's fingerprint another way, such as by telephone: {approval.fingerprint}",
         f"{name} runs: anyparty party install {name} {approval.file.name} --fingerprint ...",
     ):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 @federate.command()
@@ -127,11 +126,11 @@ def train(
 
         def on_aligned(self, overlap: Overlap, predicted: str) -> None:
             console.print(overlap.render())
-            console.print(predicted, markup=False, highlight=False, soft_wrap=True)
+            console.print(predicted, soft_wrap=True)
 
-    console, bar = Console(), Bar()
+    console, bar = screen(), Bar()
     loaded = settings.load(config, changes or [], allow_code=allow_code or [])
-    own_code(loaded, config.parent, lambda said: console.print(said, markup=False, highlight=False, soft_wrap=True))
+    own_code(loaded, config.parent, lambda said: console.print(said, soft_wrap=True))
     try:
         ended = federation.train(
             folder, config, changes or [], resume=resume, again=again, watch=All([Shown(), bar]),
@@ -144,11 +143,11 @@ def train(
         bar.close()
     for name, outcome in ended.outcomes.items():
         sentence = outcome["sentence"] or "done"
-        console.print(f"{name}: {sentence}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{name}: {sentence}", soft_wrap=True)
         scores = ((outcome.get("result") or {}).get("evaluation") or {}).get("overall")
         if scores:
             console.print_json(json.dumps(scores))
-    console.print(f"job {ended.job}: {ended.status}", markup=False, highlight=False)
+    console.print(f"job {ended.job}: {ended.status}")
 
 
 @federate.command()
@@ -174,20 +173,20 @@ def predict(
     from anyparty.run import federate as federation
 
     show.check_kind(out, raw_csv=raw_csv)
-    console = Console()
+    console = screen()
     with console.status("predicting"):
         ended, file = federation.predict(
             folder, config, [n for each in parties for n in each.split(",")] if parties else None
         )
     for name, outcome in ended.outcomes.items():
-        console.print(f"{name}: {outcome['sentence'] or 'done'}", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{name}: {outcome['sentence'] or 'done'}", soft_wrap=True)
         if silent := (outcome.get("result") or {}).get("silent"):
             console.print(Text(f"Asked, but did not answer: {', '.join(silent)}.", "yellow"), soft_wrap=True)
     if file is None:
         console.print("The answers are in the leading party's own folder, runs/ in its kit.")
     elif out is None:
         console.print(pl.read_parquet(file, glob=False).head(10))
-        console.print(f"All rows are in {file}", markup=False, soft_wrap=True)
+        console.print(f"All rows are in {file}", soft_wrap=True)
     else:
         show.keep(pl.read_parquet(file, glob=False), out, console, raw_csv=raw_csv)
 
@@ -213,13 +212,13 @@ def demo(
     """
     from anyparty.demo import apart
 
-    console = Console()
+    console = screen()
     shown = apart.demo(folder, dataset=dataset, data_dir=data_dir, epochs=epochs, console=console)
     alone = f"the most frequent class has {shown.most_frequent:.3f} of the rows"
     console.print(f"accuracy of held-out rows: {shown.accuracy:.3f}, where {alone}", soft_wrap=True)
     console.print(f"predictions: {shown.answers}", soft_wrap=True)
     for name, equal in shown.equal.items():
-        console.print(f"{name}: weights {'equal, bit for bit' if equal else 'DIFFER'}", highlight=False)
+        console.print(f"{name}: weights {'equal, bit for bit' if equal else 'DIFFER'}")
     raise typer.Exit(0 if all(shown.equal.values()) else 1)
 
 
@@ -232,7 +231,7 @@ def status(folder: Folder) -> None:
     """
     from anyparty.wire.flare import federation as flare
 
-    Console().print_json(json.dumps(flare.status(folder), default=str))
+    screen().print_json(json.dumps(flare.status(folder), default=str))
 
 
 @federate.command()
@@ -264,13 +263,13 @@ def request_certificate(
     from anyparty.wire.flare import federation as flare
 
     made = flare.request(kit or Path(name), name, again=again)
-    console = Console()
+    console = screen()
     for line in (
         f"{name}: {made.file}",
         "Send this file to the leading party. It holds no private key; yours stays in the same folder.",
         f"Tell the leading party your key's fingerprint another way, such as by telephone: {made.fingerprint}",
     ):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
 
 
 @party.command("install")
@@ -296,8 +295,8 @@ def install_kit(
         say(f"The authority's fingerprint was not compared. Ask the leading party for it, by telephone or in person, "
             f"before you start this kit. It is {found}", "yellow")  # fmt: skip
     own = kit / "local" / "anyparty.toml"
-    Console().print(f"The kit is in {kit}. Name the table in {own}, then start it: anyparty party start {kit}",
-                    markup=False, highlight=False, soft_wrap=True)  # fmt: skip
+    screen().print(f"The kit is in {kit}. Name the table in {own}, then start it: anyparty party start {kit}",
+                   soft_wrap=True)  # fmt: skip
 
 
 @party.command("start")

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from anyparty.cli.guard import sentences
+from anyparty.cli.guard import screen, sentences
 from anyparty.cli.options import AllowCode, Parties, RawCsv, Run, Tables, allowed, names
 
 if TYPE_CHECKING:
@@ -59,10 +58,10 @@ def impute(
 
     given = tables_from(table or [])
     show.check_out(out, run, given, raw_csv=raw_csv)
-    code, console = allowed(allow_code), Console()
+    code, console = allowed(allow_code), screen()
     filled = impute_run(run, party, given, names(parties), samples=samples, cells=cells, allow_code=code)
     frame = filled.table(samples=samples > 0)
-    console.print(_told(filled), markup=False, soft_wrap=True)
+    console.print(_told(filled), soft_wrap=True)
     show.keep(frame, out, console, raw_csv=raw_csv)
 
 
@@ -86,7 +85,7 @@ def likelihood(
     given = tables_from(table or [])
     show.check_out(out, run, given, raw_csv=raw_csv)
     scores = log_likelihood_run(run, given, names(parties), allow_code=allowed(allow_code))
-    console = Console()
+    console = screen()
     if scores["parties"].n_unique() > 1:
         console.print("compare rows of the same parties: others are measured over other columns", style="yellow")
     show.keep(scores.sort("log_likelihood", nulls_last=True), out, console, raw_csv=raw_csv)

@@ -25,9 +25,14 @@ TO_MEND = 2
 STOPPED = 130
 
 
+def screen(*, stderr: bool = False, quiet: bool = False) -> Console:
+    """Make a console that prints text as it is: rich would read ``:ab:`` as an emoji and ``[red]`` as a colour."""
+    return Console(stderr=stderr, quiet=quiet, emoji=False, markup=False, highlight=False)
+
+
 def say(sentence: str, style: str = "red") -> None:
     """Write one sentence to stderr, unwrapped, so that it can be searched for."""
-    Console(stderr=True).print(Text(sentence, style=style), soft_wrap=True)
+    screen(stderr=True).print(Text(sentence, style=style), soft_wrap=True)
 
 
 def sentences(command: Callable[P, T]) -> Callable[P, T]:
@@ -41,7 +46,7 @@ def sentences(command: Callable[P, T]) -> Callable[P, T]:
                 return command(*args, **kwargs)
         except (AnypartyError, OSError) as error:
             if isinstance(error, BrokenPipeError) and _nobody_reads():
-                Console().on_broken_pipe()  # ends quietly
+                screen().on_broken_pipe()  # ends quietly
             if os.environ.get("ANYPARTY_DEBUG", "0") not in {"", "0"}:
                 raise
             say(_words(error))

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from anyparty.cli.guard import sentences
+from anyparty.cli.guard import screen, sentences
 from anyparty.cli.options import AllowCode, allowed
 
 
@@ -48,7 +47,7 @@ def report(
     """
     from anyparty.report import costs, ledgers, page, records
 
-    console, code = Console(), allowed(allow_code)
+    console, code = screen(), allowed(allow_code)
     alone = runs[0] if len(runs) == 1 and runs[0].is_dir() else None
     folder = out or (Path("report") if alone is None else alone / "report")
     with console.status("writing the page"):  # first: whoever reads the tables may stop before their end
@@ -57,5 +56,5 @@ def report(
         console.print(ledgers.render(run))
         for table in costs.tables(run):
             console.print(table)
-    console.print(f"\nThe page is {written}, its figures are in {written.parent / 'figures'}", markup=False,
-                  highlight=False, soft_wrap=True)  # fmt: skip
+    console.print(f"\nThe page is {written}, its figures are in {written.parent / 'figures'}",
+                  soft_wrap=True)  # fmt: skip

@@ -11,7 +11,6 @@ from typing import Any
 
 import polars as pl
 from rich.console import Console, Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -62,10 +61,10 @@ def keep(frame: pl.DataFrame, out: Path | None, console: Console, *, raw_csv: bo
     """
     if out is None:
         console.print(head(frame))
-        console.print("Keep all rows with --out FILE.parquet or --out FILE.csv.", markup=False)
+        console.print("Keep all rows with --out FILE.parquet or --out FILE.csv.")
         return
     export.write(frame, out, raw_csv=raw_csv)
-    console.print(f"{len(frame):,} rows are in {out}", markup=False, soft_wrap=True)
+    console.print(f"{len(frame):,} rows are in {out}", soft_wrap=True)
 
 
 def summary(answered: Predictions) -> RenderableType:
@@ -99,7 +98,9 @@ def _by_parties(answered: Predictions) -> Iterator[tuple[tuple[str, ...], int]]:
 
 def head(frame: pl.DataFrame, rows: int = 8) -> RenderableType:
     """Return the first rows as a table."""
-    table = Table(*map(escape, frame.columns), title=f"The first {min(rows, len(frame))} rows", title_justify="left")
+    table = Table(title=f"The first {min(rows, len(frame))} rows", title_justify="left")
+    for name in frame.columns:
+        table.add_column(Text(name))
     for row in frame.head(rows).iter_rows():
         table.add_row(*(Text(_cell(value)) for value in row))
     return table

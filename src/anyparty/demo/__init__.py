@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from anyparty import config
 from anyparty.demo import data, show
@@ -38,7 +39,7 @@ def run(folder: Path | str, *, seeds: int = 5, jobs: int | None = None, console:
     data.write(folder)
     settings = config.load(folder / "federation.toml")
     federation = Federation.from_config(settings)
-    console.print(f"Three parties' tables are in {folder}.  Who has which rows:\n", markup=False, soft_wrap=True)
+    console.print(Text(f"Three parties' tables are in {folder}.  Who has which rows:\n"), soft_wrap=True)
     console.print(federation.overlap.render())
     scores = _compared(settings, seeds, jobs or min(2, os.cpu_count() or 1), console)
     study = Study(tuple(scores), data.tests()[data.LEAD].height)
@@ -50,11 +51,11 @@ def run(folder: Path | str, *, seeds: int = 5, jobs: int | None = None, console:
     data.keep(folder, results)
     console.print()
     console.print(show.table(study))
-    console.print(
+    end = (
         f"\nThe plot is {folder / 'accuracy.png'} (and .svg), each seed's numbers are in accuracy.csv.\n"
-        f"Now change {folder / 'federation.toml'} as you like, and: anyparty train {folder / 'federation.toml'}",
-        markup=False, highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        f"Now change {folder / 'federation.toml'} as you like, and: anyparty train {folder / 'federation.toml'}"
+    )
+    console.print(Text(end), soft_wrap=True)
     return study
 
 

@@ -19,6 +19,7 @@ import polars as pl
 import tomli_w
 import torch
 from rich.console import Console
+from rich.text import Text
 
 from anyparty import config as settings
 from anyparty.errors import ConfigError, RunError
@@ -76,7 +77,7 @@ def demo(
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; name a new folder")
     path, house = write(folder, dataset, data_dir, epochs), folder / "house"
-    say(f"{dataset}: four parties' tables, each without a quarter of its rows, are in {folder}", soft_wrap=True)
+    say(Text(f"{dataset}: four parties' tables, each without a quarter of its rows, are in {folder}"), soft_wrap=True)
     federate.init(path, house, port=_free_port(), site={"threads": 1})
     say("start: a process for each party, connected by mutual TLS")
     with _started(house):
