@@ -1,0 +1,67 @@
+"""Runs that anyparty 0.1.0 saved before its packages were renamed still load, predict and report.
+
+tests/saved/METHOD has both parties' tables, a run of one process (run/), its predictions (answers.csv), and what two
+sites had after training and predicting over NVIDIA FLARE (site/PARTY).
+"""
+
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+
+from anyparty.run.predict_home import ANSWERS, predict_at_home
+from anyparty.run.runs import predict_run, settings_of
+from anyparty.wire import inproc
+from tests.conftest import Call
+
+SAVED = Path(__file__).parents[1] / "saved"
+PARTIES = ("bank", "shop")
+
+
+@dataclass(frozen=True)
+class Site:
+    party: str
+    table: Path
+    folder: Path
+    active: str = "bank"
+    parties: tuple[str, ...] = PARTIES
+
+
+@pytest.fixture(params=["laser", "false-vfl"])
+def saved(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(SAVED / request.param, tmp_path / "saved"))
+
+
+def same(got: pl.DataFrame, want: pl.DataFrame) -> None:
+    text = [name for name in want.columns if not name.startswith("p(")]
+    assert got.columns == want.columns
+    assert got.select(text).rows() == want.select(text).rows()
+    for name in set(want.columns) - set(text):
+        assert torch.allclose(got[name].to_torch(), want[name].cast(got[name].dtype).to_torch(), atol=1e-6), name
+
+
+def test_a_run_of_one_process_predicts_as_it_did(saved: Path) -> None:
+    want = pl.read_csv(saved / "answers.csv")
+    assert want["prediction"].null_count() == 0
+    same(predict_run(saved / "run").frame(), want)
+
+
+def test_sites_predict_as_they_did(saved: Path) -> None:
+    want = pl.read_parquet(saved / "site" / "bank" / ANSWERS)
+    (saved / "site" / "bank" / ANSWERS).unlink()
+    sites = {name: Site(name, saved / f"{name}.csv", saved / "site" / name) for name in PARTIES}
+    config = settings_of(saved / "run")
+    inproc.play({name: partial(predict_at_home, site, config) for name, site in sites.items()})
+    same(pl.read_parquet(saved / "site" / "bank" / ANSWERS), want)
+
+
+def test_records_are_reported(saved: Path, call: Call) -> None:
+    for run in (saved / "run", saved / "site" / "bank"):
+        shown = call("report", run, "--out", saved / f"report of {run.name}")
+        assert shown.exit_code == 0, shown.output
+        (page,) = (saved / f"report of {run.name}").glob("*.html")
+        assert "bank" in page.read_text(encoding="utf-8")
