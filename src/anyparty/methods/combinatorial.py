@@ -19,7 +19,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, all_blocks, joint, means
+from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, Rule, joint, means
 from anyparty.methods.method import Batch
 from anyparty.nets.objective import losses
 from anyparty.nets.taught import Sets
@@ -40,7 +40,7 @@ def subsets(K: int) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Combinatorial:
+class Combinatorial(Rule):
     """2^K - 1 predictors that share nothing."""
 
     @property
@@ -60,21 +60,9 @@ class Combinatorial:
         """Return an encoder for every subset that the party is in."""
         return int(2 ** (roster.K - 1))
 
-    def owners(self, roster: Roster) -> None:  # noqa: ARG002
-        """Return ``None``: heads belong to subsets."""
-        return
-
-    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
-        """Return every party: a head fuses them all."""
-        return all_blocks(roster)
-
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
         """Return a head for every subset, on the mean embedding of its parties."""
         return int(2**roster.K - 1), width
-
-    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the rows that anybody has."""
-        return observed.any(dim=1)
 
     def sets(self, roster: Roster) -> tuple[int, Sets]:
         """Return how many subsets there are, and which of them rows train: those of the parties that have a row."""

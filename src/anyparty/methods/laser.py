@@ -39,14 +39,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from math import comb
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from anyparty.errors import ConfigError
 from anyparty.methods.combinatorial import subsets
-from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, all_blocks, joint, mean_over
+from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, Rule, all_blocks, joint, mean_over
 from anyparty.methods.local import NOBODY
 from anyparty.methods.method import Batch
 from anyparty.nets.objective import losses
@@ -57,7 +57,7 @@ WIDTH = 64  # of the hidden layer of heads that answer with numbers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laser:
+class Laser(Rule):
     """A family of predictors, one for every party and every set of parties around it, that share their parts.
 
     Attributes:
@@ -68,6 +68,8 @@ class Laser:
             "one" for all of them, which is nobody's and reads any set of parties.
 
     """
+
+    without_limit: ClassVar[str] = "tasks = 'sample'"
 
     normalize: bool = True
     tasks: Literal["sample", "all"] = "sample"
@@ -92,10 +94,6 @@ class Laser:
             most_parties=MOST_EXACT if self.tasks == "all" else None,
         )
 
-    def copies(self, roster: Roster) -> int:  # noqa: ARG002
-        """One encoder a party."""
-        return 1
-
     def owners(self, roster: Roster) -> tuple[int, ...] | None:
         """Return the parties with a head, ``None`` where the one head is everybody's."""
         if self.heads == "one":
@@ -108,10 +106,6 @@ class Laser:
             raise ConfigError(f"laser: heads={self.heads!r} asks for a head at a party that holds labels and columns, "
                               f"and none does; use heads='every'")  # fmt: skip
         return owners
-
-    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
-        """Return every party: a head fuses them all."""
-        return all_blocks(roster)
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
         """One head for each of ``owners``, or one, on a mean embedding."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, all_blocks, own_rows
+from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, Rule, all_blocks, own_rows
 from anyparty.methods.method import Batch
 from anyparty.terms import Capabilities, Roster
 
@@ -25,7 +25,7 @@ NOBODY = "no party that has this row answered from a predictor of its own that t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Local:
+class Local(Rule):
     """A predictor per party; the answer is the active party's own, or else that of the first party with the row."""
 
     @property
@@ -40,10 +40,6 @@ class Local:
             messages=MESSAGES,
         )
 
-    def copies(self, roster: Roster) -> int:  # noqa: ARG002
-        """One encoder a party."""
-        return 1
-
     def owners(self, roster: Roster) -> tuple[int, ...]:
         """Return every party."""
         return all_blocks(roster)
@@ -55,10 +51,6 @@ class Local:
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
         """One head a party, on its own embedding."""
         return roster.K, width
-
-    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the rows that anybody has."""
-        return observed.any(dim=1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
         """Return the sum of the parties' own mean losses, (2)."""

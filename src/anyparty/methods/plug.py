@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from anyparty.errors import ConfigError
-from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, all_blocks, joint
+from anyparty.methods.fusion import EMBEDDING, GRADIENT, Fusion, Rule
 from anyparty.methods.method import Batch
 from anyparty.nets.objective import losses
 from anyparty.terms import Capabilities, Roster
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plug:
+class Plug(Rule):
     """One predictor over concatenated embeddings, with zeros for whoever is absent.
 
     Attributes:
@@ -53,25 +53,9 @@ class Plug:
             messages=(EMBEDDING, GRADIENT),
         )
 
-    def copies(self, roster: Roster) -> int:  # noqa: ARG002
-        """One encoder a party."""
-        return 1
-
-    def owners(self, roster: Roster) -> None:  # noqa: ARG002
-        """Return ``None``: the head is everybody's."""
-        return
-
-    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
-        """Return every party: a head fuses them all."""
-        return all_blocks(roster)
-
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
         """One head on all embeddings side by side."""
         return 1, roster.K * width
-
-    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the rows that anybody has."""
-        return observed.any(dim=1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
         """Return the loss with some passive parties dropped from this iteration."""
@@ -86,7 +70,3 @@ class Plug:
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         """Return the one predictor's answer, for rows that anybody has."""
         return fusion.heads(h.flatten(1).unsqueeze(1)), observed.any(dim=1, keepdim=True)
-
-    def answer(self, given: Given) -> Answer:
-        """Return the joint answer."""
-        return joint(given)

@@ -20,7 +20,7 @@ from typing import Literal
 from torch import Tensor
 
 from anyparty.errors import ConfigError
-from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, all_blocks, joint, mean_over
+from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, Rule, joint, mean_over
 from anyparty.methods.method import Batch
 from anyparty.methods.plug import Plug
 from anyparty.nets.objective import losses
@@ -28,7 +28,7 @@ from anyparty.terms import Capabilities, Roster
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standard:
+class Standard(Rule):
     """One predictor, which needs everybody, or takes zeros for who is absent.
 
     Attributes:
@@ -60,18 +60,6 @@ class Standard:
     @property
     def _concatenated(self) -> Plug | None:
         return Plug(dropout=0.0) if self.absent == "zeros" else None
-
-    def copies(self, roster: Roster) -> int:  # noqa: ARG002
-        """One encoder a party."""
-        return 1
-
-    def owners(self, roster: Roster) -> None:  # noqa: ARG002
-        """Return ``None``: the head is everybody's."""
-        return
-
-    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
-        """Return every party: a head fuses them all."""
-        return all_blocks(roster)
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
         """One head on the mean embedding, or on all side by side."""
