@@ -347,6 +347,7 @@ class Split:
         assert rows.observed is not None
         known = rows.observed[batch.rows]
         outputs, valid, reached, owners = [own[0]], [own[1]], [own[2]], [fusion.owners]
+        used = [own[2] & own[1].any(dim=1, keepdim=True)]
         for host, ks in topology.hosts.items():
             if host != seat.me:
                 owners.append(torch.tensor(ks, device=seat.device))
@@ -355,7 +356,7 @@ class Split:
                 outputs.append(theirs)
                 reached.append(there.observed & heard)
                 valid.append(stands.unsqueeze(1) & reached[-1][:, owners[-1]])
-        used = [at & stands.any(dim=1, keepdim=True) for at, stands in zip(reached, valid, strict=True)]
+                used.append(reached[-1] & valid[-1].any(dim=1, keepdim=True))
         given, answer = answer_of(
             self.rule, fusion, torch.cat(outputs, 1), torch.cat(valid, 1), torch.stack(used).any(dim=0),
             rows.key[batch.rows], torch.cat(owners),
