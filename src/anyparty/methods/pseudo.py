@@ -25,7 +25,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -82,6 +82,8 @@ class PseudoLabelled(Split):
     """A split method with that stage behind its own."""
 
     pseudo: Pseudo = field(default=Pseudo(), repr=False)
+
+    schedule_conflict: ClassVar[str] = "knows no stage of pseudo-labels: method.unlabelled = 'ignore', or no schedule"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -24,6 +24,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +68,8 @@ class Split:
     hosting: Hosting = "active"
     head_hidden: tuple[int, ...] | None = None
     make_head: Factory | None = None
+
+    schedule_conflict: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         check_rule(self.rule)

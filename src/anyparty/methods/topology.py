@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
 from operator import index
-from typing import Literal, Protocol, TypeGuard, runtime_checkable
+from typing import ClassVar, Literal, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 from torch import Tensor
@@ -69,6 +69,18 @@ class HasTopology(Protocol):
 
     def topology(self, roster: Roster) -> Topology:
         """Return the topology among the parties of a roster."""
+
+
+@runtime_checkable
+class Schedulable(HasTopology, Protocol):
+    """A split method that a schedule may run.
+
+    Attributes:
+        schedule_conflict: why no schedule can run it, which ends the sentence "schedule 'NAME' ..."; empty if one can.
+
+    """
+
+    schedule_conflict: ClassVar[str]
 
 
 def resolve(
