@@ -1,8 +1,8 @@
 """Ensemble: the parties' own predictors vote.
 
 The baseline of Valdeira, Wang, Chi, ICLR 2025, section 5: trained as Local, and "a joint prediction is selected by
-majority vote, with ties broken at random".  Random here follows the row and not its place, so that the same row gets
-the same answer in any batch.
+majority vote, with ties broken at random". The random choice depends on the row and not on its place, so that a row
+gets the same answer in any batch.
 
 Letters   B rows, K parties, H width of an embedding, C outputs.
 Answer    classes: of most votes (``vote="hard"``, the paper's), or of the greatest mean probability (``vote="soft"``);
@@ -41,7 +41,7 @@ class Ensemble(Local):
 
     @property
     def can(self) -> Capabilities:
-        """Trains as Local; predicts by a vote of those that have the row."""
+        """Train as Local; predict by a vote of the parties that have the row."""
         return replace(
             super().can,
             title="Ensemble",
@@ -50,11 +50,11 @@ class Ensemble(Local):
         )
 
     def support(self, given: Given) -> Tensor:
-        """Return the mean probabilities of all who vote, also of those who are outvoted: [B, C]."""
+        """Return the mean probabilities over all voters, including outvoted ones: [B, C]."""
         return replace(self, vote="soft").answer(given).scores
 
     def answer(self, given: Given) -> Answer:
-        """Count the votes; the probabilities are the mean of those who voted for the winner, which leads in it too."""
+        """Count the votes; the probabilities are the mean over the voters for the winner, where it leads too."""
         voters, took_part = given.valid, torch.zeros_like(given.observed)
         took_part[:, given.owners] = voters
         if self.vote == "hard" and given.task.kind == "classification":

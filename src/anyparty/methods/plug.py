@@ -1,14 +1,14 @@
-"""PlugVFL: one split network that is trained to miss parties.
+"""PlugVFL: one split network that is trained with parties dropped at random.
 
 Sun et al.: "PlugVFL: Robust and IP-protecting vertical federated learning against unexpected quitting of parties",
 2024, as extended by Valdeira, Wang, Chi, ICLR 2025, section 5 and appendix D, to more than two parties and to blocks
-that are missing in training: their embeddings are zeros at the fusion model.
+that are missing in training: the fusion model reads zeros for their embeddings.
 
 Letters   B rows, K parties, H width of an embedding, C outputs.
 Symbols   h     embeddings, zero where not observed              [B, K, H]
           keep  parties that stay in this iteration: each passive one is dropped with probability ``dropout``  [K]
 Loss      mean_n loss(g(concat_k keep_k h[n, k]), y_n)
-Answer    for any row that somebody has
+Answer    for any row that some party has
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from anyparty.terms import Capabilities, Roster
 
 @dataclass(frozen=True, kw_only=True)
 class Plug(Rule):
-    """One predictor over concatenated embeddings, with zeros for whoever is absent.
+    """One predictor over concatenated embeddings, with zeros for absent parties.
 
     Attributes:
-        dropout: the probability that a passive party is dropped from an iteration (the published comparison ran
-            with 0, its text describes the dropout).
+        dropout: the probability that a passive party is dropped from an iteration. The published comparison describes
+            dropout, but ran with 0.
 
     """
 
@@ -43,7 +43,7 @@ class Plug(Rule):
 
     @property
     def can(self) -> Capabilities:
-        """Trains on, and predicts for, any row."""
+        """Train on any row, and predict for any row."""
         return Capabilities(
             title="PlugVFL",
             paper="Sun et al. 2024; Valdeira et al. 2025, app. D",
@@ -54,11 +54,11 @@ class Plug(Rule):
         )
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """One head on all embeddings side by side."""
+        """Return one head on all embeddings side by side."""
         return 1, roster.K * width
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
-        """Return the loss with some passive parties dropped from this iteration."""
+        """Return the mean loss, with some passive parties dropped from this iteration."""
         if self.dropout:
             lots = torch.rand(h.shape[1], generator=batch.generator("party dropout")).to(h.device)
             keep = lots >= self.dropout
@@ -68,5 +68,5 @@ class Plug(Rule):
         return losses(fusion.task, fusion.heads(h.flatten(1).unsqueeze(1)).squeeze(1), y).mean()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the one predictor's answer, for rows that anybody has."""
+        """Return the predictor's outputs, valid for rows that any party has."""
         return fusion.heads(h.flatten(1).unsqueeze(1)), observed.any(dim=1, keepdim=True)
