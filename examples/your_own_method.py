@@ -2,8 +2,8 @@
 
     python examples/your_own_method.py [FOLDER]
 
-A ``Rule`` says who is fused with whom, and the loss.  Encoders, messages, optimizers, checkpoints, prediction with
-parties absent and the refusal of messages that are not declared come from the family, ``anyparty.methods.split``.
+A ``Rule`` defines the loss and the outputs of the heads. Encoders, messages, optimizers, checkpoints, prediction with
+absent parties and the check of declared messages come from ``anyparty.methods.split``.
 """
 
 import sys
@@ -16,15 +16,15 @@ from torch import Tensor
 
 from anyparty import Federation, config
 from anyparty.demo import data
-from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, all_blocks, joint
+from anyparty.methods.fusion import EMBEDDING, GRADIENT, Fusion, Rule
 from anyparty.methods.method import Batch, Method
 from anyparty.methods.split import Split
 from anyparty.nets.objective import losses
-from anyparty.terms import Capabilities, Roster
+from anyparty.terms import Capabilities
 
 
 @dataclass(frozen=True, kw_only=True)
-class Maximum:
+class Maximum(Rule):
     """One predictor on the maximum of the embeddings h [B, K, H] of the parties that have a row."""
 
     @property
@@ -34,21 +34,6 @@ class Maximum:
             needs="any", messages=(EMBEDDING, GRADIENT),
         )  # fmt: skip
 
-    def copies(self, roster: Roster) -> int:
-        return 1  # encoder a party
-
-    def owners(self, roster: Roster) -> None:
-        return None  # the head is everybody's
-
-    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:
-        return all_blocks(roster)
-
-    def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        return 1, width  # one head, on H inputs
-
-    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:
-        return observed.any(dim=1)
-
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
         lots = torch.rand(observed.shape, generator=batch.generator("stays"))  # on the CPU, wherever h is
         stays = lots.to(h.device) > 0.3  # learn to miss parties
@@ -57,9 +42,6 @@ class Maximum:
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
         return fusion.heads(maximum(h, observed)), observed.any(dim=1, keepdim=True)
-
-    def answer(self, given: Given) -> Answer:
-        return joint(given)
 
 
 def maximum(h: Tensor, there: Tensor) -> Tensor:
