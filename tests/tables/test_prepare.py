@@ -1,5 +1,6 @@
 import copy
 import json
+import re
 
 import numpy as np
 import polars as pl
@@ -111,6 +112,25 @@ class TestFit:
             TableError, match=r"column 'town' has 3 different values .* at most 2 can be encoded; group"
         ):
             Prepare.fit(table_of(MIXED), rows(0, 1, 3))
+
+
+@pytest.mark.parametrize("name", ["^.*$", "*", "count", "text"])
+def test_column_names_are_taken_literally(name):
+    """Polars reads ``^.*$`` as a pattern, and calls its own column of frequencies "count"."""
+    numbers = [1.0, None, 1.0, 5.0]
+    plain = table_of({"a": ["x", "y", None, "y"], "age": [*map(float, range(4))], "b": numbers})
+    named = table_of({"a": ["x", "y", None, "y"], "age": [*map(float, range(4))], name: numbers})
+    assert named.columns.columns == ["a", "age", name]
+    prepare = Prepare.fit(named, rows(0, 1, 2))
+    assert prepare.numeric.columns == ("age", name)
+    assert prepare.numeric.constant == (name,)
+    expected = Prepare.fit(plain, rows(0, 1, 2)).features(plain, new=False)
+    with pytest.warns(AnypartyWarning, match=rf"column {re.escape(repr(name))} was 1 in all training rows"):
+        found = prepare.features(named)
+    assert np.array_equal(found.x, expected.x)
+    assert np.array_equal(found.gaps, expected.gaps)
+    with pytest.warns(AnypartyWarning, match="most numbers of column 'age'"):
+        prepare.apply(table_of({"a": ["x"], "age": [1e6], name: [1.0]}))
 
 
 class TestFeatures:

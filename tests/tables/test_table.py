@@ -1,4 +1,5 @@
 import datetime as dt
+import re
 import string
 from datetime import timedelta
 
@@ -119,6 +120,26 @@ class TestNames:
 
     def test_no_rows(self):
         refuses("there are no rows; at least one was expected", {"id": [], "age": []})
+
+
+@pytest.mark.parametrize("name", ["^.*$", "*", "count", "text"])
+class TestNamesThatPolarsInterprets:
+    def test_as_a_feature(self, name):
+        table = read({"id": ["a", "b"], name: ["007", "8"], "town": ["Ulm", "Bonn"]})
+        assert table.columns.columns == [name, "town"]
+        assert table.columns[name].to_list() == [7, 8]
+        (note,) = table.notes
+        assert f"column {name!r} is read as numbers, and 1 of its cells begin with a zero" in note
+
+    def test_as_id_and_label(self, name):
+        table = read({name: ["a", "b"], "y": [1, 0]}, id=name, label="y")
+        assert table.ids.to_list() == ["a", "b"]
+        labelled = read({"age": range(20), name: ["None"] * 10 + ["yes"] * 10}, label=name)
+        assert "10 of 20 cells of label column" in labelled.notes[0]
+
+    def test_as_a_column_with_marks(self, name):
+        marked = [*map(str, range(30)), *["-"] * 8]
+        refuses(rf"column '{re.escape(name)}' has numbers but for '-' \(8 cells\)", {name: marked})
 
 
 class TestLabels:

@@ -7,6 +7,8 @@ may be two codes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import polars as pl
 
 ZONED = r"^(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})(\.\d+)? ?(Z|UTC|[+-]\d{2}:?\d{2})$"
@@ -79,15 +81,29 @@ def _moments(text: pl.Series) -> pl.Series:
     return text.str.replace(r"^(\d{4}-\d{2}-\d{2}) 00:00:00$", "${1}")
 
 
-def markers(series: pl.Series) -> dict[str, int]:
-    """Return the texts that stand for a missing cell, trimmed, and how many cells hold each; empty cells are none.
+def pick(frame: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
+    """Return the named columns. ``DataFrame.select`` would read a name such as ``^.*$`` as a pattern.
 
-    >>> markers(pl.Series(["None", " NA", "None", "", None, "no"]))
+    >>> pick(pl.DataFrame({"^.*$": [1], "age": [2]}), ["^.*$"]).columns
+    ['^.*$']
+    """
+    return pl.DataFrame([frame[name] for name in names])
+
+
+def value_counts(text: pl.Series) -> list[tuple[str, int]]:
+    """Return the distinct texts and the number of cells of each, most frequent first, then by text."""
+    counts = text.alias("text").value_counts()  # a column named "count" would clash with that of the counts
+    return list(counts.sort("count", "text", descending=[True, False]).iter_rows())
+
+
+def missing_markers(series: pl.Series) -> dict[str, int]:
+    """Return the texts that mark a missing cell, trimmed, with the number of cells of each. Empty cells do not count.
+
+    >>> missing_markers(pl.Series(["None", " NA", "None", "", None, "no"]))
     {'None': 2, 'NA': 1}
     """
     text = series.cast(pl.String).str.strip_chars()
-    found = text.filter(text.is_in(MISSING) & (text != ""))
-    return dict(found.value_counts(sort=True).sort("count", text.name, descending=[True, False]).iter_rows())
+    return dict(value_counts(text.filter(text.is_in(MISSING) & (text != ""))))
 
 
 def as_level(series: pl.Series) -> pl.Series:

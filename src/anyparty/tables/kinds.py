@@ -151,8 +151,8 @@ def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
     most = MORE_TEXTS if len(known) >= MOSTLY * (len(known) + len(texts)) else FEW_TEXTS
     if known.n_unique() <= FEW_LEVELS or texts.n_unique() > most:
         return None
-    found = texts.value_counts().sort("count", texts.name, descending=[True, False])
-    return ", ".join(f"{text!r} ({count:,} cell{'' if count == 1 else 's'})" for text, count in found.iter_rows())
+    found = cells.value_counts(texts)
+    return ", ".join(f"{text!r} ({count:,} cell{'' if count == 1 else 's'})" for text, count in found)
 
 
 def _numeric(column: pl.Series, where: str, why: str = f"Numbers are expected there{OR_CATEGORY}") -> pl.Series:

@@ -50,7 +50,7 @@ def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tup
 
 def marked(column: pl.Series, where: str) -> tuple[str, ...]:
     """Say that many labels are texts that stand for missing: one of them may be meant as a class."""
-    marked = cells.markers(column) if cells.is_text(column) else {}
+    marked = cells.missing_markers(column) if cells.is_text(column) else {}
     count = sum(marked.values())
     labels = count + len(column) - cells.as_text(column).null_count() if count else 0
     if count < MANY_MARKERS and count <= MARKED_SHARE * labels:

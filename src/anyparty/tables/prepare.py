@@ -78,7 +78,7 @@ class Prepare(BaseModel):
                 raise TableError(f"{said}, and there is no other column: leave the party out")
             remark(f"{said}, and is left out")
         numeric, categorical = (
-            table.columns.select([name for name, of in table.kinds.items() if of == kind and name not in empty])
+            cells.pick(table.columns, (name for name, of in table.kinds.items() if of == kind and name not in empty))
             for kind in ("numeric", "categorical")
         )
         return cls(
@@ -129,7 +129,7 @@ class Prepare(BaseModel):
         A category's missing cells are a level of their own, and no gaps.
         """
         x = self.apply(table, new=new)
-        numbers = table.columns.select(self.numeric.columns)
+        numbers = cells.pick(table.columns, self.numeric.columns)
         if not sum(numbers.null_count().row(0)):
             return Features(x)
         gaps = np.zeros(x.shape, dtype=np.bool_)

@@ -144,7 +144,7 @@ def read_table(
     ids = _ids(raw[id], where)
     columns = _features(raw, kinds, where, trained=expect is not None)
     said = notes.without_cells(columns, where, labels=label is not None)
-    inferred = raw.select(name for name, kind in kinds.items() if kind is None)
+    inferred = cells.pick(raw, (name for name, kind in kinds.items() if kind is None))
     said += notes.codes(inferred, columns, where) + notes.quantities(inferred, columns, where)
     if label is None:
         return Table(party, file, ids, columns, notes=said)
@@ -258,7 +258,7 @@ def _ids(column: pl.Series, where: str) -> pl.Series:
     ids = cells.as_text(column)
     if ids.null_count():
         rows = some((row + 1 for row in ids.is_null().arg_true()), 5)
-        marks = f" ({some(cells.markers(column))} stands for missing)" if cells.markers(column) else ""
+        marks = f" ({some(cells.missing_markers(column))} stands for missing)" if cells.missing_markers(column) else ""
         raise TableError(
             f"{where}: id column {ids.name!r} has no id in row {rows}{marks}; give each row one, or leave it out"
         )

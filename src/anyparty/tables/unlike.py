@@ -55,7 +55,7 @@ def _constants(numeric: Numeric, frame: pl.DataFrame) -> Iterator[str]:
     was = dict(zip(numeric.columns, numeric.fill, strict=True))
     if not numeric.constant:
         return
-    counts = frame.select((pl.col(name).drop_nulls() != was[name]).sum() for name in numeric.constant).row(0)
+    counts = [(frame[name].drop_nulls() != was[name]).sum() for name in numeric.constant]
     moved = [(name, count) for name, count in zip(numeric.constant, counts, strict=True) if count]
     if moved:
         name, count = moved[0]
@@ -72,8 +72,8 @@ def _units(numeric: Numeric, frame: pl.DataFrame) -> Iterator[str]:
     known = {name: (mean, scale) for name, mean, scale in fitted if name not in numeric.constant}
     if not known:
         return
-    away = [(((pl.col(name) - mean) / scale).abs() > FAR).mean().alias(name) for name, (mean, scale) in known.items()]
-    far = [name for name, share in frame.select(away).row(0, named=True).items() if (share or 0) > STRANGE]
+    shares = {name: (((frame[name] - mean) / scale).abs() > FAR).mean() for name, (mean, scale) in known.items()}
+    far = [name for name, share in shares.items() if (share or 0) > STRANGE]
     if far:
         name, (mean, scale) = far[0], known[far[0]]
         more = f"; so for {some(far[1:])}" if far[1:] else ""
