@@ -1,4 +1,4 @@
-"""Metrics: by hand, against slow loops, against scikit-learn; with gaps in answers, labels and parties."""
+"""Test metrics by hand, against slow loops and against scikit-learn, with gaps in answers, labels and parties."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ BLOCKS = ("bank", "shop", "clinic")
 def predicted(
     scores: object, task: Task = TWO, took: Tensor | None = None, by_party: Tensor | None = None, K: int = 3
 ) -> Predictions:
-    """Return predictions of all parties, unless told otherwise."""
+    """Return predictions of all parties by default."""
     values = torch.as_tensor(scores, dtype=torch.float32)
     return Predictions(
         task=task,
@@ -55,7 +55,7 @@ def predicted(
 
 
 def world(seed: int, n: int = 60, C: int = 3, K: int = 3, own: bool = True) -> tuple[Predictions, Tensor, Tensor]:
-    """Return random predictions with gaps, labels, and who observed what."""
+    """Return random predictions with gaps, labels and masks."""
     draw = torch.Generator().manual_seed(seed)
     task = Task(kind="classification", classes=tuple("abcdefgh"[:C]))
     observed = torch.rand(n, K, generator=draw) < 0.6
@@ -68,7 +68,7 @@ def world(seed: int, n: int = 60, C: int = 3, K: int = 3, own: bool = True) -> t
 
 
 def guesses(n: int, C: int, seed: int = 0) -> list[int]:
-    """Return what the guesses are by definition: one for each row."""
+    """Return the guesses by definition: one for each row."""
     return torch.randint(C, (n, 1), generator=torch.Generator().manual_seed(seed))[:, 0].tolist()
 
 
@@ -108,7 +108,7 @@ def test_auroc_counts_ties_half():
 
 
 def test_auroc_counts_ties_half_however_the_other_classes_share_the_rest():
-    """Of ten neighbours' votes: .1 + .3 and .2 + .2 are not the same number in binary."""
+    """Votes of ten neighbours: .1 + .3 and .2 + .2 differ in binary."""
     votes = torch.randint(0, 4, (400, 10), generator=torch.Generator().manual_seed(0)).clamp(max=2)
     scores = torch.stack([(votes == c).sum(1) / 10 for c in range(3)], 1)
     y = votes[:, 0]
@@ -118,7 +118,7 @@ def test_auroc_counts_ties_half_however_the_other_classes_share_the_rest():
 
 @pytest.mark.parametrize("C", [2, 3])
 def test_auroc_tells_rows_apart_whose_probability_rounds_to_one(C: int):
-    """Single precision rounds it to 1 from a logit of 17: a network that grows sure ranks its rows as before."""
+    """Single precision rounds probabilities to 1 from a logit of 17. The ranking must not change there."""
     logits = 30 * torch.randn(500, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     y = (logits + 30 * torch.randn(500, C, generator=torch.Generator().manual_seed(1))).argmax(1)
     scores = logits.float().softmax(1)
@@ -340,7 +340,7 @@ def test_client_metrics_by_hand():
 
 
 def slow_accuracy(predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor) -> float:
-    """Appendix D, as written."""
+    """Compute the accuracy of Appendix D with loops."""
     guess = guesses(len(y), predictions.task.outputs)
     rows = []
     for n in range(len(y)):
@@ -351,7 +351,7 @@ def slow_accuracy(predictions: Predictions, y: Tensor, observed: Tensor, labeled
 
 
 def slow_f1(predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor) -> float:
-    """Appendix D, by scikit-learn, one party after the other."""
+    """Compute the F1 of Appendix D with scikit-learn, party by party."""
     guess, average = guesses(len(y), predictions.task.outputs), "binary" if predictions.task.outputs == 2 else "macro"
     each = []
     for k in range(observed.shape[1]):
@@ -387,8 +387,8 @@ def test_one_answer_for_all_is_given_to_each_party():
     assert chosen.tolist() == [[1, 1, 1], [0, 0, 0], [guess] * 3]
 
 
-def test_a_party_without_a_head_of_its_own_is_given_the_answer():
-    """One head at the first party, which lacks the last row."""
+def test_a_party_without_a_head_gets_the_rows_answer():
+    """Only the first party has a head, and it lacks the last row."""
     yes, no, none = [0.1, 0.9], [0.9, 0.1], [NAN, NAN]
     guessed = guesses(3, 2, seed=5)
     answers = [[yes, no][guessed[0]], [yes, no][guessed[1]], none]  # other than what is guessed
@@ -397,8 +397,8 @@ def test_a_party_without_a_head_of_its_own_is_given_the_answer():
     assert chosen.tolist() == [[1 - guessed[0]] * 3, [1 - guessed[1]] * 3, [guessed[2]] * 3]
 
 
-def test_which_class_stands_for_a_party_does_not_depend_on_the_other_rows():
-    """The second party's head answers for the first row, and is silent in the second; so alone."""
+def test_a_partys_class_does_not_depend_on_other_rows():
+    """The second party's head answers for the first row only; the second row alone gives the same result."""
     yes, no, none = [0.1, 0.9], [0.9, 0.1], [NAN, NAN]
     predictions = predicted([yes, yes], by_party=torch.tensor([[yes, no], [yes, none]]), K=2)
     for seed in range(6):
@@ -432,7 +432,7 @@ def test_rows_of_nobody_and_parties_without_positives_are_left_out():
     yes, no = [0.1, 0.9], [0.9, 0.1]
     predictions, y = predicted([yes, no, no]), torch.tensor([1, 0, 1])
     observed = torch.tensor([[1, 0, 0], [0, 1, 0], [0, 0, 0]], dtype=torch.bool)
-    assert client_accuracy(predictions, y, observed, torch.Generator()) == 1.0  # 2/3, were the last row counted
+    assert client_accuracy(predictions, y, observed, torch.Generator()) == 1.0  # 2/3 if the last row counted
     assert client_f1(predictions, y, observed, torch.Generator()) == 1.0  # shop: 0/0; clinic: no row
     nobody = torch.zeros(3, 3, dtype=torch.bool)
     assert math.isnan(client_accuracy(predictions, y, nobody, torch.Generator()))
@@ -508,8 +508,8 @@ def test_tables_of_a_regression_and_of_names_that_look_like_markup():
     assert "client" not in text
 
 
-def test_what_one_answer_for_all_has_stands_beside():
-    """Of four rows, two "no" and one "yes" are answered: coverage is told apart from how good answers are."""
+def test_the_score_of_a_constant_answer():
+    """Of four rows, two "no" and one "yes" are answered. Coverage is separate from the scores."""
     answers, everybody = predicted([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [NAN, NAN]]), torch.ones(4, 3, dtype=torch.bool)
     found = evaluate(answers, torch.tensor([0, 1, 0, 1]), None, everybody, Seeds(0))
     assert found.constant == {"accuracy": pytest.approx(2 / 3)}
@@ -533,7 +533,7 @@ def test_tables_say_how_many_rows_have_rarer_patterns():
 
 
 def test_tables_fit_into_a_terminal_of_eighty_columns():
-    """All metrics of two classes stand side by side, and no head or number is cut, however long a party's name."""
+    """All metrics of two classes fit, and no heading or number is cut, for any length of a party's name."""
     predictions = Predictions(
         task=TWO,
         blocks=("bank", "department of internal medicine"),
@@ -565,8 +565,8 @@ def test_a_million_rows():
     assert found["coverage"] == pytest.approx(0.8, abs=0.003)
 
 
-def test_rows_of_a_class_that_training_never_saw_count_as_wrong_and_are_said():
-    """Four rows of whom the last is of a third class: right, right, wrong, wrong."""
+def test_rows_of_an_unseen_class_count_as_wrong_and_are_reported():
+    """The last of four rows has a third class: right, right, wrong, wrong."""
     answers = predicted([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [0.4, 0.6]])
     y, everybody = torch.tensor([0, 1, 0, 2]), torch.ones(4, 3, dtype=torch.bool)
     found = evaluate(answers, y, None, everybody, Seeds(0), unseen=("perhaps",))

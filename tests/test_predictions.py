@@ -1,4 +1,4 @@
-"""Predictions: what a row's answer is, as labels and as a frame, with the rows that nobody can answer."""
+"""Test predictions as labels and as a data frame, with rows without an answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AMOUNT = Task(kind="regression", mean=100.0, scale=10.0)
 
 
 def three(**changes: object) -> Predictions:
-    """Three rows, two parties: a yes, a no, and one that nobody knows."""
+    """Return predictions of two parties for three rows: a yes, a no, and one without an answer."""
     given_ = {
         "task": YES_NO,
         "blocks": ("bank", "shop"),

@@ -35,7 +35,7 @@ def test_a_secret_moves_ones_own_streams_and_no_other():
 
 
 def test_torchs_generator_is_kept_in_the_form_that_is_written_to():
-    """By numpy's generator of the same name: after a seed of 32 bits both hold the same 624 words."""
+    """Compare with numpy's generator: after a 32-bit seed both hold the same 624 words."""
     assert (words(torch.Generator().manual_seed(5)) == np.random.RandomState(5).get_state()[1]).all()
     own, theirs = Seeds(3, SECRET).own, np.random.MT19937()
     theirs.state = {"bit_generator": "MT19937", "state": {"key": words(own.torch("a")).astype(np.uint32), "pos": 624}}

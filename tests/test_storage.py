@@ -1,4 +1,4 @@
-"""A disk that is full: a sentence, and nothing lost."""
+"""Test a full disk: a clear error, and no file is lost."""
 
 import resource
 import signal
@@ -15,7 +15,7 @@ from tests.run.test_house import run, settings, world
 
 @contextmanager
 def room_for(size):
-    """Let no file grow beyond ``size`` bytes."""
+    """Limit files to ``size`` bytes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))

@@ -1,11 +1,11 @@
-"""What an exchange costs by the formulas of the APC-VFL paper (appendix E), to stand beside what the ledger counts.
+"""Communication costs by the formulas of the APC-VFL paper (appendix E), for comparison with the ledger.
 
-Letters   D rows that both parties have, z_p width of what the passive party sends of a row, p parameters of the last
+Letters   D rows that both parties have, z_p width of the passive party's message for a row, p parameters of the last
           layer of its encoder, x_t and x_d columns of the task and the data party, 4 bytes a number.
 
-The paper counts two parties, and what it takes to be sent: in split learning the gradient of the passive encoder's last
-layer where this package sends the gradient of the embeddings, for FedSVD masks of [D, D] where here a seed crosses.
-Its table 2 follows from these functions; the tests redo it, and say which of its rows do not.
+The paper assumes two parties and other messages than this package sends. In split learning it counts the gradient of
+the passive encoder's last layer; we send the gradient of the embeddings. For FedSVD it counts masks of [D, D]; we send
+a seed. Tests recompute the paper's table 2 with these functions and list the rows that differ.
 
     >>> apc(9500, 256).bytes_sent / 1e6
     9.728
@@ -28,11 +28,11 @@ LAST_LAYER = 128 * 256 + 256  # the paper's p: a linear layer from 128 to 256
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What crosses in training.
+    """The communication of a training.
 
     Attributes:
-        rounds: exchanges of information, as the paper counts them: each way on its own.
-        bytes_sent: of tensors.
+        rounds: the number of exchanges; as in the paper, each direction counts.
+        bytes_sent: the size of the tensors.
 
     """
 
@@ -42,15 +42,15 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True)
 class Ran:
-    """What a run was, as far as the formulas ask; ``run.costs`` says it.
+    """The properties of a run that the formulas need.
 
     Attributes:
         roster: the parties.
-        observed: [N, K] bool, who has which row.
-        labelled: [N] bool, whose label is known.
-        training: [N] bool, which rows trained.
-        shared: by passive party, how many rows it and the active party have, those left out that test.
-        epochs: by stage, how many it had.
+        observed: [N, K] bool, which party holds which row.
+        labelled: [N] bool, rows with a label.
+        training: [N] bool, training rows.
+        shared: by passive party, the number of rows that it shares with the active party, without test rows.
+        epochs: the number of epochs, by stage.
         batch_size: rows of a batch.
         columns: x_t, the width of the active party's prepared block.
 
@@ -68,11 +68,11 @@ class Ran:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What a formula asks of a passive party that it alone knows.
+    """The sizes of a passive party's networks that a formula needs.
 
     Attributes:
         columns: x_d, the width of its prepared block.
-        last_layer: p, the numbers of its encoder's last linear layer; 0 without one.
+        last_layer: p, the parameters of its encoder's last linear layer; 0 without one.
 
     """
 
@@ -82,12 +82,12 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Counted:
-    """What a formula counts of a run with one passive party: all but that party's ``Shape``.
+    """The values in a formula for a run with one passive party, without that party's ``Shape``.
 
     Attributes:
-        party: which.
+        party: the passive party.
         equation: the formula's number in the paper.
-        counts: its letters, by name.
+        counts: the values of its letters, by name.
 
     """
 
@@ -96,7 +96,7 @@ class Counted:
     counts: Mapping[str, int]
 
     def cost(self, shape: Shape | None) -> Cost | None:
-        """Return what the formula comes to; ``None`` where it asks for what is not known of the party."""
+        """Evaluate the formula; ``None`` if it needs a value of the party that is unknown."""
         counts = self.counts
         if self.equation == "(6)":
             return apc(counts["aligned"], counts["z_p"])
@@ -112,11 +112,11 @@ class Counted:
 
 
 def published(counted: Sequence[Mapping[str, Any]], shapes: Mapping[str, Shape]) -> list[dict[str, Any]]:
-    """Return a record's entries for formulas, with rounds and bytes where the party's ``Shape`` is known.
+    """Add rounds and bytes to a record's entries for formulas, if the party's ``Shape`` is known.
 
     Args:
-        counted: entries of a record; those that have their bytes already are kept as they are.
-        shapes: by party, what the formulas ask of it.
+        counted: entries of a record; those with bytes are not changed.
+        shapes: the shapes, by party.
 
     """
     made = []
@@ -129,10 +129,10 @@ def published(counted: Sequence[Mapping[str, Any]], shapes: Mapping[str, Shape])
 
 @runtime_checkable
 class Costed(Protocol):
-    """A method that a formula covers."""
+    """A method with a formula for its costs."""
 
     def published_costs(self, ran: Ran) -> list[Counted]:
-        """Return what the formula counts of a run, for every passive party."""
+        """Return the values of the formula for every passive party of a run."""
 
 
 def apc(aligned: int, z_p: int) -> Cost:
@@ -157,7 +157,7 @@ def splitnn(epochs: int, aligned: int, z_p: int, batch_size: int, p: int = LAST_
 
 
 def split_learning(ran: Ran, rows: Tensor, z_p: int) -> list[Counted]:
-    """Return (9) for every passive party, of rows [N] that take part: D are those it has."""
+    """Return formula (9) for every passive party; D is the number of its rows among the used ``rows`` [N]."""
     roster, rows = ran.roster, rows & ran.training
     batches = ceil(int(rows.sum()) / ran.batch_size)
     return [
@@ -179,8 +179,8 @@ def vfedtrans(aligned: int, x_t: int, x_d: int) -> Cost:
 def vfedtrans_sent(aligned: int, x_t: int, x_d: int, rank: int, *, apart: bool) -> int:
     """Return the bytes that this package's VFedTrans sends for one data party, as the ledger should count them.
 
-    ``apart``: the key generator and the server are parties of their own.  The row mask crosses as a key, masked blocks
-    have x_t + x_d columns in double precision, U has ``rank`` columns in single precision.
+    The row mask is sent as a key, masked blocks have x_t + x_d columns in double precision, and U has ``rank`` columns
+    in single precision. ``apart``: the key generator and the server are separate parties.
     """
     total = x_t + x_d
     widths, keys, masked = 8, 64, aligned * total * 8

@@ -1,29 +1,29 @@
-"""Every error that anyparty raises on purpose.
+"""The exceptions, warnings and notices of anyparty, and helpers for their messages.
 
     AnypartyError
-    ├── UserError (ValueError)      something the user can mend; the command line prints the sentence, no stack trace
-    │   ├── ConfigError             settings: unknown name, value out of range, key that does not exist
-    │   │   ├── MissingExtra (ModuleNotFoundError)  packages that are not installed, and the extra that brings them
-    │   │   └── CodeNotAllowed      a file names code that the user has not allowed in this call
+    ├── UserError (ValueError)      a user's mistake; the command line prints it without a stack trace
+    │   ├── ConfigError             settings: an unknown name or key, or a value out of range
+    │   │   ├── MissingExtra (ModuleNotFoundError)  a package is not installed; names the extra that installs it
+    │   │   └── CodeNotAllowed      a file names code that the caller has not allowed
     │   ├── TableError              one party's table: file, column, cell
-    │   ├── AlignmentError          several parties' tables together: no overlap, two parties with one name
-    │   ├── ModelError              a saved model or run: absent, truncated, foreign, of another version, in the way
-    │   │   └── NotGiven            a method or a network of the user's own, which no file holds
-    │   ├── ResumeError             a run that cannot be resumed as asked
-    │   ├── PredictionError         a request for predictions that cannot be met
-    │   └── StorageError            a file that cannot be written: disk full, no permission
-    └── RunError (RuntimeError)     something that happened while parties worked together
-        ├── Incomplete              a training that ended without a party's part of the model, or without train.require
-        ├── MessageError            a message that is not what its method declares: who sent what, what was expected
-        │   └── ExtremeMessage      its numbers are far beyond what its sender has sent before (also a Diverged)
+    │   ├── AlignmentError          several parties' tables: no overlap, two parties with the same name
+    │   ├── ModelError              a saved model or run: absent, truncated, invalid, of another version, already there
+    │   │   └── NotGiven            a custom method or network, which no file stores, is missing
+    │   ├── ResumeError             a run cannot be resumed
+    │   ├── PredictionError         a request for predictions cannot be met
+    │   └── StorageError            a file cannot be written: disk full, no permission
+    └── RunError (RuntimeError)     a failure while the parties worked together
+        ├── Incomplete              training ended without a party's part of the model, or without train.require
+        ├── MessageError            a message does not match its declaration: sender, found, expected
+        │   └── ExtremeMessage      its numbers far exceed the sender's earlier ones (also a Diverged)
         ├── PartyLost               a party left or did not answer in time
-        ├── Deadlock                every party waits for a message that nobody will send
-        ├── Diverged                the loss is no longer a number
-        └── Stopped                 somebody ended the run, or a party's site
+        ├── Deadlock                every party waits for a message that no party will send
+        ├── Diverged                the loss is not a number any more
+        └── Stopped                 the run or a party's site was ended from outside
 
-    AnypartyWarning (UserWarning)   something to look at that stops nothing
+    AnypartyWarning (UserWarning)   a possible mistake that does not stop the run
 
-A sentence names the party, the file, the column or the step, what was expected, what came, and what to do.
+A message names the party, the file, the column or the step, the expected and the found value, and the remedy.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TextIO
 
-LISTED = 40  # names in a sentence: a wide table has thousands
+LISTED = 40  # the most names in a message, because a wide table has thousands
 
 
 class AnypartyError(Exception):
-    """The root of the tree above."""
+    """The base class of all anyparty errors."""
 
 
 class UserError(AnypartyError, ValueError):
-    """Something the user can mend."""
+    """A mistake that the user can correct."""
 
 
 class ConfigError(UserError):
-    """A setting that does not exist or is out of range."""
+    """A setting does not exist, or its value is out of range."""
 
 
-class MissingExtra(ConfigError, ModuleNotFoundError):  # noqa: N818 - what is missing
-    """A package that only some uses of anyparty need is not installed."""
+class MissingExtra(ConfigError, ModuleNotFoundError):  # noqa: N818 - the missing thing
+    """An optional package is not installed."""
 
 
-class CodeNotAllowed(ConfigError):  # noqa: N818 - what is missing
-    """A file names code that the user has not allowed in this call."""
+class CodeNotAllowed(ConfigError):  # noqa: N818 - the missing thing
+    """A file names code that the caller has not allowed."""
 
 
 class TableError(UserError):
-    """One party's table cannot be used as it is."""
+    """One party's table cannot be used."""
 
 
 class AlignmentError(UserError):
@@ -74,10 +74,10 @@ class ModelError(UserError):
     """A saved model or run cannot be read."""
 
 
-class NotGiven(ModelError):  # noqa: N818 - what is missing
-    """A method or a network of the user's own, which no file holds, was not given.
+class NotGiven(ModelError):  # noqa: N818 - the missing thing
+    """A custom method or network, which no file stores, is missing.
 
-    ``lacks`` says so, ``argument`` is how it is given.
+    ``lacks`` describes it, ``argument`` is the argument that passes it.
     """
 
     def __init__(self, lacks: str, argument: str) -> None:
@@ -88,7 +88,7 @@ class NotGiven(ModelError):  # noqa: N818 - what is missing
 
 
 class ResumeError(UserError):
-    """A run cannot be resumed as asked."""
+    """A run cannot be resumed as requested."""
 
 
 class PredictionError(UserError):
@@ -100,17 +100,17 @@ class StorageError(UserError):
 
 
 class RunError(AnypartyError, RuntimeError):
-    """Something happened while the parties worked together."""
+    """A failure while the parties worked together."""
 
 
 class MessageError(RunError):
-    """A message is not what its method declares."""
+    """A message does not match its method's declaration."""
 
 
-ENDED = "the job was ended"  # why a party left that was told to: the others will be, too
+ENDED = "the job was ended"  # the reason of a party whose site was stopped with the whole job
 
 
-class PartyLost(RunError):  # noqa: N818 - an event that methods handle, not only a failure
+class PartyLost(RunError):  # noqa: N818 - also an event that methods handle
     """A party left, or did not answer in time."""
 
     def __init__(self, party: str, why: str) -> None:
@@ -118,28 +118,28 @@ class PartyLost(RunError):  # noqa: N818 - an event that methods handle, not onl
         self.party, self.why = party, why
 
 
-class Incomplete(RunError):  # noqa: N818 - what the training is
+class Incomplete(RunError):  # noqa: N818 - the state of the training
     """Training ended, but a party's part of the model was not saved, or ``train.require`` was not met."""
 
 
 class Deadlock(RunError):  # noqa: N818 - the field's word
-    """Every party waits for a message that nobody will send."""
+    """Every party waits for a message that no party will send."""
 
 
 class Diverged(RunError):  # noqa: N818 - the field's word
-    """The loss is no longer a number."""
+    """The loss is not a number any more."""
 
 
-class ExtremeMessage(MessageError, Diverged):  # noqa: N818 - what was refused
-    """A message's numbers are far beyond what its sender has sent before: they are wrong, or training diverges."""
+class ExtremeMessage(MessageError, Diverged):  # noqa: N818 - the rejected message
+    """A message's numbers far exceed its sender's earlier ones: they are wrong, or training diverges."""
 
 
-class Stopped(RunError):  # noqa: N818 - somebody's wish, no failure
-    """The run was ended from outside, at this party or at all."""
+class Stopped(RunError):  # noqa: N818 - a request, not a failure
+    """The run was ended from outside, at this party or at all parties."""
 
 
 class AnypartyWarning(UserWarning):
-    """Something to look at, though nothing stopped."""
+    """A possible mistake that does not stop the run."""
 
 
 EXTRAS = {
@@ -149,11 +149,11 @@ EXTRAS = {
 
 
 @contextmanager
-def needing(extra: str, what: str) -> Iterator[None]:
-    """Say of ``what`` cannot do without a package of an extra that it needs it; a block of imports, or a decorator.
+def needing(extra: str, feature: str) -> Iterator[None]:
+    """Convert a missing package of an extra to :class:`MissingExtra`; for a block of imports, or as a decorator.
 
     Raises:
-        MissingExtra: such a package is not installed.
+        MissingExtra: the package is not installed. The message names ``feature`` and the extra.
 
     >>> with needing("serve", "the prediction service"):
     ...     raise ModuleNotFoundError("No module named 'uvicorn'", name="uvicorn")
@@ -167,16 +167,16 @@ def needing(extra: str, what: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if isinstance(error, MissingExtra) or (error.name or "").partition(".")[0] not in EXTRAS[extra]:
             raise
-        raise MissingExtra(f"{what} needs an extra: pip install 'anyparty[{extra}]'") from None
+        raise MissingExtra(f"{feature} needs an extra: pip install 'anyparty[{extra}]'") from None
 
 
 @contextmanager
 def warned(say: Callable[[str], None]) -> Iterator[None]:
-    """Hand our own warnings to ``say`` as the sentences they are; anybody else's are shown as Python shows them."""
+    """Pass the text of anyparty's warnings to ``say``; Python shows all other warnings."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
-        def told(
+        def redirect(
             message: Warning | str, category: type[Warning], filename: str, lineno: int, file: TextIO | None = None,
             line: str | None = None,
         ) -> None:  # fmt: skip
@@ -185,12 +185,12 @@ def warned(say: Callable[[str], None]) -> Iterator[None]:
             else:
                 show(message, category, filename, lineno, file, line)
 
-        warnings.showwarning = told
+        warnings.showwarning = redirect
         yield
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ``'; did you mean X?'`` for the nearest known name, or the list of them, up to ``LISTED``.
+    """Return ``'; did you mean X?'`` for the nearest known name, or else a list of up to ``LISTED`` known names.
 
     >>> nearest("lazer", ["laser", "local"])
     "; did you mean 'laser'?"
@@ -205,11 +205,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; known are: {', '.join(known[:LISTED])}{more}"
 
 
-NOT_THE_USERS = (str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
+LIBRARY_PATHS = (str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
 
 
 def blamed(error: BaseException) -> str:
-    """Say in a line what went wrong in a user's own code, and in which line of it.
+    """Describe an error in the user's code in one line, with file and line number.
 
     >>> blamed(ValueError("no such width"))
     'ValueError: no such width'
@@ -218,7 +218,7 @@ def blamed(error: BaseException) -> str:
     frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):
         text, frames = error.msg, [*frames, (error.filename or "<string>", error.lineno)]
-    theirs = [f"{file}:{line}: " for file, line in frames if not file.startswith(("<", *NOT_THE_USERS))]
+    theirs = [f"{file}:{line}: " for file, line in frames if not file.startswith(("<", *LIBRARY_PATHS))]
     return f"{theirs[-1] if theirs else ''}{type(error).__name__}{text and f': {text}'}"
 
 
@@ -227,7 +227,7 @@ _HEARING: ContextVar[tuple[Callable[[str], None], ...]] = ContextVar("hearing", 
 
 @contextmanager
 def hearing(hear: Callable[[str], None]) -> Iterator[None]:
-    """Hand every remark to ``hear``, also those that Python shows once and no more."""
+    """Pass every remark to ``hear``, including repeated ones, which Python shows only once."""
     token = _HEARING.set((*_HEARING.get(), hear))
     try:
         yield
@@ -236,22 +236,22 @@ def hearing(hear: Callable[[str], None]) -> Iterator[None]:
 
 
 def note(sentence: str) -> None:
-    """Tell those that are ``hearing``, and warn of nothing."""
+    """Pass a sentence to all ``hearing`` callbacks without a warning."""
     for hear in _HEARING.get():
         hear(sentence)
 
 
 def remark(sentence: str) -> None:
-    """Note it, and warn of the line of the user's own code that led here, or if none did, of the one that warns."""
+    """Note a sentence and warn. The warning names the calling line of user code, or else the caller's line."""
     note(sentence)
     frame, level = inspect.currentframe(), 1
-    while frame is not None and frame.f_code.co_filename.startswith(("<frozen", *NOT_THE_USERS)):
+    while frame is not None and frame.f_code.co_filename.startswith(("<frozen", *LIBRARY_PATHS)):
         frame, level = frame.f_back, level + 1
     warnings.warn(sentence, AnypartyWarning, stacklevel=2 if frame is None else level)
 
 
 def some(items: Iterable[object], most: int = 3) -> str:
-    """Return the first few items as text, saying how many more there are.
+    """List the first few items as text, and the number of the others.
 
     >>> some([1, 2, 3, 4, 5])
     "'1', '2', '3' and 2 more"

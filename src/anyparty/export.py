@@ -1,8 +1,8 @@
-"""Write a data frame to a .csv or .parquet file so that a spreadsheet runs no text of it as a formula.
+"""Write a data frame to a .csv or .parquet file, and escape text that a spreadsheet would run as a formula.
 
 A spreadsheet runs a CSV cell as a formula if it begins with one of a few characters (OWASP, "CSV Injection",
-https://owasp.org/www-community/attacks/CSV_Injection).  Ids, class names and column names come from other people's
-tables, so such text gets a single quote in front.  A cell that is a number as a whole is not changed: -5 stays -5.
+https://owasp.org/www-community/attacks/CSV_Injection).  Ids, class names and column names come from untrusted tables,
+so that such text gets a leading single quote.  A cell that is a number as a whole, such as -5, is not changed.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 
 
 def write(frame: pl.DataFrame, path: Path | str, *, raw_csv: bool = False) -> None:
-    """Write a frame to a .csv or .parquet file in one move.
+    """Write a frame to a .csv or .parquet file atomically.
 
     A CSV is escaped (``escape``); a warning counts the escaped cells.  Parquet keeps every cell as it is.
 
     Args:
         frame: the rows.
-        path: the file; its ending says the kind.
+        path: the file; its suffix selects the format.
         raw_csv: do not escape a CSV.
 
     Raises:
-        ConfigError: the file's ending is neither .csv nor .parquet.
-        StorageError: the disk is full, or the folder cannot be written to.
+        ConfigError: the suffix is neither .csv nor .parquet.
+        StorageError: the disk is full, or the folder is not writable.
     """
     path = Path(path)
     kind = path.suffix.lower()
@@ -54,10 +54,10 @@ def write(frame: pl.DataFrame, path: Path | str, *, raw_csv: bool = False) -> No
 
 
 def escape(frame: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Put a single quote in front of each text cell and column name that a spreadsheet would run as a formula.
+    """Put a single quote before each text cell and column name that a spreadsheet would run as a formula.
 
     Returns:
-        The frame, with columns of numbers unchanged, and the number of escaped cells, column names included.
+        The escaped frame, and the number of escaped cells and column names. Numbers are unchanged.
 
     >>> frame, count = escape(pl.DataFrame({"id": ["=1+1", "-5", "c1"], "@x": [-1.0, 2.0, None]}))
     >>> frame.columns, frame["id"].to_list(), count

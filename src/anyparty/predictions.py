@@ -1,4 +1,4 @@
-"""What a model answers: a score for every row that somebody present knows, and where it comes from."""
+"""Predictions: a score for every row that an available party holds, with its provenance."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ NO_ANSWER = "the method has no answer for this row, and gave no reason"
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """Answers for n rows, with their provenance.
+    """Predictions for n rows, with their provenance.
 
     Attributes:
-        task: what is predicted.
+        task: the task.
         blocks: the K parties that hold columns, in order.
         scores: [n, C]: class probabilities, float32, or the predicted number in the label's own units, float64; NaN
-            where there is no answer.
-        by_party: [n, K, C] as scores, the answer of each party's own predictor (LASER-VFL, Algorithm 2), NaN where
-            party k has none; ``None`` where a method has one answer for all.
+            without an answer.
+        by_party: [n, K, C] as scores, the answer of each party's own predictor (LASER-VFL, Algorithm 2); NaN if party
+            k has none. ``None`` if the method has one answer for all parties.
         took_part: [n, K] bool, the blocks that the answer used.
         asked: [K] bool, the parties that were asked.
         silent: parties that were asked and did not answer.
-        predictor: what made the answers, in words.
-        reasons: why a row got no number, by row.
-        ids: [n] the rows' ids as text, where the caller gave tables.
-        unseen: how many classes, the last ones of the task, the model does not know (``over``).
+        predictor: a description of the predictor.
+        reasons: the reason for a missing answer, by row.
+        ids: [n] the rows' ids as text, if the caller passed tables.
+        unseen: the number of classes, the last ones of the task, that the model does not know (``over``).
     """
 
     task: Task
@@ -64,18 +64,18 @@ class Predictions:
         return len(self.scores)
 
     def __repr__(self) -> str:
-        """Return how many rows there are, and who was asked for them: no answer, no id, no label."""
+        """Describe the number of rows and the parties asked, without answers, ids or labels."""
         asked = ", ".join(members(self.asked, self.blocks))
         by = f" by {self.predictor}" if self.predictor else ""
         return f"<Predictions of {len(self):,} rows{by}: {int(self.answered.sum()):,} answered; asked: {asked}>"
 
     @property
     def answered(self) -> Tensor:
-        """[n] bool: rows that got a number."""
+        """[n] bool: rows with an answer."""
         return ~torch.isnan(self.scores).any(dim=1)
 
     def over(self, more: Sequence[str]) -> Predictions:
-        """Return the same answers where there are more classes than the model knows: those get probability 0."""
+        """Append classes that the model does not know, with probability 0."""
         if not more:
             return self
         task = replace(self.task, classes=(*self.task.classes, *more), weights=())
@@ -95,7 +95,7 @@ class Predictions:
         )  # fmt: skip
 
     def labels(self) -> list[str | float | None]:
-        """Return the predicted class, or number, of each row; ``None`` where there is no answer."""
+        """Return the predicted class or number of each row; ``None`` without an answer."""
         if self.task.kind == "regression":
             answered = self.answered.tolist()
             return [value if ok else None for value, ok in zip(self.scores[:, 0].tolist(), answered, strict=True)]
@@ -103,7 +103,7 @@ class Predictions:
         return [names[c] for c in most_probable(self.scores).tolist()]
 
     def frame(self) -> pl.DataFrame:
-        """Return one row per id: the answer, each class's probability, who took part, why there is no number."""
+        """Return one row per id: the answer, each class's probability, the parties that took part, and the reason."""
         classification = self.task.kind == "classification"
         columns: dict[str, pl.Series] = {}
         if self.ids is not None:
@@ -129,7 +129,7 @@ class Predictions:
 
 
 def refuse_without_labels(task: Task) -> None:
-    """Refuse to predict where no row had a label in training.
+    """Check that training had labels.
 
     Raises:
         PredictionError: the task has no outputs.
@@ -142,7 +142,7 @@ def refuse_without_labels(task: Task) -> None:
 
 
 def most_probable(scores: Tensor) -> Tensor:
-    """Return the class of the highest score, the first of equals: [..., C] -> [...] int64; -1 where one is NaN.
+    """Return the class with the highest score, the first of equals: [..., C] -> [...] int64; -1 if one is NaN.
 
     >>> most_probable(torch.tensor([[0.2, 0.8], [0.5, 0.5], [float("nan"), 1.0]]))
     tensor([ 1,  0, -1])
@@ -151,20 +151,20 @@ def most_probable(scores: Tensor) -> Tensor:
 
 
 def patterns(present: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the P distinct rows of ``present`` [n, K] bool, in lexicographic order, and which of them each row is.
+    """Return the P distinct rows of ``present`` [n, K] bool in lexicographic order, and the pattern of each row.
 
     Returns:
-        [P, K] bool and [n] int64.  For any K: 30 parties are packed into a number at a time.
+        [P, K] bool and [n] int64. Works for any K, because 30 parties at a time are packed into a number.
     """
     n, K = present.shape
     code = torch.zeros(n, dtype=torch.int64)
     for k in range(K):
         code = code * 2 + present[:, k]
-        if k % 30 == 29:  # below n again, so that 30 more bits fit
+        if k % 30 == 29:  # renumber below n, so that 30 more bits fit
             code = torch.unique(code, return_inverse=True)[1]
     numbers, which = torch.unique(code, return_inverse=True)
     row_of = torch.empty(len(numbers), dtype=torch.int64)
-    row_of[which] = torch.arange(n)  # any row of the pattern will do
+    row_of[which] = torch.arange(n)  # any row of the pattern
     return present[row_of], which
 
 

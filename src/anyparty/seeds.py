@@ -1,14 +1,15 @@
-"""One root seed, many named streams.
+"""One root seed and many named random streams.
 
-Every random choice asks for a stream by name, so that adding one choice never moves another, and a run that
-resumes at epoch 7 draws what the uninterrupted run drew there.
+Every random choice has a stream of its own, selected by name. A new choice therefore never changes another one, and a
+run that resumes at epoch 7 draws the same numbers as an uninterrupted run.
 
     >>> Seeds(7).numpy("split").integers(100) == Seeds(7).numpy("split").integers(100)
     np.True_
 
-The root stands in the settings that all parties share, so whoever knows them knows every stream: also a party's first
-weights, with which its rows could be computed from its first embeddings.  A party at home therefore has a ``secret``,
-and what is its own alone (first weights, dropout, views of its rows) comes from the streams of ``seeds.own``:
+The root is in the settings that all parties share, so that every party can compute all of its streams. A party's
+initial weights must not be among them, because its rows could be computed from its first embeddings. A party on its own
+machine therefore has a ``secret``, and its private draws (initial weights, dropout, views of its rows) use the streams
+of ``seeds.own``:
 
     >>> secret = Seeds(7, bytes(32))
     >>> secret.number("split") == Seeds(7).number("split"), secret.own.number("encoder") == Seeds(7).number("encoder")
@@ -28,22 +29,22 @@ import torch
 from torch import Generator
 
 _Device = torch.device  # below, ``torch`` is a method
-_DRAWING = threading.RLock()  # torch has one stream for all threads; the prediction service computes in two
-_WORDS = 624  # of the Mersenne Twister's state
-_WORDS_AT = 24  # in torch's form of it, a word in eight bytes; behind the first seed, what is left and what is next
-_BYTES = 5056  # of that form
+_DRAWING = threading.RLock()  # all threads share torch's default stream; the prediction service has two
+_WORDS = 624  # words in the state of the Mersenne Twister
+_WORDS_AT = 24  # offset of the words in torch's serialized state, after the seed and two counters; 8 bytes a word
+_BYTES = 5056  # size of that state
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """The root of all named random streams of a run; with a party's secret, also of those that nobody else can draw."""
+    """The root of all named random streams of a run; with a party's secret, also of its private ones."""
 
     root: int
     secret: bytes = field(default=b"", repr=False)
 
     @property
     def own(self) -> Seeds:
-        """The streams of the party itself: those of the root where it keeps no secret."""
+        """The private streams of the party; without a secret, the shared streams."""
         return _Own(self.root, self.secret) if self.secret else self
 
     def number(self, *name: str | int) -> int:
@@ -60,9 +61,9 @@ class Seeds:
 
     @contextmanager
     def drawing(self, *name: str | int, device: _Device | None = None) -> Iterator[None]:
-        """Let modules that draw by themselves (first weights, dropout) draw from the stream ``name``.
+        """Make torch modules (initial weights, dropout) draw from the stream ``name`` within a block.
 
-        Never around an await.  Torch's own stream goes on as if nothing had been drawn.  One thread at a time.
+        The block must not contain an await. Torch's default stream is restored afterwards. One thread at a time.
         """
         if device is not None and device.type != "cpu":
             with torch.random.fork_rng([device], device_type=device.type):
@@ -70,7 +71,7 @@ class Seeds:
                 yield
             return
         with _DRAWING:
-            before = torch.default_generator.get_state()  # as fork_rng, in a fortieth of the time
+            before = torch.default_generator.get_state()  # as fork_rng, 40 times as fast
             self._begin(torch.default_generator, *name)
             try:
                 yield
@@ -88,7 +89,7 @@ class Seeds:
 
 
 class _Own(Seeds):
-    """Streams of a secret of 32 bytes: torch's seed has 32 bits on a CPU, which can all be tried, its state 19,937."""
+    """Streams of a 32-byte secret. They set torch's full state, because its seed of 32 bits can be guessed."""
 
     def torch(self, *name: str | int) -> Generator:
         generator = Generator()
@@ -99,7 +100,7 @@ class _Own(Seeds):
         return np.random.default_rng(int.from_bytes(self._digest(*name), "little"))
 
     def _begin(self, generator: Generator, *name: str | int) -> None:
-        generator.manual_seed(self.number(*name))  # whose state says that all words are to be used
+        generator.manual_seed(self.number(*name))  # marks all words as unused
         state = generator.get_state()
         if len(state) != _BYTES:
             raise RuntimeError(f"torch {torch.__version__} keeps its generator in {len(state)} bytes, not in {_BYTES}")

@@ -1,4 +1,4 @@
-"""Reading and writing files: in one move, whole or not at all, and never outside the folder they belong to."""
+"""Read and write files: atomically, and never outside their folder."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from safetensors import SafetensorError
 
 from anyparty.errors import ConfigError, ModelError, StorageError
 
-PART = ".part"  # ends the name of what is not whole yet
+PART = ".part"  # the suffix of an incomplete file
 
 
 def refuse_file(folder: Path) -> None:
-    """Refuse a folder that is a file, or would lie in one.
+    """Check that neither a folder nor one of its parents is a file.
 
     Raises:
-        StorageError: it is.
+        StorageError: one of them is a file.
     """
     for each in (folder, *folder.parents):
         if each.is_file():
@@ -32,7 +32,7 @@ def refuse_file(folder: Path) -> None:
 
 
 def inside(folder: Path, relative: Path | str) -> Path:
-    """Return the path of a file in a run's or a model's folder.
+    """Return the path of a file in the folder of a run or a model.
 
     Raises:
         ModelError: a symbolic link leads out of the folder.
@@ -45,10 +45,10 @@ def inside(folder: Path, relative: Path | str) -> Path:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON in one move; NaN and infinity become null.
+    """Write JSON atomically; NaN and infinity become null.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: the file cannot be written.
     """
     with writing(path) as beside:
         beside.write_text(json.dumps(_finite(value), indent=1, allow_nan=False), encoding="utf-8")
@@ -76,7 +76,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise ModelError(f"{path}: its values are nested too deeply for a file of anyparty; copy the folder "
                          f"again") from None  # fmt: skip
     except (ValueError, OSError) as error:  # not JSON, not UTF-8, or a number of too many digits
-        raise ModelError(f"{path}: not readable as JSON ({error}); copy the folder anew") from None
+        raise ModelError(f"{path}: not readable as JSON ({error}); copy the folder again") from None
     if not isinstance(value, dict):
         raise ModelError(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value
@@ -84,13 +84,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
-    """Give a place beside ``path`` to write to, and move it there at the end; what stood there stays until then.
+    """Write a file atomically: yield a temporary path beside ``path``, and move it to ``path`` at the end.
 
-    The place is this writer's alone, whatever else is written beside it, or to ``path`` itself; and nobody but its user
-    may read what is written: records name a table's categories, and sentences of errors may name ids.
+    The temporary name is unique, so that several writers do not collide. Only the user may read the file, because
+    records name a table's categories, and errors may name ids.
 
     Raises:
-        StorageError: the disk is full, the folder cannot be written to.
+        StorageError: the disk is full, or the folder is not writable.
     """
     beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PART}")
     try:
@@ -99,7 +99,7 @@ def writing(path: Path) -> Iterator[Path]:
         yield beside
         beside.chmod(0o600)
         beside.replace(path)
-    except (OSError, SafetensorError, ComputeError) as error:  # polars says so of a full disk
+    except (OSError, SafetensorError, ComputeError) as error:  # polars raises ComputeError if the disk is full
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise StorageError(
             f"{path}: cannot be written ({reason}); what was there before is whole. Make room, or let the folder be "
@@ -112,11 +112,11 @@ def writing(path: Path) -> Iterator[Path]:
 
 
 def take(path: Path, otherwise: str) -> FileLock:
-    """Take a lock for oneself, at once; ``release`` gives it back, and the system does where its process is killed.
+    """Acquire an exclusive lock without waiting. ``release`` frees it; if the process dies, the system does.
 
     Raises:
-        ConfigError: somebody has it; ``otherwise`` says so.
-        StorageError: the folder cannot be written to.
+        ConfigError: another process holds the lock; the message is ``otherwise``.
+        StorageError: the folder is not writable.
     """
     lock = FileLock(path, thread_local=False)
     try:
@@ -131,7 +131,7 @@ def take(path: Path, otherwise: str) -> FileLock:
 
 
 def sweep(folder: Path, names: Collection[str]) -> None:
-    """Take away what a killed process left half written of these files; nobody may be at writing them now."""
+    """Delete incomplete versions of these files that killed processes left. No process may be writing them."""
     for left in folder.glob(f"*{PART}"):
         name, _, mark = left.stem.rpartition(".")
         if name in names and re.fullmatch("[0-9a-f]{8}", mark):

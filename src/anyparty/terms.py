@@ -1,10 +1,10 @@
-"""The words that every room uses: who takes part, what is predicted, what a message is, what a channel does.
+"""The types that all packages share: parties, tasks, messages, capabilities and channels.
 
-Letters, everywhere
+Letters in all modules
     N  rows (ids known to at least one party)      B  rows of a batch, B_k those that party k holds
     K  parties that hold columns (feature blocks)  H  width of an embedding
-    C  outputs: classes, or 1 for regression       k  a party's place among the K, in the roster's order
-    observed  [N, K] bool   party k has row n      labeled  [N] bool   the label of row n is known
+    C  outputs: classes, or 1 for regression       k  index of a party among the K, in the roster's order
+    observed  [N, K] bool   party k holds row n    labeled  [N] bool   the label of row n is known
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What is predicted.
+    """The prediction task.
 
-    ``classes`` are the labels as text, in the order of the outputs (classification); ``mean`` and ``scale`` are those
-    of the training labels (regression), which heads predict standardised.  ``weights`` are what a row of each class
-    counts in training; empty is one each.
+    Attributes:
+        kind: classification or regression.
+        classes: the labels as text, in the order of the outputs (classification).
+        mean: the mean of the training labels (regression). Heads predict standardized labels.
+        scale: the standard deviation of the training labels (regression).
+        weights: the weight of a training row, by class; 1 each if empty.
     """
 
     kind: Literal["classification", "regression"]
@@ -42,18 +45,18 @@ class Task:
 
     @property
     def outputs(self) -> int:
-        """C: one score per class, or one number."""
+        """C, the number of outputs: one score per class, or one number."""
         return len(self.classes) if self.kind == "classification" else 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Party:
-    """An organisation that takes part: it holds columns, or labels, or both.
+    """An organisation that takes part and holds columns, labels, or both.
 
-    Its name is a word of lists and a folder's, too.
+    Its name must also work in comma-separated lists and as a folder name.
 
     Raises:
-        ConfigError: a name that cannot be both.
+        ConfigError: the name cannot be used so.
     """
 
     name: str
@@ -69,7 +72,7 @@ class Party:
 
 @dataclass(frozen=True)
 class Roster:
-    """The parties of a federation, in an order that all of them share."""
+    """The parties of a federation, in the same order at every party."""
 
     parties: tuple[Party, ...]
     active: str
@@ -81,7 +84,7 @@ class Roster:
 
     @cached_property
     def K(self) -> int:  # noqa: N802 - the papers' letter
-        """How many parties hold columns."""
+        """The number of parties that hold columns."""
         return len(self.blocks)
 
     @cached_property
@@ -104,14 +107,21 @@ NEEDS: tuple[Needs, ...] = get_args(Needs)
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """A kind of message that a method may send: a party that sends anything else is stopped.
+    """The declaration of a message that a method may send. Any other message stops the run.
 
-    ``frm`` and ``to`` are roles: a *block* party holds columns, a *host* holds heads and labels, the *active* party
-    leads the run, a *passive* one is any other.  ``when`` says under which circumstances alone it is sent; empty: in
-    every run.
+    Roles: a *block* party holds columns, a *host* holds heads and labels, the *active* party leads the run, and every
+    other party is *passive*.
+
+    Attributes:
+        tag: the name of the message.
+        frm: the role of the sender.
+        to: the role of the receiver.
+        holds: the content.
+        learns: the information that the receiver gains.
+        when: the only condition under which it is sent; empty if in every run.
 
     Raises:
-        ConfigError: ``frm`` or ``to`` is no role.
+        ConfigError: ``frm`` or ``to`` is not a role.
     """
 
     tag: str
@@ -131,15 +141,24 @@ SEVERAL_HOSTS = 'several parties hold labels and each hosts its own head (hostin
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a method can do, as data: shown to users, asked by the engine, never inferred from a method's name.
+    """The capabilities of a method, as data for users and for the engine.
 
-    ``needs``: who must be there for a prediction, and in training if ``trains_with`` does not say otherwise.
-    ``predicts_alone``: the active party answers from what it has, and no prediction asks anybody else.
-    ``unlabelled``: it learns from rows without labels too.  ``without_labels``: it is of use where no row has any; then
-    the task has no outputs, stages that train on labels are passed over, and predictions are refused.
+    Attributes:
+        title: the method's name for users.
+        paper: the publication.
+        trains_on: the rows that it trains on, as text.
+        predicts_for: the rows that it predicts, as text.
+        needs: whether a prediction needs all parties or any; also in training, unless ``trains_with`` is set.
+        messages: the declarations of its messages.
+        most_parties: the largest number of parties; ``None`` without a limit.
+        unlabelled: it also learns from rows without labels.
+        without_labels: it is useful without any label. The task then has no outputs, stages that train on labels are
+            skipped, and predictions are refused.
+        trains_with: whether training needs all parties or any, if different from ``needs``.
+        predicts_alone: the active party predicts alone, without messages.
 
     Raises:
-        ConfigError: ``needs`` or ``trains_with`` is another word, or ``messages`` are no tuple of declarations.
+        ConfigError: ``needs`` or ``trains_with`` is unknown, or ``messages`` is not a tuple of declarations.
     """
 
     title: str
@@ -159,28 +178,29 @@ class Capabilities:
         if self.trains_with is not None:
             _among(NEEDS, self.trains_with, f"{self.title}: trains_with")
         if isinstance(self.messages, Declared):
-            raise ConfigError(f"{self.title}: messages is one declaration, of {self.messages.tag!r}, where a tuple of "
-                              f"them is expected: one of one has a comma, (MESSAGE,)")  # fmt: skip
+            raise ConfigError(
+                f"{self.title}: messages is one declaration, of {self.messages.tag!r}; expected a tuple of "
+                f"declarations: a tuple of one has a comma, (MESSAGE,)"
+            )
         if not isinstance(self.messages, tuple | list) or not all(isinstance(one, Declared) for one in self.messages):
             raise ConfigError(f"{self.title}: expected messages to be a tuple of Declared, got {self.messages!r}")
 
     @property
     def gradients(self) -> tuple[Declared, ...]:
-        """The messages that send a gradient back to parties with columns, from which they can infer labels."""
+        """The messages that return gradients to passive parties, which can infer labels from them."""
         return tuple(message for message in self.messages if message.tag == "gradient" and message.to != "active")
 
     @property
     def trains_with_all(self) -> bool:
-        """Whether a row teaches only while all parties are there."""
+        """Whether training uses a row only while all parties are present."""
         return (self.trains_with or self.needs) == "all"
 
 
 @dataclass(frozen=True)
 class Expect:
-    """What a receiver is ready to take: shape and dtype of one tensor.
+    """The shape and dtype of one tensor that a receiver expects.
 
-    ``squares`` says that its numbers grow with the square of the sender's own, as log-densities do: their bound is
-    wider (``wire.bounds``).
+    ``squares`` marks numbers that grow with the square of the sender's data, as log-densities do. Their bound is wider.
     """
 
     shape: tuple[int, ...]
@@ -189,53 +209,57 @@ class Expect:
 
 
 class Channel(Protocol):
-    """One party's way to the others.  Nothing leaves a party but what stands beside an ``await`` on this."""
+    """One party's connection to the others. Data leaves a party only through an awaited call of a channel."""
 
     @property
     def me(self) -> str:
-        """The party whose end of the channel this is."""
+        """The party at this end of the channel."""
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
-        """Send named tensors to the party ``to``; returns when they are handed over, not when they are read.
+        """Send named tensors to the party ``to``; return when they are handed over, before they are read.
 
-        A carrier that knows its message to be dropped, because ``to`` is gone, returns ``False``; only the ledger asks.
+        Returns ``False`` if the message is dropped because ``to`` is gone. Only the ledger uses this value.
         """
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
-        """Wait for the next message ``tag`` of the party ``frm``.
+        """Wait for the next message ``tag`` from the party ``frm``.
 
         Raises:
-            MessageError: what came is not what ``expect`` says.
+            MessageError: the message does not match ``expect``.
             PartyLost: the sender left or missed the deadline.
         """
 
     async def close(self) -> None:
-        """Say that nothing more will be sent."""
+        """Announce that this party sends no more messages."""
 
 
-def _among(words: Sequence[str], given: object, what: str) -> None:
-    if given not in words:
-        raise ConfigError(f"{what} is {', '.join(map(repr, words[:-1]))} or {words[-1]!r}, not {given!r}")
+def _among(allowed: Sequence[str], value: object, name: str) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} is {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}, not {value!r}")
 
 
 def finite(tensor: Tensor) -> bool:
-    """Return whether all numbers are finite: by their sum, a tenth of the time, unless finite ones overflow in it."""
+    """Return whether all numbers are finite; tests the sum first, which takes a tenth of the time."""
     return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())
 
 
-def check(tensors: Tensors, expect: Mapping[str, Expect], what: str) -> None:
-    """Hold a message to what its receiver expects; a size of -1 in a shape takes any length."""
+def check(tensors: Tensors, expect: Mapping[str, Expect], where: str) -> None:
+    """Check a message against the receiver's expectation; -1 in a shape matches any length.
+
+    Raises:
+        MessageError: names, dtypes or shapes differ, or a tensor holds NaN or infinity.
+    """
     if tensors.keys() != expect.keys():
-        raise MessageError(f"{what}: expected tensors {sorted(expect)}, got {sorted(tensors)}")
+        raise MessageError(f"{where}: expected tensors {sorted(expect)}, got {sorted(tensors)}")
     for name, want in expect.items():
         got = tensors[name]
         if got.dtype != want.dtype or not (got.shape == want.shape or fits(got.shape, want.shape)):
-            raise MessageError(f"{what}: {name!r} should be {want.dtype} {list(want.shape)}, "
+            raise MessageError(f"{where}: {name!r} should be {want.dtype} {list(want.shape)}, "
                                f"got {got.dtype} {list(got.shape)}")  # fmt: skip
         if got.is_floating_point() and not finite(got):
-            raise MessageError(f"{what}: {name!r} holds NaN or infinity")
+            raise MessageError(f"{where}: {name!r} holds NaN or infinity")
 
 
 def fits(got: Sequence[int], want: Sequence[int]) -> bool:
-    """Return whether a shape is the wanted one, where -1 stands for any length."""
+    """Return whether a shape matches the wanted one, in which -1 matches any length."""
     return len(got) == len(want) and all(w in (-1, g) for g, w in zip(got, want, strict=True))

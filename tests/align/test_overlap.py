@@ -105,7 +105,7 @@ def test_ids_that_match_in_part_are_noted_too(written, note):
 
 @pytest.mark.parametrize(("alike", "noted"), [(5, 0), (30, 2)])
 def test_a_few_ids_that_are_nearly_anothers_may_be_so_by_chance(alike, noted):
-    """Of 105 or 130 ids that each of two parties has alone, 5 or 30 differ by a leading zero."""
+    """Two parties have 105 or 130 own ids each, of which 5 or 30 differ by a leading zero."""
     both, near = [f"{n}" for n in range(1, 50)], [f"{n}" for n in range(100, 100 + alike)]
     ids_of = {"a": [*both, *near, *(f"a{n}" for n in range(100))],
               "b": [*both, *(f"0{each}" for each in near), *(f"b{n}" for n in range(100))]}  # fmt: skip

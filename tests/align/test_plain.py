@@ -14,7 +14,7 @@ def table_of(party, ids):
 
 
 def slowly(ids_by_party):
-    """Return the sorted union, and each party's positions, by dictionaries."""
+    """Compute the sorted union and each party's positions with dictionaries."""
     union = sorted(set().union(*ids_by_party))
     places = [{each: at for at, each in enumerate(ids)} for ids in ids_by_party]
     return union, [[place.get(each, -1) for each in union] for place in places]

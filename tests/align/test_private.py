@@ -29,7 +29,7 @@ SALT = "hospital and bank, 2025"
 
 @dataclass
 class Tapped:
-    """A channel of which everything that is sent is kept, and may be changed on its way."""
+    """A channel that records all messages and may change them in transit."""
 
     channel: object
     tape: list = field(default_factory=list)
@@ -53,12 +53,12 @@ class Tapped:
 
 
 def roster_of(names, active):
-    """The active party holds labels only, unless it is alone."""
+    """Create a roster whose active party holds labels only, unless it is alone."""
     return Roster(tuple(Party(name=name, columns=name != active, labels=name == active) for name in names), active)
 
 
 def play(ids, active=None, *, tape=None, change=None, fixed=True, **settings):
-    """Align with all parties in this process; ``settings`` may hold one value for all, or one by party."""
+    """Align all parties in this process; ``settings`` hold one value for all, or one for each party."""
     roster = roster_of(ids, active or next(iter(ids)))
     parts = {}
     for name, own in ids.items():
@@ -80,13 +80,13 @@ def secret_of(name):
 
 
 def together(found):
-    """What a test may know and no party does: all positions side by side."""
+    """Combine all positions, which no party may know."""
     first = next(iter(found.values()))
     return Alignment(first.parties, first.n, {name: each.position for name, each in found.items()})
 
 
 def rows_of(alignment):
-    """The rows as tuples of positions: what is equal up to the order of rows."""
+    """Return the rows as tuples of positions, which are equal up to the order of rows."""
     return sorted(zip(*(alignment.position[name].tolist() for name in alignment.parties), strict=True))
 
 
@@ -99,7 +99,7 @@ def numbered(count, start=0):
     return [f"id-{i}" for i in range(start, start + count)]
 
 
-# What comes out
+# Results
 
 
 IDS = st.lists(st.integers(0, 12).map(str), min_size=1, unique=True)
@@ -187,7 +187,7 @@ def test_progress_ends_at_its_total():
 
 
 def test_the_event_loop_stays_free():
-    """No stretch of the loop's own work is as long as half of all: by processor time, which no other process takes."""
+    """No step on the loop takes half of the total processor time."""
 
     async def beat():
         last = time.thread_time()
@@ -211,18 +211,18 @@ def test_the_event_loop_stays_free():
     assert max(beats) < 0.5 * (time.process_time() - began)
 
 
-# What crosses
+# Messages
 
 
 def points_of(tape, where=lambda *_: True):
-    """All points that crossed between some parties."""
+    """Return all points that were sent between some parties."""
     return {
         bytes(row) for frm, to, _, each in tape if "points" in each and where(frm, to) for row in each["points"].numpy()
     }
 
 
 def products(scalars, points):
-    """Every point times every product of some of the scalars, itself included."""
+    """Return every point times every product of some scalars, and the point itself."""
     for size in range(len(scalars) + 1):
         for some_of in itertools.combinations(scalars, size):
             out = points
@@ -272,7 +272,7 @@ def test_no_id_and_no_hash_of_one_crosses():
 
 @pytest.mark.parametrize("active", ["a", "b", "d"])
 def test_without_one_partys_help_nobody_walks_through_a_list_of_ids(active):
-    """All others put their secrets together, and try the very ids that only d has, on all that crossed."""
+    """All other parties pool their secrets and test the ids that only d has against all messages."""
     own = numbered(3, start=100)
     tape = []
     play({"a": numbered(6), "b": numbered(6), "c": numbered(6), "d": numbered(2) + own}, active, tape=tape, batch=2)
@@ -281,7 +281,7 @@ def test_without_one_partys_help_nobody_walks_through_a_list_of_ids(active):
     known = [scalar for name in "abc" for scalar in everything(secret_of(name))]
     assert crossed.isdisjoint(products(known, guesses))
     with_help = [secret_of(name).scalar for name in "abcd"] + [secret_of("d").once]
-    assert not crossed.isdisjoint(products(with_help, guesses))  # the search finds what is there
+    assert not crossed.isdisjoint(products(with_help, guesses))  # the search works
 
 
 def test_the_active_party_cannot_try_ids_with_its_own_scalars():
@@ -292,7 +292,7 @@ def test_the_active_party_cannot_try_ids_with_its_own_scalars():
 
 
 def test_passive_parties_together_cannot_compare_lists():
-    """a, b, c, d have one and the same id; b and c look for equal points in d's list, a's, and their own."""
+    """a, b, c, d have the same id; b and c look for equal points in d's list, a's list and their own."""
     names, id_ = "abcd", ["the one"]
     tape = []
     play(dict.fromkeys(names, id_), "a", tape=tape)
@@ -311,7 +311,7 @@ def test_passive_parties_together_cannot_compare_lists():
     for one, other in itertools.combinations(names, 2):
         if {one, other} != {"b", "c"}:
             assert reach[one].isdisjoint(reach[other]), (one, other)
-    assert not reach["b"].isdisjoint(reach["c"])  # their own they can compare: the search finds what is there
+    assert not reach["b"].isdisjoint(reach["c"])  # they can compare their own ids
 
 
 def test_a_passive_party_never_sees_a_token():
@@ -343,7 +343,7 @@ def test_the_secret_order_of_many_ids_keeps_nothing_of_theirs():
 
 
 def test_all_points_that_cross_are_on_the_curve():
-    """One on the twist would say so however it is blinded: a bit of each id."""
+    """Blinding keeps a point on the twist there, which would leak a bit of each id."""
     tape = []
     play({"a": numbered(20), "b": numbered(20)}, tape=tape, fixed=False)
     assert all(on_the_curve(int.from_bytes(each, "little")) for each in points_of(tape))
@@ -357,7 +357,7 @@ def on_the_curve(u):
 
 
 def ladder(k, u):
-    """RFC 7748, section 5, without clamping."""
+    """Compute the ladder of RFC 7748, section 5, without clamping."""
     x2, z2, x3, z3 = 1, 0, u, 1
     for bit in bin(k)[2:]:
         if bit == "1":
@@ -372,7 +372,7 @@ def ladder(k, u):
 
 
 def elligator(r):
-    """RFC 9380, 6.7.1: the x-coordinate, before the cofactor is cleared."""
+    """Compute the x-coordinate of RFC 9380, 6.7.1, before the cofactor is cleared."""
     u = -486662 * pow(1 + 2 * r * r, -1, P) % P
     return u if on_the_curve(u) else (-u - 486662) % P
 
@@ -427,11 +427,11 @@ def test_points_of_small_order_are_refused(u):
         blind(Secret.of().scalar, hashed(["x"], SALT) + u.to_bytes(32, "little"))
 
 
-# What goes wrong
+# Errors
 
 
 def at(tag, frm, to=None, **changed):
-    """Return a change of the tensors of every message ``tag`` from ``frm``."""
+    """Return a function that changes the tensors of every message ``tag`` from ``frm``."""
 
     def change(me, receiver, named, tensors):
         if (named, me) != (tag, frm) or to not in (None, receiver):
@@ -478,12 +478,12 @@ def test_places_that_cannot_be_are_refused(places):
 
 @pytest.mark.parametrize("n", [5, 16, -1])
 def test_a_union_that_cannot_be_is_refused(n):
-    with pytest.raises(MessageError, match=rf"'a' says that \[4, 5, 6\] rows are {n} different ones"):
+    with pytest.raises(MessageError, match=rf"'a' reports {n} distinct rows for lists of \[4, 5, 6\] rows"):
         play(THREE, change=at("align-union", "a", "b", rows=lambda rows: rows * 0 + n))
 
 
 def test_a_negative_size_is_refused():
-    with pytest.raises(MessageError, match="'c' says that it has -6 rows"):
+    with pytest.raises(MessageError, match="'c' reports -6 rows"):
         play(THREE, change=at("align-terms", "c", rows=torch.neg))
 
 
@@ -515,7 +515,7 @@ def test_ids_that_cannot_be(ids, says):
 
 
 def outcomes(ids, active):
-    """Return what every party returned, raised or warned of."""
+    """Return every party's result, error and warnings."""
     told = {}
     roster = roster_of(ids, active)
 
@@ -543,7 +543,7 @@ def test_no_overlap_is_an_error_at_every_party_with_its_own_ids_only():
 
 
 def warned(ids, active):
-    """Return every party's warnings, which land in one list where all share a thread."""
+    """Return every party's warnings; parties in the same thread share a list."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         roster = roster_of(ids, active)

@@ -1,4 +1,4 @@
-"""Batches: every row once an epoch, the same at every party, one pattern each where that is asked."""
+"""Test batches: every row once per epoch, equal at every party, and with one pattern if requested."""
 
 import itertools
 
@@ -48,7 +48,7 @@ class TestMixed:
         assert not torch.equal(one, rows)
 
     def test_any_two_rows_meet(self):
-        """In 200 epochs of 5 batches of 2 of 10 rows, each of 45 pairs about 200 x 5 / 45 = 22 times."""
+        """In 200 epochs of 5 batches of 2 of 10 rows, each of 45 pairs occurs about 200 x 5 / 45 = 22 times."""
         met = torch.zeros(10, 10)
         for epoch in range(200):
             for batch in mixed(torch.arange(10), 2, stream(1, epoch)):
@@ -102,7 +102,7 @@ class TestPatterns:
         assert torch.equal(numbers[:, None] == numbers, (observed[:, None] == observed).all(2))
 
     def test_many_parties(self):
-        """More than fit into one machine word."""
+        """More parties than bits in a machine word."""
         observed = torch.eye(70, dtype=torch.bool)
         assert len(patterns(observed).unique()) == 70
         assert len(patterns(all_patterns(100, 5)).unique()) == 31

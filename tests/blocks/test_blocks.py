@@ -9,7 +9,7 @@ NOBODY = -1
 
 
 def block(position, width=2):
-    """Row p of the party's own holds p in all cells."""
+    """Create a block whose row p holds p in all cells."""
     position = torch.tensor(position)
     own = int(position.max()) + 1
     return Block(torch.arange(own, dtype=torch.float32).unsqueeze(1).repeat(1, width), position)
@@ -21,7 +21,7 @@ class TestTake:
 
     def test_rows_in_the_order_asked(self):
         x, held = self.HELD.take(torch.tensor([3, 1, 0]))
-        assert held.tolist() == [0, 2]  # of the three asked
+        assert held.tolist() == [0, 2]  # of three requested rows
         assert x[:, 0].tolist() == [1, 2]
 
     def test_all_of_them(self):

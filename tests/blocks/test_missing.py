@@ -1,4 +1,4 @@
-"""What each mechanism does by hand, and what it refuses; ``test_missing_statistics`` has rates and dependences."""
+"""Check each mechanism by hand, and its errors; ``test_missing_statistics`` checks rates and dependences."""
 
 import numpy as np
 import polars as pl
@@ -13,10 +13,10 @@ from anyparty.blocks.missing import (
     MCAR,
     MECHANISMS,
     MNAR,
-    Alignment,
     BetaMCAR,
     Drawn,
     Labels,
+    ScarceOverlap,
     described,
     missing,
     normalised,
@@ -32,7 +32,7 @@ EXAMPLES = (
     MAR1(),
     MAR2(),
     MNAR(p=0.9),
-    Alignment(ratio=0.3, active_only=0.5),
+    ScarceOverlap(ratio=0.3, active_only=0.5),
     Labels(n=5, aligned=2, rest=MNAR(p=0.9)),
 )
 
@@ -48,7 +48,7 @@ def draw(mechanism, n, K, name="train", seed=0, blocks=None):
 
 @pytest.mark.parametrize("mechanism", EXAMPLES, ids=str)
 def test_every_mechanism(mechanism):
-    """No empty row, the rate is the mask's, one name gives one mask, another name or seed another."""
+    """No row is empty, the rate is that of the mask, and the mask depends on name and seed."""
     drawn = draw(mechanism, 400, 2)
     assert drawn.observed.shape == (400, 2)
     assert drawn.observed.dtype == bool
@@ -62,7 +62,7 @@ def test_every_mechanism(mechanism):
 
 
 @given(
-    mechanism=st.sampled_from([m for m in EXAMPLES if not isinstance(m, Alignment | Labels)]),
+    mechanism=st.sampled_from([m for m in EXAMPLES if not isinstance(m, ScarceOverlap | Labels)]),
     n=st.integers(0, 12),
     K=st.integers(1, 9),
     seed=st.integers(0, 99),
@@ -104,21 +104,21 @@ def test_probabilities_out_of_range(p):
         (lambda: MAR1(step=-1), "mar1: step must be a finite number, and not negative"),
         (lambda: MAR2(budget=-1), "mar2: budget must be"),
         (lambda: MAR1(threshold=float("nan")), "mar1: threshold must be"),
-        (lambda: Alignment(ratio=1.1), r"ratio 1\.1 and active_only"),
-        (lambda: Alignment(active=2), "active 2 must be 0 or 1"),
+        (lambda: ScarceOverlap(ratio=1.1), r"ratio 1\.1 and active_only"),
+        (lambda: ScarceOverlap(active=2), "active 2 must be 0 or 1"),
         (lambda: Labels(n=2.5, aligned=1), "n and aligned are numbers of rows, not 2.5 and 1"),
         (lambda: Labels(rest="mcar"), "rest must be a mechanism"),
         (lambda: Labels(n=5, aligned=6), "aligned must lie between 0 and n = 5"),
-        (lambda: draw(Alignment(), 10, 3), "for two parties, not 3"),
-        (lambda: draw(Labels(n=11, aligned=0), 10, 3), "11 rows cannot be labelled where there are 10"),
-        (lambda: MCAR().draw(Seeds(0), "train", 10, 0), "one party, not 10 and 0"),
+        (lambda: draw(ScarceOverlap(), 10, 3), "for two parties, not 3"),
+        (lambda: draw(Labels(n=11, aligned=0), 10, 3), "n = 11 exceeds the number of rows, 10"),
+        (lambda: MCAR().draw(Seeds(0), "train", 10, 0), "1 party, not 10 and 0"),
         (lambda: MNAR().draw(Seeds(0), "train", 10, 2), "mnar looks at values: give draw the blocks"),
         (
             lambda: MAR1().draw(Seeds(0), "train", 9, 2, blocks_of(10, 2)),
             "blocks of 10, 10 rows do not fit a mask of 9",
         ),
         (lambda: MAR2().draw(Seeds(0), "train", 10, 3, blocks_of(10, 2)), "10 rows and 3 parties"),
-        (lambda: MAR1().draw(Seeds(0), "train", 2, 1, [np.array([[1.0], [np.nan]])]), "no finite number"),
+        (lambda: MAR1().draw(Seeds(0), "train", 2, 1, [np.array([[1.0], [np.nan]])]), "not finite numbers"),
         (lambda: MAR1().draw(Seeds(0), "train", 2, 1, [np.ones((2, 0))]), "at least one feature"),
         (lambda: MNAR().draw(Seeds(0), "train", 2, 1, [FRAME]), "mnar looks at values: a block has cells that are no"),
         (lambda: MCAR().draw(0, "train", 2, 1), r"expected seeds, such as anyparty.seeds.Seeds\(0\), got 0"),
@@ -151,7 +151,7 @@ def test_mar1_by_hand():
 
 
 def test_mar2_by_hand():
-    """Variances 1 everywhere, threshold .5: each look costs .5, .5, .5; a budget of .9 lasts for two."""
+    """Variances 1 everywhere, threshold .5: each block costs .5, so that a budget of .9 lasts for two."""
     blocks = [np.array([[-1.0, 1.0]] * 10)] * 4
     assert (draw(MAR2(threshold=0.5, budget=0.9, step=0), 10, 4, blocks=blocks).observed.sum(axis=1) == 2).all()
     assert (draw(MAR2(threshold=0.5, budget=1.0, step=0), 10, 4, blocks=blocks).observed.sum(axis=1) == 3).all()
@@ -160,9 +160,9 @@ def test_mar2_by_hand():
 
 
 def test_alignment_counts():
-    drawn = draw(Alignment(ratio=0.3), 1000, 2)
+    drawn = draw(ScarceOverlap(ratio=0.3), 1000, 2)
     assert drawn.observed.sum(axis=0).tolist() == [1000, 300]
-    drawn = draw(Alignment(ratio=0.3, active_only=0.25, active=1), 1000, 2)
+    drawn = draw(ScarceOverlap(ratio=0.3, active_only=0.25, active=1), 1000, 2)
     assert drawn.observed.all(axis=1).sum() == 300
     assert (drawn.observed[:, 1] & ~drawn.observed[:, 0]).sum() == 175
     assert (drawn.observed[:, 0] & ~drawn.observed[:, 1]).sum() == 525
@@ -180,7 +180,7 @@ def test_labels():
 
 
 def test_which_rows_are_labelled_has_nothing_to_do_with_who_has_them():
-    drawn = draw(Labels(n=400, aligned=0, rest=Alignment(ratio=0.5)), 1000, 2)
+    drawn = draw(Labels(n=400, aligned=0, rest=ScarceOverlap(ratio=0.5)), 1000, 2)
     assert 0.4 < drawn.observed.all(axis=1)[drawn.labeled].mean() < 0.6
 
 

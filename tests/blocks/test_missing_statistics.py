@@ -1,4 +1,4 @@
-"""What each mechanism's rate is, and what its masks depend on and do not."""
+"""Check each mechanism's rate and the dependences of its masks."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ N = 40_000
 
 
 def values(n=N, K=4, d=6, seed=0):
-    """Blocks that depend on each other and whose rows differ in mean and spread, normalised."""
+    """Create normalized blocks that depend on each other, with rows of different means and spreads."""
     rng = np.random.default_rng(seed)
     common = rng.normal(size=(n, 1))
     spread = rng.lognormal(sigma=0.5, size=(n, 1))
@@ -20,7 +20,7 @@ def values(n=N, K=4, d=6, seed=0):
 
 
 def within(found, expected, n, sigmas=4.5):
-    """A share among n draws lies within so many standard deviations."""
+    """Return whether a share of n draws is within some standard deviations."""
     return abs(found - expected) < sigmas * np.sqrt(expected * (1 - expected) / n) + 1e-12
 
 
@@ -40,7 +40,7 @@ class TestMCAR:
         assert MCAR(p=0.5).expected_rate(1) == 0
 
     def test_every_pattern_as_often_as_it_should(self):
-        """The redrawing in one step equals redrawing until somebody has the row: a chi-square over all patterns."""
+        """Redrawing in one step equals redrawing until the row is not empty: a chi-square test over all patterns."""
         p, K = 0.7, 3
         observed = MCAR(p=p).draw(SEEDS, "train", N, K).observed
         counts = np.bincount(observed @ (1 << np.arange(K)), minlength=2**K)
@@ -73,7 +73,7 @@ class TestBeta:
 @pytest.mark.parametrize("mechanism", [MAR1(), MAR2()], ids=lambda m: m.name)
 class TestMAR:
     def test_depends_on_observed_values_alone(self, mechanism):
-        """Change everything that was not observed: not a cell of the mask moves."""
+        """If all unobserved values change, the mask stays the same."""
         x = values()
         observed = mechanism.draw(SEEDS, "train", N, 4, x).observed
         assert 0.1 < 1 - observed.mean() < 0.7
@@ -81,7 +81,7 @@ class TestMAR:
         np.testing.assert_array_equal(mechanism.draw(SEEDS, "train", N, 4, other).observed, observed)
 
     def test_depends_on_observed_values(self, mechanism):
-        """A row whose first observed block is more informative is looked at less."""
+        """Rows with a more informative first block have fewer observed blocks."""
         x = values()
         observed = mechanism.draw(SEEDS, "train", N, 4, x).observed
         informative = np.stack([block.var(axis=1) for block in x], axis=1)
@@ -97,7 +97,7 @@ class TestMAR:
 
     @pytest.mark.parametrize("rate", [0.25, 0.5, 0.7])
     def test_calibrated_to_a_rate(self, mechanism, rate):
-        """On the training rows; other rows of the same kind come near."""
+        """The rate is exact on the training rows, and close on other rows of the same distribution."""
         set_ = mechanism.calibrated(SEEDS, values(), rate=rate)
         assert type(set_) is type(mechanism)
         assert abs(set_.draw(SEEDS, "train", N, 4, values()).rate - rate) < 0.01
@@ -110,7 +110,7 @@ class TestMAR:
 class TestMNAR:
     @pytest.mark.parametrize("p", [0.7, 0.9])
     def test_rate_by_own_mean(self, p):
-        """p where the block's mean is above 0, else 1 - p; eight parties, so that few rows are redrawn."""
+        """The rate is p if the block's mean is above 0, else 1 - p. With eight parties, few rows are redrawn."""
         rng = np.random.default_rng(0)
         x = [rng.normal(size=(N, 5)) for _ in range(8)]
         drawn = MNAR(p=p).draw(SEEDS, "train", N, 8, x)
@@ -120,7 +120,7 @@ class TestMNAR:
             assert abs((1 - drawn.observed[~high, k].mean()) - (1 - p)) < 0.015
 
     def test_depends_on_the_blocks_own_values_alone(self):
-        """Change three blocks: the fourth's column stays, but in rows that came out empty and were drawn anew."""
+        """If three blocks change, the fourth's column stays the same, except in redrawn rows."""
         x = values()
         drawn = MNAR(p=0.8).draw(SEEDS, "train", N, 4, x)
         other = MNAR(p=0.8).draw(SEEDS, "train", N, 4, [x[0], *values(seed=1)[1:]])
@@ -129,7 +129,7 @@ class TestMNAR:
         assert (moved[1:] > 0.1 * N).all()
 
     def test_given_its_own_value_nothing_else_matters(self):
-        """Among rows whose own mean is high, missing or not tells nothing of the other blocks."""
+        """Among rows with a high own mean, the mask is independent of the other blocks."""
         rng = np.random.default_rng(0)
         x = [rng.normal(size=(N, 5)) for _ in range(12)]
         drawn = MNAR(p=0.7).draw(SEEDS, "train", N, 12, x)

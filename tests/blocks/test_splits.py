@@ -25,7 +25,7 @@ def test_another_seed_another_split():
 
 
 def test_no_part_of_the_rows_is_preferred():
-    """Over 300 seeds each of 20 rows is tested about 300 x 0.3 = 90 times, sd 8."""
+    """Over 300 seeds, each of 20 rows is a test row about 300 x 0.3 = 90 times, sd 8."""
     tested = sum(split(np.ones(20, dtype=bool), 0.2, 0.3, Seeds(seed)) == TEST for seed in range(300))
     assert tested.min() > 90 - 32
     assert tested.max() < 90 + 32

@@ -14,7 +14,7 @@ import pytest
 from anyparty.errors import ConfigError, TableError
 from anyparty.seeds import Seeds
 from anyparty.tables import datasets
-from anyparty.tables.datasets.catalogue import Entry, Form
+from anyparty.tables.datasets.catalogue import CatalogueEntry, DatasetForm
 from anyparty.tables.datasets.files import File
 
 REAL = Path(os.environ.get("ANYPARTY_DATA", "."))
@@ -24,7 +24,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.fixture(autouse=True)
 def places(tmp_path, monkeypatch):
-    """No test reads or writes the user's cache."""
+    """Isolate tests from the user's cache."""
     monkeypatch.setenv("ANYPARTY_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("ANYPARTY_DATA", raising=False)
 
@@ -95,7 +95,7 @@ def test_every_form_is_described_and_official_files_are_pinned():
 
 
 def test_where_files_are_looked_for(tmp_path, monkeypatch):
-    """In data_dir alone; without it in ANYPARTY_DATA before the cache."""
+    """Files are searched only in data_dir; without it in ANYPARTY_DATA, then in the cache."""
     for place, rows in (("given", 1), ("named", 2), ("cache", 3)):
         content = "ID," + ",".join(f"X{i}" for i in range(1, 24)) + ",Y\n" + ("1," * 24 + "0\n") * rows
         put(tmp_path / place, "credit_default/data.csv", content.encode())
@@ -152,7 +152,7 @@ def test_pickles_are_refused(tmp_path):
 
 
 def test_download_of_what_is_not_there(tmp_path, monkeypatch):
-    """The whole way with a publisher of our own: fetch, check, cache; a publisher who has renewed the file."""
+    """Download, check and cache from a local server, and report a file that the publisher has changed."""
     content = ("ID," + ",".join(f"X{i}" for i in range(1, 24)) + ",Y\n" + "1," * 24 + "0\n").encode()
     put(tmp_path, "served/data.csv", content)
 
@@ -170,8 +170,8 @@ def test_download_of_what_is_not_there(tmp_path, monkeypatch):
         url = f"http://127.0.0.1:{server.server_port}/data.csv"
 
         def published(sha256):
-            form = Form((File("credit_default/data.csv", sha256, url),), old.forms[0].read)
-            changed = Entry(title="t", source="s", licence="l", forms=(form,))
+            form = DatasetForm((File("credit_default/data.csv", sha256, url),), old.forms[0].read)
+            changed = CatalogueEntry(title="t", source="s", licence="l", forms=(form,))
             monkeypatch.setitem(datasets.CATALOGUE, "credit", changed)
 
         published("00ff")
@@ -228,7 +228,7 @@ def test_hapt_prepared_and_official(tmp_path):
 
 
 def test_isolet(tmp_path):
-    """The official archive: ``test_datasets_formats.test_isolet_official``."""
+    """Read the prepared file; ``test_datasets_formats.test_isolet_official`` reads the archive."""
     X, y = RNG.uniform(-1, 1, (9, 617)).astype("f4"), RNG.integers(1, 27, 9).astype("u1")
     arrays = {"X": X, "y": y, "part": np.repeat([1, 5, 2], 3), "speaker": np.arange(9)}
     put(tmp_path, "isolet/isolet.npz", npz(**arrays))
@@ -376,7 +376,7 @@ class TestSplit:
 
 @pytest.mark.skipif("ANYPARTY_DATA" not in os.environ, reason="set ANYPARTY_DATA to the folder with the data sets")
 class TestReal:
-    """The published numbers of rows and classes; the second loading is quick."""
+    """Check the published numbers of rows and classes; the second load is fast."""
 
     @pytest.mark.parametrize(
         ("name", "train", "test", "counts"),

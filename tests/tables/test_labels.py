@@ -78,7 +78,7 @@ class TestInfer:
         refuses("all labels for training are 2.5; at least two values", 2.5, 2.5, 7.0, train_rows=np.array([0, 1]))
 
     def test_a_cell_that_is_no_number_in_regression(self):
-        refuses("a number was expected for regression, not 'x' in row 2; mend it", "1.5", "x", kind="regression")
+        refuses("a number was expected for regression, not 'x' in row 2; correct it", "1.5", "x", kind="regression")
         for far in (float("inf"), -1e200):
             said = f"a number of at most 3.4e.38 was expected for regression, not '{re.escape(repr(far))}' in row 2"
             refuses(said, 1.5, far, kind="regression")
@@ -87,14 +87,14 @@ class TestInfer:
         refuses("1 of 3 numbers are infinite; leave them empty", 0.0, 1.0, float("inf"))
 
     def test_large_whole_numbers_are_counted_as_they_are(self):
-        """As floats, eighty of them are one: no class could be told from another."""
+        """As floats, all eighty would be equal."""
         assert infer_task(pl.Series("y", [10**18 + i for i in range(80)]), party="clinic").kind == "regression"
 
     def test_numbers_too_near_to_each_other(self):
         refuses("labels from 1e-300 to 2e-300 are too small, or too near", 1e-300, 2e-300)
 
     def test_a_cell_that_is_no_number_among_many_numbers(self):
-        refuses("nearly all cells are numbers, but not 'x' in row 31; mend", *map(str, range(30)), "x")
+        refuses("nearly all cells are numbers, but not 'x' in row 31; correct", *map(str, range(30)), "x")
 
     def test_many_numbers_beside_one_or_two_texts_are_no_classes(self):
         cells = [*map(str, range(30)), *"----", *"xxxxx"]

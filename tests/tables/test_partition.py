@@ -74,8 +74,8 @@ def test_shares_that_are_none(shares):
         partition.proportional(5, shares)
 
 
-def test_across_gives_everybody_a_share_of_every_group():
-    """As LASER-VFL's clinical tables: 2 steps of 8 charts, 5 conditions (one is dropped), 4 demographics, at 4."""
+def test_across_gives_every_party_a_share_of_every_group():
+    """Four parties share 2 steps of 8 charts, 5 conditions (one is dropped) and 4 demographics, as in LASER-VFL."""
     charts, steps = 8, 2
     chart = np.arange(charts * steps).reshape(steps, charts).T  # a chart's columns, step by step
     blocks = partition.across([chart, np.arange(16, 21), np.arange(21, 25)], 4)
@@ -86,7 +86,7 @@ def test_across_gives_everybody_a_share_of_every_group():
 
 
 def image(height, width):
-    """One image whose pixels say their place."""
+    """Create an image whose pixels encode their place."""
     return (100 * np.arange(height)[:, None] + np.arange(width))[None, None]
 
 

@@ -1,5 +1,6 @@
 import copy
 import json
+import re
 
 import numpy as np
 import polars as pl
@@ -64,7 +65,7 @@ class TestFit:
         table = table_of({f"c{j}": np.random.default_rng(j).normal(size=9) for j in range(7)})
         whole = Prepare.fit(table, np.arange(9))
         expected = whole.apply(table)
-        monkeypatch.setattr("anyparty.tables.fitted.CHUNK", 20)
+        monkeypatch.setattr("anyparty.tables.prepare.CHUNK", 20)
         monkeypatch.setattr("anyparty.tables.prepare.CHUNK", 20)
         assert Prepare.fit(table, np.arange(9)) == whole
         assert (whole.apply(table) == expected).all()
@@ -73,8 +74,8 @@ class TestFit:
         table = table_of({"x": [3.3, 3.3, None], "big": [1e30, 1e30, 1e30]})
         assert (Prepare.fit(table, rows(0, 1, 2)).apply(table) == 0).all()
 
-    def test_a_column_that_was_constant_in_training_is_zeros_later_too_and_said(self):
-        """Nothing was learnt of it, and there is no measure for how far 30000 is from 0."""
+    def test_a_column_that_was_constant_in_training_is_zeros_later_and_reported(self):
+        """Training has no scale for such a column."""
         table = table_of({"x": [1.0, 2.0, 3.0, 4.0], "fine": [0, 0, None, 30000], "fee": [2.5, 2.5, 2.5, 7.0]})
         prepare = Prepare.fit(table, rows(0, 1, 2))
         said = ("party 'clinic', data frame: column 'fine' was 0 in all training rows and is another number in 1 here: "
@@ -106,16 +107,36 @@ class TestFit:
             Prepare.fit(table_of(MIXED), rows())
 
     def test_too_many_levels(self, monkeypatch):
-        monkeypatch.setattr("anyparty.tables.fitted.MANY_LEVELS", 2)
+        monkeypatch.setattr("anyparty.tables.prepare.MANY_LEVELS", 2)
         with pytest.raises(
             TableError, match=r"column 'town' has 3 different values .* at most 2 can be encoded; group"
         ):
             Prepare.fit(table_of(MIXED), rows(0, 1, 3))
 
 
+@pytest.mark.parametrize("name", ["^.*$", "*", "count", "text"])
+def test_column_names_are_taken_literally(name):
+    """Polars reads ``^.*$`` as a pattern, and calls its own column of frequencies "count"."""
+    numbers = [1.0, None, 1.0, 5.0]
+    plain = table_of({"a": ["x", "y", None, "y"], "age": [*map(float, range(4))], "b": numbers})
+    named = table_of({"a": ["x", "y", None, "y"], "age": [*map(float, range(4))], name: numbers})
+    assert named.columns.columns == ["a", "age", name]
+    prepare = Prepare.fit(named, rows(0, 1, 2))
+    assert prepare.numeric.columns == ("age", name)
+    assert prepare.numeric.constant == (name,)
+    with pytest.warns(AnypartyWarning, match="column 'b' was 1 in all training rows"):
+        expected = Prepare.fit(plain, rows(0, 1, 2)).features(plain)
+    with pytest.warns(AnypartyWarning, match=rf"column {re.escape(repr(name))} was 1 in all training rows"):
+        found = prepare.features(named)
+    assert np.array_equal(found.x, expected.x)
+    assert np.array_equal(found.gaps, expected.gaps)
+    with pytest.warns(AnypartyWarning, match="most numbers of column 'age'"):
+        prepare.apply(table_of({"a": ["x"], "age": [1e6], name: [1.0]}))
+
+
 class TestFeatures:
     def test_numbers_that_stand_for_an_empty_cell(self):
-        """Not those of a category, whose missing cells are a level; and by name, as columns are matched."""
+        """Gaps mark imputed numbers only: missing cells of a category are a level. Columns are matched by name."""
         table = table_of({"age": [1.0, None, 3.0], "town": ["Ulm", None, "Ulm"], "sick": [None, 0, 1]})
         found = Prepare.fit(table, rows(0, 1, 2)).features(
             table_of({"sick": [1, None], "town": [None, "Ulm"], "age": [None, 2.0]})
@@ -188,7 +209,7 @@ class TestJson:
         again = Prepare.from_json(json.loads(json.dumps(prepare.to_json())))
         assert again == prepare
         assert again.apply(table).tobytes() == prepare.apply(table).tobytes()
-        assert again == prepare  # what apply keeps is no part of it
+        assert again == prepare  # values cached by apply do not count
 
     @pytest.mark.parametrize(
         ("place", "value", "sentence"),
@@ -212,7 +233,7 @@ class TestJson:
         for key in place[:-1]:
             inner = inner[key]
         inner[place[-1]] = value
-        with pytest.raises(ModelError, match=f"the saved preparation .* not what was expected: .*{sentence}"):
+        with pytest.raises(ModelError, match=f"the saved preprocessing of a table is invalid: .*{sentence}"):
             Prepare.from_json(saved)
 
     def test_truncated(self):
@@ -239,7 +260,7 @@ def test_columns_in_another_unit_are_named():
     ages, sizes = [30.0, 40, 50, 60], [1.0, 2, 3, 4]
     prepare = Prepare.fit(table_of({"age": ages, "size": sizes, "fix": [1.0] * 4}), rows(0, 1, 2, 3))
     same = {"size": sizes, "fix": [1.0] * 4}
-    prepare.apply(table_of(same | {"age": [None, None, 1e6, 45]}))  # one outlier is not most
+    prepare.apply(table_of(same | {"age": [None, None, 1e6, 45]}))  # one outlier is not a majority
     prepare.apply(table_of(same | {"age": [None] * 4}))
     said = (r"most numbers of column 'age' lie more than 10 deviations from training's mean, such as 10950 where that "
             r"is 45 and the deviation 11.1803: are they in another unit\?$")  # fmt: skip
@@ -261,7 +282,7 @@ def test_a_column_that_varies_little_beside_its_size_is_standardised():
 
 
 class TestLevelsDrawn:
-    """Of Gaussian numbers around how likely each level is, the greatest is seldom that of a rare one."""
+    """Levels are drawn by probability: the maximum of noisy probabilities would rarely choose a rare level."""
 
     made = Prepare.fit(table_of({
         "age": [1.0, 2.0, 4.0, 6.0], "vip": [True, False, True, False], "kind": ["common", "some", "rare", "common"]

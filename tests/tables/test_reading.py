@@ -1,4 +1,4 @@
-"""How columns were read, as it is shown."""
+"""Test the summary of how columns were read."""
 
 import io
 
@@ -87,7 +87,7 @@ def test_many_remarks_and_many_parties_stay_short():
     lines = shown(*(table(f"p{k}", **constant) for k in range(64))).splitlines()
     assert any("88 others" in line and "88 more with a remark" in line for line in lines)
     assert any("48 more parties" in line for line in lines)
-    assert len(lines) < 16 * (12 + 2 + 1)  # at each party twelve columns, the others and a rule
+    assert len(lines) < 16 * (12 + 2 + 1)  # for each party twelve columns, the rest and a rule
 
 
 def test_many_narrow_tables_are_counted():
@@ -102,7 +102,7 @@ def test_a_party_of_labels_only():
 
 
 def test_numbers_far_from_all_others_are_remarked():
-    """9999 for missing swells a deviation until the column says nothing."""
+    """9999 for missing cells inflates the deviation until the column carries no information."""
     ages = [20 + n % 50 for n in range(97)]
     read = columns(table(age=[*ages, 9999, 9999, 9999], tail=[n**3 for n in range(100)], few=[1.0] * 50 + [2.0] * 50))
     far = "3 cells far from all others (9999): leave empty what stands for missing"
@@ -118,7 +118,7 @@ PLACES = np.arange(2000)
 
 
 def share(percent):
-    """Return which of 2000 cells are so many of a hundred."""
+    """Return a mask of 2000 cells with a given percentage of True."""
     return PLACES % 100 < percent
 
 
@@ -137,7 +137,7 @@ def share(percent):
     ],
 )
 def test_marks_in_many_cells_are_remarked(cells, said):
-    """They stretch the interquartile range, by which they would be measured."""
+    """They stretch the interquartile range of the whole column."""
     (read,) = columns(table(x=cells))
     assert read.remark == f"{said}: leave empty what stands for missing"
 
@@ -150,7 +150,7 @@ def test_marks_in_many_cells_are_remarked(cells, said):
         np.where(share(92), 0, np.where(share(93), 99_999, np.exp(8 + NORMAL))),
         np.exp(9 + NORMAL),  # incomes
         np.round(np.exp(9 + NORMAL), -3),
-        np.minimum(np.exp(9 + NORMAL), 15_000),  # the last number says "or more"
+        np.minimum(np.exp(9 + NORMAL), 15_000),  # the largest number means "or more"
         PLACES % 2,
         1000 * (PLACES % 2),
         share(3),
@@ -160,7 +160,7 @@ def test_marks_in_many_cells_are_remarked(cells, said):
         np.array([1, 2, 3, 1000])[PLACES % 4],  # levels
         np.array([1, 5, 10, 50, 1000, 5000])[PLACES % 6],
         np.where(share(30), 1e6 + NORMAL, NORMAL),  # two groups
-        np.r_[1e6, 2e6, np.arange(24)],  # two of few rows, and each a number of its own
+        np.r_[1e6, 2e6, np.arange(24)],  # two extreme numbers in single cells
         np.where(PLACES % 4, PLACES, 10**9 + PLACES),
     ],
 )
@@ -174,8 +174,8 @@ def test_levels_that_differ_in_case_are_remarked():
 
 
 @pytest.mark.parametrize("unit", ["ms", "us", "ns"])
-def test_a_moment_is_one_id_however_it_is_stored(unit, tmp_path):
-    """A Parquet column with a zone, a CSV with T and offset, one with Z; and without a zone."""
+def test_a_timestamp_is_the_same_id_in_every_notation(unit, tmp_path):
+    """A Parquet column with a time zone equals a CSV with T and offset or with Z; the same without a time zone."""
     plain = pl.Series("id", ["2024-03-31 01:30:00.250", "2024-07-01 00:00:00"]).str.to_datetime(time_unit=unit)
     zoned = plain.dt.replace_time_zone("UTC").dt.convert_time_zone("Europe/Berlin")
     pl.DataFrame({"id": zoned, "x": [1.0, 2.0]}).write_parquet(tmp_path / "a.parquet")

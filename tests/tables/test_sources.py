@@ -26,7 +26,7 @@ def write(path: Path, text: str | bytes) -> Path:
 
 @pytest.fixture
 def sources(tmp_path):
-    """Return the same table, in every form that can be read."""
+    """Return the same table in every supported form."""
     ROWS.write_csv(tmp_path / "t.csv")
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress((tmp_path / "t.csv").read_bytes()))
     ROWS.write_parquet(tmp_path / "t.parquet")
@@ -54,8 +54,8 @@ def test_byte_order_mark_windows_lines_blank_lines_and_blanks_around_names(tmp_p
 
 @pytest.mark.parametrize("end", ["csv", "csv.gz", "parquet"])
 @pytest.mark.parametrize("name", ["t[1].{}", "[t]1/t.{}", "t?.{}", "t*.{}"])
-def test_a_name_like_a_pattern_is_a_name(tmp_path, name, end):
-    """Beside it lies the file that the pattern would stand for."""
+def test_a_file_name_like_a_pattern_is_literal(tmp_path, name, end):
+    """The folder also holds a file that the pattern would match."""
     for path, id_ in ((tmp_path / name.format(end), "mine"), (tmp_path / "t1" / f"t.{end}", "other")):
         path.parent.mkdir(exist_ok=True)
         rows = pl.DataFrame({"id": [id_], id_: [1]})
@@ -79,7 +79,7 @@ def test_folder(tmp_path):
 
 
 def test_unknown_extension(tmp_path):
-    with pytest.raises(TableError, match=r"t\.xlsx is none of \.csv, \.csv\.gz, \.parquet; convert it"):
+    with pytest.raises(TableError, match=r"t\.xlsx is not a \.csv, \.csv\.gz or \.parquet file; convert it"):
         read(write(tmp_path / "t.xlsx", "id\n1\n"))
 
 
@@ -111,7 +111,7 @@ def test_malformed_file(tmp_path, name, content):
         read(write(tmp_path / name, content))
 
 
-LONG = "id,age\n" + "".join(f"{i},{i * 0.37:.3f}\n" for i in range(5000))  # more than the first block that is read
+LONG = "id,age\n" + "".join(f"{i},{i * 0.37:.3f}\n" for i in range(5000))  # more than polars' first block
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ LONG = "id,age\n" + "".join(f"{i},{i * 0.37:.3f}\n" for i in range(5000))  # mor
     [
         ("t.csv.gz", gzip.compress(b"id,age\n1,2\n", mtime=0)[:14]),
         ("t.csv.gz", b"id,age\n1,2\n"),
-        ("t.csv.gz", gzip.compress(LONG.encode(), mtime=0)[:30] + b"\xff" * 40),  # zlib says so
+        ("t.csv.gz", gzip.compress(LONG.encode(), mtime=0)[:30] + b"\xff" * 40),  # an error of zlib
         ("t.parquet", b"id,age\n1,2\n"),
     ],
 )
@@ -142,7 +142,7 @@ def test_not_utf8(tmp_path, name, content):
     path = write(tmp_path / name, gzip.compress(content) if name.endswith("gz") else content)
     with pytest.raises(TableError, match=rf"party 'clinic': .*{name} is not UTF-8 text.*; save it as UTF-8"):
         read(path)
-    if not content.startswith(LONG[:50].encode()):  # else it stands far below the names
+    if not content.startswith(LONG[:50].encode()):  # otherwise the error is far below the header
         with pytest.raises(TableError, match=rf"party 'clinic': .*{name} is not UTF-8 text.*; save it as UTF-8"):
             names(path, "clinic")
 
@@ -183,8 +183,8 @@ def test_a_blank_first_line(tmp_path, name):
         ('1,2,x\n4,"5,y\n6,7,z\n', 3),
         ('1,"2\n3",x\n4,"5,y\n6,7,z\n', 4),  # the same, below a cell with a line break
         ('1,"two" and,x\n4,5,y\n', 2),
-        ('1,2,x\n4,5 1/2",y\n', 3),  # inches, in a cell without marks around it
-        ('1,"5 1/2""",x\n4,"5,y\n6,7,z\n', 3),  # inches as they should be, above a mark that is never closed
+        ('1,2,x\n4,5 1/2",y\n', 3),  # an inch mark in an unquoted cell
+        ('1,"5 1/2""",x\n4,"5,y\n6,7,z\n', 3),  # a correct inch mark, above a mark that is never closed
     ],
 )
 def test_a_lone_quotation_mark(tmp_path, name, text, line):
@@ -204,7 +204,7 @@ def test_a_lone_quotation_mark(tmp_path, name, text, line):
         ("1,2,3\n\n4\n7,8,9\n", 4),  # a row in the middle, below a blank line
         ('1,2,"3,4"\n"5,6",7\n', 3),
         ('1,"two\nlines",\n4,5\n', 4),  # a cell with a line break
-        ("1,2,3\n4,\n", 3),  # its last comma is not the last cell's
+        ("1,2,3\n4,\n", 3),  # its last comma does not end the last cell
         ('1,2,3\n"4,5",\n', 3),
     ],
 )
@@ -268,14 +268,14 @@ def test_a_file_without_gaps_in_its_last_column_is_parsed_once(tmp_path, monkeyp
 
 
 def test_duplicate_column_names(tmp_path):
-    with pytest.raises(TableError, match=r"t\.csv: column names must differ, but 'age' stands there more than once"):
+    with pytest.raises(TableError, match=r"t\.csv: column names must differ, but 'age' occurs more than once"):
         read(write(tmp_path / "t.csv", "id,age, age\n1,2,3\n"))
     with pytest.raises(TableError, match="data frame: column names must differ, but 'age'"):
         read(pd.DataFrame([[1, 2, 3]], columns=["id", "age", "age"]))
 
 
 def test_lazy_frame_that_fails(tmp_path):
-    with pytest.raises(TableError, match=r"party 'clinic': the lazy frame cannot be collected: .*; mend its query"):
+    with pytest.raises(TableError, match=r"party 'clinic': the lazy frame cannot be collected: .*; correct its query"):
         read(pl.scan_parquet(tmp_path / "nowhere.parquet"))
     with pytest.raises(TableError, match="the lazy frame cannot be collected"):
         read(ROWS.lazy().select("nothing"))
@@ -379,15 +379,15 @@ def test_a_name_in_marks_beside_a_blank(tmp_path):
     assert read(write(tmp_path / "t.csv", 'id,"5"" screen"\n1,2\n')).columns.columns == ['5" screen']
 
 
-def test_ids_that_r_wrote_with_a_power_of_ten(tmp_path):
-    """R's write.csv makes 1e+05 of 100000, and of no neighbour of it: one row of a party was nobody else's."""
+def test_ids_in_exponent_notation_of_r(tmp_path):
+    """R's write.csv writes 100000 as 1e+05, but not its neighbours; that row then matched no other party."""
     file = tmp_path / "bank.csv"
     file.write_text("id,age\n99999,31\n1e+05,52\n100001,48\n", encoding="utf-8")
     assert read(file).ids.to_list() == ["99999", "100000", "100001"]
 
 
 def test_pandas_uuids_are_read_as_text():
-    """Databases give ids so."""
+    """Databases return ids in this type."""
     table = read(pd.DataFrame({"id": [UUID(int=1), UUID(int=2)], "device": [UUID(int=7), None]}))
     assert table.ids.to_list() == [str(UUID(int=1)), str(UUID(int=2))]
     assert table.columns["device"].to_list() == [str(UUID(int=7)), None]

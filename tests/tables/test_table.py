@@ -1,4 +1,5 @@
 import datetime as dt
+import re
 import string
 from datetime import timedelta
 
@@ -13,7 +14,7 @@ from anyparty.tables.table import read_table
 
 
 def read(columns, **settings):
-    """Read a data frame, with ids if it brings none."""
+    """Read a data frame; add ids if it has none."""
     frame = pl.DataFrame(columns)
     if "id" not in frame.columns:
         frame = frame.with_columns(pl.int_range(frame.height).alias("id"))
@@ -27,11 +28,11 @@ def refuses(sentence: str, columns, **settings):
 
 
 class TestIds:
-    def test_one_id_however_it_is_written(self):
+    def test_the_same_id_in_every_notation(self):
         for ids in ([7, 12], [7.0, 12.0], [" 7", "12 "], ["7", "12"], ["7.0", "12.0"]):
             assert read({"id": ids}).ids.to_list() == ["7", "12"], ids
 
-    def test_what_is_not_a_whole_number_stays(self):
+    def test_other_ids_stay(self):
         ids = ["007", "7.5", "7.00", "v7.0", "-3", "x y"]
         assert read({"id": ids}).ids.to_list() == ids
         assert read({"id": [7.5, 3.0]}).ids.to_list() == ["7.5", "3"]
@@ -54,7 +55,7 @@ class TestIds:
 
     def test_duplicates(self):
         refuses(
-            r"id column 'id' must name each row once, but '7', 'b', 'c' and 1 more stand there more than once",
+            r"id column 'id' must name each row once, but '7', 'b', 'c' and 1 more occur more than once",
             {"id": ["7", "b", "7 ", "7.0", "b", "c", "c", "d", "d"]},
         )
 
@@ -74,7 +75,7 @@ class TestIds:
     def test_nan_id(self):
         refuses(r"has no id in row '2'", {"id": [1.0, float("nan")]})
 
-    def test_signs_that_cannot_be_seen(self):
+    def test_invisible_characters(self):
         refuses(r"id column 'id' has signs that cannot be seen: '2.x00' in row 2; remove them", {"id": ["1", "2\x00"]})
 
     def test_a_time_of_day_keeps_its_fraction(self):
@@ -88,7 +89,7 @@ class TestIds:
     def test_floats_too_large_to_be_ids(self):
         refuses(r"id column 'id' holds numbers too large for Float64 .*; read the ids as text", {"id": [2.0**60]})
 
-    def test_ids_of_a_type_that_is_no_id(self):
+    def test_ids_of_an_unusable_type(self):
         refuses(r"id column 'id' is of type List\(Int64\); expected text or numbers", {"id": [[1], [2]]})
         refuses("id column 'id' is of type Duration", {"id": [timedelta(days=1), timedelta(days=2)]})
 
@@ -104,7 +105,7 @@ class TestNames:
         refuses(r"there is no column 'agee', named as drop; did you mean 'age'\?", {"age": [1]}, drop=["agee"])
         refuses(r"there is no column 'zzz', named as types; known are: age, id", {"age": [1]}, types={"zzz": "numeric"})
 
-    def test_one_column_asked_to_be_two_things(self):
+    def test_a_column_with_two_roles(self):
         refuses(r"'id' is named both as id and as label", {"age": [1]}, label="id")
         refuses(r"'id' holds ids or labels; drop and types", {"age": [1]}, drop=["id"])
         refuses(r"'y' holds ids or labels; drop and types", {"y": [1]}, label="y", types={"y": "numeric"})
@@ -119,6 +120,26 @@ class TestNames:
 
     def test_no_rows(self):
         refuses("there are no rows; at least one was expected", {"id": [], "age": []})
+
+
+@pytest.mark.parametrize("name", ["^.*$", "*", "count", "text"])
+class TestNamesThatPolarsInterprets:
+    def test_as_a_feature(self, name):
+        table = read({"id": ["a", "b"], name: ["007", "8"], "town": ["Ulm", "Bonn"]})
+        assert table.columns.columns == [name, "town"]
+        assert table.columns[name].to_list() == [7, 8]
+        (note,) = table.notes
+        assert f"column {name!r} is read as numbers, and 1 of its cells begin with a zero" in note
+
+    def test_as_id_and_label(self, name):
+        table = read({name: ["a", "b"], "y": [1, 0]}, id=name, label="y")
+        assert table.ids.to_list() == ["a", "b"]
+        labelled = read({"age": range(20), name: ["None"] * 10 + ["yes"] * 10}, label=name)
+        assert "10 of 20 cells of label column" in labelled.notes[0]
+
+    def test_as_a_column_with_marks(self, name):
+        marked = [*map(str, range(30)), *["-"] * 8]
+        refuses(rf"column '{re.escape(name)}' has numbers but for '-' \(8 cells\)", {name: marked})
 
 
 class TestLabels:
@@ -143,12 +164,12 @@ class TestLabels:
     def test_ten_of_many_are_noted(self, marked, noted):
         assert bool(read({"y": ["1.5"] * 5000 + ["?"] * marked}, label="y").notes) == noted
 
-    def test_features_and_labels_that_are_no_text_are_not_noted(self):
+    def test_other_types_of_features_and_labels_are_not_noted(self):
         table = read({"y": [1.0, float("nan")], "town": ["NA", "Ulm"], "size": [1, 2]}, label="y")
         assert table.notes == ()
 
 
-def test_all_columns_that_are_none_are_told_of_at_once():
+def test_all_unusable_columns_are_reported_at_once():
     rows = 60
     dates = [f"2024-01-{day % 28 + 1:02d}" for day in range(rows)]
     with pytest.raises(TableError) as refused:
@@ -206,7 +227,7 @@ class TestColumns:
 
     def test_a_cell_that_is_no_number_among_many_numbers(self):
         refuses(
-            r"column 'age' has cells that are not numbers: 'old' in row 3\. Nearly all others are: mend them.* or "
+            r"column 'age' has cells that are not numbers: 'old' in row 3\. Nearly all others are: correct them.* or "
             r"declare the column categorical",
             {"age": ["1", "2", "old", None, *map(str, range(20))]},
         )
@@ -262,7 +283,7 @@ class TestColumns:
 
     @pytest.mark.parametrize("cells_of", [[1.0, float("-inf")], ["1", "-inf"], [1.0, 1e39]])
     def test_infinity(self, cells_of):
-        refuses(r"column 'age' has numbers that are infinite or too large .*'.*' in row 2; mend", {"age": cells_of})
+        refuses(r"column 'age' has numbers that are infinite or too large .*'.*' in row 2; correct", {"age": cells_of})
 
     @pytest.mark.parametrize(
         ("cells_of", "kind"), [([dt.date(2020, 1, 1)], "Date"), ([[1, 2]], r"List\(Int64\)"), ([b"x"], "Binary")]
@@ -416,7 +437,7 @@ class TestExpect:
             read({"age": cells_of}, expect={"age": "numeric"})
         said = str(caught.value)
         assert "column 'age' has cells that are not numbers: 'x' in row" in said
-        assert "The model was trained on numbers there: mend them, or leave them empty" in said
+        assert "The model was trained on numbers there: correct them, or leave them empty" in said
         assert "types" not in said
 
     def test_a_number_where_categories_were(self):

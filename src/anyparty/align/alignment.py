@@ -1,7 +1,7 @@
-"""Alignment: who has which row.
+"""The result of an alignment: which party holds which row.
 
-The seam between ways to align.  A plain join knows all positions and ids; a private one gives each party positions of
-its own rows and nobody the ids, so everything after it asks for positions only.
+A plain join knows all positions and ids. Private alignment gives each party the positions of its own rows only, and
+reveals no ids. All later code therefore uses positions only.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Alignment:
-    """N rows that at least one party knows, and where each stands at every party.
+    """The union of all parties' rows, and the position of each row at every party.
 
     Attributes:
         parties: all parties, in the roster's order.
-        n: N, the rows of the union.
-        position: for each party [N] int64: its own row of row n, -1 where it does not have the row.
+        n: N, the number of rows in the union.
+        position: for each party [N] int64, its own row of aligned row n, -1 if it does not hold the row.
         ids: [N] the rows' ids, sorted as text; ``None`` under private alignment.
-        blocks: as ``position``, and -1 also where the party's own row has no cell; by default ``position``.
+        blocks: as ``position``, but -1 also if the party's own row has no cell; by default ``position``.
     """
 
     parties: tuple[str, ...]
@@ -39,7 +39,7 @@ class Alignment:
         assert self.ids is None or len(self.ids) == self.n
 
     def observed(self, blocks: Sequence[str]) -> NDArray[np.bool_]:
-        """Return who of ``blocks`` has which row [N, K].
+        """Return which of the parties ``blocks`` holds which row: [N, K] bool.
 
         >>> at = {"a": np.array([0, -1]), "b": np.array([1, 0])}
         >>> Alignment(("a", "b"), 2, at).observed(["a", "b"]).tolist()
@@ -51,9 +51,9 @@ class Alignment:
         return out
 
     def as_given(self, rows: NDArray[np.int64], first: str) -> NDArray[np.int64]:
-        """Return the places [b] in ``rows`` [b] that put them in the order of the tables.
+        """Return the permutation [b] that sorts ``rows`` [b] by the order of the tables.
 
-        Those that ``first`` has come in its table's order, then of each other party those that none before it has.
+        The rows of party ``first`` come first, in its table's order. The other parties' remaining rows follow.
 
         >>> at = {"a": np.array([-1, 1, 0]), "b": np.array([0, 1, -1])}
         >>> Alignment(("a", "b"), 3, at).as_given(np.array([0, 1, 2]), "a").tolist()
@@ -70,12 +70,12 @@ class Alignment:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """The part of an alignment that one party knows.
+    """One party's view of an alignment.
 
     Attributes:
-        position: [N] int64, the party's own row of each aligned row, -1 if it has none.
-        observed: [N, K] bool, which party holds which row; at the active party, which tells label holders.
-        key: [N] int64, a number that belongs to the row; at the active party.
+        position: [N] int64, the party's own row of each aligned row, -1 if it does not hold the row.
+        observed: [N, K] bool, which party holds which row; at the active party, which sends it to label holders.
+        key: [N] int64, a number that identifies the row; at the active party.
 
     """
 

@@ -1,20 +1,20 @@
-"""Ids as points on Curve25519, and blinding: what private alignment computes.
+"""Curve arithmetic of private alignment: hash ids to points on Curve25519, and blind points.
 
 D. J. Bernstein: "Curve25519: new Diffie-Hellman speed records", PKC 2006; RFC 7748 (X25519), RFC 9380 (Elligator 2).
 All arithmetic with secrets is libsodium's, through PyNaCl: constant time, and without Python's lock.
 
 Letters    H(id)  a point of the group of prime order l, as its x-coordinate u, 32 bytes little-endian
            s      a clamped scalar: a multiple of 8 in [2^254, 2^255)
-Blinding   X25519(s, u) = x(s P), so that blinding by s and then by t is blinding by t and then by s
+Blinding   X25519(s, u) = x(s P), so that blinding by s and t gives the same result in either order
 
-Why it is safe to blind by x-coordinates alone
-    *The twist.*  Any 32 bytes are the x-coordinate of a point of the curve or of its twist, and blinding never leads
-    from one to the other: ids hashed straight to 32 bytes would give away one bit each, however they were blinded.
-    Hence the map to the curve (Elligator 2).  Points that others send may still lie on the twist; clamping clears its
-    cofactor (4) too, and its group has a prime order of 253 bits, so such points teach their sender nothing.
-    *Small order.*  Points of order 1, 2, 4, 8 would blind to zero whatever the scalar: libsodium refuses them, and so
-    does ``blind``.  A clamped scalar is never a multiple of either prime order, so no other point blinds to zero.
-    *The same point.*  Two ids have one token only if their hashes agree: chance about n^2 / 2^253.
+Why blinding by x-coordinates alone is safe
+    *The twist.*  Any 32 bytes are the x-coordinate of a point of the curve or of its twist, and blinding never maps one
+    to the other. Ids hashed directly to 32 bytes would therefore leak one bit each. Hence the map to the curve
+    (Elligator 2). Points from other parties may lie on the twist. Clamping clears its cofactor (4) too, and its group
+    has a prime order of 253 bits, so that the sender of such points learns nothing.
+    *Small order.*  Points of order 1, 2, 4, 8 blind to zero under any scalar. libsodium rejects them, and so does
+    ``blind``. A clamped scalar is never a multiple of either prime order, so that no other point blinds to zero.
+    *Collisions.*  Two ids have the same token only if their hashes agree: probability about n^2 / 2^253.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ P = 2**255 - 19
 L = 2**252 + 27742317777372353535851937790883648493
 
 
-class SmallOrder(ValueError):  # noqa: N818 - what the point is
-    """A point that would blind to zero."""
+class SmallOrder(ValueError):  # noqa: N818 - the field's term
+    """A point has small order and would blind to zero."""
 
 
 def hashed(ids: Iterable[str], salt: str) -> bytes:
     """Return H(id) of every id, 32 bytes each.
 
-    ``salt`` is public and of this federation: a table of points made for another is of no use here.
+    ``salt`` is public and specific to the federation, so that points precomputed for another one are useless.
     """
     key = hashlib.sha256(salt.encode()).digest()
     digests = (hashlib.blake2b(text.encode(), digest_size=32, key=key, person=b"anyparty.align.1") for text in ids)
@@ -52,7 +52,7 @@ def hashed(ids: Iterable[str], salt: str) -> bytes:
 
 
 def _montgomery(edwards: Sequence[bytes]) -> bytes:
-    """Return u = (1 + y) / (1 - y) of Ed25519 points (RFC 7748, 4.1), with one inversion for all."""
+    """Return u = (1 + y) / (1 - y) of Ed25519 points (RFC 7748, 4.1), with one inversion in all."""
     ys = [int.from_bytes(point, "little") & (2**255 - 1) for point in edwards]
     before, product = [], 1
     for y in ys:
@@ -66,10 +66,10 @@ def _montgomery(edwards: Sequence[bytes]) -> bytes:
 
 
 def blind(scalar: bytes, points: bytes) -> bytes:
-    """Return every point times ``scalar``, in order.
+    """Multiply every point by ``scalar``, in order.
 
     Raises:
-        SmallOrder: one of the points would come to zero.
+        SmallOrder: a point would become zero.
     """
     try:
         return b"".join(crypto_scalarmult(scalar, points[at : at + SIZE]) for at in range(0, len(points), SIZE))
@@ -79,15 +79,15 @@ def blind(scalar: bytes, points: bytes) -> bytes:
 
 @dataclass(frozen=True, repr=False)
 class Secret:
-    """What one party keeps to itself in one alignment: all of it is drawn from ``root``, 32 bytes.
+    """One party's secrets in one alignment, all derived from ``root``, 32 bytes.
 
-    The bytes come from the operating system, never from the run's seed: that stands in the settings, which every
-    party knows, and who knows all scalars can walk through a list of ids.
+    The root comes from the operating system, never from the run's seed. Every party knows the seed from the settings,
+    and a party that knows all scalars can test a list of ids.
 
     Attributes:
         scalar: s, applied once to every list of the federation.
-        once: r, under which this party's own list makes its round: a one-time scalar, used for nothing else.
-        rest: t with r t = s (mod l), applied to the own list when it is home again.
+        once: r, the one-time scalar that blinds this party's own list on its round.
+        rest: t with r t = s (mod l), applied to the party's own list after its round.
     """
 
     root: bytes
@@ -97,36 +97,36 @@ class Secret:
 
     @classmethod
     def of(cls, root: bytes | None = None) -> Secret:
-        """Draw a secret; ``root`` is for tests."""
+        """Draw a secret; tests may fix ``root``."""
         root = secrets.token_bytes(SIZE) if root is None else root
-        scalar = _clamped(_stream(root, "scalar", SIZE))
-        once, rest = _halves(scalar, root)
+        scalar = _clamped(_derive(root, "scalar", SIZE))
+        once, rest = _split_scalar(scalar, root)
         return cls(root, scalar, once, rest)
 
     def order(self, n: int) -> NDArray[np.int64]:
-        """Return the secret order [n] in which the own ids leave: place i holds the id of row order[i]."""
-        lots = np.frombuffer(_stream(self.root, "order", 16 * n), dtype=np.uint64).reshape(n, 2)
+        """Return the secret order [n] of the party's ids: place i holds the id of row order[i]."""
+        lots = np.frombuffer(_derive(self.root, "order", 16 * n), dtype=np.uint64).reshape(n, 2)
         return np.lexsort((lots[:, 0], lots[:, 1])).astype(np.int64)
 
 
-def _stream(root: bytes, name: str, length: int) -> bytes:
+def _derive(root: bytes, name: str, length: int) -> bytes:
     return hashlib.shake_256(root + name.encode()).digest(length)
 
 
 def _clamped(raw: bytes) -> bytes:
-    """Return the scalar that X25519 makes of 32 bytes (RFC 7748, 5)."""
+    """Clamp 32 bytes to an X25519 scalar (RFC 7748, 5)."""
     return bytes([raw[0] & 248, *raw[1:31], raw[31] & 127 | 64])
 
 
-def _halves(scalar: bytes, root: bytes) -> tuple[bytes, bytes]:
-    """Return clamped (r, t), r at random, with r t = s (mod l).
+def _split_scalar(scalar: bytes, root: bytes) -> tuple[bytes, bytes]:
+    """Return clamped (r, t) with r t = s (mod l), r at random.
 
-    X25519 takes clamped scalars only: of the three or four numbers t in [2^254, 2^255) that solve the equation, one is
-    a multiple of 8 for every second r.
+    X25519 accepts only clamped scalars. Three or four numbers t in [2^254, 2^255) solve the equation. For about every
+    second r, one of them is a multiple of 8.
     """
     s = int.from_bytes(scalar, "little")
     for attempt in range(256):
-        once = _clamped(_stream(root, f"once {attempt}", SIZE))
+        once = _clamped(_derive(root, f"once {attempt}", SIZE))
         t = s * pow(int.from_bytes(once, "little"), -1, L) % L
         t += L * -(-(2**254 - t) // L)
         for each in range(t, 2**255, L):

@@ -1,4 +1,4 @@
-"""The overlap report: how many rows each set of parties has, shown before training and kept in the run's record."""
+"""The overlap report: how many rows each set of parties holds. Shown before training and saved in the run record."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from anyparty.align.alignment import Alignment
 from anyparty.align.plain import hint, nearly
 
 SHOWN = 16
-PARTLY = 0.1  # of the rows that a party alone has: so many that seem to be others' too are worth a note
+PARTLY = 0.1  # note a larger share of a party's own rows that would match others' after normalization
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """Rows that exactly these parties have, and how many of them have a label (``None`` where labels are unknown)."""
+    """Rows that exactly these parties hold, and the number with a label (``None`` if labels are unknown)."""
 
     parties: tuple[str, ...]
     rows: int
@@ -31,18 +31,19 @@ class Pattern:
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """Who has which rows, counted.
+    """Counts of rows by the parties that hold them.
 
     Attributes:
         blocks: the K parties that hold columns.
         rows: N.
         labelled: rows with a label; ``None`` if not known here.
-        by_all: rows that all K parties have.
-        held: for each party, the rows that it has.
-        alone: for each party, the rows that nobody else has.
-        patterns: most rows first, at most ``SHOWN`` of them.
-        more_patterns: how many patterns are not listed, and ``more_rows`` the rows in them.
-        notes: what looks like a mistake, in sentences.
+        by_all: rows that all K parties hold.
+        held: for each party, the rows that it holds.
+        alone: for each party, the rows that no other party holds.
+        patterns: the most frequent patterns, at most ``SHOWN``.
+        more_patterns: the number of other patterns.
+        more_rows: the rows in these.
+        notes: possible mistakes, as sentences.
     """
 
     blocks: tuple[str, ...]
@@ -64,7 +65,7 @@ class Overlap:
         labeled: NDArray[np.bool_] | None = None,
         notes: Sequence[str] = (),
     ) -> Overlap:
-        """Count an alignment's rows; ``labeled`` [N] says whose label is known, ``notes`` what else to show."""
+        """Count an alignment's rows; ``labeled`` [N] marks rows with a label, ``notes`` are shown with the counts."""
         return cls.count(alignment.observed(blocks), blocks, labeled, notes, alignment.ids)
 
     @classmethod
@@ -76,7 +77,7 @@ class Overlap:
         notes: Sequence[str] = (),
         ids: pl.Series | None = None,
     ) -> Overlap:
-        """Count the rows of ``observed`` [N, K]; ``ids`` [N] let a note guess why a party shares no row."""
+        """Count the rows of ``observed`` [N, K]; ``ids`` [N] help to explain why a party shares no row."""
         presence = observed.sum(axis=1)
         alone = observed[presence == 1].sum(axis=0)
         held = observed.sum(axis=0)
@@ -96,13 +97,13 @@ class Overlap:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as values that JSON can hold."""
+        """Return the report for JSON."""
         patterns = [{"parties": list(p.parties), "rows": p.rows, "labelled": p.labelled} for p in self.patterns]
         return {**vars(self), "blocks": list(self.blocks), "patterns": patterns, "notes": list(self.notes)}
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Overlap:
-        """Return the report that :meth:`to_json` wrote."""
+        """Load the result of :meth:`to_json`."""
         patterns = tuple(Pattern(**{**each, "parties": tuple(each["parties"])}) for each in values["patterns"])
         tuples = {name: tuple(values[name]) for name in ("blocks", "notes")}
         return cls(**{**values, **tuples, "patterns": patterns})
@@ -112,13 +113,13 @@ class Overlap:
         return self.render()
 
     def render(self) -> RenderableType:
-        """Return the report for the terminal: rows by pattern, rows by party, and what looks like a mistake."""
+        """Return the report for the terminal: rows by pattern, rows by party, and possible mistakes."""
         return Group(self._by_pattern(), self._by_party(), *map(Text, self.notes))
 
     def _by_pattern(self) -> RichTable:
         table = _table(f"{self.rows:,} rows of all tables together", "known to exactly", "labelled")
         for p in self.patterns:
-            table.add_row(Text(self._who(p.parties)), *self._share(p.rows), _number(p.labelled))
+            table.add_row(Text(self._pattern_name(p.parties)), *self._share(p.rows), _number(p.labelled))
         if self.more_patterns:
             table.add_row(f"... {self.more_patterns:,} more patterns", *self._share(self.more_rows), "")
         table.add_section()
@@ -135,8 +136,8 @@ class Overlap:
             table.add_row(f"... {len(self.blocks) - SHOWN:,} more parties", "", "", "")
         return table
 
-    def _who(self, parties: tuple[str, ...]) -> str:
-        """Return a pattern in words that stay short with many parties."""
+    def _pattern_name(self, parties: tuple[str, ...]) -> str:
+        """Describe a pattern, briefly even with many parties."""
         absent = [name for name in self.blocks if name not in parties]
         if not absent and len(parties) > 1:
             return f"all {len(parties)}"
@@ -162,9 +163,9 @@ def _table(title: str, first: str, last: str) -> RichTable:
 
 
 def _patterns(observed: NDArray[np.bool_], labeled: NDArray[np.bool_] | None) -> pl.DataFrame:
-    """Return rows, labelled and first (one row that shows it) of each pattern, most rows first.
+    """Return rows, labelled rows and the first row of each pattern, most rows first.
 
-    Each row's pattern is packed into 64-bit words, so that a million rows of 64 parties are grouped by one number.
+    Patterns are packed into 64-bit words, so that a million rows of 64 parties are grouped by one number.
     """
     n, parties = observed.shape
     packed = np.zeros((n, max(1, -(-parties // 64)) * 8), dtype=np.uint8)
@@ -198,7 +199,7 @@ def _notes(blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series | 
 
 
 def otherwise(alignment: Alignment, blocks: Sequence[str]) -> tuple[str, ...]:
-    """Say of which parties many ids would be others', were they written otherwise; of rows that are to be answered."""
+    """Report parties of whose requested ids many would match others' ids after a normalization."""
     if alignment.ids is None or len(blocks) == 1:
         return ()
     return tuple(_partly(blocks, alignment.observed(blocks), alignment.ids, ()))
@@ -207,15 +208,15 @@ def otherwise(alignment: Alignment, blocks: Sequence[str]) -> tuple[str, ...]:
 def _partly(
     blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series, strangers: Sequence[int]
 ) -> Iterator[str]:
-    """Yield what many ids that one party alone has would be shared by, were they written otherwise."""
+    """Yield notes on parties of whose own ids many would match others' after a normalization."""
     own = observed & (observed.sum(axis=1) == 1)[:, None]
-    for k, (count, what) in enumerate(nearly(ids, own, ~observed)):
+    for k, (count, difference) in enumerate(nearly(ids, own, ~observed)):
         if k not in strangers and count > PARTLY * own[:, k].sum():
-            yield f"{blocks[k]} would share {count:,} rows more but for {what}: check how its ids are written"
+            yield f"{blocks[k]} would share {count:,} rows more but for {difference}: check how its ids are written"
 
 
 def _guess(observed: NDArray[np.bool_], k: int, ids: pl.Series | None) -> str:
-    """Return a guess at why party k's ids differ from all others'."""
+    """Return a possible reason why party k's ids differ from all others'."""
     if ids is None:
         return ""
     own = pl.Series(observed[:, k])

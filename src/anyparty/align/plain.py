@@ -1,4 +1,4 @@
-"""The plain join: for tables of one team, whose ids may be seen side by side."""
+"""The plain join of tables whose ids may be compared in one process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from anyparty.align.alignment import Alignment
 from anyparty.errors import AlignmentError, some
-from anyparty.tables.notes import EMPTY
+from anyparty.tables.checks import EMPTY
 from anyparty.tables.table import Table
 
 CHANGES: dict[str, Callable[[pl.Series], pl.Series]] = {
@@ -24,14 +24,14 @@ CHANGES: dict[str, Callable[[pl.Series], pl.Series]] = {
     "blanks, dashes and other marks": lambda ids: ids.str.replace_all(r"[\W_]", ""),
     "letters around the numbers": lambda ids: ids.str.replace_all(r"\D", "").replace("", None).drop_nulls(),
 }
-"""How ids that mean the same are often written differently."""
+"""Normalizations that often make differently written ids equal."""
 
 
 def align(tables: Sequence[Table], *, apart: bool = False) -> Alignment:
-    """Return the union of the tables' ids, sorted as text, and where each row stands at every party.
+    """Join the tables by id: the union of all ids, sorted as text, with each row's position at every party.
 
-    The order of rows in a file changes positions, and nothing else.  ``apart`` admits parties that share no id, and
-    ids of which nobody knows more than that, as when a model predicts: they are asked for all the same.
+    The order of rows in a file changes positions only. ``apart`` accepts parties that share no id, and ids without any
+    cell, as in prediction.
 
     >>> from anyparty.tables.table import read_table
     >>> bank = read_table(pl.DataFrame({"id": [3, 1], "age": [41, 52]}), party="bank", id="id")
@@ -41,7 +41,7 @@ def align(tables: Sequence[Table], *, apart: bool = False) -> Alignment:
     (['1', '2', '3'], [1, -1, 0], [-1, 0, 1])
 
     Raises:
-        AlignmentError: no tables, two parties with one name, or several parties and no id that two of them have.
+        AlignmentError: there are no tables, two parties have the same name, or no id is at two parties.
     """
     if not tables:
         raise AlignmentError("there are no tables to align; give at least one party's")
@@ -69,7 +69,7 @@ def _check_names(tables: Sequence[Table]) -> None:
 
 
 def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:
-    """Return where each id of the union (columns id, row) stands among a party's ids [N], -1 where it does not."""
+    """Return the place of each id of the union (columns id, row) among a party's ids [N], -1 if absent."""
     own = pl.DataFrame({"id": ids, "at": pl.int_range(len(ids), dtype=pl.Int64, eager=True)})
     found = union.join(own, on="id", how="inner")
     position = np.full(union.height, -1, dtype=np.int64)
@@ -78,18 +78,18 @@ def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:
 
 
 def _no_overlap(tables: Sequence[Table]) -> str:
-    """Return the sentence for parties that share no id: what their ids look like, and what may be wrong."""
-    looks = "; ".join(f"{table.party} ({table.source}): {some(table.ids.sort().head(2))}" for table in tables)
+    """Return the error for parties that share no id, with examples and a possible cause."""
+    examples = "; ".join(f"{table.party} ({table.source}): {some(table.ids.sort().head(2))}" for table in tables)
     blank = "".join(f". {note}" for table in tables for note in table.notes if EMPTY in note)
     return (
-        f"no id is known to two parties, so there is nothing to learn together. Ids look like this: {looks}. "
+        f"no id is known to two parties, so there is nothing to learn together. Ids look like this: {examples}. "
         f"Check that the id columns name the same things and are written the same way"
         f"{hint([table.ids.filter(table.told) for table in tables])}{blank}"
     )
 
 
 def hint(ids_of: Sequence[pl.Series]) -> str:
-    """Return a guess at why ids differ, if a simple change of how they are written would make some of them equal.
+    """Return a possible reason why ids differ: a normalization that makes some of them equal.
 
     >>> hint([pl.Series(["007", "x"]), pl.Series(["7", "y"])])
     ': some would be equal but for leading zeros'
@@ -99,31 +99,31 @@ def hint(ids_of: Sequence[pl.Series]) -> str:
     ''
 
     Args:
-        ids_of: each party's ids, of which no two have one.
+        ids_of: each party's ids, without common ones.
     """
-    for what, change in CHANGES.items():
+    for name, change in CHANGES.items():
         changed = [change(ids).unique() for ids in ids_of]
         if pl.concat([ids.alias("id") for ids in changed]).is_duplicated().any():
-            return f": some would be equal but for {what}"
+            return f": some would be equal but for {name}"
     return ""
 
 
 def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> list[tuple[int, str]]:
-    """Return, by party, how many ids would be another's by a simple change of how they are written, and by which.
+    """Return for each party how many of its ids would match another party's after a normalization, and which one.
 
     Args:
-        ids: [N], no two alike.
-        own: [N, K], ids that a party alone has.
-        others: [N, K], ids that it does not have.
+        ids: [N], distinct.
+        own: [N, K], ids that only this party has.
+        others: [N, K], ids that this party does not have.
     """
     best = [(0, "")] * own.shape[1]
-    for what, change in list(CHANGES.items())[:-1]:  # numbers among letters are alike by chance
+    for name, change in list(CHANGES.items())[:-1]:  # digits without letters match by chance
         changed = change(ids)
-        alike = changed.is_duplicated().arg_true().to_numpy()  # few, where tables are as they should be
+        alike = changed.is_duplicated().arg_true().to_numpy()  # usually few
         changed = changed.gather(alike)
         for k, (most, _) in enumerate(best if len(alike) else []):
-            mine, theirs = (changed.filter(pl.Series(of[alike, k])) for of in (own, others))
-            found = int(mine.unique().is_in(theirs.unique().implode()).sum())
+            local, remote = (changed.filter(pl.Series(of[alike, k])) for of in (own, others))
+            found = int(local.unique().is_in(remote.unique().implode()).sum())
             if found > most:
-                best[k] = found, what
+                best[k] = found, name
     return best

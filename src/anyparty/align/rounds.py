@@ -1,9 +1,8 @@
-"""The rounds of private alignment: lists of points on their way past all parties, a batch at a time.
+"""The rounds of private alignment: every list of points passes all parties, one batch at a time.
 
-All parties keep step: in step t of a batch, the party in place i of the roster works on the list of the party in
-place i - t, so that all are busy and whoever waits, waits for an earlier step: no two wait for each other.  A party
-does one thing at a time, on all cores, off the event loop; between parties there is never more than a batch or two of
-each list.
+All parties work in step. In step t of a batch, the party at place i of the roster works on the list of the party at
+place i - t. All parties are busy, and each waits only for an earlier step, so that they cannot deadlock. A party runs
+one task at a time, on all cores and off the event loop. At most two batches of each list are in transit.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from anyparty.align.curve import SIZE, Secret, SmallOrder, blind, hashed
 from anyparty.errors import MessageError
 from anyparty.terms import Channel, Expect, Roster
 
-CHUNK = 1024  # points that a thread takes at a time: 30 ms
+CHUNK = 1024  # points in one task of a thread: 30 ms
 
-Progress = Callable[[int, int], None]
-"""Told how many points this party has blinded so far, and how many it will in all."""
+BlindingProgress = Callable[[int, int], None]
+"""Called with the number of points that this party has blinded so far, and the total."""
 
 
 def stops(roster: Roster, owner: str) -> tuple[str, ...]:
-    """Return where a list goes: from its owner past all others but the active party, and home.
+    """Return the route of a list: from its owner past all others except the active party, and back.
 
     >>> from anyparty.terms import Party
     >>> four = Roster(tuple(Party(name=name) for name in "abcd"), active="b")
@@ -43,18 +42,19 @@ def stops(roster: Roster, owner: str) -> tuple[str, ...]:
 
 @dataclass
 class Rounds:
-    """One party's part in all lists' rounds.
+    """One party's side of all lists' rounds.
 
     Attributes:
-        net: its way to the others.
+        net: the party's channel to the others.
         roster: the parties.
-        secret: its scalars.
-        ids: its own, in the secret order.
-        salt: of the hash.
-        sizes: how many ids each party has.
-        batch: ids in a message.
-        pool: threads.
-        progress: told of its work.
+        secret: the party's scalars.
+        ids: the party's own ids, in the secret order.
+        salt: the salt of the hash.
+        sizes: the number of ids of each party.
+        batch: the number of ids in a message.
+        pool: worker threads.
+        progress: called after each task.
+        done: points blinded so far.
     """
 
     net: Channel
@@ -65,49 +65,49 @@ class Rounds:
     sizes: Mapping[str, int]
     batch: int
     pool: Executor
-    progress: Progress | None = None
+    progress: BlindingProgress | None = None
     done: int = 0
 
     async def play(self) -> dict[str, bytes]:
-        """Let all lists make their rounds; return all tokens by party, at the active party only."""
+        """Run the rounds of all lists; return the tokens by party, at the active party only."""
         active, me = self.roster.active, self.net.me
         lists = {name: bytearray() for name in self.roster.names}
         await self._depart(0)
         for b in range(self._batches()):
             if me == active:
-                await self._depart(b + 1)  # the others go on while this party makes tokens
-                lists[me] += await self._home(b)
+                await self._depart(b + 1)  # the others continue while this party computes tokens
+                lists[me] += await self._receive_own(b)
                 for name in self._others():
                     lists[name] += await self._take(name, "align-tokens", self._count(name, b), self.secret.scalar)
             else:
                 await self._pass_on(b)
-                await self._send(active, "align-tokens", await self._home(b))
+                await self._send(active, "align-tokens", await self._receive_own(b))
                 await self._depart(b + 1)
         return {name: bytes(tokens) for name, tokens in lists.items()}
 
     async def _depart(self, b: int) -> None:
-        """Send a batch of one's own list on its round."""
+        """Send a batch of the party's own list on its round."""
         first = self._stops(self.net.me)[1]
         if first != self.net.me:
             await self._send(first, "align-ids", await self._own(b, self.secret.once))
 
     async def _pass_on(self, b: int) -> None:
-        """Blind a batch of every other list, and pass it on."""
+        """Blind a batch of every other list, and send it to the next party."""
         for owner in self._others():
             route = self._stops(owner)
             at = route.index(self.net.me)
             points = await self._take(route[at - 1], "align-ids", self._count(owner, b), self.secret.scalar)
             await self._send(route[at + 1], "align-ids", points)
 
-    async def _home(self, b: int) -> bytes:
-        """Take a batch of one's own list home, and put one's secret in the place of the one-time scalar."""
+    async def _receive_own(self, b: int) -> bytes:
+        """Receive a batch of the party's own list, and replace the one-time scalar by the secret one."""
         last = self._stops(self.net.me)[-2]
-        if last == self.net.me:  # nobody to visit
+        if last == self.net.me:  # there is no other party on the route
             return await self._own(b, self.secret.scalar)
         return await self._take(last, "align-ids", self._count(self.net.me, b), self.secret.rest)
 
     async def _own(self, b: int, scalar: bytes) -> bytes:
-        """Return a batch of one's own ids as points, blinded."""
+        """Hash a batch of the party's own ids to points, and blind them."""
         ids = self.ids.slice(b * self.batch, self.batch).to_list()
         chunks = [ids[at : at + CHUNK] for at in range(0, len(ids), CHUNK)]
 
@@ -129,7 +129,7 @@ class Rounds:
         except SmallOrder as error:
             raise MessageError(
                 f"message {tag!r} from {frm!r} to {self.net.me!r}: a point is of small order, which no id gives; "
-                f"{frm!r} or a party before it sent what it should not"
+                f"{frm!r} or a party before it sent a wrong point"
             ) from error
 
     async def _send(self, to: str, tag: str, points: bytes) -> None:
@@ -137,7 +137,7 @@ class Rounds:
             await self.net.send(to, tag, {"points": _tensor(points)})
 
     async def _on_all_cores(self, work: Sequence[Callable[[], bytes]]) -> bytes:
-        """Return what the threads make, in order."""
+        """Run the tasks on all cores, and return their results in order."""
         loop = asyncio.get_running_loop()
         made = b"".join(await asyncio.gather(*(loop.run_in_executor(self.pool, each) for each in work)))
         self.done += len(made) // SIZE
@@ -150,7 +150,7 @@ class Rounds:
         return sum(self.sizes.values()) + (own if len(self._stops(self.net.me)) > 2 else 0)
 
     def _others(self) -> list[str]:
-        """Return the owners of the other lists, in the order of the steps in which they come here."""
+        """Return the owners of the other lists, in the order in which their lists arrive."""
         at = self.roster.names.index(self.net.me)
         return [*reversed(self.roster.names[:at]), *reversed(self.roster.names[at + 1 :])]
 
@@ -161,7 +161,7 @@ class Rounds:
         return -(-max(self.sizes.values()) // self.batch)
 
     def _count(self, owner: str, b: int) -> int:
-        """Return how many points batch ``b`` of a list has."""
+        """Return the number of points in batch ``b`` of a list."""
         return max(0, min(self.batch, self.sizes[owner] - b * self.batch))
 
 

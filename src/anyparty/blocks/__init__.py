@@ -1,1 +1,1 @@
-"""Aligned rows as tensors and masks, and their batches."""
+"""Aligned rows as tensors and masks, their splits and batches, and mechanisms of missing blocks."""

@@ -1,4 +1,4 @@
-"""Which rows are worked on together: the same at every party, from the seed that all share."""
+"""Batches of rows, the same at every party because all share the seed."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from torch import Tensor
 
 
 def mixed(rows: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield batches of ``rows`` [n] in random order, whatever their patterns of presence; the last may be smaller."""
+    """Yield batches of ``rows`` [n] in random order, of mixed patterns of presence. The last may be smaller."""
     if len(rows):
         yield from torch.split(rows[torch.randperm(len(rows), generator=generator)], min(size, len(rows)))
 
 
 def by_pattern(rows: Tensor, pattern: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield batches of rows that share a pattern of presence (LASER-VFL, Algorithm 1, line 2), in random order.
+    """Yield batches of rows with the same pattern of presence (LASER-VFL, Algorithm 1, line 2), in random order.
 
-    ``pattern`` [n] numbers the pattern of each of ``rows`` [n], on any device; the last batch of a pattern may be
-    smaller.
+    ``pattern`` [n] is the number of each row's pattern, on any device. The last batch of a pattern may be smaller.
     """
-    pattern = pattern.cpu()  # as the permutation is
+    pattern = pattern.cpu()  # the permutation is on the CPU
     shuffled, size = torch.randperm(len(rows), generator=generator), min(size, max(1, len(rows)))
     shuffled = shuffled[pattern[shuffled].argsort(stable=True)]
     counts = torch.unique_consecutive(pattern[shuffled], return_counts=True)[1]
@@ -30,7 +29,7 @@ def by_pattern(rows: Tensor, pattern: Tensor, size: int, generator: torch.Genera
 
 
 def patterns(observed: Tensor) -> Tensor:
-    """Number the patterns of presence that occur: [n, K] bool -> [n] int64, in no meaningful order.
+    """Number the distinct patterns of presence: [n, K] bool -> [n] int64, in no meaningful order.
 
     >>> patterns(torch.tensor([[True, False], [True, True], [True, False]]))
     tensor([0, 1, 0])

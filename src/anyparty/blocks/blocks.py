@@ -1,7 +1,7 @@
-"""One party's part of an aligned set of rows: its own feature block, and where each row of it stands.
+"""One party's share of the aligned rows: its feature block, and the position of each row in it.
 
-Absence is a mask, never a number: a party has no cell for a row that it does not hold, so there is nothing to
-multiply by zero.
+Absence is a mask, never a number. A party has no cell for a row that it does not hold, so that nothing is multiplied by
+zero.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class Block:
 
     Attributes:
         x: [N_k, ...] float32, the party's own rows in its own order.
-        position: [N] int64, row n stands at ``x[position[n]]``; -1 where the party does not hold row n.
-        gaps: [N_k, width] bool, cells that were empty and hold what they were filled with; ``None`` without any.
+        position: [N] int64, aligned row n is ``x[position[n]]``; -1 if the party does not hold row n.
+        gaps: [N_k, width] bool, cells that were empty and have been imputed; ``None`` if there are none.
     """
 
     x: Tensor
@@ -33,7 +33,7 @@ class Block:
         assert self.position.ndim == 1
 
     def take(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features of those of ``rows`` [B] that the party holds [B_k, ...], and which they are [B_k]."""
+        """Return the features [B_k, ...] of the rows that the party holds, and their places in ``rows`` [B]: [B_k]."""
         own = self.position[rows]
         held = (own >= 0).nonzero().squeeze(1)
         if len(held) == len(rows):
@@ -41,27 +41,27 @@ class Block:
         return self.x[own[held]], held
 
     def known(self, rows: Tensor, held: Tensor) -> Tensor | None:
-        """Return which cells of what ``take`` returns were not empty [B_k, width]; ``None`` where none can be.
+        """Return the mask [B_k, width] of cells from ``take`` that were not empty; ``None`` if the block has no gaps.
 
-        ``rows`` [B] may be on the CPU, as those of a prediction, while ``held`` [B_k] is where the block is.
+        ``rows`` [B] may be on the CPU, as in prediction; ``held`` [B_k] is on the block's device.
         """
         return None if self.gaps is None else ~self.gaps[self.position[rows][held]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """What one party knows of N aligned rows.
+    """One party's data for N aligned rows.
 
     Attributes:
-        n: N, known to all.
-        block: its features, if it holds columns.
-        y: [N] int64 class, or float32 standardised number, at parties that hold labels; anything where not labeled.
+        n: N, known to all parties.
+        block: the party's features, if it holds columns.
+        y: [N] int64 class, or float32 standardized number, at parties that hold labels; arbitrary for unlabelled rows.
         labeled: [N] bool, at parties that hold labels.
-        observed: [N, K] bool, who has which row: at parties that host heads (they match rows), nowhere else.
-        key: [N] int64 at the active party, a number that belongs to the row wherever it stands: ties are broken by it.
-        ids: [N_k] String at the active party: its own ids, in the order of its block.  They go nowhere.
-        names: [N] String at the active party: the rows' ids, null where it does not know one.  They go nowhere either.
-        told: [N] bool at the active party, by name: of which rows each other host of heads says that it has a label.
+        observed: [N, K] bool, which party holds which row; only at parties that host heads, because they match rows.
+        key: [N] int64 at the active party, a number that identifies the row in any order; it breaks ties.
+        ids: [N_k] String at the active party: its own ids, in the order of its block. They never leave the party.
+        names: [N] String at the active party: the rows' ids, null if unknown to it. They never leave the party.
+        told: [N] bool at the active party, by host of heads: the rows for which that party reports a label.
     """
 
     n: int
@@ -76,6 +76,6 @@ class Rows:
 
     @property
     def teaching(self) -> Tensor:
-        """Which rows some host of heads has a label of [N] bool, as far as the active party knows."""
+        """[N] bool: rows for which some host of heads has a label, as known to the active party."""
         assert self.labeled is not None
         return torch.stack([self.labeled, *self.told.values()]).any(dim=0)

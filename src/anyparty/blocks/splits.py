@@ -1,4 +1,4 @@
-"""Which rows train, validate and test: drawn before anything is fitted."""
+"""Split rows into training, validation and test before anything is fitted."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ TRAIN, VALIDATION, TEST = 0, 1, 2
 
 
 def split(usable: NDArray[np.bool_], validation: float, test: float, seeds: Seeds) -> NDArray[np.int8]:
-    """Return each row's use [N] int8: shares of the usable rows validate and test, all others train.
+    """Draw shares of the usable rows for validation and test; return each row's use, [N] int8.
 
-    Rows that are not usable (no label, or nobody's) stay with training, where a method may still learn from them.
+    All other rows are for training. Rows without a label, or held by no party, are not usable for validation or test,
+    but a method may still learn from them.
 
     >>> split(np.ones(10, dtype=bool), 0.2, 0.3, Seeds(0)).tolist().count(TEST)
     3

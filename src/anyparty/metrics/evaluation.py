@@ -1,4 +1,4 @@
-"""All metrics of one set of predictions, to be kept as JSON and shown as tables."""
+"""The evaluation of predictions by all metrics, as JSON and as tables for the terminal."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from anyparty.metrics.clients import client_metrics
-from anyparty.metrics.groups import by_count, by_pattern
+from anyparty.metrics.breakdowns import by_count, by_pattern, client_metrics
 from anyparty.metrics.scores import Answers, Scores, score
 from anyparty.predictions import Predictions, members
 from anyparty.seeds import Seeds
@@ -22,21 +21,20 @@ from anyparty.terms import Task
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """How good a model's answers are on labelled rows.
+    """The metrics of a model's predictions on labelled rows.
 
     Attributes:
-        task: what is predicted.
-        predictor: what made the answers, in words.
+        task: the task.
+        predictor: a description of the predictor.
         asked: the parties that were asked.
-        silent: those of them that did not answer.
-        overall: ``score`` of all labelled rows.
-        by_count: the same by number of parties present, most first.
-        by_pattern: the same by who was present, most frequent first, at most 32 patterns.
+        silent: the asked parties that did not answer.
+        overall: the ``score`` of all labelled rows.
+        by_count: the score by number of parties present, largest number first.
+        by_pattern: the score by the parties present, most frequent first, at most 32 patterns.
         clients: ``client_accuracy`` and ``client_f1`` of LASER-VFL's Appendix D; empty for a regression.
-        unseen: classes that training never saw, with the number of rows of each: every answer to them counts as wrong.
-        constant: the accuracy, or RMSE, that one and the same answer would have had on the rows that got one: their
-            commonest label, or the mean.
-        commonest: that label; empty for a regression.
+        unseen: classes that did not occur in training, with their numbers of rows. Every answer to them is wrong.
+        constant: the baseline on the answered rows: accuracy of the most frequent label, or RMSE of the mean.
+        commonest: the most frequent label; empty for a regression.
     """
 
     task: Task
@@ -52,7 +50,7 @@ class Evaluation:
     commonest: str = ""
 
     def __repr__(self) -> str:
-        """Return its first score, and of which rows: ``render`` has the others."""
+        """Describe the rows and the first score; ``render`` shows all scores."""
         name = "accuracy" if self.task.kind == "classification" else "rmse"
         rows, answered = (f"{self.overall['rows']:,.0f}", _shown("coverage", self.overall["coverage"]))
         return (
@@ -62,12 +60,12 @@ class Evaluation:
 
     @property
     def positive(self) -> str | None:
-        """The class that ``f1``, ``auroc`` and ``client_f1`` call positive; ``None`` where there are not two."""
+        """The positive class of ``f1``, ``auroc`` and ``client_f1``; ``None`` unless there are two classes."""
         two = self.task.kind == "classification" and self.task.outputs - len(self.unseen) == 2
         return self.task.classes[1] if two else None
 
     def to_json(self) -> dict[str, object]:
-        """Return plain values for ``json.dump``: NaN as ``None``, counts of rows as integers."""
+        """Return values for JSON: NaN becomes ``None``, numbers of rows become integers."""
         return {
             "task": self.task.kind,
             "classes": list(self.task.classes),
@@ -88,7 +86,7 @@ class Evaluation:
         return self.render()
 
     def render(self) -> RenderableType:
-        """Return the tables: overall, by number of parties present, by who was present."""
+        """Return the tables: overall, by number of parties present, and by the parties present."""
         rarer = int(self.overall["rows"] - sum(scores["rows"] for scores in self.by_pattern.values()))
         tables: list[RenderableType] = [
             self._summary(),
@@ -106,7 +104,7 @@ class Evaluation:
         return table
 
     def _notes(self) -> Iterator[str]:
-        """Yield what is to be said of the numbers."""
+        """Yield remarks on the numbers."""
         if self.positive:
             yield f"positive class: {self.positive}"
         for name, value in self.constant.items():
@@ -125,16 +123,16 @@ def evaluate(
     predictions: Predictions, y: Tensor, labeled: Tensor | None, observed: Tensor, seeds: Seeds, *,
     unseen: Sequence[str] = (),
 ) -> Evaluation:  # fmt: skip
-    """Score predictions of n rows in every way that this room knows.
+    """Compute all metrics of predictions for n rows.
 
     Args:
-        predictions: of n rows.
-        y: [n] int64 class, or float32 standardised number.
-        labeled: [n] bool, the rows to score; ``None``: all.
-        observed: [n, K] bool, who has which row.
-        seeds: the stream ``("evaluate", "guess")`` of it guesses for rows without an answer, in the client metrics.
-        unseen: classes that training never saw, which y numbers after those of the task.  Their rows are scored like
-            all others, with probability 0 for their class: they count as wrong.
+        predictions: predictions for n rows.
+        y: [n] int64 class, or float32 standardized number.
+        labeled: [n] bool, the rows to score; ``None`` for all.
+        observed: [n, K] bool, which party holds which row.
+        seeds: its stream ``("evaluate", "guess")`` draws guesses for rows without an answer, in the client metrics.
+        unseen: classes that did not occur in training. In ``y`` they are numbered after those of the task. The model
+            gives them probability 0, so that their rows count as wrong.
     """
     predictions, known = predictions.over(unseen), predictions.task.outputs
     guess = seeds.torch("evaluate", "guess")
@@ -159,7 +157,7 @@ def evaluate(
 
 
 def _constant(rows: Answers) -> tuple[Scores, str]:
-    """Return what one answer for all answered rows has at best, and that answer if it is a class."""
+    """Return the best score of a constant answer on the answered rows, and that answer if it is a class."""
     y = rows.y[rows.answered]
     if not len(y):
         return {}, ""
@@ -182,14 +180,14 @@ def _shown(name: str, value: float) -> str:
 
 
 def _title(text: str) -> Text | None:
-    return Text(text) if text else None  # as Text: a party may be called "[red]"
+    return Text(text) if text else None  # Text, because a party may be called "[red]"
 
 
 def _table(title: str, first: str, groups: Mapping[int, Scores] | Mapping[str, Scores], note: str = "") -> Table:
     table = Table(title=_title(title), caption=_title(note), title_justify="left")
     table.add_column(first, overflow="fold")
     for name in next(iter(groups.values()), {}):
-        table.add_column(name.replace("_", "\n"), justify="right")  # so that all fit into a terminal of 80
+        table.add_column(name.replace("_", "\n"), justify="right")  # to fit 80 columns
     for key, scores in groups.items():
         table.add_row(Text(str(key)), *(_shown(name, value) for name, value in scores.items()))
     return table

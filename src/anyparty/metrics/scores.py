@@ -1,21 +1,22 @@
-"""The usual metrics over the rows that are labelled and answered.
+"""The usual metrics on rows with a label and an answer.
 
-Letters   n rows, m those of them that have a label and an answer, C classes.
+Letters   n rows, m of them with a label and an answer, C classes.
+
     accuracy    share of rows whose most probable class is the label
     f1          2 tp / (2 tp + fp + fn), for two classes; the positive class is the second of ``task.classes``
-    macro_f1    mean of the one-against-rest F1 over the classes that occur among labels or answers
-    auroc       chance that a row of the class scores above a row of the others, ties half (Mann, Whitney); for more
-                than two classes the mean over the classes that some but not all labels are.  Rows of a probability that
-                rounds to 1 are told apart by the other classes' probabilities
+    macro_f1    mean of the one-against-rest F1 over the classes among labels or answers
+    auroc       probability that a row of the class scores above a row of another class, ties count half (Mann,
+                Whitney); for more than two classes the mean over the classes of some but not all labels. Rows whose
+                probability rounds to 1 are ordered by the other classes' probabilities
     log_loss    mean of -log p(label), p no smaller than float32's epsilon, in nats
-    rmse, mae   root of the mean squared, and mean absolute, error in the label's own units
-    loss        what training minimises, but for ``train.balance``'s weights: the log-loss, or the squared error of the
-                standardised label
+    rmse, mae   root mean squared error and mean absolute error in the label's own units
+    loss        the training objective without the weights of ``train.balance``: the log-loss, or the squared error of
+                the standardized label
 
-Rows of a class that training never saw are wrong in all of them: of two classes f1 and auroc stay those of the second.
-A metric that is undefined on its rows (no row; AUROC of one class; F1 where nothing is or was called positive) is NaN.
-The numbers are scikit-learn's (the tests hold them to it) without its per-call checks, which would cost more than the
-metrics where there are many patterns, parties or epochs.
+Rows of a class that did not occur in training are wrong in all metrics. For two classes, f1 and auroc remain those of
+the second class.  A metric that is undefined on its rows is NaN: no row, AUROC of one class, F1 without any positive
+label or answer.  The values equal scikit-learn's, as tests check. Its checks on every call would take longer than the
+metrics, if there are many patterns, parties or epochs.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from anyparty.predictions import Predictions, most_probable
 from anyparty.terms import Task
 
 Scores = dict[str, float]
-"""A metric's value by its name, with ``coverage``, the share of rows answered, and ``rows``, how many there are."""
+"""Metrics by name, with ``coverage``, the share of rows with an answer, and ``rows``, their number."""
 
 EPSILON = torch.finfo(torch.float32).eps
 NEAR_ONE = 1 - 2**-10
@@ -42,10 +43,14 @@ NEAR_ONE = 1 - 2**-10
 
 @dataclass(frozen=True, kw_only=True)
 class Answers:
-    """Labelled rows beside what was answered.
+    """Labelled rows with their predictions.
 
-    ``scores`` [n, C] as in ``Predictions``; ``y`` [n] int64 class, or float64 number in the label's own units;
-    ``unseen`` classes, the last ones of the task, the model does not know: their rows are none of its classes.
+    Attributes:
+        task: the task.
+        scores: [n, C] as in ``Predictions``.
+        y: [n] int64 class, or float64 number in the label's own units.
+        answered: [n] bool, rows with an answer.
+        unseen: the number of classes, the last ones of the task, that the model does not know.
     """
 
     task: Task
@@ -56,46 +61,46 @@ class Answers:
 
     @classmethod
     def of(cls, predictions: Predictions, y: Tensor, labeled: Tensor | None) -> Answers:
-        """Bring y into the label's own units and keep the labelled rows."""
+        """Convert y to the label's own units and select the labelled rows."""
         task = predictions.task
         if len(y) != len(predictions):
             raise PredictionError(f"{len(predictions)} predictions cannot be scored against {len(y)} labels")
         if task.kind == "regression":
             y = y.double() * task.scale + task.mean
-        every = cls(task=task, scores=predictions.scores, y=y, answered=predictions.answered,
-                    unseen=predictions.unseen)  # fmt: skip
-        return every if labeled is None else every.where(labeled)
+        rows = cls(task=task, scores=predictions.scores, y=y, answered=predictions.answered,
+                   unseen=predictions.unseen)  # fmt: skip
+        return rows if labeled is None else rows.where(labeled)
 
     def where(self, rows: Tensor) -> Answers:
-        """Keep the rows that the mask [n] marks."""
+        """Select the rows of the mask [n]."""
         return replace(self, scores=self.scores[rows], y=self.y[rows], answered=self.answered[rows])
 
     @property
     def trained(self) -> Task:
-        """The task as the model knows it."""
+        """The task without classes that the model does not know."""
         return trained(self.task, self.unseen)
 
     @cached_property
     def chosen(self) -> Tensor:
-        """[n] int64, the most probable class; -1 where there is no answer."""
+        """[n] int64, the most probable class; -1 without an answer."""
         return most_probable(self.scores)
 
     @cached_property
     def errors(self) -> Tensor:
-        """[n] float64, the predicted number less the true one."""
+        """[n] float64, the predicted number minus the true one."""
         return self.scores[:, 0].double() - self.y
 
 
 def trained(task: Task, unseen: int) -> Task:
-    """Return a task without its last ``unseen`` classes, which training did not know."""
+    """Return a task without its last ``unseen`` classes, which did not occur in training."""
     return replace(task, classes=task.classes[:-unseen]) if unseen else task
 
 
 def f1_by_class(y: Tensor, chosen: Tensor, C: int) -> Tensor:
-    """Return each class's F1 [C] float64 from labels and answers [m]; NaN where neither of them has the class."""
+    """Return each class's F1 [C] float64 from labels and answers [m]; NaN if neither has the class."""
     hits = torch.bincount(y[y == chosen], minlength=C)
     both = torch.bincount(y, minlength=C) + torch.bincount(chosen, minlength=C)
-    return 2 * hits.double() / both  # 2 tp / (2 tp + fp + fn), that is 2 P R / (P + R)
+    return 2 * hits.double() / both  # 2 tp / (2 tp + fp + fn) = 2 P R / (P + R)
 
 
 def _accuracy(rows: Answers) -> float:
@@ -119,17 +124,17 @@ def _auroc(rows: Answers) -> float:
 
 
 def _rank(p: Tensor, c: int) -> Tensor:
-    """Return a number [m] that rises with a class's probability, p [m, C]: its logarithm, or that of 1 / (1 - p).
+    """Return a number [m] that increases with a class's probability p [m, C]: log p, or -log(1 - p) if p is near 1.
 
-    The latter, with the others' sum for 1 - p, where p is near 1: rounded to single precision it is 1 from a logit of
-    17 on.  Elsewhere that sum's own rounding would tell rows of one p apart.
+    In single precision, p is 1 from a logit of 17 on. There, 1 - p is the sum of the other probabilities. Elsewhere,
+    rounding of that sum would order rows with equal p.
     """
     own, others = p[:, c], torch.cat([p[:, :c], p[:, c + 1 :]], dim=1).sum(dim=1)
     return torch.where(own < NEAR_ONE, own.log(), -others.log())
 
 
 def _area(scores: Tensor, positive: Tensor) -> float:
-    """P(score of a positive row > score of another) + P(equal) / 2; NaN where there are none of either."""
+    """Return P(score of a positive row > score of another) + P(equal) / 2; NaN if either kind has no rows."""
     above, below = scores[positive].sort().values, scores[~positive].sort().values
     if not len(above) or not len(below):
         return math.nan
@@ -158,7 +163,7 @@ def _loss(rows: Answers) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A metric: how to compute it over answered rows, which tasks it fits, whether more of it is better."""
+    """A metric: its function of answered rows, the tasks that it fits, and whether greater is better."""
 
     of: Callable[[Answers], float]
     kind: Literal["classification", "regression", "any"]
@@ -166,12 +171,12 @@ class Metric:
     two_classes: bool = False
 
     def fits(self, task: Task) -> bool:
-        """Say whether the metric is defined for the task."""
+        """Return whether the metric is defined for the task."""
         return self.kind in {task.kind, "any"} and (not self.two_classes or task.outputs == 2)
 
     @property
     def wants(self) -> str:
-        """The tasks that it fits, in words."""
+        """A description of the tasks that it fits."""
         return "a classification into two classes" if self.two_classes else f"a {self.kind} task"
 
 
@@ -188,15 +193,13 @@ METRICS: dict[str, Metric] = {
 
 
 def headline(task: Task, metric: str | None = None) -> tuple[str, bool]:
-    """Return the metric that selects a model, and whether greater is better.
-
-    By default the smooth one that fits the task: ``log_loss`` or ``rmse``.
+    """Return the metric that selects a model, and whether greater is better. The default is log_loss or rmse.
 
     >>> headline(Task(kind="classification", classes=("no", "yes")))
     ('log_loss', False)
 
     Raises:
-        ConfigError: no metric has this name, or it does not fit the task.
+        ConfigError: the metric is unknown or does not fit the task.
     """
     name = metric or ("log_loss" if task.kind == "classification" else "rmse")
     if name not in METRICS:
@@ -209,13 +212,13 @@ def headline(task: Task, metric: str | None = None) -> tuple[str, bool]:
 
 
 def selection(predictions: Predictions, y: Tensor, labeled: Tensor | None, metric: str | None = None) -> float:
-    """Return one metric over the rows that are labelled and answered; NaN where there are none.
+    """Return one metric on the rows with a label and an answer; NaN if there are none.
 
     Args:
-        predictions: of n rows.
-        y: [n] int64 class, or float32 standardised number.
-        labeled: [n] bool; ``None``: all are.
-        metric: a name in ``METRICS``; ``None``: the task's ``headline``.
+        predictions: predictions for n rows.
+        y: [n] int64 class, or float32 standardized number.
+        labeled: [n] bool, rows with a label; ``None`` if all rows have one.
+        metric: a name in ``METRICS``; ``None`` for the task's ``headline``.
 
     Raises:
         ConfigError: as ``headline``.
@@ -225,18 +228,18 @@ def selection(predictions: Predictions, y: Tensor, labeled: Tensor | None, metri
 
 
 def score(predictions: Predictions, y: Tensor, labeled: Tensor | None = None) -> Scores:
-    """Return every metric that fits the task over the answered rows, beside ``coverage`` and ``rows``.
+    """Return every metric that fits the task on the answered rows, with ``coverage`` and ``rows``.
 
     Args:
-        predictions: of n rows.
-        y: [n] int64 class, or float32 standardised number.
-        labeled: [n] bool, the rows to score; ``None``: all.
+        predictions: predictions for n rows.
+        y: [n] int64 class, or float32 standardized number.
+        labeled: [n] bool, the rows to score; ``None`` for all.
     """
     return scores_of(Answers.of(predictions, y, labeled))
 
 
 def scores_of(rows: Answers) -> Scores:
-    """Return every metric that fits, but for ``loss``, which says nothing that the others do not."""
+    """Return every metric that fits the task except ``loss``, which repeats the others."""
     answered = _answered(rows)
     names = [name for name, metric in METRICS.items() if name != "loss" and metric.fits(rows.trained)]
     share = float(rows.answered.double().mean())  # the mean of no rows is NaN

@@ -1,1 +1,1 @@
-"""One party's rows: reading, checking, preparing."""
+"""Read, check and preprocess one party's table. Nothing here knows of other parties, methods or messages."""

@@ -1,23 +1,30 @@
-"""Cells: which are missing, which are numbers, and how an id, a category or a class reads as text.
+"""Normalize cells: missing markers, numbers, and the text of ids, categories and classes.
 
-The rules hold per cell and never depend on the other cells of a column, so that two files, or two parties, that
-hold the same value read it the same way.  A decimal in text keeps the zeros behind its point but for ".0": 1.1 and 1.10
-may be two codes.
+The rules hold per cell and never depend on the other cells of a column. Two files or two parties with the same value
+therefore read it the same way. A decimal in text keeps its trailing zeros except ".0", because 1.1 and 1.10 may be two
+codes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
+
+RowNumbers: TypeAlias = NDArray[np.integer[Any]]  # rows of a table, counted from 0
 
 ZONED = r"^(\d{4}-\d{2}-\d{2}) (\d{2}:\d{2}:\d{2})(\.\d+)? ?(Z|UTC|[+-]\d{2}:?\d{2})$"
-MAX_BYTES = 65_536  # of one text cell, unless the settings say otherwise
+MAX_BYTES = 65_536  # default size limit of a text cell
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NaT", "null", "NULL", "None", "?")
 
 
 def as_text(series: pl.Series) -> pl.Series:
-    """Return the cells as trimmed text, null where they are missing (:data:`MISSING`).
+    """Convert the cells to trimmed text, null if missing (:data:`MISSING`).
 
-    Whole numbers read without a fraction, because pandas turns whole numbers into floats where there are gaps:
+    Whole numbers have no fraction, because pandas stores integers with gaps as floats:
 
     >>> as_text(pl.Series([7.0, None, 2.5, -0.0])).to_list()
     ['7', None, '2.5', '0']
@@ -26,13 +33,13 @@ def as_text(series: pl.Series) -> pl.Series:
     >>> as_text(pl.Series(["7.00", "2.50", "100.00"]).cast(pl.Decimal(10, 2))).to_list()
     ['7', '2.5', '100']
 
-    R writes the whole numbers 100000 and 250000000000 so, and no other digits are lost by it:
+    Whole numbers in R's exponent notation are written out. R only uses it if no digits are lost:
 
     >>> as_text(pl.Series(["1e+05", "2.5e+11", "1.5e+00", "1E+05", "1e5"])).to_list()
     ['100000', '250000000000', '1.5e+00', '1E+05', '1e5']
 
-    A moment reads the same however finely its column counts and however it is written, with a zone in UTC; and
-    midnight, without a zone, as the day:
+    A timestamp has one form for every resolution and notation. With a time zone it is converted to UTC. Midnight
+    without a time zone becomes the date:
 
     >>> as_text(pl.Series(["2020-01-31 00:00:00", "2020-01-31 08:30:00.500"]).str.to_datetime(time_unit="ns")).to_list()
     ['2020-01-31', '2020-01-31 08:30:00.5']
@@ -41,31 +48,31 @@ def as_text(series: pl.Series) -> pl.Series:
     >>> as_text(pl.Series(["2020-01-31 00:00:00", "2020-01-31T08:30:00Z"], dtype=pl.Categorical)).to_list()
     ['2020-01-31', '2020-01-31 08:30:00 UTC']
     """
-    text = _written(series).str.strip_chars().str.replace(r"^([+-]?\d+)\.0$", "${1}")
+    text = _cast_text(series).str.strip_chars().str.replace(r"^([+-]?\d+)\.0$", "${1}")
     if is_text(series):
-        text = _whole(text)
-    if series.dtype.is_temporal():  # how finely it counts says how it is kept; midnight is the day
+        text = _without_exponent(text)
+    if series.dtype.is_temporal():  # the column's resolution adds zeros
         text = text.str.replace(r"(:\d{2}\.\d*?)0+$", "${1}").str.strip_chars_end(".")
     if series.dtype.is_temporal() or is_text(series):
-        text = _moments(text)
-    if series.dtype.is_decimal():  # a Decimal's zeros say how it is kept
+        text = _timestamps(text)
+    if series.dtype.is_decimal():  # the column's scale adds zeros
         text = text.str.replace(r"(\.\d*?)0+$", "${1}").str.strip_chars_end(".")
     missing = text.is_in(MISSING)
     return text.set(missing, None) if missing.any() else text
 
 
-def _whole(text: pl.Series) -> pl.Series:
-    """Return texts with whole numbers that R wrote with a power of ten written out; others stay."""
+def _without_exponent(text: pl.Series) -> pl.Series:
+    """Write out whole numbers in R's exponent notation; other texts stay."""
     if not (powers := text.str.contains(r"^[+-]?\d(\.\d+)?e\+\d{2}$").fill_null(value=False)).any():
         return text
     numbers = text.filter(powers).cast(pl.Float64)
-    whole = (numbers == numbers.floor()) & (numbers.abs() <= exact(numbers))
+    whole = (numbers == numbers.floor()) & (numbers.abs() <= largest_exact(numbers))
     written = numbers.set(~whole, None).cast(pl.Int64).cast(pl.String).fill_null(text.filter(powers).cast(pl.String))
     return text.scatter(powers.arg_true(), written)
 
 
-def _moments(text: pl.Series) -> pl.Series:
-    """Return texts with one writing for every moment among them; others stay."""
+def _timestamps(text: pl.Series) -> pl.Series:
+    """Rewrite timestamps in one form; other texts stay."""
     if not text.str.contains(r"^\d{4}-\d{2}-\d{2}[ T]\d{2}:").any():
         return text
     text = text.str.replace(r"^(\d{4}-\d{2}-\d{2})T(\d{2}:\d{2}:\d{2})", "${1} ${2}")
@@ -79,19 +86,33 @@ def _moments(text: pl.Series) -> pl.Series:
     return text.str.replace(r"^(\d{4}-\d{2}-\d{2}) 00:00:00$", "${1}")
 
 
-def markers(series: pl.Series) -> dict[str, int]:
-    """Return the texts that stand for a missing cell, trimmed, and how many cells hold each; empty cells are none.
+def pick(frame: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
+    """Return the named columns. ``DataFrame.select`` would read a name such as ``^.*$`` as a pattern.
 
-    >>> markers(pl.Series(["None", " NA", "None", "", None, "no"]))
+    >>> pick(pl.DataFrame({"^.*$": [1], "age": [2]}), ["^.*$"]).columns
+    ['^.*$']
+    """
+    return pl.DataFrame([frame[name] for name in names])
+
+
+def value_counts(text: pl.Series) -> list[tuple[str, int]]:
+    """Return the distinct texts and the number of cells of each, most frequent first, then by text."""
+    counts = text.alias("text").value_counts()  # a column named "count" would clash with that of the counts
+    return list(counts.sort("count", "text", descending=[True, False]).iter_rows())
+
+
+def missing_markers(series: pl.Series) -> dict[str, int]:
+    """Return the texts that mark a missing cell, trimmed, with the number of cells of each. Empty cells do not count.
+
+    >>> missing_markers(pl.Series(["None", " NA", "None", "", None, "no"]))
     {'None': 2, 'NA': 1}
     """
     text = series.cast(pl.String).str.strip_chars()
-    found = text.filter(text.is_in(MISSING) & (text != ""))
-    return dict(found.value_counts(sort=True).sort("count", text.name, descending=[True, False]).iter_rows())
+    return dict(value_counts(text.filter(text.is_in(MISSING) & (text != ""))))
 
 
 def as_level(series: pl.Series) -> pl.Series:
-    """Return the cells as the names of categories or classes: text, with true and false in lower case.
+    """Convert the cells to the names of categories or classes: text, with true and false in lower case.
 
     >>> as_level(pl.Series(["True", "b", "1.0"])).to_list()
     ['true', 'b', '1']
@@ -101,7 +122,7 @@ def as_level(series: pl.Series) -> pl.Series:
 
 
 def as_numbers(series: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Return the cells as Float64, null where they are missing, and which cells are neither number nor missing.
+    """Convert the cells to Float64, null if missing, and return the mask of cells that are neither number nor missing.
 
     >>> numbers, bad = as_numbers(pl.Series([" 1.5", "?", "TRUE", "old"]))
     >>> numbers.to_list(), bad.to_list()
@@ -110,29 +131,29 @@ def as_numbers(series: pl.Series) -> tuple[pl.Series, pl.Series]:
     numbers = _cast(series)
     bad = series.is_not_null() & numbers.is_null()
     if bad.any() and series.dtype == pl.String:
-        series = _truth_as_numbers(as_text(series))
+        series = _truth_values_as_numbers(as_text(series))
         numbers = _cast(series)
         bad = series.is_not_null() & numbers.is_null()
     return numbers, bad
 
 
 def is_text(series: pl.Series) -> bool:
-    """Say whether the column holds text: strings, or a polars Categorical or Enum."""
+    """Return whether the column holds text: strings, or a polars Categorical or Enum."""
     return series.dtype == pl.String or is_category(series)
 
 
 def is_category(series: pl.Series) -> bool:
-    """Say whether the column was declared categorical by whoever made it."""
+    """Return whether the column was declared categorical in the data frame."""
     return isinstance(series.dtype, pl.Categorical | pl.Enum)
 
 
 def is_number(series: pl.Series) -> bool:
-    """Say whether the column holds numbers, or truth values, which read as 0 and 1."""
+    """Return whether the column holds numbers or truth values, which count as 0 and 1."""
     return series.dtype.is_numeric() or series.dtype in {pl.Boolean, pl.Null}
 
 
 def cited(series: pl.Series, bad: pl.Series, most: int = 3) -> str:
-    """Name the first few bad cells and the rows they stand in, counted from 1 without the header.
+    """List the first few bad cells with their rows, counted from 1 without the header.
 
     >>> cited(pl.Series(["1", "x", "y"]), pl.Series([False, True, True]))
     "'x' in row 2, 'y' in row 3"
@@ -146,32 +167,32 @@ def _cast(series: pl.Series) -> pl.Series:
     return series.cast(pl.Float64, strict=False).fill_nan(None)
 
 
-def _truth_as_numbers(text: pl.Series) -> pl.Series:
-    """Read true and false, in any case, as 1 and 0."""
+def _truth_values_as_numbers(text: pl.Series) -> pl.Series:
+    """Replace true and false, in any case, by 1 and 0."""
     return text.str.replace("^(?i:true)$", "1").str.replace("^(?i:false)$", "0")
 
 
-def exact(series: pl.Series) -> int:
-    """Return up to where every whole number has a float of the column's own."""
+def largest_exact(series: pl.Series) -> int:
+    """Return the largest n such that the column's type represents all whole numbers up to n."""
     bits = {"Float16": 11, "Float32": 24}.get(str(series.dtype), 53)
     return 1 << bits
 
 
-def _written(series: pl.Series) -> pl.Series:
-    """Return cells as text; whole floats as integers, for 7.0 would print so, and a time of day with its fraction."""
+def _cast_text(series: pl.Series) -> pl.Series:
+    """Convert cells to text: whole floats without a fraction, times of day with theirs."""
     if series.dtype == pl.Time:
         return series.dt.to_string("%H:%M:%S%.f")
     if not series.dtype.is_float():
         return series.cast(pl.String)
     series = series.fill_nan(None)
-    whole = ((series == series.floor()) & (series.abs() <= exact(series))).fill_null(value=False)
+    whole = ((series == series.floor()) & (series.abs() <= largest_exact(series))).fill_null(value=False)
     if whole.all():
         return series.cast(pl.Int64).cast(pl.String)
     return series.set(~whole, None).cast(pl.Int64).cast(pl.String).fill_null(series.cast(pl.String))
 
 
 def differ_in_case(levels: pl.Series) -> tuple[str, str] | None:
-    """Return two levels that differ in nothing but case, or in blanks within, if there are any.
+    """Return two levels that differ only in case or in inner spaces; ``None`` if there are none.
 
     >>> differ_in_case(pl.Series(["no", "Yes", "yes", None]))
     ('Yes', 'yes')

@@ -1,8 +1,8 @@
-"""Kinds of feature columns: which are numeric, which categorical, and which are no features at all."""
+"""Infer the kind of a feature column: numeric, categorical, or unusable as a feature."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -13,18 +13,18 @@ from anyparty.tables import cells
 Kind: TypeAlias = Literal["numeric", "categorical"]
 
 NUMERIC_SHARE = 0.9  # a text column with this share of numbers is a numeric column with mistakes in it
-FEW_TEXTS = 2  # as many texts beside more than FEW_LEVELS different numbers may be marks of missing cells
-MORE_TEXTS, MOSTLY = 5, 0.8  # so may these, where this share of cells are numbers
-MANY_LEVELS = 50  # a text column with more values than this, and than half its rows, is no category
-FEW_LEVELS = 20  # with up to as many it is one, whatever they look like
+FEW_TEXTS = 2  # up to this many distinct texts among more than FEW_LEVELS numbers may mark missing cells
+MORE_TEXTS, MOSTLY = 5, 0.8  # or up to MORE_TEXTS, if at least the share MOSTLY of cells are numbers
+MANY_LEVELS = 50  # text with more distinct values than this, and than half its rows, is not a category
+FEW_LEVELS = 20  # text with at most this many distinct values is a category in any notation
 NUMBER = r"[+\u2212-]?(?:(?:\d{1,3}(?:[.,'\s]\d{3})+|\d+)(?:[.,]\d+)?|[.,]\d+)"
 MONEY = r"(\p{Sc}|EUR|USD|GBP|CHF|JPY|CNY|INR|CAD|AUD|SEK|NOK|DKK|PLN)"
-UNIT = (  # a closed list, for 7A and 7B are codes; k and M are thousands and millions
+UNIT = (  # a closed list, because 7A and 7B are codes; k and M are thousands and millions
     r"([%‰]|°[CF]?|[kKM]|[kmµ]?g|[kcmµ]?m[²³23]?|[cdm]?l|m?s|h|lbs?|oz|ft|mi|mph|km/h|m/s|k?Wh?|"
     r"(year|yr|month|week|day|hour|hr|minute|min|second|sec)s?)"
 )
-SUFFIX = r"[\p{L}%‰°²³]+(?:[/·*^\s]+[\p{L}\d%²³.]+)*"  # a unit on no list, such as mL/min/1.73 m²
-LOOKS = {  # text that is no category though its values recur: what it is, and what to do
+SUFFIX = r"[\p{L}%‰°²³]+(?:[/·*^\s]+[\p{L}\d%²³.]+)*"  # a unit that is not in UNIT, such as mL/min/1.73 m²
+NOTATIONS = {  # text that is a quantity although values recur: its name, its pattern, and advice
     "numbers with decimal commas": (
         r"^([<>]=?\s*)?[+-]?(\d+|\d{1,3}([.' ]\d{3})+),\d+$|^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$",
         "write them with a decimal point and no mark between thousands",
@@ -40,7 +40,7 @@ LOOKS = {  # text that is no category though its values recur: what it is, and w
     "numbers with another sign than - for minus": (rf"^[\u2212\u2013]\s?{NUMBER}$", "write a hyphen for minus"),
     "numbers in brackets": (
         rf"^\(\s*{NUMBER}\s*\)$",
-        "write them without brackets, and with a minus sign if that is what they stand for",
+        "write them without brackets, and with a minus sign if they are negative",
     ),
     "durations": (  # as pandas writes them to a CSV
         r"^-?\d+ days? [+-]?\d\d:\d\d:\d\d(\.\d+)?$",
@@ -56,19 +56,31 @@ LOOKS = {  # text that is no category though its values recur: what it is, and w
         "write a number instead, such as days before a day of your choice",
     ),
 }
-OR_CATEGORY = ": mend them, leave them empty, or declare the column categorical with types"
-MODELS = "The model was trained on numbers there: mend them, or leave them empty (an empty cell is imputed)"
+OR_CATEGORY = ": correct them, leave them empty, or declare the column categorical with types"
+MODELS = "The model was trained on numbers there: correct them, or leave them empty (an empty cell is imputed)"
 LARGEST = float(np.finfo(np.float32).max)  # models compute in float32
 
 
-def feature(column: pl.Series, kind: Kind | None, where: str, *, trained: bool = False) -> pl.Series:
-    """Return a feature column as its kind says, or as it looks if ``None``: numbers, or String for categories.
+class Notation(NamedTuple):
+    """A notation of quantities in text, with advice and the cells in which it occurs."""
 
-    ``trained`` says that the kind is a model's, which the user cannot change, and not the user's.
+    name: str
+    advice: str
+    examples: pl.Series
+
+
+def feature(column: pl.Series, kind: Kind | None, where: str, *, trained: bool = False) -> pl.Series:
+    """Read a feature column: numbers, or String for categories.
+
+    Args:
+        column: the cells as in the file.
+        kind: the declared kind; ``None`` infers it.
+        where: party and file, the beginning of an error.
+        trained: whether a model fixed the kind, so that the user cannot change it.
 
     Raises:
-        TableError: it is of another type, has a cell that is no number where numbers are expected, an infinite number,
-            or text that looks like an identifier, dates, or numbers that are not written as such.
+        TableError: the column has an unusable type, a cell that is not a number among numbers, an infinite number, or
+            text that looks like an identifier, a date, or a number in another notation.
     """
     where = f"{where}: column {column.name!r}"
     if not column.name:
@@ -97,42 +109,42 @@ def _inferred(column: pl.Series, where: str) -> pl.Series:
     if bad.sum() <= (1 - NUMERIC_SHARE) * known:
         return _numeric(column, where, f"Nearly all others are{OR_CATEGORY}")
     values = text.n_unique() - (text.null_count() > 0)
-    looks = looks_of(text) if values > FEW_LEVELS else None
-    marks = None if looks else marks_among(numbers, text.filter(bad))
+    notation = notation_of(text) if values > FEW_LEVELS else None
+    marks = None if notation else marks_among(numbers, text.filter(bad))
     if marks:
         raise TableError(f"{where} has numbers but for {marks}: leave these cells empty, or declare the column "
                          f"categorical with types")  # fmt: skip
-    if looks or values > max(MANY_LEVELS, known / 2):
-        what, instead, examples = looks or ("an identifier or free text", "", text.drop_nulls())
+    if notation or values > max(MANY_LEVELS, known / 2):
+        name, advice, examples = notation or Notation("an identifier or free text", "", text.drop_nulls())
         raise TableError(
             f"{where} is text with {values} different values in {known} rows, such as {some(examples.head(2))}: it "
-            f"looks like {what}; {instead}leave it out with drop, or keep it with types: categorical"
+            f"looks like {name}; {advice}leave it out with drop, or keep it with types: categorical"
         )
     return text
 
 
-def looks_of(text: pl.Series) -> tuple[str, str, pl.Series] | None:
-    """Say what nearly all cells look like, what to do instead of a category, and which show it; ``None`` if nothing."""
+def notation_of(text: pl.Series) -> Notation | None:
+    """Find the notation of nearly all cells; ``None`` if they do not look like quantities."""
     known = text.drop_nulls()
     plain = known.cast(pl.Float64, strict=False).is_not_null()
-    for what, (pattern, instead) in LOOKS.items():
+    for name, (pattern, advice) in NOTATIONS.items():
         found = known.str.contains(pattern)
         if found.any() and (found | plain).sum() >= NUMERIC_SHARE * len(known):
-            return what, f"{instead}, ", known.filter(found)
+            return Notation(name, f"{advice}, ", known.filter(found))
     found = _with_one_suffix(known)
-    return ("numbers with a unit", "write the numbers alone, ", found) if len(found) else None
+    return Notation("numbers with a unit", "write the numbers alone, ", found) if len(found) else None
 
 
 def _with_one_suffix(known: pl.Series) -> pl.Series:
-    """Return the cells that are a number and one and the same suffix, if nearly all are and the numbers are many.
+    """Return the cells that are a number with the most frequent suffix, if nearly all are and the numbers vary.
 
-    A single letter right behind whole numbers only, as in 7A, is a code.
+    A single letter directly after whole numbers, as in 7A, is a code.
 
     >>> len(_with_one_suffix(pl.Series([f"{n} mmHg" for n in range(30)] + ["high"])))
     30
     """
     suffixes = known.str.extract(rf"^{NUMBER}\s*({SUFFIX})$", 1).str.to_lowercase()
-    most = suffixes.drop_nulls().value_counts(sort=True).to_series(0).head(1)
+    most = suffixes.drop_nulls().alias("suffix").value_counts(sort=True).to_series(0).head(1)
     found = known.filter(suffixes.is_in(most.to_list()))
     is_code = bool((most.str.len_chars() == 1).any()) and not found.str.contains(r"[\s.,]").any()
     few = len(found) < NUMERIC_SHARE * len(known) or found.n_unique() <= FEW_LEVELS
@@ -140,9 +152,9 @@ def _with_one_suffix(known: pl.Series) -> pl.Series:
 
 
 def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
-    """Name the texts that stand beside many different numbers, where they are so few that they may mark missing cells.
+    """Describe the few distinct texts among many numbers, because they may mark missing cells; ``None`` if too many.
 
-    One or two may do so in any share of the cells, up to five where most cells are numbers.
+    One or two texts may cover any share of the cells; up to five if most cells are numbers.
 
     >>> marks_among(pl.Series(range(30)), pl.Series(["-", "-", "none"]))
     "'-' (2 cells), 'none' (1 cell)"
@@ -151,12 +163,12 @@ def marks_among(numbers: pl.Series, texts: pl.Series) -> str | None:
     most = MORE_TEXTS if len(known) >= MOSTLY * (len(known) + len(texts)) else FEW_TEXTS
     if known.n_unique() <= FEW_LEVELS or texts.n_unique() > most:
         return None
-    found = texts.value_counts().sort("count", texts.name, descending=[True, False])
-    return ", ".join(f"{text!r} ({count:,} cell{'' if count == 1 else 's'})" for text, count in found.iter_rows())
+    found = cells.value_counts(texts)
+    return ", ".join(f"{text!r} ({count:,} cell{'' if count == 1 else 's'})" for text, count in found)
 
 
 def _numeric(column: pl.Series, where: str, why: str = f"Numbers are expected there{OR_CATEGORY}") -> pl.Series:
-    """Return a column of numbers, null where missing; whole numbers and truth values stay as they are."""
+    """Return a column of numbers, null if missing; integers and truth values keep their type."""
     if column.dtype.is_integer() or column.dtype == pl.Boolean:
         return column
     if column.dtype.is_float():
@@ -168,11 +180,11 @@ def _numeric(column: pl.Series, where: str, why: str = f"Numbers are expected th
 
 
 def _finite(column: pl.Series, where: str) -> pl.Series:
-    """Return the column if a model can compute with its numbers."""
+    """Check that no number is infinite or beyond float32."""
     large = column.abs() > LARGEST
     if large.any():
         raise TableError(
             f"{where} has numbers that are infinite or too large to compute with: {cells.cited(column, large)}; "
-            f"mend them, or leave them empty to have them imputed"
+            f"correct them, or leave them empty to have them imputed"
         )
     return column

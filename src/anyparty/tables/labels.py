@@ -1,41 +1,48 @@
-"""Labels: what is predicted, and each row's label as a number that methods compute with."""
+"""Infer the task from a label column, and encode labels as numbers."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import polars as pl
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from anyparty.errors import TableError, nearest, remark, some
 from anyparty.tables import cells
-from anyparty.tables.kinds import FEW_LEVELS, LARGEST, MANY_LEVELS, NUMERIC_SHARE, looks_of, marks_among
+from anyparty.tables.cells import RowNumbers
+from anyparty.tables.kinds import (
+    FEW_LEVELS,
+    LARGEST,
+    MANY_LEVELS,
+    NUMERIC_SHARE,
+    Notation,
+    marks_among,
+    notation_of,
+)
 from anyparty.terms import Task
 
-Rows: TypeAlias = NDArray[np.integer[Any]]
 AskedKind: TypeAlias = Literal["auto", "classification", "regression"]
 
-MANY_VALUES = 1000  # as many different values, and more than half the labels, are no classes though they be asked for
-SHOWN = 3  # classes in a line
-TINY = 1 / LARGEST  # the least deviation of labels
-MANY_CLASSES = 20  # whole numbers with more different values than this are a quantity
+MANY_VALUES = 1000  # more distinct values than this, and than half the labels, are refused as classes
+SHOWN = 3  # classes that a line lists
+TINY = 1 / LARGEST  # the smallest standard deviation of numeric labels
+MANY_CLASSES = 20  # whole numbers with more distinct values than this are a quantity
 
 
 def infer_task(
-    label: pl.Series, *, party: str, kind: AskedKind = "auto", train_rows: Rows | None = None, without: bool = False,
-    positive: str | None = None,
+    label: pl.Series, *, party: str, kind: AskedKind = "auto", train_rows: RowNumbers | None = None,
+    without: bool = False, positive: str | None = None,
 ) -> Task:  # fmt: skip
-    """Return what the labels ask for.
+    """Infer the task from the labels.
 
-    Under "auto", text, truth values and whole numbers with at most 20 different values are classes (whole floats too:
-    pandas makes them where there are gaps); other numbers are a quantity.  Classes are text, sorted as numbers if they
-    all are, and taken from all known labels, so that the split does not decide which exist; mean and scale come from
-    training rows alone.
+    "auto" reads text, truth values and whole numbers with at most 20 distinct values as classes. Whole floats count as
+    whole numbers, because pandas stores integers with gaps as floats. Other numbers are a quantity. Classes are text,
+    sorted as numbers if all of them are numbers. They come from all known labels, so that they do not depend on the
+    split; mean and scale come from training rows only.
 
     >>> infer_task(pl.Series("y", ["10", "1", None, "0", "1.0"]), party="bank").classes
     ('0', '1', '10')
@@ -43,17 +50,17 @@ def infer_task(
     Task(kind='regression', classes=(), mean=1.0, scale=0.5, weights=())
 
     Args:
-        label: [n] the label column, null where unlabelled.
-        party: who holds it, for sentences.
-        kind: what the user asked for.
-        train_rows: which rows are for training; all if ``None``.
-        without: whether a column without a single label will do: the task has no classes then.
-        positive: of two classes the one that F1 and the area under the ROC curve are about, which is therefore the
-            second; by default the one that is second when sorted.
+        label: [n] the label column, null for unlabelled rows.
+        party: the party that holds it, for errors.
+        kind: the requested kind of task.
+        train_rows: the numbers of the training rows; all rows if ``None``.
+        without: accept a column without any label. The task then has no classes.
+        positive: the class of two for which F1 and the area under the ROC curve are computed. It becomes the second.
+            By default the classes are sorted.
 
     Raises:
-        TableError: no labels, or one value only, among the training rows; a regression label that is not a number;
-            text with too many values to be classes; ``positive`` is none of two classes.
+        TableError: the training rows have no labels or a single value, a regression label is not a number, text has
+            too many values to be classes, or ``positive`` is not one of two classes.
     """
     where = f"party {party!r}, label column {label.name!r}"
     rows = np.arange(len(label)) if train_rows is None else train_rows
@@ -68,32 +75,32 @@ def infer_task(
             )
         return _regression(_numbers(label, where)[rows].drop_nulls(), where)
     if kind == "auto":
-        _check_looks(label, where)
+        _check_notation(label, where)
     task = _classification(cells.as_level(label), rows, where)
     return task if positive is None else _with_positive(task, positive, where)
 
 
 def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
-    """Return the labels as numbers, and which rows have one.
+    """Encode the labels as numbers.
 
     Returns:
-        y [n]: int64 class, or float32 (number - mean) / scale; -1, or NaN, where the row is unlabelled, so that using
-            it by mistake shows.
-        labeled [n]: bool.
+        y [n]: int64 class, or float32 (number - mean) / scale. Unlabelled rows get -1 or NaN, which make accidental use
+            visible.
+        labeled [n]: bool, whether the row has a label.
 
     Raises:
-        TableError: a class that training never saw, or a regression label that is not a number, or so far from
-            training's that it is infinite beside their spread.
+        TableError: a class did not occur in training, or a regression label is not a number or overflows when
+            standardized.
     """
     where = f"party {party!r}, label column {label.name!r}"
     if task.kind == "regression":
-        numbers = _numbers(label, where).to_numpy()  # NaN where null
+        numbers = _numbers(label, where).to_numpy()  # NaN for null
         with np.errstate(over="ignore"):
             y = ((numbers - task.mean) / task.scale).astype(np.float32)
         if np.isinf(y).any():
             raise TableError(
                 f"{where}: beside training's mean {task.mean:g} and deviation {task.scale:g} no number is left of "
-                f"{cells.cited(label, pl.Series(np.isinf(y)))}; mend it, or leave the cell empty"
+                f"{cells.cited(label, pl.Series(np.isinf(y)))}; correct it, or leave the cell empty"
             )
         return torch.from_numpy(y), torch.from_numpy(~np.isnan(y))
     names = cells.as_level(label)
@@ -104,7 +111,7 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
     if unseen.any():
         raise TableError(
             f"{where}: training never saw the label {cells.cited(names, unseen)}; known are {some(task.classes, 20)}: "
-            f"mend it, or leave the cell empty to have the row unlabelled"
+            f"correct it, or leave the cell empty to have the row unlabelled"
         )
     return torch.from_numpy(classes.to_numpy(writable=True)), torch.from_numpy(
         names.is_not_null().to_numpy(writable=True)
@@ -112,7 +119,7 @@ def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
 
 
 def _apart(low: float, high: float) -> tuple[str, str]:
-    """Return two numbers with digits down to a hundredth of what lies between them, six at least.
+    """Format two numbers with enough digits to show a hundredth of their difference, at least six.
 
     >>> _apart(0.5, 1.5), _apart(1.7e9, 1.7e9 + 25)
     (('0.5', '1.5'), ('1700000000', '1700000025'))
@@ -124,7 +131,7 @@ def _apart(low: float, high: float) -> tuple[str, str]:
 
 
 def described(task: Task, label: pl.Series, kind: AskedKind = "auto") -> str:
-    """Return in one line what is predicted, and how to ask for the other kind where labels [n] would do for both.
+    """Describe the task in one line, with the setting for the other kind of task if the labels [n] allow both.
 
     >>> y = pl.Series("y", [*range(1, 11), None])
     >>> described(infer_task(y, party="bank"), y)
@@ -152,7 +159,7 @@ def described(task: Task, label: pl.Series, kind: AskedKind = "auto") -> str:
 
 
 def unseen(label: pl.Series, task: Task) -> tuple[str, ...]:
-    """Return the classes among labels [n] that training never saw, sorted; none for a regression.
+    """Return the classes among labels [n] that did not occur in training, sorted; empty for a regression.
 
     >>> unseen(pl.Series("y", ["a", "c", None]), Task(kind="classification", classes=("a", "b")))
     ('c',)
@@ -163,45 +170,46 @@ def unseen(label: pl.Series, task: Task) -> tuple[str, ...]:
 
 
 def _are_classes(label: pl.Series, where: str) -> bool:
-    """Say whether labels read as classes; see :func:`infer_task`."""
+    """Return whether "auto" reads the labels as classes."""
     if label.dtype == pl.Boolean or cells.is_category(label):
         return True
     numbers, bad = cells.as_numbers(label)
     known = numbers.drop_nulls()
     share = len(known) / max(1, len(known) + int(bad.sum()))
     if bad.any() and known.n_unique() > MANY_CLASSES and share >= NUMERIC_SHARE:
-        raise TableError(f"{where}: nearly all cells are numbers, but not {cells.cited(label, bad)}; mend them")
+        raise TableError(f"{where}: nearly all cells are numbers, but not {cells.cited(label, bad)}; correct them")
     marks = marks_among(known, cells.as_level(label.filter(bad))) if bad.any() else None
-    if marks and looks_of(cells.as_level(label)) is None:
+    if marks and notation_of(cells.as_level(label)) is None:
         raise TableError(f"{where}: it has numbers but for {marks}; leave these cells empty, or say "
                          f'federation.task = "classification"')  # fmt: skip
     if bad.any():
         return True
     if known.is_infinite().any():
         endless = int(known.is_infinite().sum())
-        raise TableError(f"{where}: {endless} of {len(known)} numbers are infinite; leave them empty, or mend them")
-    values = cells.as_level(label).drop_nulls().n_unique()  # large integers are alike as floats
+        raise TableError(f"{where}: {endless} of {len(known)} numbers are infinite; leave them empty, or correct them")
+    values = cells.as_level(label).drop_nulls().n_unique()  # counted as text: large integers would collide as floats
     return bool((known == known.floor()).all()) and values <= MANY_CLASSES
 
 
-def _check_looks(label: pl.Series, where: str) -> None:
-    """Refuse text that nobody said is classes, and that looks like something else."""
+def _check_notation(label: pl.Series, where: str) -> None:
+    """Reject text that looks like a quantity or an identifier, unless the user declared classes."""
     if not cells.is_text(label) or cells.is_category(label):
         return
     names = cells.as_level(label).drop_nulls()
     values = names.n_unique()
-    looks = looks_of(names) if values > FEW_LEVELS else None
-    if looks is None and values > max(MANY_LEVELS, len(names) / 2):
-        looks = "identifiers or free text", "", names
-    if looks:
-        what, instead, examples = looks
+    notation = notation_of(names) if values > FEW_LEVELS else None
+    if notation is None and values > max(MANY_LEVELS, len(names) / 2):
+        notation = Notation("identifiers or free text", "", names)
+    if notation:
+        examples = some(notation.examples.head(2))
         raise TableError(
-            f"{where}: {values} different values in {len(names)} labelled rows, such as {some(examples.head(2))}, look "
-            f'like {what}; {instead}name another label column, or say federation.task = "classification"'
+            f"{where}: {values} different values in {len(names)} labelled rows, such as {examples}, look like "
+            f"{notation.name}; {notation.advice}name another label column, or say "
+            f'federation.task = "classification"'
         )
 
 
-def _classification(names: pl.Series, rows: Rows, where: str) -> Task:
+def _classification(names: pl.Series, rows: RowNumbers, where: str) -> Task:
     seen = names[rows].drop_nulls().unique()
     if len(seen) < 2:
         raise TableError(f"{where}: all labels for training are {seen[0]!r}; at least two classes are needed")
@@ -224,7 +232,7 @@ def _classification(names: pl.Series, rows: Rows, where: str) -> Task:
 
 
 def _with_positive(task: Task, positive: str, where: str) -> Task:
-    """Put the positive class second."""
+    """Move the positive class to the second place."""
     if len(task.classes) > 2:
         raise TableError(f"{where}: federation.positive = {positive!r} is for two classes, and here are "
                          f"{len(task.classes)}: {some(task.classes, 20)}; leave it out")  # fmt: skip
@@ -247,7 +255,7 @@ def _regression(known: pl.Series, where: str) -> Task:
 
 
 def _numbers(label: pl.Series, where: str) -> pl.Series:
-    """Return the labels as Float64, null where unlabelled."""
+    """Return the labels as Float64, null for unlabelled rows."""
     text = label.cast(pl.String) if cells.is_category(label) else label
     numbers, bad = cells.as_numbers(text)
     large = (numbers.abs() > LARGEST).fill_null(value=False)
@@ -255,7 +263,7 @@ def _numbers(label: pl.Series, where: str) -> pl.Series:
     if bad.any():
         most = f" of at most {LARGEST:.1e}" if bad.sum() == large.sum() else ""
         raise TableError(
-            f"{where}: a number{most} was expected for regression, not {cells.cited(label, bad)}; mend it, leave the "
-            f"cell empty, or ask for classification"
+            f"{where}: a number{most} was expected for regression, not {cells.cited(label, bad)}; correct it, leave "
+            f"the cell empty, or ask for classification"
         )
     return numbers

@@ -1,10 +1,10 @@
-"""Partition: cut one table's columns, or one data set's images, into feature blocks, one for each party.
+"""Partition one table's columns, or one data set's images, into a feature block for each party.
 
 Letters   n rows, d columns, K parties; images [n, H, W] or [n, C, H, W]; views [n, V, ...].
 
-Columns are cut into slices or lists (``columns``, ``proportional``, ``named``, ``across``); arrays into arrays, which
-share memory with the whole (``quadrants``, ``cells``, ``grid``, ``strips``, ``views``).  What does not divide evenly
-is dropped at the end, as the published programs do, unless said otherwise.  ``cut`` takes any of them by name.
+Columns become slices or lists (``columns``, ``proportional``, ``named``, ``across``). Arrays become arrays that share
+memory with the original (``quadrants``, ``cells``, ``grid``, ``strips``, ``views``). A remainder that does not divide
+evenly is dropped at the end by default, as in the published programs. ``cut`` selects a partition by name.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from numpy.typing import NDArray
 
 from anyparty.errors import ConfigError, nearest, some
 
-Array = NDArray[Any]
+AnyArray = NDArray[Any]
 
 
 @overload
-def columns(what: int, parties: int, *, drop_rest: bool = True) -> tuple[slice, ...]: ...
+def columns(of: int, parties: int, *, drop_rest: bool = True) -> tuple[slice, ...]: ...
 @overload
-def columns(what: Sequence[str], parties: int, *, drop_rest: bool = True) -> tuple[list[str], ...]: ...
+def columns(of: Sequence[str], parties: int, *, drop_rest: bool = True) -> tuple[list[str], ...]: ...
 def columns(
-    what: int | Sequence[str], parties: int, *, drop_rest: bool = True
+    of: int | Sequence[str], parties: int, *, drop_rest: bool = True
 ) -> tuple[slice, ...] | tuple[list[str], ...]:
-    """Cut d columns into contiguous blocks of equal width; the trailing (d mod K) are dropped.
+    """Partition d columns into contiguous blocks of equal width and drop the last (d mod K).
 
-    So does the program of the LASER-VFL paper (Credit: 20 of 23 columns at K = 4).  With ``drop_rest=False`` all
-    are kept, and the first (d mod K) blocks have one more.
+    The program of the LASER-VFL paper does the same (Credit: 20 of 23 columns at K = 4).  With ``drop_rest=False`` all
+    columns are used, and the first (d mod K) blocks have one more.
 
     >>> columns(23, 4)[3]
     slice(15, 20, None)
@@ -40,34 +40,34 @@ def columns(
     (['a', 'b', 'c'], ['d', 'e'])
 
     Args:
-        what: how many columns there are, or their names.
+        of: the number of columns, or their names.
         parties: K.
-        drop_rest: drop what does not divide evenly.
+        drop_rest: drop the remainder.
 
     Returns:
         A slice, or a list of names, for each party.
 
     Raises:
-        ConfigError: there are more parties than columns, or no parties.
+        ConfigError: there are more parties than columns, or no party.
     """
-    d = what if isinstance(what, int) else len(what)
+    d = of if isinstance(of, int) else len(of)
     if not 1 <= parties <= d:
         raise ConfigError(f"{d} columns cannot be cut into {parties} blocks: expected 1 to {d} parties")
     width, rest = divmod(d, parties)
     extra = 0 if drop_rest else rest
     starts = [k * width + min(k, extra) for k in range(parties + 1)]
     cuts = tuple(slice(start, end) for start, end in pairwise(starts))
-    return cuts if isinstance(what, int) else tuple(list(what[cut]) for cut in cuts)
+    return cuts if isinstance(of, int) else tuple(list(of[cut]) for cut in cuts)
 
 
 def named(names: Sequence[str], blocks: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Return the blocks as given, once every name is a column and no column is in two of them.
+    """Check blocks of columns that the user lists by name, and return them.
 
     >>> named(["age", "sum", "day"], {"bank": ["sum"], "shop": ["day", "age"]})
     {'bank': ['sum'], 'shop': ['day', 'age']}
 
     Raises:
-        ConfigError: a name is no column, a column is in two blocks, or a block is empty.
+        ConfigError: a name is not a column, a column is in two blocks, or a block is empty.
     """
     owner: dict[str, str] = {}
     for party, block in blocks.items():
@@ -83,10 +83,10 @@ def named(names: Sequence[str], blocks: Mapping[str, Sequence[str]]) -> dict[str
 
 
 def proportional(d: int, shares: Sequence[float]) -> tuple[slice, ...]:
-    """Cut d columns into contiguous blocks as wide as the parties' shares ask; all are kept, each gets at least one.
+    """Partition d columns into contiguous blocks with widths proportional to the parties' shares.
 
-    A share that comes to less than one column is one; the others are rounded down, and the columns left over go one
-    each to those who lost most by rounding, the first of them first.
+    All columns are used, and every party gets at least one. Widths are rounded down. The remaining columns go to the
+    parties with the largest remainders, one each, in order.
 
     >>> proportional(10, [1, 1, 3])
     (slice(0, 2, None), slice(2, 4, None), slice(4, 10, None))
@@ -108,11 +108,11 @@ def proportional(d: int, shares: Sequence[float]) -> tuple[slice, ...]:
     return tuple(slice(start, end) for start, end in pairwise(ends))
 
 
-def across(groups: Sequence[Array], parties: int) -> tuple[NDArray[np.int64], ...]:
-    """Give every party its contiguous share of each group of columns; each group is cut as by ``columns``.
+def across(groups: Sequence[AnyArray], parties: int) -> tuple[NDArray[np.int64], ...]:
+    """Partition every group of columns among the parties as ``columns`` does.
 
-    So are LASER-VFL's clinical tables cut: a quarter of the charts, of the conditions and of the demographics each.
-    A group [m] lists columns, a group [m, T] the T columns (time steps) of each of m variables, which stay together.
+    LASER-VFL partitions its clinical tables so: each party gets a quarter of the charts, conditions and demographics.
+    A group [m] lists columns. A group [m, T] lists the T columns (time steps) of m variables, which stay together.
 
     >>> [block.tolist() for block in across([np.arange(4), np.arange(4, 8).reshape(2, 2)], 2)]
     [[0, 1, 4, 5], [2, 3, 6, 7]]
@@ -127,14 +127,14 @@ def across(groups: Sequence[Array], parties: int) -> tuple[NDArray[np.int64], ..
     )
 
 
-def grid(x: Array, rows: int, across: int) -> tuple[Array, ...]:
-    """Cut images into ``rows`` times ``across`` cells of one size, row by row.
+def grid(x: AnyArray, rows: int, across: int) -> tuple[AnyArray, ...]:
+    """Partition images into ``rows`` times ``across`` cells of equal size, row by row.
 
     >>> [cell.shape for cell in grid(np.zeros((5, 1, 28, 28)), 2, 4)][0]  # Fashion-MNIST at eight parties
     (5, 1, 14, 7)
 
     Raises:
-        ConfigError: these are no images, or the images have fewer rows or columns of pixels than the grid.
+        ConfigError: the array does not hold images, or they have fewer rows or columns of pixels than the grid.
     """
     height, width = _pixels(x)
     if not (1 <= rows <= height and 1 <= across <= width):
@@ -143,8 +143,8 @@ def grid(x: Array, rows: int, across: int) -> tuple[Array, ...]:
     return tuple(x[..., i * h : (i + 1) * h, j * w : (j + 1) * w] for i in range(rows) for j in range(across))
 
 
-def quadrants(x: Array) -> tuple[Array, ...]:
-    """Cut images into four: top left, top right, bottom left, bottom right.
+def quadrants(x: AnyArray) -> tuple[AnyArray, ...]:
+    """Partition images into four: top left, top right, bottom left, bottom right.
 
     Raises:
         ConfigError: as ``grid``.
@@ -152,11 +152,11 @@ def quadrants(x: Array) -> tuple[Array, ...]:
     return grid(x, 2, 2)
 
 
-def cells(x: Array, parties: int) -> tuple[Array, ...]:
-    """Cut images into K cells, in the grid nearest to a square that has K: 2 x 2, 2 x 3, 2 x 4, 3 x 3, 1 x 7.
+def cells(x: AnyArray, parties: int) -> tuple[AnyArray, ...]:
+    """Partition images into K cells in the most nearly square grid: 2 x 2, 2 x 3, 2 x 4, 3 x 3, 1 x 7.
 
     Raises:
-        ConfigError: as ``grid``, or there are no parties.
+        ConfigError: as ``grid``, or there is no party.
     """
     if parties < 1:
         raise ConfigError(f"images cannot be cut for {parties} parties: expected at least 1")
@@ -164,27 +164,29 @@ def cells(x: Array, parties: int) -> tuple[Array, ...]:
     return grid(x, rows, parties // rows)
 
 
-def strips(x: Array, parties: int, direction: Literal["horizontal", "vertical"] = "horizontal") -> tuple[Array, ...]:
-    """Cut images into K strips: horizontal ones lie above each other, vertical ones beside each other.
+def strips(
+    x: AnyArray, parties: int, direction: Literal["horizontal", "vertical"] = "horizontal"
+) -> tuple[AnyArray, ...]:
+    """Partition images into K strips: horizontal ones from top to bottom, vertical ones from left to right.
 
     Raises:
-        ConfigError: as ``grid``, or no such direction.
+        ConfigError: as ``grid``, or the direction is unknown.
     """
     if direction not in {"horizontal", "vertical"}:
         raise ConfigError(f"no strips {direction!r}{nearest(direction, ['horizontal', 'vertical'])}")
     return grid(x, parties, 1) if direction == "horizontal" else grid(x, 1, parties)
 
 
-def views(x: Array, parties: int, *, axis: int = 1, pick: np.random.Generator | None = None) -> tuple[Array, ...]:
-    """Deal the V views along ``axis`` out: one each where K = V, else V // K neighbours each, V mod K dropped.
+def views(x: AnyArray, parties: int, *, axis: int = 1, pick: np.random.Generator | None = None) -> tuple[AnyArray, ...]:
+    """Partition the V views along ``axis``: V // K adjacent views for each party; V mod K are dropped.
 
-    With ``pick`` every party has one view of its neighbours, drawn for each row (FALSE-VFL: six parties, one of two).
+    With ``pick`` every party gets one of its views, drawn for each row (FALSE-VFL: six parties, one of two views).
 
     Returns:
-        K arrays without ``axis`` where each has one view, else with it.
+        K arrays, without ``axis`` if each party has one view.
 
     Raises:
-        ConfigError: there are more parties than views, or no such axis.
+        ConfigError: there are more parties than views, or the axis does not exist.
     """
     if not 0 < axis < x.ndim:
         raise ConfigError(f"an array of shape {x.shape} has no views along axis {axis}")
@@ -201,20 +203,21 @@ def views(x: Array, parties: int, *, axis: int = 1, pick: np.random.Generator | 
     return tuple(np.moveaxis(block, 1, axis) for block in dealt)
 
 
-def cut(x: Array, how: str, parties: int) -> tuple[Array, ...]:
-    """Cut the rows of a data set for K parties: ``how`` is one of columns, quadrants, cells, rows, strips, views.
+def cut(x: AnyArray, how: str, parties: int) -> tuple[AnyArray, ...]:
+    """Partition the features of a data set for K parties, by the name of a partition.
 
-    "rows" are horizontal strips, "strips" vertical ones, "columns" contiguous blocks of the last axis.
+    ``how`` is one of columns, quadrants, cells, rows, strips, views. "columns" are contiguous blocks of the last axis,
+    "rows" are horizontal strips, and "strips" are vertical ones.
 
     >>> [block.shape for block in cut(np.zeros((2, 23)), "columns", 4)][0]
     (2, 5)
 
     Raises:
-        ConfigError: no such way, or it does not fit the array or the number of parties.
+        ConfigError: the name is unknown, or the partition does not fit the array or the number of parties.
     """
     if how == "quadrants" and parties != 4:
         raise ConfigError(f"quadrants are for 4 parties, not {parties}; 'cells' cuts images for any number")
-    ways: Mapping[str, Callable[[], tuple[Array, ...]]] = {
+    ways: Mapping[str, Callable[[], tuple[AnyArray, ...]]] = {
         "columns": lambda: tuple(x[..., cut] for cut in columns(x.shape[-1], parties)),
         "quadrants": lambda: quadrants(x),
         "cells": lambda: cells(x, parties),
@@ -227,7 +230,7 @@ def cut(x: Array, how: str, parties: int) -> tuple[Array, ...]:
     return ways[how]()
 
 
-def _pixels(x: Array) -> tuple[int, int]:
+def _pixels(x: AnyArray) -> tuple[int, int]:
     if x.ndim not in {3, 4}:
         raise ConfigError(f"an array of shape {x.shape} holds no images; expected [n, H, W] or [n, C, H, W]")
     return int(x.shape[-2]), int(x.shape[-1])

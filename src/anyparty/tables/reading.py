@@ -1,4 +1,4 @@
-"""Reading: what became of each party's columns when its table was read, shown before anything is trained."""
+"""Summarize how each party's columns were read, with remarks on possible mistakes, before training."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from anyparty.tables.kinds import FEW_LEVELS, MANY_LEVELS, Kind
 from anyparty.tables.table import Table
 
 WIDE = 12  # a party with more columns shows only those with a remark
-TALL = 48  # so do all parties where the others have more columns together
-PARTIES = 16  # and no more parties are shown
-FAR, RARE, FEWEST = 50, 0.05, 20  # interquartile ranges away, at most this share of cells, of as many
-LARGE = 10**8  # whole numbers from here on may be names, or seconds
+TALL = 48  # all parties show only those if they have more columns together
+PARTIES = 16  # the most parties in a summary
+FAR, RARE, FEWEST = 50, 0.05, 20  # outliers: interquartile ranges, largest share of cells, fewest cells
+LARGE = 10**8  # whole numbers from here on may be identifiers or seconds
 NINES = [sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1)]  # 99, -99, 999 and so on
 
 
 @dataclass(frozen=True, kw_only=True)
-class Column:
+class ColumnSummary:
     """How one feature column was read.
 
     Attributes:
         name: the column.
         kind: "numeric" or "categorical".
-        levels: how many different values a category has; ``None`` for numbers.
+        levels: the number of distinct values of a category; ``None`` for numbers.
         missing: the share of cells that are missing.
-        remark: what may be a mistake; empty if nothing.
+        remark: a possible mistake; may be empty.
     """
 
     name: str
@@ -41,8 +41,8 @@ class Column:
     remark: str
 
 
-def columns(table: Table) -> tuple[Column, ...]:
-    """Return how each feature column of a table was read.
+def columns(table: Table) -> tuple[ColumnSummary, ...]:
+    """Summarize how each feature column of a table was read.
 
     >>> from anyparty.tables.table import read_table
     >>> shop = read_table(pl.DataFrame({"id": [1, 2], "town": ["Ulm", "Ulm"], "sum": [1.5, None]}), party="s", id="id")
@@ -54,7 +54,7 @@ def columns(table: Table) -> tuple[Column, ...]:
 
 
 def remarked(tables: Sequence[Table]) -> RichTable | None:
-    """Return the columns with a remark for the terminal; ``None`` if there is none."""
+    """Return a terminal table of the columns with a remark; ``None`` without any."""
     found = [(table.party, column) for table in tables for column in columns(table) if column.remark]
     if not found:
         return None
@@ -67,7 +67,7 @@ def remarked(tables: Sequence[Table]) -> RichTable | None:
 
 
 def render(tables: Sequence[Table]) -> RichTable:
-    """Return the columns of all parties for the terminal: in full, or where they are many, those with a remark."""
+    """Return a terminal table of all parties' columns, or of those with a remark if there are many."""
     shown = RichTable(title="how columns were read", title_justify="left")
     for heading in ("party", "column", "read as"):
         shown.add_column(heading)
@@ -81,10 +81,10 @@ def render(tables: Sequence[Table]) -> RichTable:
     return shown
 
 
-def _column(series: pl.Series, kind: Kind) -> Column:
+def _column(series: pl.Series, kind: Kind) -> ColumnSummary:
     missing = series.null_count() / max(1, len(series))
     levels = series.drop_nulls().n_unique() if kind == "categorical" else None
-    return Column(
+    return ColumnSummary(
         name=series.name, kind=kind, levels=levels, missing=missing, remark=_remark(series, levels, missing)
     )  # fmt: skip
 
@@ -98,21 +98,21 @@ def _remark(series: pl.Series, levels: int | None, missing: float) -> str:
         return "many levels: a column of zeros and ones for each"
     if missing > 0.5:
         return "mostly missing"
-    if levels is None and _name_rows(series.drop_nulls()):
+    if levels is None and _may_be_identifiers(series.drop_nulls()):
         return "another large whole number in every row: leave it out if it is an identifier, or a point in time"
-    return _alike(series) if levels is not None else _far(series.drop_nulls().cast(pl.Float64))
+    return _spelling_remark(series) if levels is not None else _outlier_remark(series.drop_nulls().cast(pl.Float64))
 
 
-def _name_rows(numbers: pl.Series) -> bool:
-    """Say whether these may be account numbers, or seconds since 1970."""
+def _may_be_identifiers(numbers: pl.Series) -> bool:
+    """Return whether these may be account numbers, or seconds since 1970."""
     if not numbers.dtype.is_integer() or len(numbers) < FEWEST:
         return False
     return int(str(numbers.min())) >= LARGE and numbers.n_unique() == len(numbers)
 
 
-def _far(numbers: pl.Series) -> str:
-    """Say that some numbers lie so far from the others that they may stand for something, as 9999 for missing."""
-    away = _marks(numbers)
+def _outlier_remark(numbers: pl.Series) -> str:
+    """Report a few numbers far from all others, which may mark missing cells, as 9999 does."""
+    away = _frequent_marks(numbers)
     if not len(away):
         away = numbers.filter(_are_far(numbers, numbers))
         if len(away) > RARE * len(numbers) or not len(away):
@@ -121,11 +121,11 @@ def _far(numbers: pl.Series) -> str:
     return f"{_counted(len(away), 'cell')} far from all others ({which}): leave empty what stands for missing"
 
 
-def _marks(numbers: pl.Series) -> pl.Series:
-    """Return the cells of one or two numbers, each in several cells, that are not rare and far from all the others.
+def _frequent_marks(numbers: pl.Series) -> pl.Series:
+    """Return the cells of one or two frequent extreme numbers, each in several cells, that lie far from all others.
 
-    Many such cells would stretch the range by which they are measured, so that of the others is taken.  Beside few
-    different numbers only nines are marks, for there the numbers may be levels: sizes of 1, 2, 10 and 1000.
+    The interquartile range is that of the other cells, because many marks would stretch it. Among few distinct numbers
+    only nines count as marks, because the numbers may be levels, such as sizes of 1, 2, 10 and 1000.
     """
     values = numbers.unique().sort()
     for ends in (values[[0, -1]], values[:2], values[-2:], values[:1], values[-1:]):
@@ -140,20 +140,20 @@ def _marks(numbers: pl.Series) -> pl.Series:
 
 
 def _are_far(numbers: pl.Series, others: pl.Series) -> pl.Series:
-    """Say which numbers lie more than ``FAR`` interquartile ranges of the others from their median."""
+    """Return the mask of numbers more than ``FAR`` interquartile ranges of ``others`` from their median."""
     low, middle, high = (float(others.quantile(share, "linear") or 0.0) for share in (0.25, 0.5, 0.75))
     measured = len(others) >= FEWEST and high > low
     return (numbers - middle).abs() > (FAR * (high - low) if measured else float("inf"))
 
 
-def _alike(levels: pl.Series) -> str:
-    """Say that some levels differ in nothing but case, or blanks within."""
+def _spelling_remark(levels: pl.Series) -> str:
+    """Report two levels that differ only in case or inner spaces."""
     pair = differ_in_case(levels)
     return f"{pair[0]!r} and {pair[1]!r} are two levels" if pair else ""
 
 
-def _add(shown: RichTable, party: str, read: Sequence[Column], *, wide: bool) -> None:
-    """Add a party's rows: its columns, or those with a remark, and the others as one."""
+def _add(shown: RichTable, party: str, read: Sequence[ColumnSummary], *, wide: bool) -> None:
+    """Add a party's rows: its columns (only those with a remark if ``wide``), and one row for the rest."""
     listed = [column for column in read if column.remark or not wide][:WIDE]
     rest = [column for column in read if column not in listed]
     rows = [(column.name, _kind(column), _share(column.missing), column.remark) for column in listed]
@@ -167,20 +167,20 @@ def _add(shown: RichTable, party: str, read: Sequence[Column], *, wide: bool) ->
     shown.add_section()
 
 
-def _kind(column: Column) -> str:
+def _kind(column: ColumnSummary) -> str:
     return "number" if column.levels is None else f"category, {_counted(column.levels, 'level')}"
 
 
-def _kinds(read: Sequence[Column]) -> str:
+def _kinds(read: Sequence[ColumnSummary]) -> str:
     counts = Counter(column.kind for column in read)
-    said: list[tuple[Kind, str, str]] = [("numeric", "number", "numbers"), ("categorical", "category", "categories")]
+    nouns: list[tuple[Kind, str, str]] = [("numeric", "number", "numbers"), ("categorical", "category", "categories")]
     return ", ".join(
-        f"{counts[kind]:,} {one if counts[kind] == 1 else many}" for kind, one, many in said if counts[kind]
+        f"{counts[kind]:,} {one if counts[kind] == 1 else many}" for kind, one, many in nouns if counts[kind]
     )
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def _share(missing: float) -> str:

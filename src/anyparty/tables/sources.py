@@ -1,4 +1,4 @@
-"""Sources: from a file or a data frame to a polars frame of raw cells, or to a sentence that says what is wrong."""
+"""Read a file or a data frame into a polars frame of raw cells, with errors that name file and line."""
 
 from __future__ import annotations
 
@@ -23,17 +23,20 @@ if TYPE_CHECKING:
     Source: TypeAlias = str | Path | pl.DataFrame | pl.LazyFrame | pd.DataFrame
 
 _READABLE = (".csv", ".csv.gz", ".parquet")
-_OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # it panics on some damaged Parquet files
+_OF_POLARS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # polars panics on some damaged Parquet files
 
 
 def read(source: Source, party: str) -> tuple[str, pl.DataFrame]:
-    """Return the source's name and its cells: all of them text if it is a CSV, else typed as they came.
+    """Read a source.
+
+    Returns:
+        Its name for messages, and its cells. All cells of a CSV are text; other sources keep their types.
 
     Raises:
         TableError: the file is absent, unreadable, empty, malformed or of an unknown kind, or a column name repeats.
     """
     if isinstance(source, pl.LazyFrame):
-        with _in_words(party):
+        with _lazy_frame_errors(party):
             source = source.collect()
     if isinstance(source, pl.DataFrame):
         return named(source), source
@@ -48,31 +51,31 @@ def read(source: Source, party: str) -> tuple[str, pl.DataFrame]:
 
 
 def has_unnamed_index(source: Source) -> bool:
-    """Say whether a source is a pandas frame whose index is more than the rows' numbers, and has no name.
+    """Return whether a source is a pandas frame with an unnamed index that is not a range.
 
-    Such an index is no column, though it may hold the ids.
+    Such an index does not become a column, although it may hold the ids.
     """
     return _is_pandas(source) and type(source.index).__name__ != "RangeIndex" and not any(source.index.names)
 
 
 def _is_pandas(source: Source) -> TypeGuard[pd.DataFrame]:
-    return type(source).__module__.split(".")[0] == "pandas" and hasattr(source, "columns")  # a Series has none
+    return type(source).__module__.split(".")[0] == "pandas" and hasattr(source, "columns")  # a Series has no columns
 
 
 def names(source: Source, party: str) -> list[str]:
-    """Return the source's column names, without reading its cells where that can be helped.
+    """Return the source's column names, if possible without reading its cells.
 
     Raises:
         TableError: as ``read``.
     """
     if isinstance(source, pl.LazyFrame):
-        with _in_words(party):
+        with _lazy_frame_errors(party):
             return source.collect_schema().names()
     if isinstance(source, str | Path) and Path(source).is_file() and Path(source).stat().st_size:
         path = Path(source)
-        kind = _kind(path)
+        kind = _file_type(path)
         if kind is not None:
-            with _in_sentences(path, party, kind):
+            with _read_errors(path, party, kind):
                 return _schema(path).names() if kind == ".parquet" else _header(path, party)
     return read(source, party)[1].columns
 
@@ -82,41 +85,41 @@ def _schema(path: Path) -> pl.Schema:
 
 
 def named(source: Source) -> str:
-    """Return the source's name for sentences: the file's, or "data frame"."""
+    """Return the source's name for messages: the file name, or "data frame"."""
     return Path(source).name if isinstance(source, str | Path) else "data frame"
 
 
 @contextmanager
-def _in_words(party: str) -> Iterator[None]:
-    """Turn what polars raises about a lazy frame into a sentence."""
+def _lazy_frame_errors(party: str) -> Iterator[None]:
+    """Convert polars errors about a lazy frame to :class:`TableError`."""
     try:
         yield
     except (pl.exceptions.PolarsError, OSError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise TableError(f"party {party!r}: the lazy frame cannot be collected: {reason}; mend its query") from error
+        raise TableError(f"party {party!r}: the lazy frame cannot be collected: {reason}; correct its query") from error
 
 
 def _from_file(path: Path, party: str) -> pl.DataFrame:
-    kind = _kind(path)
+    kind = _file_type(path)
     if path.is_dir():
         raise TableError(f"party {party!r}: {path} is a folder; name one .csv, .csv.gz or .parquet file in it")
     if not path.exists():
         raise TableError(f"party {party!r}: there is no file {path}; check the path (looked from {Path.cwd()})")
     if kind is None:
-        raise TableError(f"party {party!r}: {path} is none of {', '.join(_READABLE)}; convert it to one of them")
+        raise TableError(f"party {party!r}: {path} is not a .csv, .csv.gz or .parquet file; convert it to one of them")
     if path.stat().st_size == 0:
         raise TableError(f"party {party!r}: {path} is empty; a table with a line of column names was expected")
-    with _in_sentences(path, party, kind):
+    with _read_errors(path, party, kind):
         return pl.read_parquet(path, glob=False) if kind == ".parquet" else _from_csv(path, party)
 
 
-def _kind(path: Path) -> str | None:
+def _file_type(path: Path) -> str | None:
     return next((end for end in _READABLE if path.name.lower().endswith(end)), None)
 
 
 @contextmanager
-def _in_sentences(path: Path, party: str, kind: str) -> Iterator[None]:
-    """Turn whatever a reader raises about a file into a sentence."""
+def _read_errors(path: Path, party: str, kind: str) -> Iterator[None]:
+    """Convert all errors of a reader to :class:`TableError`."""
     try:
         yield
     except (OSError, EOFError, csv.Error, zlib.error, UnicodeDecodeError, *_OF_POLARS) as error:
@@ -127,26 +130,26 @@ def _in_sentences(path: Path, party: str, kind: str) -> Iterator[None]:
 
 
 def _from_csv(path: Path, party: str) -> pl.DataFrame:
-    """Read every cell as text: types are inferred over the whole column later, and a bad cell can be named."""
+    """Read every cell as text. Types are inferred later from whole columns, so that errors can quote cells."""
     header = _header(path, party)
     try:
         frame = pl.read_csv(path, infer_schema=False, glob=False)
-    except pl.exceptions.ComputeError:  # in which line the parser does not say
-        _check_more(path, party, len(header))
-        _check_marks(path, party)
+    except pl.exceptions.ComputeError:  # it does not name the line
+        _check_long_rows(path, party, len(header))
+        _check_quotes(path, party)
         raise
     frame.columns = header
     if _may_be_short(path, frame):
-        _check_cells(path, party, len(header))
+        _check_short_rows(path, party, len(header))
     blank_lines = frame.to_series(0).null_count() > 0
     return frame.filter(~pl.all_horizontal(pl.all().is_null())) if blank_lines else frame
 
 
 def _may_be_short(path: Path, frame: pl.DataFrame) -> bool:
-    """Say whether a row may have fewer cells than there are columns: the parser fills such a row up with nulls.
+    """Return whether a row may have fewer cells than there are columns, because polars fills such rows with nulls.
 
-    Asked only where the last column has gaps.  A row with an empty last cell ends with a comma and has as many as the
-    header; where cells hold line breaks, lines are no rows, and nothing is known.
+    Only rows with an empty last cell are examined: a complete one ends with a comma and has as many commas as the
+    header. If cells contain line breaks, lines do not match rows, and the result is True.
     """
     gaps = frame.to_series(frame.width - 1).is_null()
     if frame.width == 1 or not gaps.any():
@@ -157,44 +160,44 @@ def _may_be_short(path: Path, frame: pl.DataFrame) -> bool:
     ).to_series(0)  # fmt: skip
     if len(lines) != len(gaps) + 1:
         return True
-    ends = lines[1:].filter(gaps)  # null where the line is blank
+    ends = lines[1:].filter(gaps)  # null for a blank line
     commas = ends.str.replace_all('"[^"]*"', "").str.count_matches(",", literal=True)
     return bool((~ends.str.ends_with(",") | (commas < frame.width - 1)).any())
 
 
-def _check_cells(path: Path, party: str, width: int) -> None:
-    """Refuse the first row with fewer cells than there are columns."""
+def _check_short_rows(path: Path, party: str, width: int) -> None:
+    """Reject the first row with fewer cells than there are columns."""
     with _open(path) as file:
         rows = csv.reader(file)
         for cells in rows:
             if len(cells) < width and any(cell.strip() for cell in cells):
-                if (mark := _other_mark(path)) is not None:
+                if (mark := _other_separator(path)) is not None:
                     raise TableError(f"party {party!r}: {path} seems to be separated by {mark!r}; save it with commas")
                 raise TableError(
                     f"party {party!r}: {path}, line {rows.line_num} has {len(cells)} of {width} cells, {some(cells)}: "
-                    f"it is cut short, or a comma is lacking; export the file again, or mend the line"
+                    f"it is cut short, or a comma is lacking; export the file again, or correct the line"
                 )
 
 
-def _check_marks(path: Path, party: str) -> None:
-    """Refuse the first row whose quotation marks do not come in pairs around a cell."""
+def _check_quotes(path: Path, party: str) -> None:
+    """Reject the first row whose quotation marks do not enclose whole cells in pairs."""
     with _open(path) as file:
         lines = list(file)
     rows, line = csv.reader(lines, strict=True), 0
     try:
         for cells in rows:
-            if "".join(lines[line : rows.line_num]).count('"') % 2:  # such a reader takes it where none are around
+            if "".join(lines[line : rows.line_num]).count('"') % 2:  # the csv reader accepts it in unquoted cells
                 raise csv.Error(some(cell for cell in cells if '"' in cell))
             line = rows.line_num
     except csv.Error as error:
         raise TableError(
             f"party {party!r}: {path}, line {line + 1}: a quotation mark is not closed, or stands within a cell "
-            f"({error}); mend the line: marks around the whole cell, and each that is within it twice"
+            f"({error}); correct the line: marks around the whole cell, and each that is within it twice"
         ) from None
 
 
-def _check_more(path: Path, party: str, width: int) -> None:
-    """Refuse the first row with more cells than there are columns."""
+def _check_long_rows(path: Path, party: str, width: int) -> None:
+    """Reject the first row with more cells than there are columns."""
     with _open(path) as file:
         rows = csv.reader(file)
         for cells in rows:
@@ -202,22 +205,22 @@ def _check_more(path: Path, party: str, width: int) -> None:
                 raise TableError(
                     f"party {party!r}: {path}, line {rows.line_num} has {len(cells)} cells, where {width} are "
                     f"expected, {some(cells)}: there is a comma too many, or a cell with one lacks quotation marks; "
-                    f"mend the line"
+                    f"correct the line"
                 )
 
 
-def _other_mark(path: Path) -> str | None:
-    """Return what separates the first two lines into as many cells, if commas do not."""
+def _other_separator(path: Path) -> str | None:
+    """Return another separator that splits the first two lines into equally many cells, if any."""
     with _open(path) as file:
         lines = [file.readline(), file.readline()]
     return next((mark for mark in ";\t|" if 0 < lines[0].count(mark) == lines[1].count(mark)), None)
 
 
 def _header(path: Path, party: str) -> list[str]:
-    """Return the names of the first line, checked: what is wrong with them is said before a column is looked for."""
+    """Read and check the column names in the first line."""
     with _open(path) as file:
         first = file.readline()
-    if first.endswith("\r") and first.count('"') % 2 == 0:  # else it is within a name
+    if first.endswith("\r") and first.count('"') % 2 == 0:  # otherwise the CR is inside a quoted name
         raise TableError(
             f"party {party!r}: the lines of {path} end in bare carriage returns (CR); save it with LF or CRLF"
         )
@@ -226,8 +229,8 @@ def _header(path: Path, party: str) -> list[str]:
     if not any(header):
         with _open(path) as file:
             below = file.read().strip(" \r\n,")
-        what = "begins with a blank line" if below else "is empty"
-        raise TableError(f"party {party!r}: {path} {what}; a line of column names was expected first")
+        problem = "begins with a blank line" if below else "is empty"
+        raise TableError(f"party {party!r}: {path} {problem}; a line of column names was expected first")
     if any("\0" in name for name in header):
         raise TableError(f"party {party!r}: {path} is not UTF-8 text but looks like UTF-16; save it as UTF-8")
     marked = [name for name in header if len(name) > 1 and name[0] == name[-1] == '"']
@@ -249,7 +252,7 @@ def _open(path: Path) -> TextIO:
 
 
 def _from_pandas(frame: pd.DataFrame, party: str) -> pl.DataFrame:
-    """Convert a pandas frame; named index levels become columns; objects of several scalar types become text."""
+    """Convert a pandas frame: named index levels become columns, objects of mixed scalar types become text."""
     where = f"party {party!r}: data frame"
     if any(name is not None for name in frame.index.names):
         twice = [k for k, name in enumerate(frame.index.names) if name in frame.columns]  # set_index(..., drop=False)
@@ -263,7 +266,7 @@ def _from_pandas(frame: pd.DataFrame, party: str) -> pl.DataFrame:
 
 
 def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
-    """Convert one column; what pandas calls object may hold anything."""
+    """Convert one column; a column of dtype object may hold any values."""
     if str(column.dtype).startswith("Sparse"):
         column = column.sparse.to_dense()
     if column.dtype == object:
@@ -271,7 +274,7 @@ def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
         scalars = all(isinstance(cell, str | numbers.Number | UUID) for cell in known)
         if scalars and (len({type(cell) for cell in known}) > 1 or any(map(_is_long, known))):
             column = column.map(str, na_action="ignore")
-    if str(column.dtype) == "category":  # polars forgets that of numbers; 1 and "1" become one level
+    if str(column.dtype) == "category":  # polars drops categories of numbers; 1 and "1" merge
         column = column.map(str, na_action="ignore").astype("category")
     try:
         return pl.Series(name, pl.from_pandas(column))
@@ -283,11 +286,11 @@ def _from_pandas_column(column: pd.Series, name: str, where: str) -> pl.Series:
 
 
 def _is_long(cell: object) -> bool:
-    """Say whether a cell is an integer beyond 64 bits, or of 128, a UUID: such are read as text."""
+    """Return whether a cell is a UUID or an integer beyond 64 bits; such cells are read as text."""
     return isinstance(cell, UUID) or (isinstance(cell, int) and not -(2**63) <= cell < 2**63)
 
 
 def _check_unique(names: list[str], where: str) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise TableError(f"{where}: column names must differ, but {some(twice)} stands there more than once; rename")
+        raise TableError(f"{where}: column names must differ, but {some(twice)} occurs more than once; rename it")

@@ -1,6 +1,6 @@
-"""One party's table: ids, feature columns, and labels if it has them, read and checked.
+"""Read and check one party's table: ids, feature columns and, if it holds them, labels.
 
-Rows are counted from 1 in every sentence, without the header and without blank lines.
+Messages count rows from 1, without the header and without blank lines.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from anyparty.errors import TableError, nearest, some
-from anyparty.tables import cells, notes, sources
+from anyparty.tables import cells, checks, sources
 from anyparty.tables.kinds import Kind, feature
 
 if TYPE_CHECKING:
     from anyparty.tables.sources import Source
 
-UNSEEN = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters in ids
+INVISIBLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters in ids
 TOO_LONG = "shorten it, leave the column out, or raise federation.max_cell_bytes"
-MANY_WRONG = 10  # columns whose errors are told at once
+MANY_WRONG = 10  # columns whose errors are reported at once
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,14 @@ class Table:
     """One party's n rows, checked.
 
     Attributes:
-        party: who holds it.
+        party: the party that holds it.
         source: the file's name, or "data frame".
         ids: [n] String, trimmed, unique, no nulls.
         columns: [n, d] the features: numeric, or String for categorical; null is missing, NaN and infinity do not
             occur. [0, 0] for a party that holds labels only.
-        label: [n] the label column as it came, text if from a CSV, if this party holds it; null is unlabelled.
+        label: [n] the label column with its type in the source, text for a CSV; null is unlabelled. ``None`` if the
+            party holds no labels.
+        notes: possible mistakes in the table, as sentences.
     """
 
     party: str
@@ -51,7 +53,7 @@ class Table:
         return len(self.ids)
 
     def __repr__(self) -> str:
-        """Return what it is, and none of its cells."""
+        """Describe the table without its cells."""
         label = "" if self.label is None else ", and the label"
         return (
             f"<Table of party {self.party!r} ({self.source}): {len(self):,} rows, {self.columns.width} columns{label}>"
@@ -59,31 +61,31 @@ class Table:
 
     @cached_property
     def blank(self) -> NDArray[np.bool_]:
-        """[n], rows in which none of its columns has a cell: the party knows nothing of them, and is absent there."""
-        return notes.blank(self.columns, len(self))
+        """[n] bool, rows without any cell in a feature column. The party counts as absent there."""
+        return checks.blank(self.columns, len(self))
 
     @property
     def told(self) -> NDArray[np.bool_]:
-        """[n], rows of which the party knows a cell or the label; all of one that has neither columns nor labels."""
+        """[n] bool, rows with a cell or a label; all rows if the table has neither columns nor labels."""
         if self.label is None:
             return ~self.blank
         labeled = self.label.is_not_null().to_numpy()
         return ~self.blank | labeled if self.columns.width else labeled
 
     def blocks_at(self, position: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where its blocks of N rows stand: ``position`` [N], its own rows, and -1 where that one is blank."""
+        """Return ``position`` [N], the party's row of each aligned row, with -1 for blank rows."""
         if not self.blank.any():
             return position
         return np.where((position >= 0) & ~self.blank[position], position, -1)
 
     @property
     def kinds(self) -> dict[str, Kind]:
-        """Each feature column's kind."""
+        """The kind of each feature column."""
         return {c.name: "categorical" if c.dtype == pl.String else "numeric" for c in self.columns.iter_columns()}
 
     @cached_property
     def fingerprint(self) -> str:
-        """The sha256 of ids, columns and label: it changes when a cell, a name or the order of rows or columns does."""
+        """The SHA-256 of ids, columns and label, with names, and the order of rows and columns."""
         digest = hashlib.sha256()
         labels = [] if self.label is None else [self.label]
         for column in (self.ids, *self.columns.iter_columns(), *labels):
@@ -97,7 +99,7 @@ def read_table(
     source: Source,
     *,
     party: str,
-    id: str,  # noqa: A002 - the user's word
+    id: str,  # noqa: A002 - as in the settings
     label: str | None = None,
     drop: Collection[str] = (),
     types: Mapping[str, Kind] | None = None,
@@ -106,24 +108,24 @@ def read_table(
 ) -> Table:
     """Read one party's table from a .csv, .csv.gz or .parquet file, or a polars or pandas data frame.
 
-    Ids of any type are compared as text after trimming: the number 7, the texts " 7" and "7", and the float 7.0 are
-    one id (pandas turns whole ids into floats where a column has gaps).  Empty cells and NA, N/A, n/a, #N/A, <NA>,
-    NaN, nan, NaT, null, NULL, None and ? are missing, so no class can be called None; ``Table.notes`` says so where
-    many labels are.  A text column whose cells are all numbers, or all true and false, is numeric.
+    Ids of any type are compared as trimmed text: the number 7, the texts " 7" and "7", and the float 7.0 are one id.
+    (pandas stores whole ids as floats in a column with gaps.) Empty cells and NA, N/A, n/a, #N/A, <NA>, NaN, nan, NaT,
+    null, NULL, None and ? are missing, so that no class can be called None. ``Table.notes`` reports many such labels. A
+    text column is numeric if all its cells are numbers, or true and false.
 
     Args:
         source: the file or data frame.
-        party: the name of the party that holds it, for sentences.
+        party: the name of the party that holds it, for messages.
         id: the column of ids.
         label: the column of labels, if the party holds them.
         drop: columns to leave out.
-        types: "numeric" or "categorical" for columns where the inferred kind is wrong.
-        expect: the columns and kinds that a model was trained on (``Prepare.kinds``): they are read as such, one that
-            is missing is an error, and all others are ignored.
-        max_cell_bytes: the most bytes of UTF-8 that a text cell of a column that is read, or a column name, may have.
+        types: "numeric" or "categorical", by column, to replace the inferred kind.
+        expect: the columns and kinds that a model was trained on (``Prepare.kinds``). They are read as these kinds, a
+            missing one is an error, and all other columns are ignored.
+        max_cell_bytes: the most UTF-8 bytes of a column name or a text cell of a column that is read.
 
     Raises:
-        TableError: the table cannot be used as it is.
+        TableError: the table cannot be used.
     """
     file, raw = sources.read(source, party)
     where = f"party {party!r}, {file}"
@@ -143,21 +145,21 @@ def read_table(
     _check_cell_sizes((column for column in raw.iter_columns() if column.name in read), where, max_cell_bytes)
     ids = _ids(raw[id], where)
     columns = _features(raw, kinds, where, trained=expect is not None)
-    said = notes.without_cells(columns, where, labels=label is not None)
-    inferred = raw.select(name for name, kind in kinds.items() if kind is None)
-    said += notes.codes(inferred, columns, where) + notes.quantities(inferred, columns, where)
+    notes = checks.without_cells(columns, where, labels=label is not None)
+    inferred = cells.pick(raw, (name for name, kind in kinds.items() if kind is None))
+    notes += checks.leading_zeros(inferred, columns, where) + checks.quantities(inferred, columns, where)
     if label is None:
-        return Table(party, file, ids, columns, notes=said)
+        return Table(party, file, ids, columns, notes=notes)
     labels = _label(raw[label], where)
-    said += notes.marked(raw[label], where) + notes.cases(labels, where)
-    return Table(party, file, ids, columns, labels, said)
+    notes += checks.marked(raw[label], where) + checks.cases(labels, where)
+    return Table(party, file, ids, columns, labels, notes)
 
 
 def of_each(names: Iterable[str], read: Callable[[str], Table]) -> dict[str, Table]:
-    """Read several parties' tables, by name: who mends one party's would meet the next.
+    """Read several parties' tables, by name, and report the errors of all tables at once.
 
     Raises:
-        TableError: some cannot be used; why, of each.
+        TableError: one or more tables cannot be used, with the reason for each.
     """
     tables, wrong = dict[str, Table](), list[str]()
     for name in names:
@@ -180,10 +182,7 @@ def _check_named(
     types: Mapping[str, Kind],
     hints: Mapping[str, str],
 ) -> None:
-    """Refuse names of columns that are not there, or that are asked to be two things.
-
-    ``hints`` say by role what a missing column may come of.
-    """
+    """Reject names of columns that do not exist or have two roles; ``hints`` explain a missing column, by role."""
     if isinstance(drop, str):
         raise TableError(f"{where}: drop takes a list of column names, not the text {drop!r}")
     for role, name in [("id", id), ("label", label), *(("drop", d) for d in drop), *(("types", t) for t in types)]:
@@ -232,7 +231,7 @@ def _expected(names: list[str], expect: Mapping[str, Kind], where: str) -> Mappi
 
 
 def _features(raw: pl.DataFrame, kinds: Mapping[str, Kind | None], where: str, *, trained: bool) -> pl.DataFrame:
-    """Return the feature columns, or say of each that is none why: who mends one would meet the next."""
+    """Read the feature columns, and report the errors of all columns at once."""
     read, wrong = [], []
     for name, kind in kinds.items():
         try:
@@ -246,11 +245,11 @@ def _features(raw: pl.DataFrame, kinds: Mapping[str, Kind | None], where: str, *
 
 
 def _ids(column: pl.Series, where: str) -> pl.Series:
-    """Return the ids as text, or say which are missing, repeated or no longer exact."""
-    moments = column.dtype.is_temporal() and column.dtype != pl.Duration
-    if not (cells.is_text(column) or cells.is_number(column) or moments):
+    """Read the ids as text; reject missing, repeated and inexact ones."""
+    timestamps = column.dtype.is_temporal() and column.dtype != pl.Duration
+    if not (cells.is_text(column) or cells.is_number(column) or timestamps):
         raise TableError(f"{where}: id column {column.name!r} is of type {column.dtype}; expected text or numbers")
-    if column.dtype.is_float() and (column.fill_nan(None).abs() > cells.exact(column)).any():
+    if column.dtype.is_float() and (column.fill_nan(None).abs() > cells.largest_exact(column)).any():
         raise TableError(
             f"{where}: id column {column.name!r} holds numbers too large for {column.dtype} to tell neighbours apart; "
             f"read the ids as text"
@@ -258,39 +257,39 @@ def _ids(column: pl.Series, where: str) -> pl.Series:
     ids = cells.as_text(column)
     if ids.null_count():
         rows = some((row + 1 for row in ids.is_null().arg_true()), 5)
-        marks = f" ({some(cells.markers(column))} stands for missing)" if cells.markers(column) else ""
+        marks = f" ({some(cells.missing_markers(column))} stands for missing)" if cells.missing_markers(column) else ""
         raise TableError(
             f"{where}: id column {ids.name!r} has no id in row {rows}{marks}; give each row one, or leave it out"
         )
-    if (unseen := ids.str.contains(UNSEEN)).any():
+    if (invisible := ids.str.contains(INVISIBLE)).any():
         raise TableError(
-            f"{where}: id column {ids.name!r} has signs that cannot be seen: {cells.cited(ids, unseen)}; remove "
+            f"{where}: id column {ids.name!r} has signs that cannot be seen: {cells.cited(ids, invisible)}; remove "
             f"them, they make it another id than the same text without them"
         )
     if ids.n_unique() < len(ids):
         twice = ids.filter(ids.is_duplicated()).unique(maintain_order=True)
         raise TableError(
-            f"{where}: id column {ids.name!r} must name each row once, but {some(twice)} stand there more than once "
+            f"{where}: id column {ids.name!r} must name each row once, but {some(twice)} occur more than once "
             f"(as text, trimmed); keep one row for each id"
         )
     return ids
 
 
 def _label(column: pl.Series, where: str) -> pl.Series:
-    """Return the labels as they came, null where missing."""
+    """Read the labels with their type in the source, null if missing."""
     if not (cells.is_text(column) or cells.is_number(column)):
         raise TableError(f"{where}: label column {column.name!r} is of type {column.dtype}; expected numbers or text")
     if column.dtype.is_float():
         return column.fill_nan(None)
     if cells.is_category(column):
-        return cells.as_level(column).cast(pl.Categorical)  # classes, said so by whoever made it
+        return cells.as_level(column).cast(pl.Categorical)  # the data frame declares classes
     return cells.as_level(column) if cells.is_text(column) else column
 
 
 def _content(column: pl.Series) -> list[bytes]:
-    """Return the bytes of a column: numbers as float64 with NaN for missing, all else as text with its lengths.
+    """Return the bytes of a column: numbers as float64 with NaN if missing, other cells as lengths and text.
 
-    Whole numbers are text where one is beyond what a float64 tells from its neighbours.
+    Integers are text if one of them has no exact float64.
     """
     long = column.dtype.is_integer() and ((column > 2**53) | (column < -(2**53))).any()
     if long or not cells.is_number(column):

@@ -1,13 +1,13 @@
-"""Missingness: frozen values that draw who has which row, ``observed`` [N, K] bool, from a named seed.
+"""Missingness mechanisms: frozen parameters that draw a mask ``observed`` [N, K] from a named random stream.
 
 Letters   N rows, K parties, k a party; x_k the block of party k [N, ...]; p a probability of being missing.
 
-No row is left to nobody: a row that came out empty is drawn anew until somebody has it (done in one step, from the
-distribution given that the row is not empty), and ``Drawn.redrawn`` counts such rows.  This lowers the rate: MCAR at p
+Every row is observed by at least one party. An empty row is drawn again until it is not empty (in one step, from the
+distribution given that the row is not empty), and ``Drawn.redrawn`` counts such rows. This lowers the rate: MCAR at p
 with K parties misses (p - p^K) / (1 - p^K), which is .467 and not .5 for p = .5, K = 4 (``MCAR.expected_rate``).
 
-MAR 1, MAR 2 and MNAR look at values.  They expect blocks normalised as the paper's are (``normalised``), the test
-rows by the training rows' mean and deviation.  Training and test masks are two draws of two names:
+MAR 1, MAR 2 and MNAR depend on values. They expect blocks normalized as in the paper (``normalised``): test rows by
+mean and standard deviation of the training rows. Training and test masks are draws from two streams:
 
     >>> from anyparty.seeds import Seeds
     >>> seeds = Seeds(0)
@@ -29,7 +29,7 @@ from typing import Any
 from anyparty.blocks.missing.chance import MCAR, MNAR, BetaMCAR
 from anyparty.blocks.missing.drawn import Drawn, Missing, normalised
 from anyparty.blocks.missing.mar import MAR1, MAR2
-from anyparty.blocks.missing.structure import Alignment, Labels
+from anyparty.blocks.missing.structure import Labels, ScarceOverlap
 from anyparty.errors import ConfigError, nearest
 
 __all__ = [
@@ -38,11 +38,11 @@ __all__ = [
     "MCAR",
     "MECHANISMS",
     "MNAR",
-    "Alignment",
     "BetaMCAR",
     "Drawn",
     "Labels",
     "Missing",
+    "ScarceOverlap",
     "described",
     "missing",
     "normalised",
@@ -54,13 +54,13 @@ MECHANISMS: dict[str, Callable[..., Missing]] = {
     "mar1": MAR1,
     "mar2": MAR2,
     "mnar": MNAR,
-    "alignment": Alignment,
+    "alignment": ScarceOverlap,
     "labels": Labels,
 }
 
 
-def missing(what: str | Mapping[str, Any], **parameters: Any) -> Missing:
-    """Return the mechanism of this name, or the one that a mapping with the key "name" describes.
+def missing(mechanism: str | Mapping[str, Any], **parameters: Any) -> Missing:
+    """Create a mechanism from its name, or from a mapping with the key "name" and its parameters.
 
     >>> missing("mcar", p=0.5)
     MCAR(p=0.5)
@@ -68,28 +68,28 @@ def missing(what: str | Mapping[str, Any], **parameters: Any) -> Missing:
     Labels(n=500, aligned=100, rest=MNAR(p=0.9))
 
     Raises:
-        ConfigError: no such mechanism, no such parameter, or a value out of range.
+        ConfigError: the mechanism or a parameter is unknown, or a value is out of range.
     """
-    given = {**({"name": what} if isinstance(what, str) else what), **parameters}
-    name = given.pop("name", None)
+    values = {**({"name": mechanism} if isinstance(mechanism, str) else mechanism), **parameters}
+    name = values.pop("name", None)
     if not isinstance(name, str) or name not in MECHANISMS:
         known = nearest(str(name), MECHANISMS)
         raise ConfigError(f"missingness needs a name{known}" if name is None else f"no missingness {name!r}{known}")
-    made = MECHANISMS[name]
-    own = {each.name for each in fields(made)}  # type: ignore[arg-type]
-    unknown = sorted(given.keys() - own)
+    create = MECHANISMS[name]
+    own = {each.name for each in fields(create)}  # type: ignore[arg-type]
+    unknown = sorted(values.keys() - own)
     if unknown:
         raise ConfigError(f"missingness {name!r} has no parameter {unknown[0]!r}{nearest(unknown[0], own)}")
-    if isinstance(given.get("rest"), str | Mapping):
-        given["rest"] = missing(given["rest"])
+    if isinstance(values.get("rest"), str | Mapping):
+        values["rest"] = missing(values["rest"])
     try:
-        return made(**given)
+        return create(**values)
     except TypeError as error:
-        raise ConfigError(f"missingness {name!r}: a parameter is not a number: {given}") from error
+        raise ConfigError(f"missingness {name!r}: a parameter is not a number: {values}") from error
 
 
 def described(mechanism: Missing) -> dict[str, Any]:
-    """Return the mapping from which ``missing`` makes the same mechanism, for the record of a run.
+    """Return the mapping from which ``missing`` creates the same mechanism, for the run record.
 
     >>> described(MCAR(p=0.5))
     {'name': 'mcar', 'p': 0.5}

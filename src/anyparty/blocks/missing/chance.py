@@ -1,4 +1,4 @@
-"""Blocks that are missing independently of each other: MCAR, MCAR with p ~ Beta, MNAR."""
+"""Mechanisms in which blocks are missing independently of each other: MCAR, MCAR with p ~ Beta, MNAR."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from anyparty.blocks.missing.drawn import Blocks, Drawn, checked, each, independent, stream
+from anyparty.blocks.missing.drawn import Blocks, Drawn, check_sizes, independent, row_statistic, stream
 from anyparty.errors import ConfigError
 from anyparty.seeds import Seeds
 
 
 @dataclass(frozen=True, kw_only=True)
 class MCAR:
-    """Each party misses each row with probability p, whatever the values (LASER-VFL, section 5)."""
+    """Each party misses each row with probability p, independently of values (LASER-VFL, section 5)."""
 
     name: ClassVar[str] = "mcar"
     p: float = 0.0
@@ -24,18 +24,18 @@ class MCAR:
             raise ConfigError(f"mcar: p must be at least 0 and below 1, not {self.p}")
 
     def expected_rate(self, K: int) -> float:
-        """The expected share of missing cells, rows that nobody has being drawn anew: (p - p^K) / (1 - p^K)."""
+        """Return the expected share of missing cells, given that no row is empty: (p - p^K) / (1 - p^K)."""
         return (self.p - self.p**K) / (1 - self.p**K)
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: Blocks | None = None) -> Drawn:
         """See ``Missing``."""
-        checked(n, K, blocks)
+        check_sizes(n, K, blocks)
         return independent(stream(seeds, name), np.broadcast_to(np.float64(self.p), (n, K)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BetaMCAR:
-    """As MCAR, with a p of each party's own, drawn from Beta(a, b) (LASER-VFL, appendix E: Beta(2, 2))."""
+    """MCAR with a separate p for each party, drawn from Beta(a, b) (LASER-VFL, appendix E: Beta(2, 2))."""
 
     name: ClassVar[str] = "beta"
     a: float = 2.0
@@ -47,7 +47,7 @@ class BetaMCAR:
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: Blocks | None = None) -> Drawn:
         """See ``Missing``."""
-        checked(n, K, blocks)
+        check_sizes(n, K, blocks)
         rng = stream(seeds, name)
         p = np.minimum(rng.beta(self.a, self.b, size=K), 1 - 1e-9)
         return independent(rng, np.broadcast_to(p, (n, K)))
@@ -55,11 +55,11 @@ class BetaMCAR:
 
 @dataclass(frozen=True, kw_only=True)
 class MNAR:
-    """A party misses the rows where its own features are high: a_k, their mean in the row, decides.
+    """A party misses rows in which its own features are high.
 
-    Missing with probability p where a_k > 0, else with 1 - p (FALSE-VFL, section 5.1: MNAR 7 is p = .7; the text's
-    condition is lost, > 0 is ours; with p = .3 it is the low rows that are missed with .7).  Depends on the block's own
-    values only, but for rows that came out empty.
+    With a_k the mean of the block's features in the row, the block is missing with probability p if a_k > 0, else
+    with 1 - p (FALSE-VFL, section 5.1: MNAR 7 is p = .7). The paper's condition is lost; > 0 is ours. With p = .3, low
+    rows are missing with probability .7. Except for redrawn rows, only the block's own values matter.
     """
 
     name: ClassVar[str] = "mnar"
@@ -71,5 +71,5 @@ class MNAR:
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: Blocks | None = None) -> Drawn:
         """See ``Missing``."""
-        mean = each(self.name, n, K, blocks, "mean")
+        mean = row_statistic(self.name, n, K, blocks, "mean")
         return independent(stream(seeds, name), np.where(mean > 0, self.p, 1 - self.p))

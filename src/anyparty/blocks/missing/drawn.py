@@ -1,4 +1,4 @@
-"""What a mechanism is, what it returns, and what the mechanisms share."""
+"""The contract of a missingness mechanism, the mask that it draws, and shared functions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """A mask, and what became of the rate that was asked for.
+    """A drawn mask, with the rate that it achieves.
 
     Attributes:
-        observed: [N, K] bool, party k has row n; no row is empty.
-        rate: the share of cells of ``observed`` that are missing.
-        redrawn: how many rows came out empty and were drawn anew.
-        labeled: [N] bool, the label is known; None: the mechanism does not touch labels.
+        observed: [N, K] bool, party k holds row n; no row is empty.
+        rate: the share of missing cells in ``observed``.
+        redrawn: the number of empty rows that were drawn again.
+        labeled: [N] bool, the label is known; ``None`` if the mechanism does not change labels.
     """
 
     observed: Mask
@@ -43,19 +43,19 @@ class Drawn:
         return tuple((1 - self.observed.mean(axis=0)).tolist())
 
     def __str__(self) -> str:
-        """Say the rate reached and the rows redrawn."""
+        """Describe the achieved rate and the redrawn rows."""
         n, K = self.observed.shape
         text = f"{100 * self.rate:.1f} % of {n} x {K} blocks missing, {self.redrawn} empty rows redrawn"
         return text if self.labeled is None else f"{text}, {int(self.labeled.sum())} labelled"
 
 
 class Missing(Protocol):
-    """A mechanism: frozen parameters, and one function that draws."""
+    """A mechanism: frozen parameters, and a function that draws a mask."""
 
     name: ClassVar[str]
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: Blocks | None = None) -> Drawn:
-        """Draw for n rows and K parties from the stream ("missing", ``name``); ``blocks`` [n, ...] are the values.
+        """Draw a mask for n rows and K parties from the stream ("missing", ``name``), given the blocks [n, ...].
 
         Raises:
             ConfigError: the mechanism does not fit n, K or the blocks.
@@ -66,7 +66,7 @@ def stream(seeds: Seeds, name: str) -> np.random.Generator:
     """Return the random stream of the mask ``name``.
 
     Raises:
-        ConfigError: ``seeds`` are none.
+        ConfigError: ``seeds`` is not a :class:`Seeds`.
     """
     if not isinstance(seeds, Seeds):
         raise ConfigError(f"missingness: expected seeds, such as anyparty.seeds.Seeds(0), got {seeds!r}")
@@ -74,10 +74,11 @@ def stream(seeds: Seeds, name: str) -> np.random.Generator:
 
 
 def independent(rng: np.random.Generator, p: Numbers) -> Drawn:
-    """Draw a mask whose cells are missing independently with probabilities p [N, K] below 1, given no row is empty.
+    """Draw cells that are missing independently with probabilities p [N, K] < 1, given that no row is empty.
 
-    A row that came out empty is drawn from that condition: first who is the first party to have it, j with
-    probability proportional to (1 - p_j) times the product of p_i over i < j, then those after j independently.
+    An empty row is redrawn from the conditional distribution. First the first party that holds it is drawn: party j
+    with probability proportional to (1 - p_j) times the product of p_i over i < j. Then the parties after j are drawn
+    independently.
     """
     observed = rng.random(p.shape) >= p
     empty = np.flatnonzero(~observed.any(axis=1))
@@ -91,45 +92,45 @@ def independent(rng: np.random.Generator, p: Numbers) -> Drawn:
     return Drawn(observed, len(empty))
 
 
-def checked(n: int, K: int, blocks: Blocks | None) -> None:
-    """Refuse numbers that no data set has, and blocks that are not K of n rows.
+def check_sizes(n: int, K: int, blocks: Blocks | None) -> None:
+    """Check the numbers of rows and parties, and that there are K blocks of n rows.
 
     Raises:
         ConfigError: n or K is out of range, or the blocks have other sizes.
     """
     if n < 0 or K < 1:
-        raise ConfigError(f"a mask needs at least no rows and one party, not {n} and {K}")
+        raise ConfigError(f"a mask needs at least 0 rows and 1 party, not {n} and {K}")
     if blocks is not None and (len(blocks) != K or any(len(block) != n for block in blocks)):
         sizes = ", ".join(str(len(block)) for block in blocks)
         raise ConfigError(f"blocks of {sizes} rows do not fit a mask of {n} rows and {K} parties")
 
 
-def each(mechanism: str, n: int, K: int, blocks: Blocks | None, of: str) -> Numbers:
+def row_statistic(mechanism: str, n: int, K: int, blocks: Blocks | None, of: str) -> Numbers:
     """Return the "mean" or the "var" of every block's features in every row: [N, K].
 
     Raises:
-        ConfigError: there are no blocks, they do not fit n and K, or a value is no number.
+        ConfigError: there are no blocks, they do not fit n and K, or a value is not a number.
     """
     if blocks is None:
         raise ConfigError(f"{mechanism} looks at values: give draw the blocks, normalised")
-    checked(n, K, blocks)
-    blocks = [np.asarray(block) for block in blocks]  # of data frames and tensors too
+    check_sizes(n, K, blocks)
+    blocks = [np.asarray(block) for block in blocks]  # also data frames and tensors
     if any(block.dtype.kind not in "fiub" for block in blocks):
-        raise ConfigError(f"{mechanism} looks at values: a block has cells that are no numbers, such as ids or text; "
+        raise ConfigError(f"{mechanism} looks at values: a block has cells that are not numbers, such as ids or text; "
                           f"leave such columns out, or turn them into numbers")  # fmt: skip
     if any(block.ndim < 2 or block.size == 0 < n for block in blocks):
         raise ConfigError(f"{mechanism}: every block needs the shape [n, features], with at least one feature")
     flat = [block.reshape(n, -1) if n else np.zeros((0, 1)) for block in blocks]
     found = np.stack([getattr(np, of)(block, axis=1, dtype=np.float64) for block in flat], axis=1)
     if not np.isfinite(found).all():
-        raise ConfigError(f"{mechanism}: blocks hold cells that are no finite number; impute them first")
+        raise ConfigError(f"{mechanism}: blocks hold cells that are not finite numbers; impute them first")
     return found
 
 
 def normalised(blocks: Blocks, by: Blocks | None = None) -> list[NDArray[np.float32]]:
-    """Return the blocks with every feature at mean 0 and deviation 1 over the rows of ``by`` (default: themselves).
+    """Scale every feature to mean 0 and standard deviation 1 over the rows of ``by`` (default: ``blocks``).
 
-    A feature that is constant there becomes 0 + its difference from that constant.
+    A feature that is constant in ``by`` is only shifted by that constant.
     """
     out = []
     for block, fitted in zip(blocks, blocks if by is None else by, strict=True):

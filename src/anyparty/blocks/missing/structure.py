@@ -1,4 +1,4 @@
-"""Masks with a given number of rows of a kind: alignment of two parties, scarce labels."""
+"""Mechanisms with a fixed number of rows: scarce overlap of two parties, scarce labels."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import ClassVar
 import numpy as np
 
 from anyparty.blocks.missing.chance import MCAR
-from anyparty.blocks.missing.drawn import Blocks, Drawn, Missing, checked, stream
+from anyparty.blocks.missing.drawn import Blocks, Drawn, Missing, check_sizes, stream
 from anyparty.errors import ConfigError
 from anyparty.seeds import Seeds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alignment:
-    """Two parties of whom both hold round(ratio * N) rows, drawn at random (APC-VFL, section 6 and appendix A).
+class ScarceOverlap:
+    """Two parties share only round(ratio * N) rows, drawn at random (APC-VFL, section 6 and appendix A).
 
-    Of the other rows, round(active_only * rest) are the active party's alone (in the paper all are: 20000 rows, of
-    which 10000 to 2500 aligned), and those left the passive party's alone.
+    Only the active party holds round(active_only * rest) of the other rows, and only the passive party holds the
+    remaining ones. In the paper the active party holds all: 20000 rows, of which 10000 to 2500 are aligned.
 
     Attributes:
         ratio: the share of rows that both hold.
         active_only: the share of the other rows that only the active party holds.
-        active: the place of the active party among the two, 0 or 1.
+        active: the index of the active party, 0 or 1.
     """
 
     name: ClassVar[str] = "alignment"
@@ -39,8 +39,8 @@ class Alignment:
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: Blocks | None = None) -> Drawn:
         """See ``Missing``."""
         if K != 2:
-            raise ConfigError(f"alignment is for two parties, not {K}; mcar and its kin are for any number")
-        checked(n, K, blocks)
+            raise ConfigError(f"alignment is for two parties, not {K}; mcar is for any number")
+        check_sizes(n, K, blocks)
         both = round(self.ratio * n)
         alone = both + round(self.active_only * (n - both))
         rows = stream(seeds, name).permutation(n)
@@ -52,15 +52,15 @@ class Alignment:
 
 @dataclass(frozen=True, kw_only=True)
 class Labels:
-    """Only n rows are labelled, and of these ``aligned`` are held by all parties (FALSE-VFL, section 5).
+    """Only n rows have labels, and all parties hold ``aligned`` of them (FALSE-VFL, section 5).
 
-    The paper's: 500 labelled and 100 of them aligned for tables, 1000 and 200 for images.  Which rows is drawn at
-    random, apart from the values and the classes; all other rows, labelled or not, follow ``rest``.
+    The paper uses 500 labelled rows with 100 aligned for tables, and 1000 with 200 for images.  These rows are drawn
+    independently of values and classes. All rows except the aligned ones follow ``rest``.
 
     Attributes:
-        n: labelled rows.
-        aligned: how many of them are fully aligned.
-        rest: the mechanism of all rows but the aligned ones.
+        n: the number of labelled rows.
+        aligned: how many of them all parties hold.
+        rest: the mechanism for all other rows.
     """
 
     name: ClassVar[str] = "labels"
@@ -77,9 +77,9 @@ class Labels:
             raise ConfigError(f"labels: aligned must lie between 0 and n = {self.n}, not {self.aligned}")
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: Blocks | None = None) -> Drawn:
-        """See ``Missing``; ``Drawn.labeled`` says which rows are labelled."""
+        """See ``Missing``; ``Drawn.labeled`` marks the labelled rows."""
         if self.n > n:
-            raise ConfigError(f"labels: {self.n} rows cannot be labelled where there are {n}")
+            raise ConfigError(f"labels: n = {self.n} exceeds the number of rows, {n}")
         drawn = self.rest.draw(seeds, name, n, K, blocks)
         rows = seeds.numpy("missing", name, "labels").permutation(n)[: self.n]
         observed, labeled = drawn.observed.copy(), np.zeros(n, dtype=bool)

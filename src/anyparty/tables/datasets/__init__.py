@@ -1,10 +1,10 @@
-"""Data sets of the published experiments, by name.
+"""Load the data sets of the published experiments by name.
 
     >>> load("breast-cancer").X_train.shape
     (569, 30)
 
-``catalogue`` says what there is, ``files`` where files are looked for, ``fetch`` how they come there; ``tabular``,
-``images`` and ``prepared`` read them.
+``catalogue`` lists the data sets, ``files`` finds their files, ``fetch`` downloads them, and ``tabular``, ``images``
+and ``prepared`` read them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import polars as pl
 
 from anyparty.errors import ConfigError, TableError, nearest
 from anyparty.tables.datasets import fetch, files
-from anyparty.tables.datasets.catalogue import CATALOGUE, Entry, Form
+from anyparty.tables.datasets.catalogue import CATALOGUE, CatalogueEntry, DatasetForm
 from anyparty.tables.datasets.dataset import Dataset
 
 __all__ = ["CATALOGUE", "NAMES", "Dataset", "load"]
@@ -34,18 +34,18 @@ _BROKEN = (ValueError, OSError, EOFError, KeyError, lzma.LZMAError, zlib.error, 
 def load(
     name: str, *, data_dir: Path | None = None, download: bool = True, verify: bool = True, progress: bool = True
 ) -> Dataset:
-    """Return a data set, from files on disk or, where its publisher offers a plain download, from there.
+    """Load a data set from files on disk, or download it if its publisher offers a plain download.
 
     Args:
         name: one of ``NAMES``.
-        data_dir: look here and nowhere else; by default in ANYPARTY_DATA, then in the cache.
-        download: fetch what is not there into the cache; never with ``data_dir``.
-        verify: refuse files whose sha256 is not the known one.
-        progress: show a bar while downloading.
+        data_dir: the only folder to search; by default ANYPARTY_DATA, then the cache.
+        download: download missing files to the cache; never with ``data_dir``.
+        verify: reject files whose SHA-256 is not the known one.
+        progress: show a progress bar while downloading.
 
     Raises:
-        ConfigError: no such data set.
-        TableError: its files are not there (the sentence says where to get them), incomplete, damaged or malformed.
+        ConfigError: the data set is unknown.
+        TableError: its files are absent (the message names their source), incomplete, damaged or malformed.
     """
     if name not in CATALOGUE:
         raise ConfigError(f"no data set {name!r}{nearest(name, CATALOGUE)}")
@@ -68,8 +68,8 @@ def load(
                          f"{_described(form)}\nget them again from {entry.source}") from error  # fmt: skip
 
 
-def _found(entry: Entry, data_dir: Path | None) -> tuple[Form, list[Path]] | None:
-    """Return the first form all of whose files lie in one folder."""
+def _found(entry: CatalogueEntry, data_dir: Path | None) -> tuple[DatasetForm, list[Path]] | None:
+    """Return the first form whose files are all in one folder, with their paths."""
     for folder in files.folders(data_dir):
         for form in entry.forms:
             paths = [folder / file.path for file in form.files]
@@ -79,8 +79,8 @@ def _found(entry: Entry, data_dir: Path | None) -> tuple[Form, list[Path]] | Non
 
 
 def _fetched(
-    name: str, entry: Entry, data_dir: Path | None, *, wanted: bool, verify: bool, progress: bool
-) -> tuple[Form, list[Path]]:
+    name: str, entry: CatalogueEntry, data_dir: Path | None, *, wanted: bool, verify: bool, progress: bool
+) -> tuple[DatasetForm, list[Path]]:
     form = next((form for form in entry.forms if all(file.url for file in form.files)), None)
     if form is None or not wanted:
         looked = " and ".join(str(folder) for folder in files.folders(data_dir))
@@ -100,8 +100,8 @@ def _fetched(
     ]
 
 
-def _described(form: Form) -> str:
-    """Return the files of a form, and what their reader's docstring says of them."""
+def _described(form: DatasetForm) -> str:
+    """Describe the files of a form, with the docstring of their reader."""
     listed = ", ".join(file.path for file in form.files)
     return f"{listed}\n    " + (inspect.getdoc(form.read) or "").replace("\n", "\n    ")
 

@@ -1,4 +1,4 @@
-"""All data sets, by name: written by hand, so that what can be loaded is what stands here."""
+"""The catalogue of all data sets: their files, sources, licences and readers."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ _CIFAR = "https://www.cs.toronto.edu/~kriz"
 
 
 @dataclass(frozen=True)
-class Form:
-    """One form in which a data set may lie on disk: its files, and who reads them."""
+class DatasetForm:
+    """One form of a data set on disk: its files and their reader."""
 
     files: tuple[File, ...]
     read: Callable[[Sequence[Path]], Fields]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
-    """A data set: what it is, under what terms, and its forms, the preferred first."""
+class CatalogueEntry:
+    """A data set: its description, source, licence and forms, the preferred form first."""
 
     title: str
     task: Literal["classification", "regression"] = "classification"
     classes: tuple[str, ...] = ()
     source: str
     licence: str
-    forms: tuple[Form, ...]
+    forms: tuple[DatasetForm, ...]
 
 
-def _one(read: Callable[[Sequence[Path]], Fields], path: str, sha256: str = "", url: str = "") -> Form:
-    return Form((File(path, sha256, url),), read)
+def _one(read: Callable[[Sequence[Path]], Fields], path: str, sha256: str = "", url: str = "") -> DatasetForm:
+    return DatasetForm((File(path, sha256, url),), read)
 
 
-def _many(read: Callable[[Sequence[Path]], Fields], folder: str) -> Form:
+def _many(read: Callable[[Sequence[Path]], Fields], folder: str) -> DatasetForm:
     names = ("X_train.npy", "y_train.npy", "X_test.npy", "y_test.npy", "classes.txt")
-    return Form(tuple(File(f"{folder}/{name}") for name in names), read)
+    return DatasetForm(tuple(File(f"{folder}/{name}") for name in names), read)
 
 
-# Addresses: nobody has tried them from the machine on which this was written, which has no network.  Checksums of
-# the official files are those that others recorded (UCI's in public repositories, Fashion-MNIST's and CIFAR's in
-# TensorFlow Datasets); that of credit_default/data.csv was recomputed from the same rows and agrees.
-CATALOGUE: dict[str, Entry] = {
-    "credit": Entry(
+# The addresses have not been tested: the first version was written without a network. Checksums of official files come
+# from others' records (UCI's from public repositories, Fashion-MNIST's and CIFAR's from TensorFlow Datasets). That of
+# credit_default/data.csv was recomputed from the same rows and agrees.
+CATALOGUE: dict[str, CatalogueEntry] = {
+    "credit": CatalogueEntry(
         title="Default of Credit Card Clients",
         classes=("no default", "default"),
         source="I-C. Yeh, C-H. Lien, Expert Systems with Applications 36 (2009); "
@@ -70,7 +70,7 @@ CATALOGUE: dict[str, Entry] = {
             ),
         ),
     ),
-    "hapt": Entry(
+    "hapt": CatalogueEntry(
         title="Smartphone-Based Recognition of Human Activities and Postural Transitions",
         classes=("WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS", "SITTING", "STANDING", "LAYING", "STAND_TO_SIT",
                  "SIT_TO_STAND", "SIT_TO_LIE", "LIE_TO_SIT", "STAND_TO_LIE", "LIE_TO_STAND"),
@@ -87,7 +87,7 @@ CATALOGUE: dict[str, Entry] = {
             ),
         ),
     ),
-    "isolet": Entry(
+    "isolet": CatalogueEntry(
         title="ISOLET, spoken letters",
         classes=tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
         source="R. Cole, M. Fanty (1991); https://archive.ics.uci.edu/dataset/54, doi:10.24432/C51G69",
@@ -104,7 +104,7 @@ CATALOGUE: dict[str, Entry] = {
             ),
         ),
     ),
-    "fashion-mnist": Entry(
+    "fashion-mnist": CatalogueEntry(
         title="Fashion-MNIST",
         classes=("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
                  "Ankle boot"),
@@ -117,7 +117,7 @@ CATALOGUE: dict[str, Entry] = {
                 "fashion_mnist/fashion_mnist.npz",
                 "5b03f17c6e534afaf4a985a4d2bdc1e7268a2a66b1b5e0021423916773fd6c78",
             ),
-            Form(
+            DatasetForm(
                 tuple(
                     File(f"fashion_mnist/{name}.gz", sha256, f"{_FASHION}/{name}.gz")
                     for name, sha256 in (
@@ -131,7 +131,7 @@ CATALOGUE: dict[str, Entry] = {
             ),
         ),
     ),
-    "cifar10": Entry(
+    "cifar10": CatalogueEntry(
         title="CIFAR-10",
         classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
         source="A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images (2009); "
@@ -151,7 +151,7 @@ CATALOGUE: dict[str, Entry] = {
             ),
         ),
     ),
-    "cifar100": Entry(
+    "cifar100": CatalogueEntry(
         title="CIFAR-100",
         source="A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images (2009); "
         "https://www.cs.toronto.edu/~kriz/cifar.html, the binary version",
@@ -165,15 +165,15 @@ CATALOGUE: dict[str, Entry] = {
             ),
         ),
     ),
-    "breast-cancer": Entry(
+    "breast-cancer": CatalogueEntry(
         title="Breast Cancer Wisconsin (Diagnostic)",
         classes=("malignant", "benign"),
         source="W. Wolberg, O. Mangasarian, N. Street, W. Street (1995); https://archive.ics.uci.edu/dataset/17, "
         "doi:10.24432/C5DW2B; from scikit-learn",
         licence="CC BY 4.0",
-        forms=(Form((), tabular.breast_cancer),),
+        forms=(DatasetForm((), tabular.breast_cancer),),
     ),
-    "google-cluster": Entry(
+    "google-cluster": CatalogueEntry(
         title="Google cluster trace 2011, by virtual machine",
         task="regression",
         source="C. Reiss, J. Wilkes, J. Hellerstein, Google cluster-usage traces v2; aggregated in "
@@ -188,13 +188,13 @@ CATALOGUE: dict[str, Entry] = {
             ),
         ),
     ),
-    "mimic3": Entry(
+    "mimic3": CatalogueEntry(
         title="MIMIC-III, length of stay",
         source="A. Johnson et al., Scientific Data 3 (2016); https://physionet.org/content/mimiciii, on application",
         licence="PhysioNet Credentialed Health Data License",
         forms=(_one(prepared.mimic3, "mimic3/mimic3.csv"),),
     ),
-    "mimic4": Entry(
+    "mimic4": CatalogueEntry(
         title="MIMIC-IV, mortality in intensive care",
         classes=("survived", "died"),
         source="A. Johnson et al., https://physionet.org/content/mimiciv, on application; LASER-VFL: version 1.0, "
@@ -202,25 +202,25 @@ CATALOGUE: dict[str, Entry] = {
         licence="PhysioNet Credentialed Health Data License",
         forms=(_one(prepared.mimic4, "mimic4/mimic4.npz"),),
     ),
-    "modelnet10": Entry(
+    "modelnet10": CatalogueEntry(
         title="ModelNet10, views of objects",
         source="Z. Wu et al., 3D ShapeNets, CVPR 2015; https://modelnet.cs.princeton.edu, rendered from 12 sides",
         licence="for research; see the site",
         forms=(_many(prepared.views, "modelnet10"),),
     ),
-    "modelnet40": Entry(
+    "modelnet40": CatalogueEntry(
         title="ModelNet40, views of objects",
         source="Z. Wu et al., 3D ShapeNets, CVPR 2015; https://modelnet.cs.princeton.edu, rendered from 12 sides",
         licence="for research; see the site",
         forms=(_many(prepared.views, "modelnet40"),),
     ),
-    "imagenet100": Entry(
+    "imagenet100": CatalogueEntry(
         title="100 classes of ImageNet",
         source="O. Russakovsky et al., IJCV 115 (2015); https://www.image-net.org, on application",
         licence="for non-commercial research; see the site",
         forms=(_many(prepared.images, "imagenet100"),),
     ),
-    "cmu-mosei": Entry(
+    "cmu-mosei": CatalogueEntry(
         title="CMU-MOSEI, sentiment",
         task="regression",
         source="A. Zadeh et al., ACL 2018; http://multicomp.cs.cmu.edu/resources/cmu-mosei-dataset",

@@ -1,4 +1,4 @@
-"""A data set as arrays: what every loader returns, and the seeded split of those that come without one."""
+"""A data set as arrays, with a seeded split for those that are published without one."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ Fields = Mapping[str, Any]  # some of the fields of Dataset
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Dataset:
-    """The rows of one data set, as they were published: nothing is fitted, scaled, over-sampled or drawn here.
+    """The rows of one data set as published: nothing is fitted, scaled, oversampled or drawn.
 
     Attributes:
         name: as in ``load``.
-        title: what its authors call it.
-        task: what is predicted.
+        title: its authors' name for it.
+        task: the kind of task.
         X_train: [n, d] float32 for tables, [n, T, d] float32 for time series, [n, C, H, W] uint8 (0..255) for images,
             [n, V, C, H, W] for V views of an object.
-        y_train: [n] int64, the place in ``classes``; float32 for regression.
-        X_test: as ``X_train``; None where there is no official split (see ``split``).
+        y_train: [n] int64, the index in ``classes``; float32 for regression.
+        X_test: as ``X_train``; ``None`` without an official split (see ``split``).
         y_test: as ``y_train``.
         features: the names of the d columns, all different; empty for images.
         classes: the names of the classes, in order; empty for regression.
-        blocks: columns that belong together (last axis), by name, for those data sets whose columns have families.
-        steps: T of a time series that lies flat in the first T * d columns of a row (``mimic4``), else 0.
-        groups_train: what else is known of each row [n]: the person, the speaker, the window.
+        blocks: groups of columns (last axis) that belong together, by name.
+        steps: T of a time series that is flattened into the first T * d columns of a row (``mimic4``), else 0.
+        groups_train: other values of each row [n], such as the person, the speaker or the window.
         groups_test: as ``groups_train``.
-        source: who published it, where.
-        licence: under what terms.
-        note: what this copy is: which file, whole or a subset, quirks.
+        source: the publication and the address.
+        licence: the terms of use.
+        note: remarks on this copy, such as a subset or the split.
     """
 
     name: str
@@ -64,13 +64,13 @@ class Dataset:
         assert len(set(self.features)) == len(self.features)
 
     def split(self, seeds: Seeds, *, test: float = 0.2) -> Dataset:
-        """Return the data set with test rows: the official ones where there are, else drawn from stream "test-rows".
+        """Return the data set with test rows: the official ones, or else drawn from the stream "test-rows".
 
-        Drawn ones are round(test * n_c) rows of each class c (regression: of all rows), at random and without
-        replacement; rows keep their order.
+        round(test * n_c) rows of each class c (regression: of all rows) are drawn without replacement. Rows keep their
+        order.
 
         Raises:
-            ConfigError: ``test`` is not between 0 and 1, or leaves no row on one side.
+            ConfigError: ``test`` is not between 0 and 1, or one side has no rows.
         """
         if self.X_test is not None:
             return self

@@ -1,6 +1,6 @@
-"""Readers of the images that anybody may fetch: from the prepared files, or from the official archives.
+"""Read the public image data sets from prepared files or from the official archives.
 
-Each takes the paths of its files, in the order of the catalogue, and returns fields of ``Dataset``.
+Each reader takes the paths of its files, in the order of the catalogue, and returns fields of ``Dataset``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anyparty.tables.datasets.dataset import Array, Fields
 
 
 def fashion_mnist(paths: Sequence[Path]) -> Fields:
-    """Fashion-MNIST from the prepared fashion_mnist.npz, or from the four official idx files."""
+    """Read Fashion-MNIST from the prepared fashion_mnist.npz, or from the four official idx files."""
     names = ("X_train", "y_train", "X_test", "y_test")
     if len(paths) == 1:
         known = files.npz(paths)
@@ -34,7 +34,7 @@ def fashion_mnist(paths: Sequence[Path]) -> Fields:
 
 
 def cifar10(paths: Sequence[Path]) -> Fields:
-    """The whole of CIFAR-10 from the official binary version."""
+    """Read CIFAR-10 from the official binary version."""
 
     def make() -> dict[str, Array]:
         parts = _members(paths[0])
@@ -46,14 +46,14 @@ def cifar10(paths: Sequence[Path]) -> Fields:
 
 
 def cifar10_subset(paths: Sequence[Path]) -> Fields:
-    """A balanced part of CIFAR-10 from the prepared cifar10_subset.npz."""
+    """Read a balanced subset of CIFAR-10 from the prepared cifar10_subset.npz."""
     known = files.npz(paths)
     counts = f"{len(known['y_train'])} of 50000 training and {len(known['y_test'])} of 10000 test images"
     return _split(known) | {"note": f"A SUBSET of CIFAR-10, balanced, from its official split: {counts}."}
 
 
 def cifar100(paths: Sequence[Path]) -> Fields:
-    """CIFAR-100 from the official binary version; the classes are the 100 fine ones."""
+    """Read CIFAR-100 with its 100 fine classes from the official binary version."""
 
     def make() -> dict[str, Array]:
         parts = _members(paths[0])

@@ -1,7 +1,7 @@
-"""Readers of the data sets that a user must obtain and prepare: gated (MIMIC, MOSEI) or large (ModelNet, ImageNet).
+"""Read the data sets that users must obtain and prepare: gated (MIMIC, MOSEI) or large (ModelNet, ImageNet).
 
-Each docstring says exactly which files are read, in which form; ``load`` prints it when they are not there.  Nothing
-of them is copied to the cache.
+Each docstring specifies the files and their form. ``load`` prints it if they are absent. No data is copied to the
+cache.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def mosei(paths: Sequence[Path]) -> Fields:
 
 
 def _is_test(column: pl.Series) -> Array:
-    """Read the column that says which rows are test rows."""
+    """Read the column that marks test rows."""
     if not column.is_in(["0", "1"]).fill_null(value=False).all() or column.n_unique() < 2:
         raise ValueError(f"column 'test' should hold 1 for test rows and 0 for training rows, and both of them; it has "
                          f"{some((str(cell) for cell in column.unique().sort()), 5)}")  # fmt: skip

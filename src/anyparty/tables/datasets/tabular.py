@@ -1,6 +1,6 @@
-"""Readers of the tables that anybody may fetch: from the prepared files, or from the official archives.
+"""Read the public tables from prepared files or from the official archives.
 
-Each takes the paths of its files, in the order of the catalogue, and returns fields of ``Dataset``.
+Each reader takes the paths of its files, in the order of the catalogue, and returns fields of ``Dataset``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _HAPT = {"tBodyAcc": 0, "tGravityAcc": 40, "tBodyAccJerk": 80, "tBodyGyro": 120,
 
 
 def credit(paths: Sequence[Path]) -> Fields:
-    """UCI 350 as CSV: ID, 23 features (by name, or X1..X23), the label last."""
-    cells = pl.read_csv(paths[0], infer_schema=False, glob=False).cast(pl.Float64).to_numpy()  # one is written 1e+05
+    """Read UCI 350 as CSV: ID, 23 features (by name, or X1..X23), the label last."""
+    cells = pl.read_csv(paths[0], infer_schema=False, glob=False).cast(pl.Float64).to_numpy()  # one cell is 1e+05
     if cells.shape[1] != len(CREDIT) + 2:
         raise ValueError(f"{cells.shape[1]} columns, expected {len(CREDIT) + 2}")
     return {
@@ -44,14 +44,14 @@ def credit(paths: Sequence[Path]) -> Fields:
 
 
 def hapt(paths: Sequence[Path]) -> Fields:
-    """UCI 341 from the prepared hapt.npz, names of columns from features.txt beside it."""
+    """Read UCI 341 from the prepared hapt.npz, names of columns from features.txt beside it."""
     arrays = files.npz(paths)
     names = paths[0].with_name("features.txt")
     return _hapt(arrays, names.read_text("utf-8").split("\n") if names.exists() else ())
 
 
 def hapt_zip(paths: Sequence[Path]) -> Fields:
-    """UCI 341 from the official archive (Train/X_train.txt and so on, in or below its root)."""
+    """Read UCI 341 from the official archive (Train/X_train.txt and so on, in or below its root)."""
 
     def make() -> dict[str, Array]:
         with zipfile.ZipFile(paths[0]) as archive:
@@ -92,7 +92,7 @@ def _hapt(arrays: Mapping[str, Array], names: Sequence[str]) -> Fields:
 
 
 def isolet(paths: Sequence[Path]) -> Fields:
-    """UCI 54 from the prepared isolet.npz."""
+    """Read UCI 54 from the prepared isolet.npz."""
     known = files.npz(paths)
     X, y, test, speaker = known["X"], known["y"], known["part"] == 5, known["speaker"]
     return _isolet(X[~test], y[~test], X[test], y[test]) | {
@@ -102,7 +102,7 @@ def isolet(paths: Sequence[Path]) -> Fields:
 
 
 def isolet_zip(paths: Sequence[Path]) -> Fields:
-    """UCI 54 from the official archive, whose two tables are packed with Unix compress."""
+    """Read UCI 54 from the official archive. Its two tables are packed with Unix compress."""
 
     def make() -> dict[str, Array]:
         with zipfile.ZipFile(paths[0]) as archive:
@@ -129,7 +129,7 @@ def _isolet(X_train: Array, y_train: Array, X_test: Array, y_test: Array) -> dic
 
 
 def google_cluster(paths: Sequence[Path]) -> Fields:
-    """Usage of machines over a day; the task is ours: the last hour's mean CPU from the 23 hours before."""
+    """Read machine usage over a day. The task is ours: predict the last hour's mean CPU from the 23 hours before."""
     known = files.npz(paths)
     usage, machine = known["usage"], known["vm"]
     if usage.ndim != 3 or usage.shape[1] <= 12:
@@ -145,7 +145,7 @@ def google_cluster(paths: Sequence[Path]) -> Fields:
 
 
 def breast_cancer(paths: Sequence[Path]) -> Fields:
-    """The diagnostic Wisconsin data as scikit-learn ships them; class 0 is malignant."""
+    """Read the diagnostic Wisconsin data from scikit-learn; class 0 is malignant."""
     assert not paths
     known = load_breast_cancer()
     return {
@@ -164,14 +164,14 @@ def _wide(X: Array, columns: int) -> NDArray[np.float32]:
 
 
 def _from_one(y: Array, classes: int) -> NDArray[np.int64]:
-    """Count classes from 0 where their publisher counts from 1."""
+    """Renumber classes from 0; the publisher counts from 1."""
     if len(y) and not (y.min() >= 1 and y.max() <= classes):
         raise ValueError(f"labels from {y.min()} to {y.max()}, expected 1 to {classes}")
     return y.astype(np.int64) - 1
 
 
 def _different(names: Sequence[str]) -> tuple[str, ...]:
-    """Tell repeated names apart (HAPT has 14): the second a becomes a~2."""
+    """Make repeated names distinct (HAPT has 14): the second a becomes a~2."""
     seen: Counter[str] = Counter()
     out = []
     for name in names:

@@ -1,0 +1,170 @@
+"""Data-quality checks: notes on a table that can be read, and warnings about rows that differ from training's.
+
+Each function returns sentences that name the party, the file and the column. Nothing here stops a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from anyparty.errors import some
+from anyparty.tables import cells
+from anyparty.tables.kinds import notation_of
+
+EMPTY = "are empty but for the id"
+MANY_MARKERS, MARKED_SHARE = 10, 0.05  # a note appears from this number, or above this share, of labels marked missing
+
+UNSEEN_SHARE = 0.5  # a larger share of cells unlike training's suggests another notation or unit
+FAR = 10  # in standard deviations
+MANY = 3  # columns that a sentence names
+
+
+def leading_zeros(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
+    """Report text columns that were read as numbers although some cells begin with a zero, as codes do.
+
+    Args:
+        inferred: the columns whose kind was inferred, as in the file.
+        columns: the feature columns as read.
+        where: party and file, the beginning of the sentence.
+    """
+    found = []
+    for column in inferred.iter_columns():
+        if columns[column.name].dtype.is_numeric() and cells.is_text(column):
+            coded = column.filter(column.cast(pl.String).str.contains(r"^\s*0\d+\s*$"))
+            if len(coded):
+                found.append((column.name, len(coded), coded[0]))
+    if not found:
+        return ()
+    name, count, cell = found[0]
+    more = f", and so for {some([other for other, *_ in found[1:]])}" if found[1:] else ""
+    note = (
+        f"{where}: column {name!r} is read as numbers, and {count:,} of its cells begin with a zero, such as {cell!r}: "
+        f"if these are codes, declare it categorical with types, or leave it out with drop{more}"
+    )
+    return (note,)
+
+
+def quantities(inferred: pl.DataFrame, columns: pl.DataFrame, where: str) -> tuple[str, ...]:
+    """Report columns that were read as categories although their cells look like numbers, dates or times."""
+    notes = []
+    for column in inferred.iter_columns():
+        if columns[column.name].dtype != pl.String or cells.is_category(column):
+            continue
+        if notation := notation_of(columns[column.name]):
+            notes.append(
+                f"{where}: column {column.name!r} is read as categories, and its cells look like {notation.name}, such "
+                f"as {notation.examples[0]!r}: {notation.advice}or declare the column categorical with types"
+            )
+    return tuple(notes)
+
+
+def marked(column: pl.Series, where: str) -> tuple[str, ...]:
+    """Report many labels whose text marks a missing cell: the user may have meant one of them as a class."""
+    markers = cells.missing_markers(column) if cells.is_text(column) else {}
+    count = sum(markers.values())
+    labels = count + len(column) - cells.as_text(column).null_count() if count else 0
+    if count < MANY_MARKERS and count <= MARKED_SHARE * labels:
+        return ()
+    written = ", ".join(f"{text!r} ({rows:,})" for text, rows in markers.items())
+    note = (
+        f"{where}: {count:,} of {labels:,} cells of label column {column.name!r} are {written}, which stands "
+        f"for missing: these rows are unlabelled. If it is meant as a class, give it another name in the table"
+    )
+    return (note,)
+
+
+def blank(columns: pl.DataFrame, n: int) -> NDArray[np.bool_]:
+    """Return the mask [n] of rows that have no cell in any column; all False if there are no columns."""
+    if not columns.width:
+        return np.zeros(n, dtype=np.bool_)
+    return columns.select(pl.all_horizontal(pl.all().is_null())).to_series().to_numpy()
+
+
+def without_cells(columns: pl.DataFrame, where: str, *, labels: bool) -> tuple[str, ...]:
+    """Report rows without any cell, as an outer join leaves them: the party counts as absent there."""
+    count = int(blank(columns, columns.height).sum())
+    note = (
+        f"{where}: {count:,} of {columns.height:,} rows {EMPTY}{' and the label' if labels else ''}: "
+        f"there the party counts as absent"
+    )
+    return (note,) if count else ()
+
+
+def cases(label: pl.Series, where: str) -> tuple[str, ...]:
+    """Report two classes that differ only in case or in spaces."""
+    pair = cells.differ_in_case(label) if label.dtype == pl.String else None
+    if pair is None:
+        return ()
+    note = (
+        f"{where}: {pair[0]!r} and {pair[1]!r} in label column {label.name!r} differ in nothing but case or blanks, "
+        f"and are two classes"
+    )
+    return (note,)
+
+
+def unseen_levels(frame: pl.DataFrame, levels: Mapping[str, tuple[str | None, ...]], *, few: bool) -> Iterator[str]:
+    """Yield warnings about categories that training never saw. The model receives zeros for each.
+
+    Args:
+        frame: the prepared columns, String for categories.
+        levels: the levels of each categorical column in training; ``None`` is the level of missing cells.
+        few: also report categories in a minority of a column's cells.
+    """
+    rare = []
+    for name, known_levels in levels.items():
+        known = frame[name].drop_nulls()
+        seen = [level for level in known_levels if level is not None]
+        unseen = known.filter(~known.is_in(seen)) if seen else known.clear()
+        if len(unseen) > UNSEEN_SHARE * len(known):
+            most = "" if len(unseen) == len(known) else f" in {len(unseen)} of {len(known)} cells"
+            yield (f"training saw none of the categories of column {name!r}{most}, such as "
+                   f"{some(unseen.unique().sort().head(2))}, but {some(seen[:2])}: the model knows nothing of them; "
+                   f"are they written another way?")  # fmt: skip
+        elif few and len(unseen):
+            example = repr(unseen.sort()[0])
+            rare.append(f"column {name!r}, {len(unseen)} of {len(known)} cells, such as {example}")
+    if rare:
+        more = f"; and in {len(rare) - MANY} more columns" if len(rare) > MANY else ""
+        yield (f"there are categories that training never saw, of which the model knows nothing: "
+               f"{'; '.join(rare[:MANY])}{more}")  # fmt: skip
+
+
+def no_longer_constant(frame: pl.DataFrame, constants: Mapping[str, float]) -> Iterator[str]:
+    """Yield a warning about columns that were constant in training and have other numbers now.
+
+    Args:
+        frame: the prepared columns, Float64 for numbers.
+        constants: the value in all training rows, by column.
+    """
+    counts = {name: (frame[name].drop_nulls() != value).sum() for name, value in constants.items()}
+    changed = [(name, count) for name, count in counts.items() if count]
+    if changed:
+        name, count = changed[0]
+        more = f", and so for {some([other for other, _ in changed[1:]])}" if changed[1:] else ""
+        value = constants[name]
+        yield (f"column {name!r} was {value:g} in all training rows and is another number in {count} here: the "
+               f"model has learnt nothing of it and takes it for {value:g}{more}")  # fmt: skip
+
+
+def far_from_training(frame: pl.DataFrame, spreads: Mapping[str, tuple[float, float]]) -> Iterator[str]:
+    """Yield a warning about columns most of whose numbers lie far from training's, as in another unit.
+
+    Args:
+        frame: the prepared columns, Float64 for numbers.
+        spreads: mean and standard deviation of the training rows, by column.
+    """
+    far = [
+        name
+        for name, (mean, scale) in spreads.items()
+        if (((frame[name] - mean) / scale).abs() > FAR).sum() > UNSEEN_SHARE * frame[name].count()
+    ]
+    if far:
+        name, (mean, scale) = far[0], spreads[far[0]]
+        more = f"; so for {some(far[1:])}" if far[1:] else ""
+        yield (f"most numbers of column {name!r} lie more than {FAR} deviations from training's mean, such as "
+               f"{frame[name].drop_nulls().sort()[frame[name].count() // 2]:g} where that is {mean:g} and the "
+               f"deviation {scale:g}: are they in another unit?{more}")  # fmt: skip
