@@ -18,11 +18,11 @@ import torch
 from anyparty.config.file import load
 from anyparty.nets.mlp import MLP
 from anyparty.run.federation import Federation
-from anyparty.serve import worker
-from anyparty.serve.ask import MOST_ROWS
-from anyparty.serve.kept import Kept
-from anyparty.serve.service import Service
-from anyparty.serve.together import answering, open_run
+from anyparty.serving import batch_executor as worker
+from anyparty.serving.loaded_party import Kept
+from anyparty.serving.local_backend import answering, open_run
+from anyparty.serving.predictor import Service
+from anyparty.serving.serving_protocol import MOST_ROWS
 from benchmarks.page import Page, quick_asked, target
 from benchmarks.service import made
 from benchmarks.timing import Spread

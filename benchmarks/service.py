@@ -29,8 +29,8 @@ import polars as pl
 
 from anyparty.errors import ConfigError
 from anyparty.run import federate
-from anyparty.serve.limits import Limits
-from anyparty.serve.start import application, listening
+from anyparty.serving.http_server import application, listening
+from anyparty.serving.service_settings import Limits
 from anyparty.wire.flare import federation as flare
 from benchmarks.page import Page, quick_asked, target
 

@@ -18,13 +18,13 @@ from anyparty.run.kept_alignment import Kept
 from anyparty.run.model import Model
 from anyparty.run.predict_home import ANSWERS
 from anyparty.run.runs import hold_out
-from anyparty.serve.together import answering, open_run
+from anyparty.serving.local_backend import answering, open_run
 from anyparty.tables.table import read_table
 from anyparty.wire import inproc
 from tests.run import test_predict_home as together
 from tests.run.test_house import NAMES, run, settings, world
-from tests.serve.houses import Houses, play
-from tests.serve.test_service import answered
+from tests.serving.test_predictor import answered
+from tests.serving.trained_parties import Houses, play
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*rows are empty but for the id:anyparty.errors.AnypartyWarning")
 

@@ -6,12 +6,12 @@ import pytest
 from anyparty.config import Config
 from anyparty.run.federation import Federation
 from anyparty.run.runs import evaluate_run
-from anyparty.serve.together import answering, open_run
+from anyparty.serving.local_backend import answering, open_run
 from anyparty.tables.prepare import Features, Prepare
 from tests.run import test_predict_home as together
 from tests.run.test_house import NAMES, run, settings, world
-from tests.serve.houses import Houses, play
-from tests.serve.test_service import answered
+from tests.serving.test_predictor import answered
+from tests.serving.trained_parties import Houses, play
 
 FALSE = {"embedding": 4, "top": 2, "hidden": (8,), "head_hidden": (8,), "samples": 3, "pretrain_epochs": 2}
 

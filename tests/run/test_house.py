@@ -22,7 +22,7 @@ from anyparty.run.files import About, mark
 from anyparty.run.house import Home, train_at_home
 from anyparty.run.kept_alignment import Kept
 from anyparty.run.predict_home import predict_at_home
-from anyparty.serve.kept import open_kept
+from anyparty.serving.loaded_party import open_kept
 from anyparty.wire import inproc
 
 NAMES = ("bank", "shop", "clinic")

@@ -42,12 +42,12 @@ def serve(
 ) -> None:
     """Serve predictions over HTTP at the active party, from whoever is there, until Ctrl-C.
 
-    In Python: anyparty.serve.serve("HOUSE_OR_RUN").
+    In Python: anyparty.serving.serve("HOUSE_OR_RUN").
     """
     from anyparty import config as settings
-    from anyparty import serve as service
+    from anyparty import serving as service
     from anyparty.run.runs import tables_from
-    from anyparty.serve.limits import Limits, Tokens, certificates
+    from anyparty.serving.service_settings import Limits, Tokens, certificates
 
     code, resolved = allowed(allow_code), None
     if config is not None:

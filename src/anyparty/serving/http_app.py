@@ -17,12 +17,12 @@ from starlette.exceptions import HTTPException
 
 import anyparty
 from anyparty.errors import AnypartyError, UserError
-from anyparty.serve.gate import Gate
-from anyparty.serve.limits import Limits, Tokens
-from anyparty.serve.link import ABSENT
-from anyparty.serve.meter import Meter
-from anyparty.serve.service import Service
-from anyparty.serve.words import MOST_SAID, REFUSALS, About, Answers, Health, Ready, Wanted, sentence
+from anyparty.serving.admission_middleware import Gate
+from anyparty.serving.http_schemas import MOST_SAID, REFUSALS, About, Answers, Health, Ready, Wanted, sentence
+from anyparty.serving.peer_group import ABSENT
+from anyparty.serving.predictor import Service
+from anyparty.serving.service_metrics import Meter
+from anyparty.serving.service_settings import Limits, Tokens
 
 ABOUT = """Predictions at the active party of a federation.
 

@@ -25,11 +25,11 @@ from typing import Any
 from anyparty.errors import AnypartyError, RunError
 from anyparty.run.house import Site
 from anyparty.run.meanwhile import meanwhile
-from anyparty.serve.bridge import Bridge, Bridged
-from anyparty.serve.home import renew_s
-from anyparty.serve.link import Link
-from anyparty.serve.service import Service
-from anyparty.serve.tab import Tab
+from anyparty.serving.ipc import Bridge, Bridged
+from anyparty.serving.peer_group import Link
+from anyparty.serving.predictor import Service
+from anyparty.serving.responder import renew_s
+from anyparty.serving.traffic_log import Tab
 from anyparty.wire.flare import federation
 
 log = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ class Jobs:
         """
         kit = (self.folder / "kits" / "admin").resolve()
         self._desk = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "anyparty.serve.desk", str(kit), cwd=kit, start_new_session=True,
+            sys.executable, "-m", "anyparty.serving.desk", str(kit), cwd=kit, start_new_session=True,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         assert self._desk.stdout is not None

@@ -11,11 +11,11 @@ import torch
 from anyparty.errors import PartyLost
 from anyparty.methods.method import Batch
 from anyparty.seeds import Seeds
-from anyparty.serve import worker as worker_module
-from anyparty.serve.worker import FEW, Worker
+from anyparty.serving import batch_executor as worker_module
+from anyparty.serving.batch_executor import FEW, Worker
 from anyparty.terms import Expect
 from anyparty.wire import inproc
-from tests.serve.houses import LONG_S, Houses, play, serving
+from tests.serving.trained_parties import LONG_S, Houses, play, serving
 
 METHODS = {
     "laser": {},
@@ -90,7 +90,7 @@ def test_a_few_rows_do_not_wait_for_many(houses, monkeypatch, at):
         return replace(kept, method=Slow(kept.method, begun, go)) if kept.me == at else kept
 
     monkeypatch.setattr(Houses, "service", lambda self: _with(real(self), slow))
-    monkeypatch.setattr("tests.serve.houses.open_kept", _opening(slow))
+    monkeypatch.setattr("tests.serving.trained_parties.open_kept", _opening(slow))
 
     async def both():
         async with serving(houses, service := houses.service()):
@@ -116,7 +116,7 @@ def _with(service, change):
 
 
 def _opening(change):
-    from anyparty.serve.kept import open_kept  # noqa: PLC0415 - the real one
+    from anyparty.serving.loaded_party import open_kept  # noqa: PLC0415 - the real one
 
     def opened(*what):
         kept, *rest = open_kept(*what)

@@ -27,7 +27,7 @@ from anyparty.run.kept_alignment import ALIGNMENT
 from anyparty.run.predict_home import Part
 from anyparty.run.read_again import read_again
 from anyparty.run.rows import block_of
-from anyparty.serve.ask import NOWHERE
+from anyparty.serving.serving_protocol import NOWHERE
 from anyparty.tables import cells
 from anyparty.tables.prepare import Features
 from anyparty.tables.table import Table

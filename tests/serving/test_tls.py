@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from fastapi import FastAPI
 
-from anyparty.serve import start
-from anyparty.serve.limits import Limits
+from anyparty.serving import http_server as start
+from anyparty.serving.service_settings import Limits
 
 pytestmark = pytest.mark.net
 

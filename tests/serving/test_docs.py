@@ -11,9 +11,9 @@ import typer.main
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
 from anyparty.cli.app import app as commands
-from anyparty.serve import application
-from anyparty.serve.limits import Limits
-from anyparty.serve.words import Said
+from anyparty.serving import application
+from anyparty.serving.http_schemas import Said
+from anyparty.serving.service_settings import Limits
 
 PAGE = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)

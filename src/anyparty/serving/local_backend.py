@@ -21,10 +21,10 @@ from anyparty.run.model import Model
 from anyparty.run.read_again import read_again
 from anyparty.run.rows import row_keys
 from anyparty.run.runs import model_for_run, settings_of
-from anyparty.serve.home import Answering
-from anyparty.serve.kept import Directory, Kept
-from anyparty.serve.link import Link
-from anyparty.serve.service import Service
+from anyparty.serving.loaded_party import Directory, Kept
+from anyparty.serving.peer_group import Link
+from anyparty.serving.predictor import Service
+from anyparty.serving.responder import Answering
 from anyparty.tables.prepare import Features
 from anyparty.terms import Channel
 from anyparty.wire import inproc

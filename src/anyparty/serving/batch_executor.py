@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from anyparty.serve.limits import Limits
+from anyparty.serving.service_settings import Limits
 from anyparty.terms import Channel, Expect, Tensors
 
 FEW = Limits().ids

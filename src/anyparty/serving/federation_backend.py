@@ -16,10 +16,10 @@ from anyparty.errors import ConfigError
 from anyparty.run import kept_alignment
 from anyparty.run.predict_home import Part
 from anyparty.run.read_again import read_again
-from anyparty.serve.app import Served
-from anyparty.serve.jobs import Jobs, Pauses
-from anyparty.serve.kept import directory, open_kept
-from anyparty.serve.service import Service
+from anyparty.serving.http_app import Served
+from anyparty.serving.job_manager import Jobs, Pauses
+from anyparty.serving.loaded_party import directory, open_kept
+from anyparty.serving.predictor import Service
 from anyparty.tables.table import Table
 from anyparty.wire.flare.ask import about
 from anyparty.wire.flare.site import FILE, Site

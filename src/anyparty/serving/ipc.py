@@ -26,9 +26,9 @@ from torch import Tensor
 from anyparty.errors import ConfigError, MessageError, ModelError, PartyLost
 from anyparty.run.door import door_of
 from anyparty.run.files import About
-from anyparty.serve.ask import MESSAGES
-from anyparty.serve.frames import Frames, text, words
-from anyparty.serve.lanes import RENEW_S, lanes_to
+from anyparty.serving.frames import Frames, text, words
+from anyparty.serving.multiplexer import RENEW_S, lanes_to
+from anyparty.serving.serving_protocol import MESSAGES
 from anyparty.storage import read_json, take, write_json
 from anyparty.terms import Channel, Expect, Tensors
 

@@ -25,7 +25,7 @@ import psutil
 
 from anyparty.errors import ConfigError
 from anyparty.run import federate
-from anyparty.serve import application
+from anyparty.serving import application
 from anyparty.wire.flare import federation as flare
 from anyparty.wire.flare.site import Site
 from anyparty.wire.flare.sites import environment, site_command
@@ -33,7 +33,7 @@ from tests.ports import free_port
 from tests.run.test_federate import written
 from tests.run.test_house import NAMES
 from tests.run.test_house import Site as Plain
-from tests.serve.houses import Houses
+from tests.serving.trained_parties import Houses
 
 pytestmark = pytest.mark.net
 

@@ -10,10 +10,10 @@ import pytest
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from anyparty.serve import connection
-from anyparty.serve.connection import Server, patient
-from anyparty.serve.limits import Limits
-from anyparty.serve.start import listening
+from anyparty.serving import connection
+from anyparty.serving.connection import Server, patient
+from anyparty.serving.http_server import listening
+from anyparty.serving.service_settings import Limits
 from tests import unhurried
 
 WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
@@ -152,7 +152,7 @@ def test_who_reads_slowly_stays():
 
 
 def test_who_stops_in_the_middle_of_tls_is_let_go(tmp_path):
-    certificate = pytest.importorskip("tests.serve.test_tls").certificate
+    certificate = pytest.importorskip("tests.serving.test_tls").certificate
     certificate(tmp_path, "service")
 
     async def stopping():
@@ -168,7 +168,7 @@ def test_who_stops_in_the_middle_of_tls_is_let_go(tmp_path):
 
 def test_answers_cross_tls(tmp_path):
     """Small ones and large ones, of which the kernels keep only a part."""
-    pytest.importorskip("tests.serve.test_tls").certificate(tmp_path, "service")
+    pytest.importorskip("tests.serving.test_tls").certificate(tmp_path, "service")
     trusting = ssl.create_default_context(cafile=str(tmp_path / "service.pem"))
 
     async def asking():

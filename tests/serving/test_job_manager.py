@@ -14,12 +14,12 @@ import pytest
 
 from anyparty.config import Config
 from anyparty.errors import PartyLost, RunError
-from anyparty.serve.home import serve_at_home
-from anyparty.serve.jobs import Jobs, Pauses
-from anyparty.serve.together import OUTSIDE
+from anyparty.serving.job_manager import Jobs, Pauses
+from anyparty.serving.local_backend import OUTSIDE
+from anyparty.serving.responder import serve_at_home
 from anyparty.wire import inproc
 from anyparty.wire.flare import federation
-from tests.serve.houses import LONG_S, Houses
+from tests.serving.trained_parties import LONG_S, Houses
 
 OTHERS = ("shop", "clinic")
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -27,16 +27,16 @@ __all__ = ["application", "serve"]
 
 def _start() -> Any:
     with needing("serve", "the prediction service"):
-        from anyparty.serve import start  # noqa: PLC0415 - an extra
+        from anyparty.serving import http_server as start  # noqa: PLC0415 - an extra
     return start
 
 
 def application(place: Path | str, **settings: Any) -> FastAPI:
-    """Return the service as an ASGI application: see ``anyparty.serve.start.application``."""
+    """Return the service as an ASGI application: see ``anyparty.serving.http_server.application``."""
     app: FastAPI = _start().application(place, **settings)
     return app
 
 
 def serve(place: Path | str, **settings: Any) -> None:
-    """Serve predictions until Ctrl-C: see ``anyparty.serve.start.serve``."""
+    """Serve predictions until Ctrl-C: see ``anyparty.serving.http_server.serve``."""
     _start().serve(place, **settings)

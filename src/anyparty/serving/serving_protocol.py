@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from anyparty.errors import MessageError
-from anyparty.serve.lanes import NUMBER
+from anyparty.serving.multiplexer import NUMBER
 from anyparty.terms import Channel, Declared, Expect, Roster
 
 HELLO, ASK, END = "serve-hello", "serve-ask", -1

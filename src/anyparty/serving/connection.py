@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from anyparty.serve.limits import Limits
+from anyparty.serving.service_settings import Limits
 
 
 class Patient(H11Protocol):

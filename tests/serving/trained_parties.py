@@ -13,11 +13,11 @@ from typing import Any
 from anyparty.config import Config
 from anyparty.run.files import write_manifest
 from anyparty.run.model import Model
-from anyparty.serve.home import Answering
-from anyparty.serve.kept import directory, open_kept
-from anyparty.serve.link import Link
-from anyparty.serve.service import Service
-from anyparty.serve.together import OUTSIDE, linked
+from anyparty.serving.loaded_party import directory, open_kept
+from anyparty.serving.local_backend import OUTSIDE, linked
+from anyparty.serving.peer_group import Link
+from anyparty.serving.predictor import Service
+from anyparty.serving.responder import Answering
 from anyparty.terms import Channel
 from anyparty.wire import inproc
 from anyparty.wire.ledger import Ledger

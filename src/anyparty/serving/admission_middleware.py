@@ -12,8 +12,8 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from anyparty.serve.limits import Limits, Tokens, loopback
-from anyparty.serve.meter import Meter
+from anyparty.serving.service_metrics import Meter
+from anyparty.serving.service_settings import Limits, Tokens, loopback
 
 PATHS = ("/predict", "/predict/batch", "/health", "/ready", "/metrics", "/about", "/openapi.json")
 PREDICTS = PATHS[:2]

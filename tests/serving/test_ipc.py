@@ -15,19 +15,19 @@ import torch
 from anyparty.config import Config
 from anyparty.errors import ConfigError
 from anyparty.run.manifest import Manifest
-from anyparty.serve.bridge import OPEN, PLACE, WHERE, Bridge, relay
-from anyparty.serve.frames import Frames, text
-from anyparty.serve.home import Answering, renew_s, serve_at_home
-from anyparty.serve.kept import open_kept
-from anyparty.serve.link import Link
-from anyparty.serve.together import OUTSIDE
+from anyparty.serving.frames import Frames, text
+from anyparty.serving.ipc import OPEN, PLACE, WHERE, Bridge, relay
+from anyparty.serving.loaded_party import open_kept
+from anyparty.serving.local_backend import OUTSIDE
+from anyparty.serving.peer_group import Link
+from anyparty.serving.responder import Answering, renew_s, serve_at_home
 from anyparty.storage import write_json
 from anyparty.wire import inproc
 from anyparty.wire.flare.channel import Posted
 from anyparty.wire.flare.peer import Patience
 from anyparty.wire.ledger import Counted, Ledger
 from tests.run.test_house import NAMES, Site
-from tests.serve.houses import LONG_S, Houses, play
+from tests.serving.trained_parties import LONG_S, Houses, play
 from tests.wire.test_flare_post import Air
 
 

@@ -20,13 +20,13 @@ from fastapi import FastAPI
 
 from anyparty.config import Config
 from anyparty.errors import ConfigError
-from anyparty.serve.apart import Place, open_house
-from anyparty.serve.app import Served, build
-from anyparty.serve.connection import Server, patient
-from anyparty.serve.jobs import Pauses
-from anyparty.serve.limits import Certificates, Limits, Tokens, check_open_to
-from anyparty.serve.newer import Newer
-from anyparty.serve.together import answering, open_run
+from anyparty.serving.connection import Server, patient
+from anyparty.serving.federation_backend import Place, open_house
+from anyparty.serving.http_app import Served, build
+from anyparty.serving.job_manager import Pauses
+from anyparty.serving.local_backend import answering, open_run
+from anyparty.serving.service_settings import Certificates, Limits, Tokens, check_open_to
+from anyparty.serving.staleness import Newer
 
 HERE = ("127.0.0.1", "localhost", "[::1]")
 log = logging.getLogger(__name__)

@@ -11,16 +11,16 @@ import torch
 
 from anyparty.config import Config
 from anyparty.errors import AnypartyWarning, ModelError, PartyLost, PredictionError
-from anyparty.serve import ask as asking
-from anyparty.serve import service as service_module
-from anyparty.serve.breaker import Breaker
-from anyparty.serve.home import serve_at_home
-from anyparty.serve.kept import open_kept
-from anyparty.serve.lanes import NUMBER, Lanes
+from anyparty.serving import predictor as service_module
+from anyparty.serving import serving_protocol as asking
+from anyparty.serving.circuit_breaker import Breaker
+from anyparty.serving.loaded_party import open_kept
+from anyparty.serving.multiplexer import NUMBER, Lanes
+from anyparty.serving.responder import serve_at_home
 from anyparty.terms import Expect
 from tests import unhurried
 from tests.run.test_house import run, settings, trained_again, world
-from tests.serve.houses import LONG_S, SHORT_S, Door, Houses, serving
+from tests.serving.trained_parties import LONG_S, SHORT_S, Door, Houses, serving
 
 METHODS = {
     "laser": {},

@@ -19,13 +19,13 @@ from anyparty.methods.method import Batch
 from anyparty.run.house import Site
 from anyparty.run.meanwhile import meanwhile
 from anyparty.seeds import Seeds
-from anyparty.serve import ask as asking
-from anyparty.serve.ask import Ask
-from anyparty.serve.bridge import relay
-from anyparty.serve.kept import Kept, open_kept
-from anyparty.serve.lanes import RENEW_S, Lanes, lanes_to
-from anyparty.serve.tab import Tab
-from anyparty.serve.worker import Worker
+from anyparty.serving import serving_protocol as asking
+from anyparty.serving.batch_executor import Worker
+from anyparty.serving.ipc import relay
+from anyparty.serving.loaded_party import Kept, open_kept
+from anyparty.serving.multiplexer import RENEW_S, Lanes, lanes_to
+from anyparty.serving.serving_protocol import Ask
+from anyparty.serving.traffic_log import Tab
 from anyparty.terms import Channel
 from anyparty.wire.guard import Guarded
 from anyparty.wire.ledger import Counted, Ledger

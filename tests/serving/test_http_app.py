@@ -19,12 +19,13 @@ import httpx
 from anyparty import Federation
 from anyparty.errors import ConfigError, ModelError, PredictionError
 from anyparty.run.runs import predict_run
-from anyparty.serve import application, newer, serve
-from anyparty.serve.gate import Gate
-from anyparty.serve.limits import Limits, Tokens, certificates, check_open_to
-from anyparty.serve.meter import Meter
-from anyparty.serve.start import listening
-from anyparty.serve.words import Answers
+from anyparty.serving import application, serve
+from anyparty.serving import staleness as newer
+from anyparty.serving.admission_middleware import Gate
+from anyparty.serving.http_schemas import Answers
+from anyparty.serving.http_server import listening
+from anyparty.serving.service_metrics import Meter
+from anyparty.serving.service_settings import Limits, Tokens, certificates, check_open_to
 from anyparty.storage import writing
 
 TOKEN, OTHER = "a token of the tests", "another token of theirs"
@@ -517,7 +518,7 @@ def test_a_second_service_says_so_before_it_is_announced(run, monkeypatch):
 
     app.state.check = check
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
-    monkeypatch.setattr("anyparty.serve.start.application", lambda *_, **__: app)
+    monkeypatch.setattr("anyparty.serving.http_server.application", lambda *_, **__: app)
     monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
     with pytest.raises(ConfigError, match="runs beside it already"):
         serve(run, port=0, say=said.append)

@@ -22,14 +22,14 @@ from anyparty.methods.method import Batch
 from anyparty.nets.estimator import Fitted
 from anyparty.predictions import Predictions, refuse_without_labels
 from anyparty.seeds import Seeds
-from anyparty.serve.answers import Answer, answers
-from anyparty.serve.ask import MOST_ROWS, NOWHERE, Ask
-from anyparty.serve.breaker import Breaker
-from anyparty.serve.kept import Directory, Kept
-from anyparty.serve.lanes import Lanes, Request
-from anyparty.serve.limits import Limits
-from anyparty.serve.link import ABSENT, Link
-from anyparty.serve.worker import Worker
+from anyparty.serving.answers import Answer, answers
+from anyparty.serving.batch_executor import Worker
+from anyparty.serving.circuit_breaker import Breaker
+from anyparty.serving.loaded_party import Directory, Kept
+from anyparty.serving.multiplexer import Lanes, Request
+from anyparty.serving.peer_group import ABSENT, Link
+from anyparty.serving.service_settings import Limits
+from anyparty.serving.serving_protocol import MOST_ROWS, NOWHERE, Ask
 from anyparty.terms import Channel, Expect, Tensors
 from anyparty.wire.guard import Guarded
 

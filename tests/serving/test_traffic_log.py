@@ -10,14 +10,14 @@ from filelock import FileLock
 from anyparty.config import Config
 from anyparty.errors import AnypartyWarning, ConfigError, PartyLost, StorageError
 from anyparty.run import meanwhile
-from anyparty.serve import bridge
-from anyparty.serve.home import serve_at_home
-from anyparty.serve.jobs import Jobs
-from anyparty.serve.tab import Tab
-from anyparty.serve.together import OUTSIDE, linked
+from anyparty.serving import ipc as bridge
+from anyparty.serving.job_manager import Jobs
+from anyparty.serving.local_backend import OUTSIDE, linked
+from anyparty.serving.responder import serve_at_home
+from anyparty.serving.traffic_log import Tab
 from anyparty.wire import inproc
 from anyparty.wire.ledger import Flow, Ledger
-from tests.serve.houses import LONG_S, Houses
+from tests.serving.trained_parties import LONG_S, Houses
 
 UP = Flow("shop", "bank", "embedding")
 
@@ -85,7 +85,7 @@ def test_two_processes_add_up(tmp_path):
 
 
 def test_another_process_that_writes_is_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr("anyparty.serve.tab.PATIENCE_S", 0.05)
+    monkeypatch.setattr("anyparty.serving.traffic_log.PATIENCE_S", 0.05)
     tab = Tab(tmp_path, "shop")
     tab.ledger.add(UP, 10)
     with FileLock(tmp_path / ".served.json.lock"), pytest.raises(StorageError, match="cannot be written"):

@@ -1,4 +1,4 @@
-"""Who is connected, as a process of its own tells it: ``python -m anyparty.serve.desk KIT``.
+"""Who is connected, as a process of its own tells it: ``python -m anyparty.serving.desk KIT``.
 
 FLARE's client for administrators takes seconds to begin, so this one stays.  A line of JSON for every look; it ends
 when its standard input does, or when the server is gone.

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 
 from anyparty.errors import MessageError, PartyLost
-from anyparty.serve import ask as asking
-from anyparty.serve.ask import Ask
-from anyparty.serve.kept import Kept
-from anyparty.serve.lanes import RENEW_S, Lanes, lanes_to
+from anyparty.serving import serving_protocol as asking
+from anyparty.serving.loaded_party import Kept
+from anyparty.serving.multiplexer import RENEW_S, Lanes, lanes_to
+from anyparty.serving.serving_protocol import Ask
 from anyparty.terms import Channel
 from anyparty.wire.guard import Guarded
 from anyparty.wire.ledger import Counted, Ledger
