@@ -1,4 +1,4 @@
-"""Many rows are computed in a thread: the same numbers, and a request for a few does not wait for them."""
+"""Large requests run in a thread: with the same results, and without delaying small ones."""
 
 import asyncio
 import threading
@@ -11,11 +11,11 @@ import torch
 from anyparty.errors import PartyLost
 from anyparty.methods.method import Batch
 from anyparty.seeds import Seeds
-from anyparty.serving import batch_executor as worker_module
-from anyparty.serving.batch_executor import FEW, Worker
+from anyparty.serving import batch_executor as executor_module
+from anyparty.serving.batch_executor import INLINE_ROWS, BatchExecutor
 from anyparty.terms import Expect
 from anyparty.wire import inproc
-from tests.serving.trained_parties import LONG_S, Houses, play, serving
+from tests.serving.trained_parties import LONG_S, TrainedParties, play, responding
 
 METHODS = {
     "laser": {},
@@ -23,12 +23,12 @@ METHODS = {
     "combinatorial": {"name": "combinatorial"},
     "false-vfl-2": {"name": "false-vfl-2", "top": 4, "hidden": [8], "head_hidden": [8], "predict_samples": 4},
 }
-MANY = FEW + 1
+MANY = INLINE_ROWS + 1
 
 
 @pytest.fixture(scope="module")
-def houses(tmp_path_factory):
-    return Houses.trained(tmp_path_factory.mktemp("houses"))
+def trained(tmp_path_factory):
+    return TrainedParties.train(tmp_path_factory.mktemp("houses"))
 
 
 @pytest.fixture(autouse=True)
@@ -40,30 +40,30 @@ def _no_thread_stays():
             assert not thread.is_alive()
 
 
-# ---- the service and the parties that answer it
+# ---- the predictor and the responders
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_numbers_are_the_same_in_a_thread(tmp_path, monkeypatch, name):
-    houses, played = Houses.trained(tmp_path, **METHODS[name]), []
-    begin = worker_module._played
-    monkeypatch.setattr(worker_module, "_played", lambda *what: played.append(what) or begin(*what))
+def test_results_are_the_same_in_a_thread(tmp_path, monkeypatch, name):
+    trained, runs = TrainedParties.train(tmp_path, **METHODS[name]), []
+    begin = executor_module._run_in
+    monkeypatch.setattr(executor_module, "_run_in", lambda *what: runs.append(what) or begin(*what))
 
-    async def answered():
-        async with serving(houses, service := houses.service()):
-            return await service.predict(houses.ids("bank"), budget_s=LONG_S)
+    async def predict():
+        async with responding(trained, predictor := trained.predictor()):
+            return await predictor.predict(trained.ids("bank"), budget_s=LONG_S)
 
-    here = play(answered())
-    assert not played
-    monkeypatch.setattr(worker_module, "FEW", 0)
-    assert play(answered()) == here
-    assert len(played) == 3  # at every party
-    assert any(len(each.took_part) > 1 for each in here)
+    inline = play(predict())
+    assert not runs
+    monkeypatch.setattr(executor_module, "INLINE_ROWS", 0)
+    assert play(predict()) == inline
+    assert len(runs) == 3  # once per party
+    assert any(len(each.took_part) > 1 for each in inline)
 
 
 @dataclass(frozen=True)
 class Slow:
-    """A method whose products for many rows last until somebody lets them go."""
+    """A method whose computation of many rows blocks until ``go`` is set."""
 
     method: object
     begun: threading.Event
@@ -74,52 +74,52 @@ class Slow:
         return self.method.can
 
     async def predict(self, net, state, rows, batch, asked):
-        if len(batch.rows) > FEW:
+        if len(batch.rows) > INLINE_ROWS:
             self.begun.set()
             assert self.go.wait(LONG_S)
         return await self.method.predict(net, state, rows, batch, asked)
 
 
 @pytest.mark.parametrize("at", ["bank", "shop"])
-def test_a_few_rows_do_not_wait_for_many(houses, monkeypatch, at):
+def test_a_small_request_does_not_wait_for_a_large_one(trained, monkeypatch, at):
     begun, go = threading.Event(), threading.Event()
-    ids = houses.ids("bank")
-    real = Houses.service
+    ids = trained.ids("bank")
+    real = TrainedParties.predictor
 
     def slow(kept):
         return replace(kept, method=Slow(kept.method, begun, go)) if kept.me == at else kept
 
-    monkeypatch.setattr(Houses, "service", lambda self: _with(real(self), slow))
-    monkeypatch.setattr("tests.serving.trained_parties.open_kept", _opening(slow))
+    monkeypatch.setattr(TrainedParties, "predictor", lambda self: _with(real(self), slow))
+    monkeypatch.setattr("tests.serving.trained_parties.load_party", _opening(slow))
 
     async def both():
-        async with serving(houses, service := houses.service()):
-            many = asyncio.create_task(service.predict(ids * 3, budget_s=LONG_S))
+        async with responding(trained, predictor := trained.predictor()):
+            many = asyncio.create_task(predictor.predict(ids * 3, budget_s=LONG_S))
             while not begun.is_set():
                 await asyncio.sleep(0.001)
-            few = await service.predict(ids[:5], budget_s=LONG_S)
+            few = await predictor.predict(ids[:5], budget_s=LONG_S)
             assert not many.done()
             go.set()
             return few, await many
 
     few, many = play(both())
-    assert len(ids) * 3 > FEW
+    assert len(ids) * 3 > INLINE_ROWS
     assert [(each.id, each.prediction, each.took_part) for each in few] == [
         (each.id, each.prediction, each.took_part) for each in many[:5]
     ]
     assert any("shop" in each.took_part for each in few)
 
 
-def _with(service, change):
-    service.kept = change(service.kept)
-    return service
+def _with(predictor, change):
+    predictor.party = change(predictor.party)
+    return predictor
 
 
 def _opening(change):
-    from anyparty.serving.loaded_party import open_kept  # noqa: PLC0415 - the real one
+    from anyparty.serving.loaded_party import load_party  # noqa: PLC0415 - not the replaced one
 
     def opened(*what):
-        kept, *rest = open_kept(*what)
+        kept, *rest = load_party(*what)
         return change(kept), *rest
 
     return opened
@@ -129,25 +129,25 @@ def _opening(change):
 
 
 async def over(net):
-    """Send a number to oneself, and hear it."""
+    """Send a number to oneself and receive it."""
     await net.send("bank", "number", {"x": torch.ones(1)})
     return float((await net.recv("bank", "number", {"x": Expect((1,))}))["x"]), threading.current_thread().name
 
 
-def test_few_rows_stay_and_many_go_to_the_thread():
+def test_only_large_requests_run_in_the_thread():
     async def main():
-        net, worker = inproc.Hub(("bank", "outside")).channel("bank"), Worker()
-        return await worker.play(over, net, FEW), await worker.play(over, net, MANY), await worker.play(over, net, MANY)
+        net, executor = inproc.Hub(("bank", "outside")).channel("bank"), BatchExecutor()
+        return [await executor.run(over, net, rows) for rows in (INLINE_ROWS, MANY, MANY)]
 
-    assert play(main()) == ((1, "MainThread"), (1, "anyparty-worker"), (1, "anyparty-worker"))
+    assert play(main()) == [(1, "MainThread"), (1, "anyparty-worker"), (1, "anyparty-worker")]
 
 
-def test_while_one_waits_for_a_party_another_goes_on():
+def test_a_waiting_request_does_not_block_another():
     async def main():
-        hub, worker = inproc.Hub(("bank", "shop", "outside")), Worker()
+        hub, executor = inproc.Hub(("bank", "shop", "outside")), BatchExecutor()
         net = hub.channel("bank")
-        first = asyncio.create_task(worker.play(lambda way: way.recv("shop", "late", {"x": Expect((1,))}), net, MANY))
-        second = await worker.play(over, net, MANY)
+        first = asyncio.create_task(executor.run(lambda way: way.recv("shop", "late", {"x": Expect((1,))}), net, MANY))
+        second = await executor.run(over, net, MANY)
         assert not first.done()
         await hub.channel("shop").send("bank", "late", {"x": torch.zeros(1)})
         return second[0], float((await first)["x"])
@@ -155,44 +155,44 @@ def test_while_one_waits_for_a_party_another_goes_on():
     assert play(main()) == (1, 0)
 
 
-def test_what_goes_wrong_in_the_thread_is_raised_here():
+def test_an_error_in_the_thread_is_raised_here():
     async def breaks(net):
         raise PartyLost("shop", "for a test")
 
     async def main():
         with pytest.raises(PartyLost, match="for a test"):
-            await Worker().play(breaks, inproc.Hub(("bank", "outside")).channel("bank"), MANY)
+            await BatchExecutor().run(breaks, inproc.Hub(("bank", "outside")).channel("bank"), MANY)
 
     play(main())
 
 
-def test_who_cancels_a_request_waits_until_its_thread_has_let_go():
-    begun, said = threading.Event(), []
+def test_a_cancelled_request_waits_until_its_work_has_ended():
+    begun, got = threading.Event(), []
 
     async def hangs(net):
         begun.set()
         try:
             await net.recv("shop", "never", {})
         finally:
-            said.append(threading.current_thread().name)
+            got.append(threading.current_thread().name)
 
     async def main():
-        hub, worker = inproc.Hub(("bank", "shop", "outside")), Worker()
-        task = asyncio.create_task(worker.play(hangs, hub.channel("bank"), MANY))
+        hub, executor = inproc.Hub(("bank", "shop", "outside")), BatchExecutor()
+        task = asyncio.create_task(executor.run(hangs, hub.channel("bank"), MANY))
         while not begun.is_set():
             await asyncio.sleep(0.001)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert said == ["anyparty-worker"]
-        return await worker.play(over, hub.channel("bank"), MANY)  # and the next has a thread again
+        assert got == ["anyparty-worker"]
+        return await executor.run(over, hub.channel("bank"), MANY)  # the next request gets a new thread
 
     assert play(main()) == (1, "anyparty-worker")
 
 
-def test_a_request_that_is_cancelled_at_once_ends():
+def test_a_request_that_is_cancelled_immediately_ends():
     async def main():
-        task = asyncio.create_task(Worker().play(over, inproc.Hub(("bank", "outside")).channel("bank"), MANY))
+        task = asyncio.create_task(BatchExecutor().run(over, inproc.Hub(("bank", "outside")).channel("bank"), MANY))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -201,13 +201,13 @@ def test_a_request_that_is_cancelled_at_once_ends():
     play(main())
 
 
-def test_modules_that_draw_in_two_threads_draw_each_from_its_own_stream():
+def test_two_threads_draw_from_separate_random_streams():
     batch, begun, alone, got = Batch(torch.arange(1), Seeds(0), moment=("train", 0, 0)), threading.Event(), {}, {}
 
     def drawn(name, wait_s=0.0):
         with batch.drawing(name, device=torch.device("cpu")):
             begun.set()
-            time.sleep(wait_s)  # the other would seed torch's one stream, or draw from it, between these two
+            time.sleep(wait_s)  # time for the other thread to seed or use torch's global stream
             return torch.rand(3).tolist()
 
     for name in ("mine", "other"):

@@ -1,4 +1,4 @@
-"""docs/serve.md speaks of commands, paths and answers that there are."""
+"""The commands, paths, answers and limits in docs/serve.md exist."""
 
 import json
 import re
@@ -12,8 +12,8 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
 from anyparty.cli.app import app as commands
 from anyparty.serving import application
-from anyparty.serving.http_schemas import Said
-from anyparty.serving.service_settings import Limits
+from anyparty.serving.http_schemas import RowAnswer
+from anyparty.serving.service_settings import ServiceLimits
 
 PAGE = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
@@ -24,27 +24,27 @@ def lines():
 
 
 @pytest.mark.parametrize("line", [line for line in lines() if line.startswith("anyparty ")])
-def test_its_commands_parse(line):
+def test_commands_parse(line):
     command, words = typer.main.get_command(commands), shlex.split(line, comments=True)[1:]
     while hasattr(command, "commands"):
         command = command.commands[words.pop(0)]
     command.make_context("anyparty", words, resilient_parsing=False)
 
 
-def test_its_request_and_answer_are_of_the_form(run):
+def test_the_request_and_answer_are_valid(run):
     (asked,) = [line for line in lines() if line.startswith("curl")]
     words = shlex.split(asked)
     assert json.loads(words[words.index("-d") + 1]) == {"ids": ["c050"]}
     (answer,) = [json.loads(text) for kind, text in BLOCKS if kind == "json"]
     for each in answer["answers"]:
-        assert set(each) == set(Said.model_fields)
-        Said.model_validate(each)
+        assert set(each) == set(RowAnswer.model_fields)
+        RowAnswer.model_validate(each)
     paths = set(application(run).openapi()["paths"]) | {"/openapi.json"}
     assert set(re.findall(r"^\| `(?:GET|POST) (/[\w/.]+)`", PAGE, re.MULTILINE)) == paths
 
 
-def test_its_limits_are_the_defaults():
-    limits = Limits()
+def test_limits_are_the_defaults():
+    limits = ServiceLimits()
     few, many = f"up to {limits.ids} ids; waits {limits.budget_ms:g} ms", f"up to {limits.batch_ids:,} ids"
     for words in (few, many, f"waits {limits.batch_budget_ms / 1e3:g} s", f"most {limits.most_budget_ms / 1e3:g} s"):
         assert words in PAGE

@@ -1,4 +1,4 @@
-"""The service beside a federation of real processes: all answer, some die, come back, all are gone; nothing is left."""
+"""The service in a federation of real processes: parties answer, are killed, return, and leave no process."""
 
 import asyncio
 import contextlib
@@ -33,34 +33,34 @@ from tests.ports import free_port
 from tests.run.test_federate import written
 from tests.run.test_house import NAMES
 from tests.run.test_house import Site as Plain
-from tests.serving.trained_parties import Houses
+from tests.serving.trained_parties import TrainedParties
 
 pytestmark = pytest.mark.net
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory):
-    """A federation's folder, trained for two epochs; its sites run."""
+def folder(tmp_path_factory):
+    """The folder of a running federation, trained for two epochs."""
     home = tmp_path_factory.mktemp("served")
-    path, house = written(home), home / "house"
+    path, folder = written(home), home / "house"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
-        federate.init(path, house, port=free_port())
+        federate.init(path, folder, port=free_port())
         for name in NAMES:
-            file = house / "kits" / name / "local" / "anyparty.toml"
+            file = folder / "kits" / name / "local" / "anyparty.toml"
             file.write_text(file.read_text() + "threads = 1\n[patience]\nsilent_s = 4.0\n")
         try:
-            flare.start(house, 240.0)  # busy machines
-            ended = federate.train(house, path, ["train.epochs=2"])
+            flare.start(folder, 240.0)  # for busy machines
+            ended = federate.train(folder, path, ["train.epochs=2"])
             assert {name: each["error"] for name, each in ended.outcomes.items()} == dict.fromkeys(NAMES, "")
-            yield house
+            yield folder
         finally:
-            flare.stop(house)
-    assert flare.processes(house) == []
+            flare.stop(folder)
+    assert flare.processes(folder) == []
 
 
-class Served:
-    """The command, in a process of its own."""
+class ServiceProcess:
+    """The command in a process of its own."""
 
     def __init__(self, place, *words, **env):
         command = [sys.executable, "-m", "anyparty", "serve", str(place), "--port", "0", *words]
@@ -69,7 +69,7 @@ class Served:
         )
         line = ""
         while "Serving on" not in line:
-            ready, _, _ = select.select([self.process.stdout], [], [], 300)  # imports alone take a minute if busy
+            ready, _, _ = select.select([self.process.stdout], [], [], 300)  # imports take a minute on a busy machine
             line = self.process.stdout.readline() if ready else ""
             if not line:
                 self.process.kill()
@@ -88,22 +88,22 @@ class Served:
         return self.get("/predict/batch", {"ids": ids, **how})["answers"]
 
     def until(self, happens, timeout_s=120.0):
-        """Wait until the state of the other parties is so."""
+        """Wait until the state of the other parties satisfies a condition."""
         end = time.monotonic() + timeout_s
-        while not happens(said := self.get("/ready")["parties"]):
-            assert time.monotonic() < end, said
+        while not happens(got := self.get("/ready")["parties"]):
+            assert time.monotonic() < end, got
             time.sleep(0.3)
 
     def stop(self):
-        """Ctrl-C."""
+        """Send Ctrl-C and check that nothing is left."""
         children = psutil.Process(self.process.pid).children(recursive=True)
         self.process.send_signal(signal.SIGINT)
         try:
-            _, said = self.process.communicate(timeout=200)
+            _, got = self.process.communicate(timeout=200)
         finally:
             self.process.kill()
-        assert self.process.returncode == 130, said
-        assert "Traceback" not in said, said
+        assert self.process.returncode == 130, got
+        assert "Traceback" not in got, got
         _, left = psutil.wait_procs(children, timeout=120)
         assert left == []
         with socket.socket() as probe:
@@ -113,7 +113,7 @@ class Served:
 
 @contextlib.contextmanager
 def served(place, *words, **env):
-    service = Served(place, *words, **env)
+    service = ServiceProcess(place, *words, **env)
     try:
         yield service
     except BaseException:
@@ -123,22 +123,22 @@ def served(place, *words, **env):
     service.stop()
 
 
-def jobs_of(house, party):
-    """The processes in which a party takes part in jobs."""
-    kit = str(house / "kits" / party)
-    started = {each: " ".join(each.info["cmdline"]) for each in flare.processes(house)}
+def jobs_of(folder, party):
+    """The processes of a party's jobs."""
+    kit = str(folder / "kits" / party)
+    started = {each: " ".join(each.info["cmdline"]) for each in flare.processes(folder)}
     return [each for each, words in started.items() if kit in words and re.search("(worker|runner)_process", words)]
 
 
 def connected(*names):
-    return lambda said: {name for name, why in said.items() if why == "connected"} == set(names)
+    return lambda got: {name for name, why in got.items() if why == "connected"} == set(names)
 
 
-def test_parties_answer_die_come_back_and_are_all_gone(house, tmp_path):
-    sites = {name: Site.read((house / "kits" / name).resolve()) for name in NAMES}
-    homes = Houses({name: Plain(name, site.table, site.folder) for name, site in sites.items()})
-    ids = homes.ids("bank")
-    model = homes.model(tmp_path)
+def test_parties_answer_are_killed_and_return(folder, tmp_path):
+    sites = {name: Site.read((folder / "kits" / name).resolve()) for name in NAMES}
+    trained = TrainedParties({name: Plain(name, site.table, site.folder) for name, site in sites.items()})
+    ids = trained.ids("bank")
+    model = trained.model(tmp_path)
     tables = {name: site.table for name, site in sites.items()}
 
     def expected(*parties):
@@ -146,51 +146,51 @@ def test_parties_answer_die_come_back_and_are_all_gone(house, tmp_path):
         found = {row["id"]: row for row in frame.iter_rows(named=True)}
         return {name: {c: found[name][f"p({c})"] for c in "01"} for name in ids}
 
-    def same(said, *parties):
+    def same(got, *parties):
         right = expected(*parties)
-        return all(each["probabilities"] == pytest.approx(right[each["id"]], abs=1e-5) for each in said)
+        return all(each["probabilities"] == pytest.approx(right[each["id"]], abs=1e-5) for each in got)
 
-    with served(house) as service:
-        # at first, and with nobody there, from the own block
+    with served(folder) as service:
+        # before other parties connect, the own block answers
         assert same(service.predict(ids, parties=["bank"]), "bank")
         service.until(connected("shop", "clinic"))
-        said = service.predict(ids, budget_ms=10_000)
-        assert same(said)
-        assert not any(each["silent"] for each in said)
-        assert {len(each["took_part"]) for each in said} == {1, 2, 3}
-        with pytest.raises(ConfigError, match="runs beside"):
-            _begin_and_end(application(house))
+        got = service.predict(ids, budget_ms=10_000)
+        assert same(got)
+        assert not any(each["silent"] for each in got)
+        assert {len(each["took_part"]) for each in got} == {1, 2, 3}
+        with pytest.raises(ConfigError, match="already runs for"):
+            _begin_and_end(application(folder))
 
         # a passive party's process is killed
-        for process in jobs_of(house, "shop"):
+        for process in jobs_of(folder, "shop"):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        said = service.predict(ids, budget_ms=10_000)
-        assert {name for each in said for name in each["silent"]} == {"shop"}
-        assert same(said, "bank", "clinic")
-        # and is there again
-        everybody = connected("shop", "clinic")
-        service.until(lambda said: everybody(said) and same(service.predict(ids, budget_ms=10_000)))
+        got = service.predict(ids, budget_ms=10_000)
+        assert {name for each in got for name in each["silent"]} == {"shop"}
+        assert same(got, "bank", "clinic")
+        # and rejoins
+        all_connected = connected("shop", "clinic")
+        service.until(lambda got: all_connected(got) and same(service.predict(ids, budget_ms=10_000)))
 
-        # a whole site goes, and comes back
-        _end_site(house, "clinic")
+        # a whole site ends, and returns
+        _kill_site(folder, "clinic")
         service.until(connected("shop"))
         assert same(service.predict(ids, budget_ms=10_000), "bank", "shop")
-        with _site(house, "clinic"):
+        with _running_site(folder, "clinic"):
             service.until(connected("shop", "clinic"))
             assert same(service.predict(ids, budget_ms=10_000))
 
-            # everybody else goes
+            # all other parties end
             for name in ("shop", "clinic"):
-                _end_site(house, name)
+                _kill_site(folder, name)
         service.until(connected())
-        said = service.predict(ids)
-        assert same(said, "bank")
-        assert {each["took_part"][0] for each in said} == {"bank"}
-        assert all(set(each["silent"]) == set(each["asked"]) - {"bank"} for each in said)
+        got = service.predict(ids)
+        assert same(got, "bank")
+        assert {each["took_part"][0] for each in got} == {"bank"}
+        assert all(set(each["silent"]) == set(each["asked"]) - {"bank"} for each in got)
     assert not (sites["bank"].folder / "serve.json").exists()
     end = time.monotonic() + 150
-    while jobs_of(house, "bank"):
+    while jobs_of(folder, "bank"):
         assert time.monotonic() < end
         time.sleep(0.2)
 
@@ -203,10 +203,10 @@ def _begin_and_end(app):
     asyncio.run(whole())
 
 
-def _end_site(house, party):
-    """End a passive party's site and its jobs, as when its machine goes down."""
-    kit = str(house / "kits" / party)
-    found = [each for each in flare.processes(house) if kit in " ".join(each.info["cmdline"])]
+def _kill_site(folder, party):
+    """Kill a passive party's site and its jobs, as if its machine failed."""
+    kit = str(folder / "kits" / party)
+    found = [each for each in flare.processes(folder) if kit in " ".join(each.info["cmdline"])]
     assert found
     for process in found:
         with contextlib.suppress(psutil.NoSuchProcess):  # a job ends with its site
@@ -215,9 +215,9 @@ def _end_site(house, party):
 
 
 @contextlib.contextmanager
-def _site(house, party):
-    """Start a passive party's site anew."""
-    kit = (house / "kits" / party).resolve()
+def _running_site(folder, party):
+    """Restart a passive party's site."""
+    kit = (folder / "kits" / party).resolve()
     with (kit / "site.log").open("ab") as out:
         site = subprocess.Popen(  # noqa: S603
             site_command(kit), env=environment(), cwd=kit, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
@@ -230,28 +230,30 @@ def _site(house, party):
         site.wait()
 
 
-def test_without_its_server_the_active_party_serves_alone(tmp_path, house):
-    """The federation's server is not up: nothing is asked of anybody, and it is told why."""
+def test_without_its_server_the_active_party_serves_alone(tmp_path, folder):
+    """Without the federation's server, no party is asked, and ``/ready`` says why."""
     kits = tmp_path / "house" / "kits"
     for name in ("bank", "admin"):
         shutil.copytree(
-            house / "kits" / name, kits / name, ignore=shutil.ignore_patterns("serve.json", "internal", "*-*-*")
+            folder / "kits" / name, kits / name, ignore=shutil.ignore_patterns("serve.json", "internal", "*-*-*")
         )
-    text = (house / "federation.toml").read_text()
+    text = (folder / "federation.toml").read_text()
     (tmp_path / "house" / "federation.toml").write_text(text)
     admin = kits / "admin" / "startup" / "fed_admin.json"
     port = tomllib.loads(text)["port"]
     admin.write_text(admin.read_text().replace(str(port), str(free_port())))
     with served(tmp_path / "house") as service:
-        ids = Houses({"bank": Plain("bank", Site.read(kits / "bank").table, kits / "bank" / "runs")}).ids("bank")
-        said = service.predict(ids)
-        assert {tuple(each["took_part"]) for each in said} == {("bank",)}
+        ids = TrainedParties({"bank": Plain("bank", Site.read(kits / "bank").table, kits / "bank" / "runs")}).ids(
+            "bank"
+        )
+        got = service.predict(ids)
+        assert {tuple(each["took_part"]) for each in got} == {("bank",)}
         end = time.monotonic() + 150
         while "cannot be reached" not in service.get("/ready")["federation"]:
             assert time.monotonic() < end
             time.sleep(0.3)
 
 
-def test_a_passive_partys_kit_serves_nothing(house):
+def test_a_passive_partys_kit_is_refused(folder):
     with pytest.raises(ConfigError, match="is the kit of 'shop'; predictions are served at the active party, 'bank'"):
-        application(Path(house) / "kits" / "shop")
+        application(Path(folder) / "kits" / "shop")

@@ -1,4 +1,4 @@
-"""The service over HTTP: what it answers, what it refuses, and in which words."""
+"""The service over HTTP: answers, refusals and their texts."""
 
 import asyncio
 import hmac
@@ -19,37 +19,35 @@ import httpx
 from anyparty import Federation
 from anyparty.errors import ConfigError, ModelError, PredictionError
 from anyparty.run.runs import predict_run
-from anyparty.serving import application, serve
-from anyparty.serving import staleness as newer
-from anyparty.serving.admission_middleware import Gate
-from anyparty.serving.http_schemas import Answers
-from anyparty.serving.http_server import listening
-from anyparty.serving.service_metrics import Meter
-from anyparty.serving.service_settings import Limits, Tokens, certificates, check_open_to
+from anyparty.serving import application, serve, staleness
+from anyparty.serving.admission_middleware import AdmissionMiddleware
+from anyparty.serving.http_schemas import PredictionResponse
+from anyparty.serving.http_server import listening_socket
+from anyparty.serving.service_metrics import ServiceMetrics
+from anyparty.serving.service_settings import BearerTokens, ServiceLimits, check_clients_authenticate, tls_files
 from anyparty.storage import writing
 
-TOKEN, OTHER = "a token of the tests", "another token of theirs"
-TOKENS = tuple(word.replace(" ", "-") for word in (TOKEN, OTHER))
-PATIENT = Limits(budget_ms=10_000, batch_budget_ms=10_000)  # where all answer nobody waits; a busy machine takes long
+TOKENS = ("a-token-of-the-tests", "another-token-of-theirs")
+PATIENT = ServiceLimits(budget_ms=10_000, batch_budget_ms=10_000)  # for busy machines; no test waits so long
 
 
-def talk(app, work, client=("127.0.0.1", 9)):
-    """Let ``work`` talk to an application that has begun, from the address ``client``; it is ended afterwards."""
+def run_client(app, work, client=("127.0.0.1", 9)):
+    """Run ``work(client)`` against the running application, from the address ``client``."""
 
     async def whole():
         async with app.router.lifespan_context(app):
             transport = httpx.ASGITransport(app=app, client=client)
-            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as asking:
-                return await work(asking)
+            async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+                return await work(http)
 
     return asyncio.run(asyncio.wait_for(whole(), 60))
 
 
 def ask(app, path="/predict", method="POST", client=("127.0.0.1", 9), **how):
-    async def work(asking):
-        return await asking.request(method, path, **how)
+    async def work(http):
+        return await http.request(method, path, **how)
 
-    return talk(app, work, client)
+    return run_client(app, work, client)
 
 
 @pytest.fixture
@@ -60,83 +58,83 @@ def app(run):
 # ---- answers
 
 
-def test_every_row_of_a_run_is_answered_as_predict_answers_it(app, run):
+def test_answers_equal_the_predictions_of_the_run(app, run):
     frame = predict_run(run).frame()
     answer = ask(app, "/predict/batch", json={"ids": frame["id"].to_list()})
     assert answer.status_code == 200
-    said = Answers.model_validate_json(answer.content).answers
-    assert [each.id for each in said] == frame["id"].to_list()
-    assert [each.prediction for each in said] == frame["prediction"].to_list()
-    assert [" ".join(each.took_part) for each in said] == frame["parties"].to_list()
-    assert [each.probabilities["yes"] for each in said] == pytest.approx(frame["p(yes)"].to_list(), abs=1e-6)
-    assert {len(each.took_part) for each in said} == {1, 2}
+    got = PredictionResponse.model_validate_json(answer.content).answers
+    assert [each.id for each in got] == frame["id"].to_list()
+    assert [each.prediction for each in got] == frame["prediction"].to_list()
+    assert [" ".join(each.took_part) for each in got] == frame["parties"].to_list()
+    assert [each.probabilities["yes"] for each in got] == pytest.approx(frame["p(yes)"].to_list(), abs=1e-6)
+    assert {len(each.took_part) for each in got} == {1, 2}
 
 
-def test_an_id_that_nobody_has_gets_no_number_and_a_reason(app):
-    (said,) = ask(app, json={"ids": ["nobody"]}).json()["answers"]
-    assert said["prediction"] is None
-    assert said["probabilities"] is None
-    assert said["reason"] == "no party here has a row with this id"
+def test_an_unknown_id_gets_a_reason(app):
+    (got,) = ask(app, json={"ids": ["nobody"]}).json()["answers"]
+    assert got["prediction"] is None
+    assert got["probabilities"] is None
+    assert got["reason"] == "no party here has a row with this id"
 
 
-def test_an_id_that_is_no_unicode_is_unknown_and_the_others_are_answered(app):
+def test_an_id_with_a_lone_surrogate_is_unknown(app):
     asked = ["\ud800", "c050", "c050\udfff", "\ud800c050", " c050 "]
     answer = ask(app, content=json.dumps({"ids": asked}), headers={"Content-Type": "application/json"})
     assert answer.status_code == 200
-    said = json.loads(answer.content)["answers"]
-    assert [each["id"] for each in said] == asked
-    assert [each["reason"] for each in said] == [
+    got = json.loads(answer.content)["answers"]
+    assert [each["id"] for each in got] == asked
+    assert [each["reason"] for each in got] == [
         reason and "no party here has a row with this id" for reason in (True, None, True, True, None)
     ]
-    assert [each["prediction"] is None for each in said] == [True, False, True, True, False]
+    assert [each["prediction"] is None for each in got] == [True, False, True, True, False]
 
 
-def test_tables_may_be_others_than_the_runs(run, tmp_path):
+def test_tables_can_be_replaced(run, tmp_path):
     shop = pl.read_csv(run.parents[1] / "shop.csv").head(5)
     shop.with_columns(customer=pl.Series([f"n{i}" for i in range(5)])).write_csv(tmp_path / "new.csv")
     app = application(run, tables={"shop": tmp_path / "new.csv"})
-    said = ask(app, json={"ids": ["n0", "c050"], "budget_ms": 10_000}).json()["answers"]
-    assert said[0]["took_part"] == ["shop"]
-    assert said[1]["reason"] == "no party here has a row with this id"
+    got = ask(app, json={"ids": ["n0", "c050"], "budget_ms": 10_000}).json()["answers"]
+    assert got[0]["took_part"] == ["shop"]
+    assert got[1]["reason"] == "no party here has a row with this id"
     with pytest.raises(PredictionError, match="no party 'shap'; did you mean 'shop'"):
         application(run, tables={"shap": tmp_path / "new.csv"})
 
 
-def test_a_model_that_is_trained_anew_is_told_of_and_not_served(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(newer, "LOOK_S", 0.01)
-    said, folder = [], tmp_path / "copy"
+def test_a_replaced_model_is_reported_and_not_served(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(staleness, "CHECK_EVERY_S", 0.01)
+    got, folder = [], tmp_path / "copy"
     shutil.copytree(trained, folder)
     run = folder / "runs" / "credit-laser-seed1"
-    app = application(run, say=said.append, limits=PATIENT)
+    app = application(run, say=got.append, limits=PATIENT)
     weights = run / "parties" / "bank" / "model.safetensors"
-    sentence = f"{run} holds another model or alignment by now than what is served; start the service again"
+    sentence = f"{run} now holds another model or alignment than the one served; restart the service"
 
-    async def work(asking):
-        before = (await asking.post("/predict", json={"ids": ["c050"]})).json()
-        assert ((await asking.get("/ready")).json()["model"], said) == ("", [])
-        with writing(weights) as beside:
-            beside.write_bytes(weights.read_bytes())
-        assert (await asking.get("/ready")).json()["model"] == sentence
-        assert (await asking.post("/predict", json={"ids": ["c050"]})).json() == before
-        while not said:
+    async def work(http):
+        before = (await http.post("/predict", json={"ids": ["c050"]})).json()
+        assert ((await http.get("/ready")).json()["model"], got) == ("", [])
+        with writing(weights) as temporary:
+            temporary.write_bytes(weights.read_bytes())
+        assert (await http.get("/ready")).json()["model"] == sentence
+        assert (await http.post("/predict", json={"ids": ["c050"]})).json() == before
+        while not got:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.3)
-        assert said == [sentence]
+        assert got == [sentence]
 
-    talk(app, work)
+    run_client(app, work)
 
 
-def test_an_alignment_that_a_prediction_made_anew_is_told_of(tmp_path):
+def test_a_replaced_alignment_is_reported(tmp_path):
     kept = tmp_path / "alignment.safetensors"
     kept.write_bytes(b"of training")
-    look = newer.Newer(tmp_path)
-    assert look() == ""
-    with writing(kept) as beside:
-        beside.write_bytes(b"of a prediction, after a table had changed")
-    assert "holds another model or alignment by now" in look()
+    check_staleness = staleness.StalenessCheck(tmp_path)
+    assert check_staleness() == ""
+    with writing(kept) as temporary:
+        temporary.write_bytes(b"of a prediction, after a table had changed")
+    assert "now holds another model or alignment" in check_staleness()
 
 
-def test_what_is_no_run_and_no_federation_is_named(tmp_path):
+def test_a_folder_without_a_run_or_federation_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"neither a run .* nor a federation's folder .* nor a party's kit"):
         application(tmp_path)
     (tmp_path / "config.toml").write_text("")
@@ -144,27 +142,27 @@ def test_what_is_no_run_and_no_federation_is_named(tmp_path):
         application(tmp_path)
 
 
-def test_a_number_is_predicted_without_probabilities(tmp_path):
+def test_a_regression_has_no_probabilities(tmp_path):
     rows = pl.DataFrame({"id": list("abcdefghij"), "x": list(range(10)), "y": [2.5 * i for i in range(10)]})
     other = rows.select("id", z=pl.col("x") ** 2)
     federation = Federation.from_tables({"a": rows, "b": other}, id="id", label="y")
     federation.train("laser", epochs=1, folder=tmp_path / "run", progress=False)
     with pytest.raises(ModelError, match="give tables"):
         application(tmp_path / "run")
-    (said,) = ask(application(tmp_path / "run", tables={"a": rows, "b": other}), json={"ids": ["a"]}).json()["answers"]
-    assert isinstance(said["prediction"], float)
-    assert said["probabilities"] is None
+    (got,) = ask(application(tmp_path / "run", tables={"a": rows, "b": other}), json={"ids": ["a"]}).json()["answers"]
+    assert isinstance(got["prediction"], float)
+    assert got["probabilities"] is None
 
 
 # ---- state
 
 
-def test_state_is_told(app):
+def test_state_paths(app):
     async def work(client):
         await client.post("/predict", json={"ids": ["c050", "nobody"], "budget_ms": 10_000})
         return [await client.get(f"/{path}") for path in ("health", "ready", "about", "metrics", "openapi.json")]
 
-    health, ready, about, metrics, described = talk(app, work)
+    health, ready, about, metrics, described = run_client(app, work)
     assert health.json() == {"status": "alive"}
     assert ready.json() == {"status": "ready", "parties": {"shop": "connected"}, "federation": "", "model": ""}
     assert about.json()["method"]["name"] == "laser"
@@ -190,55 +188,55 @@ def test_state_is_told(app):
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "said"),
+    ("body", "status", "text"),
     [
         (b"", 422, "the request should be a JSON object like"),
         (b"{", 400, "the request is not JSON"),
         (b"[]", 422, "the request should be a JSON object like"),
-        (b"{}", 422, "'ids' is missing; expected a request like"),
-        (b'{"ids": []}', 422, "'ids' is empty; name at least one"),
+        (b"{}", 422, "ids: field required; got {}"),
+        (b'{"ids": []}', 422, "ids: list should have at least 1 item"),
         (b'{"ids": "a"}', 422, "ids: input should be a valid list; got 'a'"),
-        (b'{"ids": [7]}', 422, 'ids.0 should be text, like "7"; got 7'),
-        (b'{"ids": ["a", null]}', 422, 'ids.1 should be text, like "7"; got None'),
-        (b'{"ids": ["a"], "party": ["shop"]}', 422, "there is no 'party' in a request; known are: ids"),
+        (b'{"ids": [7]}', 422, 'ids.0: input should be a valid string; got 7'),
+        (b'{"ids": ["a", null]}', 422, 'ids.1: input should be a valid string; got None'),
+        (b'{"ids": ["a"], "party": ["shop"]}', 422, "unknown key 'party'; expected ids, parties or budget_ms"),
         (b'{"ids": ["a"], "parties": ["shap"]}', 400, "no party 'shap' with columns; did you mean 'shop'?"),
         (b'{"ids": ["a"], "parties": []}', 400, "'parties' is empty"),
         (b'{"ids": ["a"], "budget_ms": 0}', 422, "budget_ms: input should be greater than 0; got 0"),
         (b'{"ids": ["a"], "budget_ms": 1e9}', 422, "budget_ms is 1e+09, expected at most 10000"),
         (b'{"ids": ["a"], "budget_ms": NaN}', 422, "budget_ms: "),
-        (b'{"ids": ["a"], "budget_ms": true}', 422, "budget_ms should be a number of milliseconds; got True"),
-        (b'{"ids": ["a"], "budget_ms": "50"}', 422, "budget_ms should be a number of milliseconds; got '50'"),
-        (b'{"ids": ["a"], "budget_ms": 1' + 400 * b"0" + b"}", 422, "budget_ms: input should be less than or equal to"),
+        (b'{"ids": ["a"], "budget_ms": true}', 422, "budget_ms: input should be a valid number; got True"),
+        (b'{"ids": ["a"], "budget_ms": "50"}', 422, "budget_ms: input should be a valid number; got '50'"),
+        (b'{"ids": ["a"], "budget_ms": 1' + 400 * b"0" + b"}", 422, "budget_ms: input should be a valid number"),
         (b'{"ids": ["a"], "budget_ms": 1' + 5000 * b"0" + b"}", 400, "the request is not JSON"),
         (b'{"ids": ["\xff"]}', 400, "the request is not JSON"),
     ],
 )  # fmt: skip
-def test_a_wrong_request_is_answered_with_a_sentence(app, body, status, said):
+def test_an_invalid_request_gets_one_sentence(app, body, status, text):
     answer = ask(app, content=body, headers={"content-type": "application/json"})
-    assert said in answer.json()["error"]
+    assert text in answer.json()["error"]
     assert answer.status_code == status
     assert list(answer.json()) == ["error"]
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "text"),
     [
-        (b'{"ids": [' + b"7, " * 200_000 + b"7]}", "ids.0 should be text"),
-        (b'{"ids": ["a"], "parties": [' + b"7, " * 200_000 + b"7]}", "parties.0 should be text"),
-        (b"{" + b", ".join(b'"k%d": 1' % n for n in range(100_000)) + b"}", "there is no 'k0' in a request"),
+        (b'{"ids": [' + b"7, " * 200_000 + b"7]}", "ids.0: input should be a valid string"),
+        (b'{"ids": ["a"], "parties": [' + b"7, " * 200_000 + b"7]}", "parties.0: input should be a valid string"),
+        (b"{" + b", ".join(b'"k%d": 1' % n for n in range(100_000)) + b"}", "unknown key 'k0'"),
         (b'{"ids": ["a"], "parties": ["' + b"x" * 10**6 + b'"]}', "the model has no party 'xxx"),
-        (b'{"' + b"x" * 10**6 + b'": 1}', "there is no 'xxx"),
+        (b'{"' + b"x" * 10**6 + b'": 1}', "unknown key 'xxx"),
     ],
     ids=["ids", "parties", "keys", "a long party", "a long key"],
 )
-def test_one_mistake_of_very_many_is_said_and_shortly(app, body, said):
+def test_only_the_first_of_many_mistakes_is_reported(app, body, text):
     answer = ask(app, "/predict/batch", content=body, headers={"content-type": "application/json"})
-    assert said in answer.json()["error"]
+    assert text in answer.json()["error"]
     assert len(answer.content) < 1000
 
 
-def test_more_ids_than_a_request_takes_are_refused_with_the_limit(run):
-    app = application(run, limits=Limits(ids=3, batch_ids=5))
+def test_too_many_ids_are_refused_with_the_limit(run):
+    app = application(run, limits=ServiceLimits(ids=3, batch_ids=5))
     answer = ask(app, json={"ids": ["a"] * 4})
     assert (answer.status_code, answer.json()["error"]) == (413, "4 ids in one request; /predict takes at most 3")
     answer = ask(app, "/predict/batch", json={"ids": ["a"] * 6})
@@ -249,35 +247,35 @@ def test_more_ids_than_a_request_takes_are_refused_with_the_limit(run):
 def test_ten_million_ids_are_refused_unread(app):
     body = len(json.dumps({"ids": [f"{i:08d}" for i in range(1000)]})) * 10_000
     for path, limit in (("/predict", "100 ids"), ("/predict/batch", "10,000 ids")):
-        status, said, read = raw(app, path, {"content-length": str(body)}, iter(()))
+        status, got, read = raw(app, path, {"content-length": str(body)}, iter(()))
         assert status == 413
-        assert f"{path} takes at most {limit}" in said
+        assert f"{path} takes at most {limit}" in got
         assert read == 0
 
 
 def test_a_body_without_a_length_is_read_up_to_the_limit(app):
-    """Chunks without end, as ``Transfer-Encoding: chunked`` brings them."""
+    """Endless chunks, as with ``Transfer-Encoding: chunked``."""
     chunk = b'"1234567890",' * 8192
-    status, said, read = raw(app, "/predict/batch", {"transfer-encoding": "chunked"}, iter(lambda: chunk, None))
+    status, got, read = raw(app, "/predict/batch", {"transfer-encoding": "chunked"}, iter(lambda: chunk, None))
     assert status == 413
-    assert "at most 10,000 ids and 2,564,096 bytes" in said
+    assert "at most 10,000 ids and 2,564,096 bytes" in got
     assert read <= 2_564_096 + 2 * len(chunk)
 
 
-def test_a_length_in_other_digits_is_no_length(app):
-    scope = {"content-length": "\xb2"}  # a superscript two: a digit, and no number
+def test_a_length_in_other_digits_is_refused(app):
+    scope = {"content-length": "\xb2"}  # a superscript two, which is a digit and not decimal
     status, *_ = raw(app, "/predict", scope, iter(()))
     assert status == 413
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(run):
-    app = application(run, limits=Limits(body_s=0.05))
-    status, said, _ = raw(app, "/predict", {"content-length": "100"}, None)
-    assert (status, said) == (408, "the request did not arrive whole within 0.05 s")
+def test_a_body_that_does_not_arrive_times_out(run):
+    app = application(run, limits=ServiceLimits(body_s=0.05))
+    status, got, _ = raw(app, "/predict", {"content-length": "100"}, None)
+    assert (status, got) == (408, "the request did not arrive within 0.05 s")
 
 
 def raw(app, path, headers, chunks):
-    """Speak to an application without a client; answers the status, the sentence, how many bytes it read."""
+    """Call an application without a client; return the status, the sentence and the number of bytes read."""
     read, answer = 0, []
 
     async def receive():
@@ -300,71 +298,74 @@ def raw(app, path, headers, chunks):
     return answer[0]["status"], json.loads(answer[1]["body"])["error"], read
 
 
-def test_more_requests_at_once_than_the_limit_are_told_to_come_again(run):
-    app = application(run, limits=Limits(at_once=2))
+def test_requests_above_the_limit_are_asked_to_retry(run):
+    app = application(run, limits=ServiceLimits(at_once=2))
 
     async def work(client):
         return await asyncio.gather(*(client.post("/predict", json={"ids": ["c050"] * 100}) for _ in range(12)))
 
-    answers = talk(app, work)
+    answers = run_client(app, work)
     busy = [each for each in answers if each.status_code == 503]
     assert busy
     assert busy[0].headers["retry-after"] == "1"
-    assert "requests are worked on already" in busy[0].json()["error"]
+    assert "requests are open already" in busy[0].json()["error"]
     assert {each.status_code for each in answers} == {200, 503}
 
 
-def at_gate(work, **limits):
-    """A gate before ``work(gate)``, which gives no answer, and how to ask there; ``said`` gets the statuses."""
-    said = []
+def middleware_around(work, **limits):
+    """Return a middleware around ``work``, which sends no answer, a function to call it, and the list of statuses."""
+    got = []
 
     async def app(scope, receive, send):
-        await work(gate)
+        await work(middleware)
 
     async def receive():
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message):
-        said.extend([message["status"]] if "status" in message else [])
+        got.extend([message["status"]] if "status" in message else [])
 
-    gate = Gate(app, limits=Limits(**limits), tokens=Tokens(()), meter=Meter([], set))
-    return gate, lambda: gate({"type": "http", "path": "/predict", "headers": [], "client": None}, receive, send), said
+    middleware = AdmissionMiddleware(
+        app, limits=ServiceLimits(**limits), tokens=BearerTokens(()), metrics=ServiceMetrics([], set)
+    )
+    scope = {"type": "http", "path": "/predict", "headers": [], "client": None}
+    return middleware, lambda: middleware(scope, receive, send), got
 
 
-def test_no_more_than_the_limit_are_worked_on_at_once():
+def test_concurrent_requests_are_limited():
     async def four():
-        go, inside = asyncio.Event(), []
+        go, admitted = asyncio.Event(), []
 
-        async def waits(gate):
-            inside.append(gate.inside)
+        async def waits(middleware):
+            admitted.append(middleware.open)
             await go.wait()
 
-        _, ask_there, said = at_gate(waits, at_once=2)
-        tasks = [asyncio.create_task(ask_there()) for _ in range(4)]
-        while len(inside) + len(said) < 4:
+        _, send_request, got = middleware_around(waits, at_once=2)
+        tasks = [asyncio.create_task(send_request()) for _ in range(4)]
+        while len(admitted) + len(got) < 4:
             await asyncio.sleep(0)
         go.set()
         await asyncio.gather(*tasks)
-        return inside, said
+        return admitted, got
 
     assert asyncio.run(asyncio.wait_for(four(), 60)) == ([1, 2], [503, 503])
 
 
-def test_a_request_that_fails_leaves_its_place():
-    async def fails(gate):
+def test_a_failed_request_frees_its_place():
+    async def fails(middleware):
         raise RuntimeError("it breaks")
 
-    gate, ask_there, said = at_gate(fails, at_once=1)
+    middleware, send_request, got = middleware_around(fails, at_once=1)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="it breaks"):
-            asyncio.run(ask_there())
-    assert (gate.inside, said) == (0, [])
+            asyncio.run(send_request())
+    assert (middleware.open, got) == (0, [])
 
 
-# ---- who is let in
+# ---- authentication
 
 
-def test_without_a_token_nobody_is_let_in_but_to_the_pulse(run):
+def test_every_path_but_health_requires_a_token(run):
     app = application(run, tokens=TOKENS)
 
     async def work(client):
@@ -378,17 +379,17 @@ def test_without_a_token_nobody_is_let_in_but_to_the_pulse(run):
             for m, p in ways
             for h in bad
         ]
-        let_in = [
+        admitted = [
             await client.post("/predict", json={"ids": ["c050"]}, headers={"authorization": f"bearer {token}"})
             for token in TOKENS
         ]
-        return refused, let_in, await client.get("/health")
+        return refused, admitted, await client.get("/health")
 
-    refused, let_in, health = talk(app, work)
+    refused, admitted, health = run_client(app, work)
     assert {each.status_code for each in refused} == {401}
     assert {each.headers["www-authenticate"] for each in refused} == {"Bearer"}
     assert "Authorization: Bearer TOKEN" in refused[0].json()["error"]
-    assert [each.status_code for each in let_in] == [200, 200]
+    assert [each.status_code for each in admitted] == [200, 200]
     assert health.status_code == 200
 
 
@@ -396,62 +397,62 @@ def test_tokens_come_from_a_file_and_the_environment(tmp_path, monkeypatch):
     file = tmp_path / "tokens"
     file.write_text(f"# for the tests\n{TOKENS[0]}\n\n")
     with pytest.warns(UserWarning, match=r"others on this machine can read these tokens: chmod 600"):
-        Tokens.read(file)
+        BearerTokens.read(file)
     file.chmod(0o600)
     monkeypatch.setenv("ANYPARTY_SERVE_TOKEN", TOKENS[1])
-    tokens = Tokens.read(file)
-    assert all(tokens.let_in(f"Bearer {token}") for token in TOKENS)
-    assert not tokens.let_in(f"Bearer {TOKENS[0]}x")
+    tokens = BearerTokens.read(file)
+    assert all(tokens.accepts(f"Bearer {token}") for token in TOKENS)
+    assert not tokens.accepts(f"Bearer {TOKENS[0]}x")
     monkeypatch.delenv("ANYPARTY_SERVE_TOKEN")
-    assert not Tokens.read(file).let_in(f"Bearer {TOKENS[1]}")
+    assert not BearerTokens.read(file).accepts(f"Bearer {TOKENS[1]}")
     file.write_text("# nothing\n")
     with pytest.raises(ConfigError, match="there is no token in it"):
-        Tokens.read(file)
+        BearerTokens.read(file)
     file.write_text("short\n")
     with pytest.raises(ConfigError, match="16 letters or more"):
-        Tokens.read(file)
+        BearerTokens.read(file)
     with pytest.raises(ConfigError, match="cannot be read"):
-        Tokens.read(tmp_path / "absent")
+        BearerTokens.read(tmp_path / "absent")
 
 
-def test_tokens_that_the_group_alone_can_read_are_said_too(tmp_path):
+def test_tokens_that_the_group_can_read_are_reported(tmp_path):
     file = tmp_path / "tokens"
     file.write_text(TOKENS[0])
     file.chmod(0o640)
     with pytest.warns(UserWarning, match="others on this machine can read these tokens"):
-        Tokens.read(file)
+        BearerTokens.read(file)
 
 
-def test_every_token_is_compared_and_in_a_time_that_says_nothing(monkeypatch):
+def test_every_token_is_compared_in_constant_time(monkeypatch):
     real, compared = hmac.compare_digest, []
     monkeypatch.setattr(hmac, "compare_digest", lambda one, other: compared.append(other) or real(one, other))
-    tokens = Tokens.of(TOKENS)
-    assert tokens.let_in(f"Bearer {TOKENS[0]}")
+    tokens = BearerTokens.of(TOKENS)
+    assert tokens.accepts(f"Bearer {TOKENS[0]}")
     assert compared == list(tokens.hashes)
 
 
-def test_strangers_are_not_served_without_a_token_or_a_certificate(tmp_path):
+def test_other_machines_need_a_token_or_a_certificate(tmp_path):
     for name in ("cert.pem", "key.pem", "ca.pem"):
         (tmp_path / name).write_text("")
-    tls = certificates(tmp_path / "cert.pem", tmp_path / "key.pem", None)
-    both = certificates(tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem")
-    check_open_to("127.0.0.1", Tokens(()), None)
-    check_open_to("0.0.0.0", Tokens.of(TOKENS), None)  # noqa: S104
-    check_open_to("0.0.0.0", Tokens(()), both)  # noqa: S104
+    tls = tls_files(tmp_path / "cert.pem", tmp_path / "key.pem", None)
+    both = tls_files(tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "ca.pem")
+    check_clients_authenticate("127.0.0.1", BearerTokens(()), None)
+    check_clients_authenticate("0.0.0.0", BearerTokens.of(TOKENS), None)  # noqa: S104
+    check_clients_authenticate("0.0.0.0", BearerTokens(()), both)  # noqa: S104
     for host in ("0.0.0.0", "vfl.bank.example"):  # noqa: S104
-        with pytest.raises(ConfigError, match="anybody could ask"):
-            check_open_to(host, Tokens(()), tls)
+        with pytest.raises(ConfigError, match="other machines could ask"):
+            check_clients_authenticate(host, BearerTokens(()), tls)
     with pytest.raises(ConfigError, match="both --tls-cert and --tls-key"):
-        certificates(tmp_path / "cert.pem", None, None)
+        tls_files(tmp_path / "cert.pem", None, None)
     with pytest.raises(ConfigError, match=r"absent.pem: no such file"):
-        certificates(tmp_path / "absent.pem", tmp_path / "key.pem", None)
+        tls_files(tmp_path / "absent.pem", tmp_path / "key.pem", None)
 
 
-def test_a_web_page_may_not_ask_under_a_name_of_its_own(run):
+def test_an_unknown_host_name_is_refused(run):
     answer = ask(application(run), json={"ids": ["c050"]}, headers={"host": "evil.example"})
     assert answer.status_code == 400
     assert answer.json() == {
-        "error": "this service goes by 127.0.0.1 and localhost and [::1], not by the host 'evil.example'"
+        "error": "the host name of this service is one of 127.0.0.1, localhost, [::1], not 'evil.example'"
     }
     for host in ("localhost:8080", "LocalHost", "[::1]:8080", "127.0.0.1"):
         assert ask(application(run), json={"ids": ["c050"]}, headers={"host": host}).status_code == 200
@@ -461,88 +462,88 @@ def test_a_web_page_may_not_ask_under_a_name_of_its_own(run):
 
 
 @pytest.mark.parametrize(
-    ("client", "let_in"),
+    ("client", "admitted"),
     [
         (("127.0.0.1", 9), True), (("127.8.0.1", 9), True), (("::1", 9), True), (("::ffff:127.0.0.1", 9), True),
-        (None, True), (("", 0), True),  # of a unix socket
+        (None, True), (("", 0), True),  # behind a Unix socket
         (("10.9.8.7", 9), False), (("::ffff:10.9.8.7", 9), False), (("2001:db8::1", 9), False), (("a name", 9), False),
     ],
 )  # fmt: skip
-def test_without_a_token_no_other_machine_is_let_in_under_any_server(run, client, let_in):
-    """Whatever the server listens on, and whatever name is asked for."""
+def test_without_a_token_other_machines_are_refused(run, client, admitted):
+    """The application checks it, under any server and host name."""
 
     def asked(path, method="GET", **how):
         return ask(application(run, **how), path, method, client=client, json={"ids": ["c050"]})
 
     answers = [asked("/predict", "POST"), asked("/ready"), asked("/health")]
-    assert {each.status_code for each in answers} == {200 if let_in else 403}
-    if not let_in:
-        said = f"without a token this service answers its own machine alone, and this request comes from {client[0]!r}"
-        assert answers[0].json()["error"].startswith(said)
+    assert {each.status_code for each in answers} == {200 if admitted else 403}
+    if not admitted:
+        text = f"without a token this service answers its own machine only, and this request comes from {client[0]!r}"
+        assert answers[0].json()["error"].startswith(text)
     assert asked("/predict", "POST", anywhere=True).status_code == 200
     assert asked("/predict", "POST", tokens=TOKENS).status_code == 401
 
 
-def test_what_is_a_fair_time_for_a_party_goes_by_the_services_own_budget(run):
-    """Not by what a client grants: see ``test_service``."""
-    for budget_ms, fair_s in [(400, 0.3), (2_000, 1.5)]:
-        served = application(run, limits=Limits(budget_ms=budget_ms))
-        assert served.state.service.fair_s == pytest.approx(fair_s)
+def test_the_time_that_counts_as_a_miss_depends_on_the_services_budget(run):
+    """Not on the budget of a request; see ``test_predictor``."""
+    for budget_ms, min_wait_s in [(400, 0.3), (2_000, 1.5)]:
+        served = application(run, limits=ServiceLimits(budget_ms=budget_ms))
+        assert served.state.predictor.min_wait_s == pytest.approx(min_wait_s)
 
 
-def test_limits_make_sense():
+def test_invalid_limits_are_refused():
     with pytest.raises(ConfigError, match="limit ids must be above 0, got 0"):
-        Limits(ids=0)
+        ServiceLimits(ids=0)
     with pytest.raises(ConfigError, match="above the most that a request may ask for"):
-        Limits(budget_ms=60_000)
+        ServiceLimits(budget_ms=60_000)
 
 
 # ---- the command
 
 
-def test_the_command_refuses_with_a_sentence(call, run, tmp_path, monkeypatch):
+def test_the_command_reports_errors(call, run, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     shown = call("serve", run, "--host", "0.0.0.0")  # noqa: S104
     assert shown.exit_code == 2
-    assert "anybody could ask" in shown.stderr
+    assert "other machines could ask" in shown.stderr
     shown = call("serve", tmp_path)
     assert shown.exit_code == 2
     assert "neither a run" in shown.stderr
 
 
-def test_a_second_service_says_so_before_it_is_announced(run, monkeypatch):
-    app, said = application(run), []
+def test_a_second_service_fails_before_it_announces_its_address(run, monkeypatch):
+    app, got = application(run), []
 
     async def check():
-        raise ConfigError("a prediction service runs beside it already")
+        raise ConfigError("a prediction service runs for it already")
 
     app.state.check = check
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     monkeypatch.setattr("anyparty.serving.http_server.application", lambda *_, **__: app)
     monkeypatch.setattr("uvicorn.Server.run", lambda *_, **__: None)
-    with pytest.raises(ConfigError, match="runs beside it already"):
-        serve(run, port=0, say=said.append)
-    assert said == []
+    with pytest.raises(ConfigError, match="runs for it already"):
+        serve(run, port=0, say=got.append)
+    assert got == []
 
 
-def test_an_answer_is_not_held_back():
-    """Asyncio turns Nagle's algorithm off where a socket says that it is TCP: 40 ms for an answer in two pieces."""
-    with listening("127.0.0.1", 0) as door:
-        assert door.proto == socket.IPPROTO_TCP
+def test_the_listening_socket_names_its_protocol():
+    """Asyncio then disables Nagle's algorithm, which would delay an answer in two packets by 40 ms."""
+    with listening_socket("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
 
 
-def test_a_port_in_use_is_named(call, run, monkeypatch):
+def test_a_port_in_use_is_reported(call, run, monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         shown = call("serve", run, "--port", other.getsockname()[1])
     assert shown.exit_code == 2
-    assert "cannot be listened on (Address already in use); free the port" in shown.stderr
+    assert "(Address already in use); free the port" in shown.stderr
 
 
-def test_the_budget_is_the_requests_own(run):
-    """Nobody waits where everybody answers."""
+def test_a_long_budget_is_not_used_up(run):
+    """A request ends when all parties have answered."""
     opened, began = application(run), time.monotonic()
     assert ask(opened, json={"ids": ["c050"], "budget_ms": 10_000}).status_code == 200
     assert time.monotonic() - began < 9

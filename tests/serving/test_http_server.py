@@ -1,4 +1,4 @@
-"""Connections on which no whole request comes are closed; those that ask are not."""
+"""Limits on connections: idle and slow clients are disconnected, active ones are not."""
 
 import asyncio
 import contextlib
@@ -10,15 +10,14 @@ import pytest
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from anyparty.serving import connection
-from anyparty.serving.connection import Server, patient
-from anyparty.serving.http_server import listening
-from anyparty.serving.service_settings import Limits
+from anyparty.serving import http_server
+from anyparty.serving.http_server import LimitedServer, limited_protocol, listening_socket
+from anyparty.serving.service_settings import ServiceLimits
 from tests import unhurried
 
 WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
 PATIENCE_S = 0.2
-MUCH = 20_000_000  # bytes: more than the kernels keep for a reader
+MUCH = 20_000_000  # bytes; more than the kernel buffers
 
 
 async def app(scope, receive, send):
@@ -31,25 +30,25 @@ async def app(scope, receive, send):
 
 
 @contextlib.asynccontextmanager
-async def served(tls=None, **limits):
-    limits = Limits(**{"body_s": PATIENCE_S} | limits)
+async def serving(tls=None, **limits):
+    limits = ServiceLimits(**{"body_s": PATIENCE_S} | limits)
     files = {"ssl_certfile": tls / "service.pem", "ssl_keyfile": tls / "service-key.pem"} if tls else {}
-    settings = uvicorn.Config(app, http=patient(limits), lifespan="off", log_level="error", **files)
+    settings = uvicorn.Config(app, http=limited_protocol(limits), lifespan="off", log_level="error", **files)
     settings.load()
-    server = Server(settings, limits)
-    with listening("127.0.0.1", 0) as door:
-        task = asyncio.create_task(server.serve([door]))
+    server = LimitedServer(settings, limits)
+    with listening_socket("127.0.0.1", 0) as listener:
+        task = asyncio.create_task(server.serve([listener]))
         while not server.started:
             await asyncio.sleep(0.01)
         try:
-            yield server, door.getsockname()[1]
+            yield server, listener.getsockname()[1]
         finally:
             server.should_exit = True
             await task
 
 
 def play(work):
-    """Play on a clock that goes while all wait: a server does not lose patience with a machine that stands still."""
+    """Run on a clock that advances only while all wait, so that a busy machine causes no timeout."""
     return unhurried.run(work, unhurried.Waiting)
 
 
@@ -59,21 +58,21 @@ async def ended(reader):
 
 
 @pytest.mark.parametrize("first", [b"", b"GET / HTTP/1.1\r\nhost: he", WHOLE + b"GET / HTTP/1.1\r\nho"])
-def test_who_stops_before_the_headers_end_is_let_go(first):
-    """Also in the second request of a connection, where the server's own time-out between requests has ended."""
+def test_a_client_that_stops_within_the_headers_is_disconnected(first):
+    """Also in the second request of a connection, when uvicorn's keep-alive timeout does not apply."""
 
     async def stopping():
-        async with served() as (server, port):
-            ways, whole, rest = [], first[: len(WHOLE)], first[len(WHOLE) :]
+        async with serving() as (server, port):
+            connections, whole, rest = [], first[: len(WHOLE)], first[len(WHOLE) :]
             for _ in range(10):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                ways.append((reader, writer))
+                connections.append((reader, writer))
                 writer.write(whole)
                 if whole == WHOLE:
                     await reader.readuntil(b"\r\n\r\n")
                     writer.write(rest)
             async with asyncio.timeout(20):
-                for reader, writer in ways:
+                for reader, writer in connections:
                     await ended(reader)
                     writer.close()
             while server.server_state.connections:
@@ -83,30 +82,30 @@ def test_who_stops_before_the_headers_end_is_let_go(first):
 
 
 @pytest.mark.parametrize("line", [b"x: " + b"a" * 60_000 + b"\r\n", b"x: y\r\n", b"a" * 60_000])
-def test_headers_without_an_end_are_refused(line):
-    """Long ones, many short ones, and one that does not end."""
+def test_endless_headers_are_refused(line):
+    """Long headers, many short ones, and one that does not end."""
 
     async def endless():
-        async with served(body_s=30.0) as (_, port):
+        async with serving(body_s=30.0) as (_, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET / HTTP/1.1\r\nhost: here\r\n" + line * (200_000 // len(line)))
             async with asyncio.timeout(20):
-                with contextlib.suppress(ConnectionError):  # what was not read may take the answer with it
+                with contextlib.suppress(ConnectionError):  # unread data may reset the connection before the answer
                     assert (await reader.read()).startswith(b"HTTP/1.1 400")
             writer.close()
 
     play(endless())
 
 
-def test_another_parser_that_is_installed_is_not_taken(monkeypatch):
-    """One that limits no headers: what the server itself would prefer."""
+def test_another_installed_parser_is_not_used(monkeypatch):
+    """A parser without a limit on headers, which uvicorn would prefer."""
     monkeypatch.setattr("uvicorn.protocols.http.auto.AutoHTTPProtocol", type("Unlimited", (asyncio.Protocol,), {}))
-    assert issubclass(runpy.run_path(connection.__file__)["patient"](Limits()), H11Protocol)
+    assert issubclass(runpy.run_path(http_server.__file__)["limited_protocol"](ServiceLimits()), H11Protocol)
 
 
-def test_a_connection_that_asks_stays():
+def test_an_active_connection_stays_open():
     async def asking():
-        async with served() as (server, port):
+        async with serving() as (server, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             for _ in range(8):
                 writer.write(WHOLE[:20])
@@ -114,16 +113,16 @@ def test_a_connection_that_asks_stays():
                 writer.write(WHOLE[20:])
                 assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
             (here,) = server.server_state.connections
-            assert here.transport.get_write_buffer_limits() == (0, 1)  # an answer that is not read is seen at any size
+            assert here.transport.get_write_buffer_limits() == (0, 1)  # an unread answer of any size is noticed
             writer.close()
 
     play(asking())
 
 
 @pytest.mark.parametrize("asked", [1, 3])
-def test_who_does_not_read_what_was_answered_is_let_go(asked):
+def test_a_client_that_does_not_read_is_disconnected(asked):
     async def silent():
-        async with served() as (server, port):
+        async with serving() as (server, port):
             with socket.create_connection(("127.0.0.1", port)) as line:
                 line.sendall(asked * b"GET /much HTTP/1.1\r\nhost: here\r\n\r\n")
                 async with asyncio.timeout(20):
@@ -135,9 +134,9 @@ def test_who_does_not_read_what_was_answered_is_let_go(asked):
     play(silent())
 
 
-def test_who_reads_slowly_stays():
+def test_a_slow_reader_stays_connected():
     async def slow():
-        async with served(body_s=1.0) as (_, port):
+        async with serving(body_s=1.0) as (_, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
             writer.write(b"GET /much HTTP/1.1\r\nhost: here\r\n\r\n")
             assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
@@ -151,28 +150,28 @@ def test_who_reads_slowly_stays():
     play(slow())
 
 
-def test_who_stops_in_the_middle_of_tls_is_let_go(tmp_path):
-    certificate = pytest.importorskip("tests.serving.test_tls").certificate
+def test_a_client_that_stops_within_a_tls_handshake_is_disconnected(tmp_path):
+    certificate = pytest.importorskip("tests.serving.test_tls").write_certificate
     certificate(tmp_path, "service")
 
     async def stopping():
-        async with served(tls=tmp_path) as (_, port):
-            ways = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
-            async with asyncio.timeout(20):  # asyncio's own limit is a minute
-                for reader, writer in ways:
+        async with serving(tls=tmp_path) as (_, port):
+            connections = [await asyncio.open_connection("127.0.0.1", port) for _ in range(5)]
+            async with asyncio.timeout(20):  # asyncio's default is a minute
+                for reader, writer in connections:
                     await ended(reader)
                     writer.close()
 
     play(stopping())
 
 
-def test_answers_cross_tls(tmp_path):
-    """Small ones and large ones, of which the kernels keep only a part."""
-    pytest.importorskip("tests.serving.test_tls").certificate(tmp_path, "service")
+def test_answers_over_tls(tmp_path):
+    """Small and large answers, of which the kernel buffers only a part."""
+    pytest.importorskip("tests.serving.test_tls").write_certificate(tmp_path, "service")
     trusting = ssl.create_default_context(cafile=str(tmp_path / "service.pem"))
 
     async def asking():
-        async with served(tls=tmp_path, body_s=10.0) as (_, port):
+        async with serving(tls=tmp_path, body_s=10.0) as (_, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusting)
             for _ in range(2):
                 writer.write(WHOLE)
@@ -185,16 +184,16 @@ def test_answers_cross_tls(tmp_path):
     play(asyncio.wait_for(asking(), 60))
 
 
-def test_no_more_than_so_many_at_once():
-    async def crowd():
-        async with served(connections=3, body_s=30.0) as (_, port):
-            ways = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+def test_the_number_of_connections_is_limited():
+    async def many():
+        async with serving(connections=3, body_s=30.0) as (_, port):
+            connections = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             await ended(reader)
-            for asks, told in ways:
-                told.write(WHOLE)
-                assert (await asks.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
-            for each in [*(way[1] for way in ways), writer]:
+            for reads, writes in connections:
+                writes.write(WHOLE)
+                assert (await reads.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
+            for each in [*(way[1] for way in connections), writer]:
                 each.close()
 
-    play(crowd())
+    play(many())

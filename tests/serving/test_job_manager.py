@@ -1,6 +1,6 @@
-"""The jobs of a service: begun as parties come, again after what failed, and not without end for who cannot serve.
+"""The jobs of a service: they begin when parties connect, are retried after errors, and back off.
 
-The federation is made up here: a process that says who is connected, and jobs that begin in this process.
+The federation is simulated: a process that reports connected sites, and jobs that begin in this process.
 """
 
 import asyncio
@@ -14,23 +14,23 @@ import pytest
 
 from anyparty.config import Config
 from anyparty.errors import PartyLost, RunError
-from anyparty.serving.job_manager import Jobs, Pauses
-from anyparty.serving.local_backend import OUTSIDE
-from anyparty.serving.responder import serve_at_home
+from anyparty.serving.job_manager import JobDelays, JobManager
+from anyparty.serving.local_backend import OBSERVER
+from anyparty.serving.responder import serve_at_site
 from anyparty.wire import inproc
 from anyparty.wire.flare import federation
-from tests.serving.trained_parties import LONG_S, Houses
+from tests.serving.trained_parties import LONG_S, TrainedParties
 
 OTHERS = ("shop", "clinic")
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.fixture(scope="module")
-def houses(tmp_path_factory):
-    return Houses.trained(tmp_path_factory.mktemp("houses"))
+def trained(tmp_path_factory):
+    return TrainedParties.train(tmp_path_factory.mktemp("houses"))
 
 
-class Desk:
+class Watcher:
     """The process that watches the server."""
 
     def __init__(self, world):
@@ -48,63 +48,63 @@ class Desk:
 
 
 class World:
-    """A federation: who is connected, whose part fails at once, what the next submissions end with."""
+    """A simulated federation: connected parties, unfit parties, and errors of the next submissions."""
 
-    def __init__(self, houses, patch):
-        self.houses, self.connected, self.unfit, self.errors = houses, set(OTHERS), set(), []
-        self.began, self.parts = [], []  # when jobs began; the parts of all jobs, with their party's names
+    def __init__(self, trained, patch):
+        self.trained, self.connected, self.unfit, self.errors = trained, set(OTHERS), set(), []
+        self.began, self.responders = [], []  # when jobs began; (party, task) of all jobs
 
-        async def desk(*_, **__):
-            return Desk(self)
+        async def watch(*_, **__):
+            return Watcher(self)
 
-        patch.setattr(asyncio, "create_subprocess_exec", desk)
+        patch.setattr(asyncio, "create_subprocess_exec", watch)
         patch.setattr(federation, "submit", self.submit)
         patch.setattr(federation, "abort", lambda *_: None)
 
     def submit(self, folder, config, *, work, asked, least):
-        """Begin a job with all that are connected, as a thread of the service's asks."""
+        """Begin a job with all connected parties; called in a thread."""
         if self.errors:
             raise self.errors.pop()
         asyncio.run_coroutine_threadsafe(self.begin(asked["session"]), self.loop).result(LONG_S)
         return "a job"
 
     async def begin(self, session):
-        hub = inproc.Hub(("bank", *OTHERS, OUTSIDE))
-        self.began.append(self.jobs._begun)
+        hub = inproc.Hub(("bank", *OTHERS, OBSERVER))
+        self.began.append(self.jobs._last_began)
         for name in ("bank", *OTHERS):
-            self.parts.append((name, asyncio.create_task(self.part(hub.channel(name), session))))
+            self.responders.append((name, asyncio.create_task(self.respond(hub.channel(name), session))))
 
-    async def part(self, net, session):
+    async def respond(self, net, session):
         try:
             if net.me in {"bank", *self.connected} - self.unfit:
                 with contextlib.suppress(PartyLost):
-                    await serve_at_home(self.houses.sites[net.me], Config(), net, session=session)
+                    await serve_at_site(self.trained.sites[net.me], Config(), net, session=session)
         finally:
             await net.close()
 
     @contextlib.asynccontextmanager
     async def served(self, **pauses):
-        """A service at work."""
-        self.loop, service, site = asyncio.get_running_loop(), self.houses.service(), self.houses.sites["bank"]
-        pauses = Pauses(**{"server": 0.01, "job": 0.02, "most": 0.05, "end": 0.1} | pauses)
-        self.jobs = jobs = Jobs(site.folder, site, "", service, pauses=pauses)
+        """Run a service."""
+        self.loop, predictor, site = asyncio.get_running_loop(), self.trained.predictor(), self.trained.sites["bank"]
+        pauses = JobDelays(**{"server": 0.01, "job": 0.02, "most": 0.05, "end": 0.1} | pauses)
+        self.jobs = jobs = JobManager(site.folder, site, "", predictor, delays=pauses)
         try:
-            async with asyncio.timeout(LONG_S), jobs.work():
-                yield jobs, service
+            async with asyncio.timeout(LONG_S), jobs.running():
+                yield jobs, predictor
         finally:
-            await self.end(*self.houses.sites)
-            await asyncio.gather(*(part for _, part in self.parts), return_exceptions=True)
+            await self.end(*self.trained.sites)
+            await asyncio.gather(*(respond for _, respond in self.responders), return_exceptions=True)
 
     async def end(self, *names):
-        await asyncio.sleep(0)  # parts that were made just now have begun: else they would say no farewell
-        for name, part in self.parts:
+        await asyncio.sleep(0)  # let new tasks start, so that they close their channels
+        for name, respond in self.responders:
             if name in names:
-                part.cancel()
+                respond.cancel()
 
 
 @pytest.fixture
-def world(houses, monkeypatch):
-    return World(houses, monkeypatch)
+def world(trained, monkeypatch):
+    return World(trained, monkeypatch)
 
 
 async def until(happens):
@@ -113,26 +113,26 @@ async def until(happens):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reason"),
     [(FULL, "no job can begin: OSError: [Errno 28] No space left on device"), (RunError("no"), "no job can begin: no")],
 )
-def test_a_job_that_cannot_be_submitted_is_tried_again_and_its_cause_is_told_meanwhile(world, error, told):
+def test_a_failed_submission_is_retried_and_reported(world, error, reason):
     async def work():
-        async with world.served() as (jobs, service):
+        async with world.served() as (jobs, predictor):
             world.errors = [error] * 3
             await until(lambda: len(world.errors) < 3 and jobs.trouble)
             seen = set()
-            while not service.links:
+            while not predictor.peer_groups:
                 seen.add(jobs.trouble)
                 await asyncio.sleep(0.001)
-            assert seen == {told}
+            assert seen == {reason}
             assert jobs.trouble == ""
-            await until(lambda: service.there() == set(OTHERS))
+            await until(lambda: predictor.connected() == set(OTHERS))
 
     asyncio.run(work())
 
 
-def test_the_cause_is_not_told_any_more_once_no_job_is_needed(world):
+def test_the_error_is_cleared_when_no_job_is_needed(world):
     async def work():
         async with world.served() as (jobs, _):
             world.errors = [FULL] * 1000
@@ -143,7 +143,7 @@ def test_the_cause_is_not_told_any_more_once_no_job_is_needed(world):
     asyncio.run(work())
 
 
-def test_a_job_that_does_not_begin_is_told(world, monkeypatch):
+def test_a_job_that_does_not_begin_is_reported(world, monkeypatch):
     monkeypatch.setattr(federation, "submit", lambda *_, **__: "seven")
 
     async def work():
@@ -153,7 +153,7 @@ def test_a_job_that_does_not_begin_is_told(world, monkeypatch):
     asyncio.run(work())
 
 
-def test_a_service_ends_also_where_a_job_cannot_be_ended(world, monkeypatch):
+def test_a_service_stops_even_if_a_job_cannot_be_aborted(world, monkeypatch):
     def full(*_):
         raise FULL
 
@@ -168,55 +168,55 @@ def test_a_service_ends_also_where_a_job_cannot_be_ended(world, monkeypatch):
     asyncio.run(work())
 
 
-def test_a_party_that_cannot_serve_costs_the_others_fewer_and_fewer_jobs(world):
-    """Until it takes part again, or its site starts anew; who comes meanwhile does not wait so long."""
+def test_jobs_for_an_unfit_party_become_rare(world):
+    """Until it serves again or its site restarts; other parties that connect do not wait so long."""
 
     async def work():
-        async with world.served(rejoin=0.0, job=0.02, most=0.05, vain=1e6) as (jobs, service):
+        async with world.served(rejoin=0.0, job=0.02, most=0.05, vain=1e6) as (jobs, predictor):
             world.unfit.add("shop")
             await until(lambda: len(world.began) == 6)
             for place, (one, two) in enumerate(itertools.pairwise(world.began)):
                 assert two - one >= 0.02 * 2**place
-            await until(lambda: service.there() == {"clinic"})
+            await until(lambda: predictor.connected() == {"clinic"})
 
-            jobs._pause = 1e6  # as after many more
+            jobs._delay = 1e6  # as after many jobs
             world.connected.discard("clinic")
             await world.end("clinic")
-            await until(lambda: service.there() == set() and jobs.connected == {"shop"})
+            await until(lambda: predictor.connected() == set() and jobs.connected == {"shop"})
             world.connected.add("clinic")
-            await until(lambda: service.there() == {"clinic"})
+            await until(lambda: predictor.connected() == {"clinic"})
 
-            jobs._pause = 1e6
+            jobs._delay = 1e6
             world.unfit.discard("shop")
             world.connected.discard("shop")
-            await until(lambda: jobs.connected == {"clinic"} and not jobs._lacking)
+            await until(lambda: jobs.connected == {"clinic"} and not jobs._missing_since)
             world.connected.add("shop")
-            await until(lambda: service.there() == set(OTHERS))
+            await until(lambda: predictor.connected() == set(OTHERS))
 
     asyncio.run(work())
 
 
-def test_a_site_that_starts_anew_is_tried_at_once(world):
+def test_a_restarted_site_is_tried_immediately(world):
     async def work():
-        async with world.served(rejoin=0.0, job=0.02, most=0.05, vain=1e6) as (jobs, service):
+        async with world.served(rejoin=0.0, job=0.02, most=0.05, vain=1e6) as (jobs, predictor):
             world.unfit |= {"shop", "clinic"}
-            await until(lambda: service.link() and service.link().unfit == set(OTHERS))
-            jobs._pause = 1e6
+            await until(lambda: predictor.best_peers() and predictor.best_peers().unfit == set(OTHERS))
+            jobs._delay = 1e6
             world.connected.discard("clinic")
             await until(lambda: jobs.connected == {"shop"})
             world.unfit.discard("clinic")
             world.connected.add("clinic")
-            await until(lambda: service.there() == {"clinic"})
+            await until(lambda: predictor.connected() == {"clinic"})
 
     asyncio.run(work())
 
 
-def test_a_party_that_was_lost_after_it_served_is_no_such_party(world):
+def test_a_party_that_was_lost_after_it_served_is_not_unfit(world):
     async def work():
-        async with world.served(rejoin=1e6) as (_, service):
-            await until(lambda: service.there() == set(OTHERS))
+        async with world.served(rejoin=1e6) as (_, predictor):
+            await until(lambda: predictor.connected() == set(OTHERS))
             await world.end("clinic")
-            await until(lambda: service.there() == {"shop"})
-            assert service.link().unfit == set()
+            await until(lambda: predictor.connected() == {"shop"})
+            assert predictor.best_peers().unfit == set()
 
     asyncio.run(work())

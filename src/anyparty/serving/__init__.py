@@ -1,15 +1,19 @@
-"""The prediction service at the active party (extra ``serve``): ids in, answers with their provenance out, in time.
+"""The prediction service at the active party (extra ``serve``): predictions by id over HTTP, with provenance.
 
-start        from a folder to a service that listens: ``serve``, ``application``
-app, words   paths over HTTP, what they take and answer; gate, limits: who may ask, and how much; meter: what is counted
-service      ids to answers, with whoever is there; breaker: whom to wait for; answers: with their provenance
-kept         what a party kept of training, made ready to predict; which ids the active party knows
-ask, lanes   what parties say to each other: numbered requests with deadlines; link: all parties, as a job reaches them
-home         a party's part in a job of work "serve"
-worker       where requests of many rows are computed, so that others need not wait for them
-together     a run of one team's own data, all parties in one process
-apart, jobs  a federation: keeps a job running with all that are connected (desk)
-bridge       the local socket over which a federation's jobs are reached; frames: what goes over it
+Training, transport between machines and file formats belong to other packages.
+
+http_server             from a folder to a listening service: ``serve``, ``application``
+http_app, http_schemas  paths, requests and answers
+admission_middleware    client, token, size and concurrency checks; limits and tokens are in service_settings
+service_metrics         metrics for Prometheus
+predictor               ids to predictions, with the connected parties; circuit_breaker: which of them to wait for
+loaded_party            a party's trained part and rows, ready to predict
+serving_protocol        the service's messages; multiplexer: numbered requests with deadlines; peer_group: all parties
+responder               a passive party's part in a serving job
+batch_executor          a thread for requests of many rows
+local_backend           serves a run with all parties in one process
+federation_backend      serves a federation: job_manager keeps a job running, ipc connects to it, traffic_log counts
+staleness               detects that the model on disk was replaced
 """
 
 from __future__ import annotations
@@ -25,18 +29,18 @@ if TYPE_CHECKING:
 __all__ = ["application", "serve"]
 
 
-def _start() -> Any:
+def _server() -> Any:
     with needing("serve", "the prediction service"):
-        from anyparty.serving import http_server as start  # noqa: PLC0415 - an extra
-    return start
+        from anyparty.serving import http_server  # noqa: PLC0415 - an extra
+    return http_server
 
 
 def application(place: Path | str, **settings: Any) -> FastAPI:
-    """Return the service as an ASGI application: see ``anyparty.serving.http_server.application``."""
-    app: FastAPI = _start().application(place, **settings)
+    """Build the service as an ASGI application; see ``anyparty.serving.http_server.application``."""
+    app: FastAPI = _server().application(place, **settings)
     return app
 
 
 def serve(place: Path | str, **settings: Any) -> None:
-    """Serve predictions until Ctrl-C: see ``anyparty.serving.http_server.serve``."""
-    _start().serve(place, **settings)
+    """Serve predictions until Ctrl-C; see ``anyparty.serving.http_server.serve``."""
+    _server().serve(place, **settings)

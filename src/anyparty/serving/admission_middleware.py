@@ -1,4 +1,8 @@
-"""What stands before the service: who may ask, how much, how many at once.  Nothing is parsed before that is said."""
+"""Admit requests before their body is parsed: client, host name, token, size and concurrency.
+
+uvicorn and Starlette have settings for host names and concurrency, but without these error texts.  These checks also
+hold under any other ASGI server.
+"""
 
 from __future__ import annotations
 
@@ -12,113 +16,132 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from anyparty.serving.service_metrics import Meter
-from anyparty.serving.service_settings import Limits, Tokens, loopback
+from anyparty.serving.service_metrics import ServiceMetrics
+from anyparty.serving.service_settings import BearerTokens, ServiceLimits, is_loopback
 
 PATHS = ("/predict", "/predict/batch", "/health", "/ready", "/metrics", "/about", "/openapi.json")
-PREDICTS = PATHS[:2]
-OPEN = ("/health",)  # whoever watches over processes needs no token
+PREDICTION_PATHS = PATHS[:2]
+OPEN_PATHS = ("/health",)  # process monitors need no token
 
 
-class Refused(Exception):  # noqa: N818 - not a failure: an answer
-    """A request is answered without being looked at any further."""
+class RequestRefused(Exception):  # noqa: N818 - an answer, not a failure
+    """Answer a request without passing it to the application."""
 
-    def __init__(self, status: int, sentence: str, **headers: str) -> None:
-        super().__init__(sentence)
+    def __init__(self, status: int, text: str, **headers: str) -> None:
+        super().__init__(text)
         self.status, self.headers = status, {name.replace("_", "-"): value for name, value in headers.items()}
 
 
-class Gate:
-    """An ASGI application around the service's own."""
+class AdmissionMiddleware:
+    """An ASGI middleware that refuses requests with a status and one sentence."""
 
     def __init__(
-        self, app: ASGIApp, *, limits: Limits, tokens: Tokens, meter: Meter, hosts: Sequence[str] = ()
-    ) -> None:
-        """Stand before ``app``: for clients on this machine that call it by one of ``hosts``; without any, for all."""
-        self.app, self.limits, self.tokens, self.meter, self.inside = app, limits, tokens, meter, 0
+        self, app: ASGIApp, *, limits: ServiceLimits, tokens: BearerTokens, metrics: ServiceMetrics,
+        hosts: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        """Wrap an application.
+
+        Args:
+            app: the application.
+            limits: limits of size, time and concurrency.
+            tokens: accepted tokens; without tokens, no token is required.
+            metrics: counts requests.
+            hosts: if not empty, only clients on this machine are admitted, and only under one of these host names.
+
+        """
+        self.app, self.limits, self.tokens, self.metrics, self.open = app, limits, tokens, metrics, 0
         self.hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request in, or answer it with a sentence."""
+        """Pass a request to the application, or refuse it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         began, path, status = time.perf_counter(), scope["path"] if scope["path"] in PATHS else "other", 500
 
-        async def noted(message: Message) -> None:
+        async def record_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self._let_in(scope, receive, noted)
-        except Refused as refused:
-            answer = JSONResponse({"error": str(refused)}, refused.status, {**refused.headers, "connection": "close"})
-            await answer(scope, receive, noted)
+            await self._admit(scope, receive, record_status)
+        except RequestRefused as refused:
+            headers = {**refused.headers, "connection": "close"}
+            answer = JSONResponse({"error": str(refused)}, refused.status, headers)
+            await answer(scope, receive, record_status)
         finally:
-            self.meter.requests.labels(path, str(status)).inc()
-            if path in PREDICTS:
-                self.meter.seconds.labels(path).observe(time.perf_counter() - began)
+            self.metrics.requests.labels(path, str(status)).inc()
+            if path in PREDICTION_PATHS:
+                self.metrics.seconds.labels(path).observe(time.perf_counter() - began)
 
-    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, path = Headers(scope=scope), scope["path"]
-        client, *_ = scope.get("client") or [""]  # empty behind a unix socket, which is of this machine
-        if self.hosts and client and not loopback(client):
-            raise Refused(403, f"without a token this service answers its own machine alone, and this request comes "
-                               f"from {client[:80]!r}; start it with a token to let others ask")  # fmt: skip
-        name = re.sub(r":\d+$", "", headers.get("host", ""))
-        if self.hosts and name.lower() not in self.hosts:
-            raise Refused(400, f"this service goes by {' and '.join(self.hosts)}, not by the host {name[:80]!r}")
-        if self.tokens and path not in OPEN and not self.tokens.let_in(headers.get("authorization", "")):
-            raise Refused(401, "show a token: the header 'Authorization: Bearer TOKEN'", www_authenticate="Bearer")
-        body = await self._body(path, headers, receive)
-        if path not in PREDICTS:
-            await self.app(scope, _again(body, receive), send)
+        self._check_client(scope, headers)
+        if self.tokens and path not in OPEN_PATHS and not self.tokens.accepts(headers.get("authorization", "")):
+            raise RequestRefused(401, "a token is required: send the header 'Authorization: Bearer TOKEN'",
+                                 www_authenticate="Bearer")  # fmt: skip
+        body = await self._read_body(path, headers, receive)
+        if path not in PREDICTION_PATHS:
+            await self.app(scope, _replay(body, receive), send)
             return
-        if self.inside >= self.limits.at_once:
-            raise Refused(503, f"{self.inside} requests are worked on already; ask again in a second", retry_after="1")
-        self.inside += 1
-        self.meter.open.inc()
+        if self.open >= self.limits.at_once:
+            raise RequestRefused(503, f"{self.open} requests are open already; retry in a second", retry_after="1")
+        self.open += 1
+        self.metrics.open.inc()
         try:
-            await self.app(scope, _again(body, receive), send)
+            await self.app(scope, _replay(body, receive), send)
         finally:
-            self.inside -= 1
-            self.meter.open.dec()
+            self.open -= 1
+            self.metrics.open.dec()
 
-    async def _body(self, path: str, headers: Headers, receive: Receive) -> bytes:
-        """Read a request's body, but never more than its limit."""
-        most, said = self.limits.most_bytes(path), headers.get("content-length", "0")
-        if not (said.isascii() and said.isdecimal()) or int(said) > most:
+    def _check_client(self, scope: Scope, headers: Headers) -> None:
+        """Without tokens, refuse other machines, and web pages that use a host name of their own."""
+        if not self.hosts:
+            return
+        client, *_ = scope.get("client") or [""]  # empty behind a Unix socket, which is local
+        if client and not is_loopback(client):
+            raise RequestRefused(403, f"without a token this service answers its own machine only, and this request "
+                                      f"comes from {client[:80]!r}; start it with a token to admit others")  # fmt: skip
+        name = re.sub(r":\d+$", "", headers.get("host", ""))
+        if name.lower() not in self.hosts:
+            raise RequestRefused(400, f"the host name of this service is one of {', '.join(self.hosts)}, not "
+                                      f"{name[:80]!r}")  # fmt: skip
+
+    async def _read_body(self, path: str, headers: Headers, receive: Receive) -> bytes:
+        """Read a request's body up to its limits of size and time."""
+        max_bytes, length = self.limits.max_bytes(path), headers.get("content-length", "0")
+        if not (length.isascii() and length.isdecimal()) or int(length) > max_bytes:
             raise self._too_large(path)
         body = bytearray()
         try:
             async with asyncio.timeout(self.limits.body_s):
-                while len(body) <= most:
+                while len(body) <= max_bytes:
                     message: dict[str, Any] = dict(await receive())
                     body += message.get("body", b"")
                     if not message.get("more_body", False):
                         return bytes(body)
         except TimeoutError:
-            raise Refused(408, f"the request did not arrive whole within {self.limits.body_s:g} s") from None
+            raise RequestRefused(408, f"the request did not arrive within {self.limits.body_s:g} s") from None
         raise self._too_large(path)
 
-    def _too_large(self, path: str) -> Refused:
-        ids, most = self.limits.most_ids(path), self.limits.most_bytes(path)
-        more = f" (POST /predict/batch takes {self.limits.batch_ids:,})" if path == "/predict" else ""
-        return Refused(413, f"the request is too large: {path} takes at most {ids:,} ids{more} and {most:,} bytes; "
-                            f"send them in several requests")  # fmt: skip
+    def _too_large(self, path: str) -> RequestRefused:
+        ids, max_bytes = self.limits.max_ids(path), self.limits.max_bytes(path)
+        batch = f" (POST /predict/batch takes {self.limits.batch_ids:,})" if path == "/predict" else ""
+        return RequestRefused(413, f"the request is too large: {path} takes at most {ids:,} ids{batch} and "
+                                   f"{max_bytes:,} bytes; send several requests")  # fmt: skip
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """Return what gives a body that was read, and then whatever else comes."""
-    given = False
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return an ASGI ``receive`` that replays the buffered body, then delegates."""
+    replayed = False
 
     async def read() -> Message:
-        nonlocal given
-        if given:
+        nonlocal replayed
+        if replayed:
             return await receive()
-        given = True
+        replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return read

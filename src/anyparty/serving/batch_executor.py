@@ -1,10 +1,9 @@
-"""Many rows are computed in a thread beside the service's own loop, where a request for a few does not wait for them.
+"""Run predictions of many rows in a thread, so that requests for a few rows do not wait for them.
 
-    own loop    HTTP, lanes, deadlines; a method's part in requests of at most ``FEW`` rows
-    worker      a loop in a thread, for as long as there are requests of more: a method's part in those; whatever it
-                sends and waits for goes over the own loop
+    event loop      HTTP, messages, deadlines; the method's part in requests of at most ``INLINE_ROWS`` rows
+    thread          a second event loop while larger requests are open; its messages pass through the first loop
 
-torch lets go of Python's lock while it computes.
+PyTorch releases Python's global interpreter lock while it computes.
 """
 
 from __future__ import annotations
@@ -17,56 +16,57 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from anyparty.serving.service_settings import Limits
+from anyparty.serving.service_settings import ServiceLimits
 from anyparty.terms import Channel, Expect, Tensors
 
-FEW = Limits().ids
+INLINE_ROWS = ServiceLimits().ids
 
 T = TypeVar("T")
-Part = Callable[[Channel], Coroutine[Any, Any, T]]
 
 
 @dataclass
-class Worker:
-    """A thread with a loop, which begins with its first work and ends with its last.
+class BatchExecutor:
+    """A thread with an event loop, which starts with its first request and ends with its last.
 
-    One request at a time computes, so that memory is that of one; while it waits for a party, others go on.
+    One request computes at a time, which limits memory.  While it waits for a party, other requests continue.
     """
 
     _loop: asyncio.AbstractEventLoop | None = None
     _end: asyncio.Event | None = None
-    _at_work: int = 0
+    _open: int = 0
 
-    async def play(self, part: Part[T], net: Channel, rows: int) -> T:
-        """Return what a part over ``net`` comes to: played here for few ``rows``, in the thread for many."""
-        if rows <= FEW:
-            return await part(net)
+    async def run(self, work: Callable[[Channel], Coroutine[Any, Any, T]], channel: Channel, rows: int) -> T:
+        """Run ``work(channel)``: here for few ``rows``, in the thread for many."""
+        if rows <= INLINE_ROWS:
+            return await work(channel)
         if self._loop is None:
             self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
-            threading.Thread(target=_work, args=(self._loop, self._end), name="anyparty-worker").start()
+            threading.Thread(target=_run_loop, args=(self._loop, self._end), name="anyparty-worker").start()
         loop, end = self._loop, self._end
         assert end is not None
-        self._at_work += 1
+        self._open += 1
         try:
-            return await _played(loop, part, net)
+            return await _run_in(loop, work, channel)
         finally:
-            self._at_work -= 1
-            if not self._at_work:
+            self._open -= 1
+            if not self._open:
                 self._loop = None
                 loop.call_soon_threadsafe(end.set)
 
 
-def _work(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
+def _run_loop(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         runner.run(end.wait())
 
 
-async def _played(loop: asyncio.AbstractEventLoop, part: Part[T], net: Channel) -> T:
-    """Play a part on another thread's loop; where this is cancelled, wait until that has ended too."""
+async def _run_in(
+    loop: asyncio.AbstractEventLoop, work: Callable[[Channel], Coroutine[Any, Any, T]], channel: Channel
+) -> T:
+    """Run ``work`` on another thread's loop; if cancelled, wait until the work has ended too."""
     here, ended, tasks = asyncio.get_running_loop(), asyncio.Event(), list[asyncio.Task[T]]()
 
     def begin() -> None:
-        tasks.append(loop.create_task(part(OverThere(net, here))))
+        tasks.append(loop.create_task(work(CrossThreadChannel(channel, here))))
         tasks[0].add_done_callback(lambda _: here.call_soon_threadsafe(ended.set))
 
     def stop() -> None:
@@ -79,34 +79,34 @@ async def _played(loop: asyncio.AbstractEventLoop, part: Part[T], net: Channel) 
         loop.call_soon_threadsafe(stop)
         await ended.wait()
         if not tasks[0].cancelled():
-            tasks[0].exception()  # nobody is left to hear of it
+            tasks[0].exception()  # retrieve it, so that asyncio does not log it
         raise
     return tasks[0].result()
 
 
 @dataclass(frozen=True)
-class OverThere:
-    """A channel that lives on another thread's loop."""
+class CrossThreadChannel:
+    """A channel that belongs to another thread's event loop."""
 
-    net: Channel
+    channel: Channel
     loop: asyncio.AbstractEventLoop
 
     @property
     def me(self) -> str:
-        """The party whose end of the channel this is."""
-        return self.net.me
+        """The party at this end of the channel."""
+        return self.channel.me
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
-        """Send, over there."""
-        return await self._do(self.net.send(to, tag, tensors))
+        """Send via the channel's own event loop."""
+        return await self._call(self.channel.send(to, tag, tensors))
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
-        """Wait, over there."""
-        return await self._do(self.net.recv(frm, tag, expect))
+        """Receive via the channel's own event loop."""
+        return await self._call(self.channel.recv(frm, tag, expect))
 
     async def close(self) -> None:
-        """Close, over there."""
-        await self._do(self.net.close())
+        """Close via the channel's own event loop."""
+        await self._call(self.channel.close())
 
-    async def _do(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))

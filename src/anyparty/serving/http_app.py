@@ -1,9 +1,9 @@
-"""The service over HTTP: paths, what they take and answer, and every refusal as a sentence."""
+"""The prediction service as an ASGI application: paths, answers and error texts."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -17,158 +17,167 @@ from starlette.exceptions import HTTPException
 
 import anyparty
 from anyparty.errors import AnypartyError, UserError
-from anyparty.serving.admission_middleware import Gate
-from anyparty.serving.http_schemas import MOST_SAID, REFUSALS, About, Answers, Health, Ready, Wanted, sentence
-from anyparty.serving.peer_group import ABSENT
-from anyparty.serving.predictor import Service
-from anyparty.serving.service_metrics import Meter
-from anyparty.serving.service_settings import Limits, Tokens
+from anyparty.serving.admission_middleware import AdmissionMiddleware
+from anyparty.serving.http_schemas import (
+    MAX_ERROR_LENGTH,
+    REFUSALS,
+    HealthStatus,
+    PredictionRequest,
+    PredictionResponse,
+    ReadyStatus,
+    ServiceInfo,
+    validation_message,
+)
+from anyparty.serving.peer_group import NOT_CONNECTED
+from anyparty.serving.predictor import Predictor
+from anyparty.serving.service_metrics import ServiceMetrics
+from anyparty.serving.service_settings import BearerTokens, ServiceLimits
 
-ABOUT = """Predictions at the active party of a federation.
+DESCRIPTION = """Predictions at the active party of a federation.
 
-Ids in; for each id the probabilities of the classes (or the number), and where they come from: which parties took part,
-which were asked, which were silent and why. Parties that do not answer within the time budget are left out and named.
-An id that the service does not know gets no number, and a reason."""
-
-Around = Callable[[], AbstractAsyncContextManager[None]]
+Send ids; the answer has, for each id, the class probabilities (or the number) and its provenance: which parties took
+part, which were asked, and which did not answer and why. A party that does not answer within the time budget is left
+out and named. An id that the service does not know gets a reason instead of a prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Served:
-    """What an application serves.
+class ServingBackend:
+    """The parts of a service that the application needs.
 
     Attributes:
-        service: what answers.
-        around: entered before the first request, left after the last: what reaches the other parties.
-        trouble: says why other parties cannot be reached by way of the federation; empty while they can.
-        check: raises what is in the way of a start, before anything is announced.
-        newer: says that the model on disk is another by now; empty while it is not.
+        predictor: answers requests.
+        running: context manager that connects the other parties while the application runs.
+        trouble: returns why the federation does not reach the other parties; empty while it does.
+        check: raises an error that prevents a start, before the service announces its address.
+        staleness: returns a warning if the model on disk was replaced, else an empty string.
 
     """
 
-    service: Service
-    around: Around
+    predictor: Predictor
+    running: Callable[[], AbstractAsyncContextManager[None]]
     trouble: Callable[[], str] = str
     check: Callable[[], Coroutine[Any, Any, None]] | None = None
-    newer: Callable[[], str] = str
+    staleness: Callable[[], str] = str
 
 
-def build(served: Served, *, limits: Limits, tokens: Tokens, hosts: Sequence[str] = ()) -> FastAPI:
-    """Return the application; see ``Gate`` for who is let in."""
-    service = served.service
-    roster, me = service.kept.roster, service.kept.me
-    meter = Meter([name for name in roster.names if name != me], service.there)
-    service.told = meter.told
+def build_app(
+    backend: ServingBackend, *, limits: ServiceLimits, tokens: BearerTokens, hosts: Sequence[str] = ()
+) -> FastAPI:
+    """Build the application; see ``AdmissionMiddleware`` for ``limits``, ``tokens`` and ``hosts``."""
+    predictor = backend.predictor
+    roster, me = predictor.party.roster, predictor.party.me
+    metrics = ServiceMetrics([name for name in roster.names if name != me], predictor.connected)
+    predictor.on_outcome = metrics.count
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with served.around():
+        async with backend.running():
             yield
 
     app = FastAPI(
-        title=f"anyparty: {me}", description=ABOUT, version=anyparty.__version__, lifespan=lifespan,
-        docs_url=None, redoc_url=None,  # their pages load programs from elsewhere
+        title=f"anyparty: {me}", description=DESCRIPTION, version=anyparty.__version__, lifespan=lifespan,
+        docs_url=None, redoc_url=None,  # these pages load scripts from other sites
     )  # fmt: skip
-    app.state.service, app.state.check = service, served.check
-    app.include_router(_predictions(service, limits, meter))
-    app.include_router(_state(served, limits, meter))
-    app.add_middleware(Gate, limits=limits, tokens=tokens, meter=meter, hosts=hosts)
-    _refusals(app)
+    app.state.predictor, app.state.check = predictor, backend.check
+    app.include_router(_prediction_routes(predictor, limits, metrics))
+    app.include_router(_state_routes(backend, limits, metrics))
+    app.add_middleware(AdmissionMiddleware, limits=limits, tokens=tokens, metrics=metrics, hosts=hosts)
+    _add_error_handlers(app)
     return app
 
 
-def _predictions(service: Service, limits: Limits, meter: Meter) -> APIRouter:
+def _prediction_routes(predictor: Predictor, limits: ServiceLimits, metrics: ServiceMetrics) -> APIRouter:
     router = APIRouter(tags=["predictions"], responses=REFUSALS)
 
-    async def answer(wanted: Wanted, path: str, budget_ms: float) -> Response:
-        asked_ms = budget_ms if wanted.budget_ms is None else wanted.budget_ms
-        most = limits.most_ids(path)
-        if len(wanted.ids) > most:
-            raise HTTPException(413, f"{len(wanted.ids):,} ids in one request; {path} takes at most {most:,}")
-        if asked_ms > limits.most_budget_ms:
-            raise HTTPException(422, f"budget_ms is {asked_ms:g}, expected at most {limits.most_budget_ms:g}")
-        said = await service.predict(wanted.ids, wanted.parties, budget_s=asked_ms / 1e3)
-        for each in said:
-            meter.ids.labels("none" if each.prediction is None else "number").inc()
-        return Response(_json({"answers": [vars(each) for each in said]}), media_type="application/json")
+    async def answer(request: PredictionRequest, path: str, default_ms: float) -> Response:
+        budget_ms = default_ms if request.budget_ms is None else request.budget_ms
+        max_ids = limits.max_ids(path)
+        if len(request.ids) > max_ids:
+            raise HTTPException(413, f"{len(request.ids):,} ids in one request; {path} takes at most {max_ids:,}")
+        if budget_ms > limits.most_budget_ms:
+            raise HTTPException(422, f"budget_ms is {budget_ms:g}, expected at most {limits.most_budget_ms:g}")
+        predictions = await predictor.predict(request.ids, request.parties, budget_s=budget_ms / 1e3)
+        for each in predictions:
+            metrics.ids.labels("none" if each.prediction is None else "number").inc()
+        return Response(_json({"answers": [vars(each) for each in predictions]}), media_type="application/json")
 
-    @router.post("/predict", response_model=Answers, summary="Predict a few ids within a short time")
-    async def predict(wanted: Wanted) -> Response:
-        """Answer for each id, in order, within the budget (by default the service's own, see /about)."""
-        return await answer(wanted, "/predict", limits.budget_ms)
+    @router.post("/predict", response_model=PredictionResponse, summary="Predict a few ids within a short time")
+    async def predict(request: PredictionRequest) -> Response:
+        """Predict each id, in order, within the budget (by default the service's own, see /about)."""
+        return await answer(request, "/predict", limits.budget_ms)
 
-    @router.post("/predict/batch", response_model=Answers, summary="Predict many ids")
-    async def batch(wanted: Wanted) -> Response:
-        """Answer as /predict does, for many ids at once and with a longer budget."""
-        return await answer(wanted, "/predict/batch", limits.batch_budget_ms)
+    @router.post("/predict/batch", response_model=PredictionResponse, summary="Predict many ids")
+    async def batch(request: PredictionRequest) -> Response:
+        """Predict as /predict does, for many ids at once and with a longer budget."""
+        return await answer(request, "/predict/batch", limits.batch_budget_ms)
 
     return router
 
 
 def _json(value: dict[str, Any]) -> bytes:
-    """Return JSON, also of ids that are no Unicode: half a letter goes back escaped, as it was asked."""
+    """Serialize to JSON; lone surrogates in ids are escaped rather than rejected."""
     try:
         return to_json(value)
     except PydanticSerializationError:
         return json.dumps(value).encode()
 
 
-def _state(served: Served, limits: Limits, meter: Meter) -> APIRouter:
-    router, service, kept = APIRouter(tags=["state"]), served.service, served.service.kept
+def _state_routes(backend: ServingBackend, limits: ServiceLimits, metrics: ServiceMetrics) -> APIRouter:
+    router, predictor, party = APIRouter(tags=["state"]), backend.predictor, backend.predictor.party
     denied: dict[int | str, dict[str, Any]] = {status: REFUSALS[status] for status in (401, 403)}
-    roster = kept.roster
+    roster = party.roster
 
-    @router.get("/health", summary="Whether the process lives; needs no token")
-    async def health() -> Health:
-        return Health(status="alive")
+    @router.get("/health", summary="Whether the process is alive; needs no token")
+    async def health() -> HealthStatus:
+        return HealthStatus(status="alive")
 
-    @router.get("/ready", responses=denied, summary="Whom an answer could come from now")
-    async def ready() -> Ready:
-        """Ready as soon as the process answers: with nobody else there, from the active party's own block."""
-        link = service.link()
-        why = {name: link.why_not(name) if link else ABSENT for name in roster.names if name != kept.me}
-        parties = {name: reason or "connected" for name, reason in why.items()}
-        return Ready(status="ready", parties=parties, federation=served.trouble(), model=served.newer())
+    @router.get("/ready", responses=denied, summary="Which parties can be asked now")
+    async def ready() -> ReadyStatus:
+        """Ready as soon as the process answers: without other parties, the active party's block answers."""
+        peers = predictor.best_peers()
+        others = [name for name in roster.names if name != party.me]
+        reasons = {name: peers.unavailable(name) if peers else NOT_CONNECTED for name in others}
+        parties = {name: reason or "connected" for name, reason in reasons.items()}
+        return ReadyStatus(status="ready", parties=parties, federation=backend.trouble(), model=backend.staleness())
 
-    @router.get("/about", responses=denied, summary="What is served")
-    async def about() -> About:
-        task = kept.about.task
+    @router.get("/about", responses=denied, summary="The method, model and limits that are served")
+    async def about() -> ServiceInfo:
+        task = party.about.task
         assert task is not None
-        return About(
-            version=anyparty.__version__, method=kept.about.method or {"name": "the user's own"},
-            title=kept.method.can.title, active=kept.me, parties=list(roster.blocks), task=task.kind,
-            classes=list(task.classes), limits=asdict(limits),
-            fingerprints=kept.fingerprints,
+        return ServiceInfo(
+            version=anyparty.__version__, method=party.about.method or {"name": "the user's own"},
+            title=party.method.can.title, active=party.me, parties=list(roster.blocks), task=task.kind,
+            classes=list(task.classes), limits=asdict(limits), fingerprints=party.fingerprints,
         )  # fmt: skip
 
-    @router.get("/metrics", responses=denied, response_class=PlainTextResponse, summary="Counters for Prometheus")
-    async def metrics() -> PlainTextResponse:
-        return PlainTextResponse(meter.text(), media_type=CONTENT_TYPE_LATEST)
+    @router.get("/metrics", responses=denied, response_class=PlainTextResponse, summary="Metrics for Prometheus")
+    async def prometheus() -> PlainTextResponse:
+        return PlainTextResponse(metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
     return router
 
 
-def _refusals(app: FastAPI) -> None:
-    """Answer every error with one sentence."""
+def _add_error_handlers(app: FastAPI) -> None:
+    """Answer every error with ``{"error": "one sentence"}``."""
 
-    def says(status: Callable[[Any], int], words: Callable[[Any], str]) -> Callable[[Request, Any], Awaitable[Any]]:
-        async def refuse(_: Request, error: Any) -> JSONResponse:
-            return JSONResponse({"error": words(error)}, status(error))
+    async def respond(_: Request, error: Exception) -> JSONResponse:
+        status, text = _status_and_text(error)
+        return JSONResponse({"error": text}, status)
 
-        return refuse
+    for kind in (RequestValidationError, HTTPException, AnypartyError, Exception):
+        app.add_exception_handler(kind, respond)
 
-    def status_of(error: RequestValidationError) -> int:
-        return 400 if error.errors()[0]["type"] == "json_invalid" else 422
 
-    app.add_exception_handler(RequestValidationError, says(status_of, sentence))
-
-    def words_of(error: HTTPException) -> str:
-        unread = error.status_code == 400 and "parsing the body" in error.detail
-        return "the request is not JSON in UTF-8" if unread else str(error.detail)
-
-    app.add_exception_handler(HTTPException, says(lambda error: error.status_code, words_of))
-    app.add_exception_handler(UserError, says(lambda _: 400, lambda error: str(error)[:MOST_SAID]))
-    app.add_exception_handler(AnypartyError, says(lambda _: 500, str))
-    app.add_exception_handler(
-        Exception, says(lambda _: 500, lambda _: "a mistake of ours; the service's log tells more")
-    )
+def _status_and_text(error: Exception) -> tuple[int, str]:
+    match error:
+        case RequestValidationError():
+            return 400 if error.errors()[0]["type"] == "json_invalid" else 422, validation_message(error)
+        case HTTPException(status_code=400) if "parsing the body" in error.detail:
+            return 400, "the request is not JSON in UTF-8"
+        case HTTPException():
+            return error.status_code, error.detail
+        case UserError():
+            return 400, str(error)[:MAX_ERROR_LENGTH]
+        case AnypartyError():
+            return 500, str(error)
+    return 500, "an internal error; see the service's log"

@@ -1,109 +1,94 @@
-"""What a request and an answer look like over HTTP, and how a wrong request is put into a sentence."""
+"""Requests and answers of the HTTP service, and the error text for an invalid request."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, FailFast, Field, StrictStr, model_validator
 from pydantic_core import PydanticCustomError
 
-SAID = "said"  # the type of an error whose message is the sentence
-MOST_MS = 1e9  # far above any limit; a whole number may have as many digits as it likes, and is no float then
+MAX_BUDGET_MS = 1e9  # far above any limit; also rejects infinity and NaN
+MAX_ERROR_LENGTH = 300  # characters of an error text that repeats input
+EXAMPLE = '{"ids": ["a", "b"]}'
 
 
-class Wanted(BaseModel):
+class PredictionRequest(BaseModel):
     """A request for predictions."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
-    ids: Annotated[list[StrictStr], Field(min_length=1, description="The ids to predict, as text.")]
+    ids: Annotated[list[StrictStr], FailFast(), Field(min_length=1, description="The ids to predict, as text.")]
     parties: Annotated[
         list[StrictStr] | None,
-        Field(description="The parties whose blocks may take part. Without it: all."),
+        FailFast(),
+        Field(description="The parties whose blocks may take part. Default: all."),
     ] = None
     budget_ms: Annotated[
-        StrictFloat | StrictInt | None,
-        Field(gt=0, le=MOST_MS, description="How long to wait for other parties, milliseconds."),
+        float | None,
+        Field(gt=0, le=MAX_BUDGET_MS, description="How long to wait for other parties, in milliseconds."),
     ] = None
 
     @model_validator(mode="before")
     @classmethod
-    def _one_mistake_is_enough(cls, given: Any) -> Any:
-        """Refuse the first key that is none, and the first name that is no text: errors of many are large."""
-        if not isinstance(given, dict):
-            return given
-        for key in given:
+    def _stop_at_first_unknown_key(cls, values: Any) -> Any:
+        """Report one unknown key; pydantic would collect an error for each of them."""
+        for key in values if isinstance(values, dict) else ():
             if key not in cls.model_fields:
-                raise _wrong(f"there is no {key[:100]!r} in a request; known are: ids, parties, budget_ms")
-        for key in ("ids", "parties"):
-            names = given.get(key)
-            for n, name in enumerate(names if isinstance(names, list) else ()):
-                if not isinstance(name, str):
-                    raise _wrong(f'{key}.{n} should be text, like "7"; got {name!r}')
-        return given
+                text = f"unknown key {key[:100]!r}; expected ids, parties or budget_ms"
+                raise PydanticCustomError("unknown_key", "{text}", {"text": text})
+        return values
 
 
-def _wrong(said: str) -> PydanticCustomError:
-    return PydanticCustomError(SAID, "{said}", {"said": said})
-
-
-class Said(BaseModel):
+class RowAnswer(BaseModel):
     """The answer to one id."""
 
-    id: Annotated[str, Field(description="The id, as it was asked.")]
+    id: Annotated[str, Field(description="The requested id.")]
     prediction: Annotated[str | float | None, Field(description="The most probable class, or the number.")]
-    probabilities: Annotated[dict[str, float] | None, Field(description="By class; null where a number is predicted.")]
-    took_part: Annotated[list[str], Field(description="The parties whose blocks the answer used.")]
-    asked: Annotated[list[str], Field(description="The parties that may take part and have this row.")]
-    silent: Annotated[dict[str, str], Field(description="Those of them that did not answer, and why.")]
+    probabilities: Annotated[dict[str, float] | None, Field(description="By class; null for regression.")]
+    took_part: Annotated[list[str], Field(description="The parties whose blocks were used.")]
+    asked: Annotated[list[str], Field(description="The parties that hold this row and may take part.")]
+    silent: Annotated[dict[str, str], Field(description="Those of them that did not answer, with the reason.")]
     aligned: Annotated[
-        bool, Field(description="False for a row that came after the alignment: only the active party knows it.")
+        bool, Field(description="False for a row that was added after the alignment: only the active party holds it.")
     ]
-    predictor: Annotated[str, Field(description="What made the answer.")]
-    reason: Annotated[str | None, Field(description="Why there is no number.")]
+    predictor: Annotated[str, Field(description="The predictor that was used.")]
+    reason: Annotated[str | None, Field(description="Why there is no prediction.")]
 
 
-class Answers(BaseModel):
-    """Answers, in the order of the request's ids."""
+class PredictionResponse(BaseModel):
+    """Answers in the order of the request's ids."""
 
-    answers: list[Said]
+    answers: list[RowAnswer]
 
 
-class Health(BaseModel):
-    """The process lives."""
+class HealthStatus(BaseModel):
+    """The process is alive."""
 
     status: Literal["alive"]
 
 
-class Ready(BaseModel):
-    """Whether the service answers, and from whom."""
+class ReadyStatus(BaseModel):
+    """The parties that the service can ask now."""
 
     status: Literal["ready"]
-    parties: Annotated[dict[str, str], Field(description="By other party: 'connected', or why it cannot be asked now.")]
+    parties: Annotated[
+        dict[str, str], Field(description="For each other party: 'connected', or why it cannot be asked now.")
+    ]
     federation: Annotated[
-        str, Field(description="Why the federation's server cannot be reached, or no job can begin; empty otherwise.")
+        str, Field(description="Why the federation's server cannot be reached or no job can begin; else empty.")
     ]
     model: Annotated[
-        str, Field(description="That another model or alignment lies there than is served; empty otherwise.")
+        str, Field(description="A warning if the model or alignment on disk was replaced since the start; else empty.")
     ]
 
 
-class About(BaseModel):
-    """What is served.  Nothing here is secret."""
+class ServiceInfo(BaseModel):
+    """The method, model and limits that are served.  Nothing here is secret."""
 
-    version: Annotated[str, Field(description="Of anyparty.")]
+    version: Annotated[str, Field(description="The version of anyparty.")]
     method: dict[str, Any]
-    title: Annotated[str, Field(description="What makes the answers.")]
+    title: Annotated[str, Field(description="The method's title.")]
     active: Annotated[str, Field(description="The party that serves.")]
     parties: Annotated[list[str], Field(description="The parties that hold columns.")]
     task: Literal["classification", "regression"]
@@ -111,48 +96,42 @@ class About(BaseModel):
     fingerprints: Annotated[
         dict[str, str],
         Field(
-            description="Hashes of what must be alike at all parties, where they are apart: model, version, alignment; "
-            "and of this party's own part of the model."
+            description="Hashes that must be equal at all parties of a federation: model, version, alignment; and of "
+            "this party's part of the model."
         ),
     ]
     limits: dict[str, float]
 
 
-class Problem(BaseModel):
+class ErrorBody(BaseModel):
     """Why a request was refused."""
 
     error: Annotated[str, Field(description="One sentence.")]
 
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Problem, "description": "A party that the model does not know, or a body that is not JSON."},
-    401: {"model": Problem, "description": "No token, or one that is not known."},
-    403: {"model": Problem, "description": "A client on another machine, where the service has no tokens."},
-    413: {"model": Problem, "description": "More ids than one request takes."},
-    422: {"model": Problem, "description": "Not a request for predictions: no ids, ids that are not text, a typing "
-                                           "error in a key."},
-    503: {"model": Problem, "description": "Too many requests at once; ask again."},
-}  # fmt: skip
-
-MOST_SAID = 300  # letters of a sentence that repeats what was asked
-EXAMPLE = '{"ids": ["a", "b"]}'
-SENTENCES: Mapping[str, Callable[[str, Mapping[str, Any]], str]] = {
-    "json_invalid": lambda place, error: f"the request is not JSON ({error['ctx']['error']}, at letter {place})",
-    "missing": lambda place, _: f"{place!r} is missing; expected a request like {EXAMPLE}",
-    "too_short": lambda place, _: f"{place!r} is empty; name at least one",
+    status: {"model": ErrorBody, "description": description}
+    for status, description in {
+        400: "The model does not have a party, or the body is not JSON.",
+        401: "The token is missing or unknown.",
+        403: "The client is on another machine, and the service has no tokens.",
+        413: "The request has too many ids.",
+        422: "The body is not a valid request: no ids, ids that are not text, or an unknown key.",
+        503: "Too many requests are open; retry.",
+    }.items()
 }
 
 
-def sentence(error: RequestValidationError) -> str:
-    """Say what is wrong with a request, and what was expected."""
+def validation_message(error: RequestValidationError) -> str:
+    """Return one sentence about the first mistake of a request."""
     first = error.errors()[0]
-    if first["loc"][1:2] == ("budget_ms",) and first["type"].endswith("_type"):
-        return f"budget_ms should be a number of milliseconds; got {first['input']!r}"[:MOST_SAID]
-    if first["type"] == SAID:
-        return str(first["msg"])[:MOST_SAID]
     place = ".".join(str(part) for part in first["loc"] if part != "body")
-    if not place:
-        return f"the request should be a JSON object like {EXAMPLE}, sent as application/json"
-    if first["type"] in SENTENCES:
-        return SENTENCES[first["type"]](place, first)[:MOST_SAID]
-    return f"{place}: {first['msg'].lower()}; got {first['input']!r}"[:MOST_SAID]
+    if first["type"] == "json_invalid":
+        text = f"the request is not JSON ({first['ctx']['error']}, at character {place})"
+    elif first["type"] == "unknown_key":
+        text = first["msg"]
+    elif not place:
+        text = f"the request should be a JSON object like {EXAMPLE}, sent as application/json"
+    else:
+        text = f"{place}: {first['msg'].lower()}; got {first['input']!r}"
+    return text[:MAX_ERROR_LENGTH]

@@ -1,8 +1,15 @@
-"""From a folder to a service that listens."""
+"""Serve predictions over HTTP: from a folder to a listening service, with limits on connections.
+
+uvicorn limits the time between requests only.  Without further limits, clients without a token could exhaust the
+process's file descriptors: they connect and stop in the middle of a TLS handshake or of the headers, or do not read
+the answer.  ``LimitedProtocol`` and ``LimitedServer`` close such connections.  They use the parser h11, which rejects
+headers above 16 KiB; httptools, which uvicorn prefers if it is installed, has no limit.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 import os
@@ -12,98 +19,102 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from anyparty.config import Config
 from anyparty.errors import ConfigError
-from anyparty.serving.connection import Server, patient
-from anyparty.serving.federation_backend import Place, open_house
-from anyparty.serving.http_app import Served, build
-from anyparty.serving.job_manager import Pauses
-from anyparty.serving.local_backend import answering, open_run
-from anyparty.serving.service_settings import Certificates, Limits, Tokens, check_open_to
-from anyparty.serving.staleness import Newer
+from anyparty.serving.federation_backend import KitLocation, open_federation
+from anyparty.serving.http_app import ServingBackend, build_app
+from anyparty.serving.job_manager import JobDelays
+from anyparty.serving.local_backend import in_process_peers, load_run
+from anyparty.serving.service_settings import BearerTokens, ServiceLimits, TlsFiles, check_clients_authenticate
+from anyparty.serving.staleness import StalenessCheck
 
-HERE = ("127.0.0.1", "localhost", "[::1]")
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 log = logging.getLogger(__name__)
+
+
+# ---- the application
 
 
 def application(
     place: Path | str,
     *,
-    limits: Limits | None = None,
-    tokens: Sequence[str] | Tokens = (),
+    limits: ServiceLimits | None = None,
+    tokens: Sequence[str] | BearerTokens = (),
     tables: Mapping[str, Any] | None = None,
     config: Config | None = None,
-    pauses: Pauses | None = None,
+    delays: JobDelays | None = None,
     say: Callable[[str], None] = log.warning,
     anywhere: bool = False,
     host: str = "127.0.0.1",
     allow_code: Sequence[str] = (),
 ) -> FastAPI:
-    """Return the service as an ASGI application.
+    """Build the service as an ASGI application.
 
     Args:
-        place: a run of ``anyparty train``; a federation's folder at the active party's machine, or its kit.
-        limits: what a request may ask.
-        tokens: the bearer tokens that are let in; none lets in everybody on this machine.
-        tables: by party, a file name or data frame, instead of those of the run; in a federation the active party's.
-        config: a federation's settings, if its method or encoders are of the user's own making.
-        pauses: how long to wait for jobs, in a federation.
-        say: takes what is to be said of the folder.
-        anywhere: let in requests without a token wherever they come from, and whatever name they call this machine by:
-            who is let in has been seen to otherwise, by certificates.
-        host: the name or address of this machine that is listened on: without a token, requests go by it, too.
-        allow_code: modules that a run's settings may load, such as ``("my_methods",)``.
+        place: a run of ``anyparty train``; or, at the active party, a federation's folder or the party's kit.
+        limits: limits of requests.
+        tokens: accepted bearer tokens; without tokens, only clients on this machine are admitted.
+        tables: by party, a file name or data frame instead of the run's; in a federation, only the active party's.
+        config: settings of the federation, if its method or encoders are user code.
+        delays: delays and timeouts of a federation's jobs.
+        say: callback for warnings.
+        anywhere: admit requests without a token from every machine and under every host name, because client
+            certificates already restrict them.
+        host: a name or address of this machine under which requests without a token are admitted, too.
+        allow_code: modules that a run's settings may import, such as ``("my_methods",)``.
 
     Raises:
-        ConfigError, ModelError, PredictionError, TableError: see ``anyparty.errors``.
+        ConfigError: the folder or a setting is invalid.
+        ModelError: the model is missing or invalid.
+        PredictionError: a table belongs to a party that the model does not have.
+        TableError: a table is invalid.
 
     """
-    path, let_in = Path(place), tokens if isinstance(tokens, Tokens) else Tokens.of(tokens)
+    path, accepted = Path(place), tokens if isinstance(tokens, BearerTokens) else BearerTokens.of(tokens)
     if (path / "config.toml").is_file() or (path / "model.json").is_file():
-        newer = Newer(path)
-        service, others = open_run(path, tables, allow_code=allow_code)
-
-        @asynccontextmanager
-        async def around() -> AsyncIterator[None]:
-            async with answering(service, others):
-                yield
-
-        served, remark = Served(service=service, around=around), ""
+        staleness = StalenessCheck(path)
+        predictor, others = load_run(path, tables, allow_code=allow_code)
+        backend = ServingBackend(predictor=predictor, running=functools.partial(in_process_peers, predictor, others))
+        warning = ""
     else:
-        newer = Newer(Place.of(path).site.folder)
-        served, remark = open_house(path, _own(path, tables), config, pauses)
-    if remark:
-        say(remark)
-    limits, reach = limits or Limits(), served.around
+        staleness = StalenessCheck(KitLocation.of(path).site.folder)
+        backend, warning = open_federation(path, _own_table(path, tables), config, delays)
+    if warning:
+        say(warning)
+    limits, connect = limits or ServiceLimits(), backend.running
 
     @asynccontextmanager
-    async def watched() -> AsyncIterator[None]:
-        async with reach(), newer.told(say):
+    async def running() -> AsyncIterator[None]:
+        async with connect(), staleness.watch(say):
             yield
 
-    served = replace(served, around=watched, newer=newer)
-    served.service.fair_s = limits.fair_s
-    # without a token nobody may ask from elsewhere, and no web page under a name of its own
-    names = dict.fromkeys([*HERE, f"[{host}]" if ":" in host else host.lower()])
-    return build(served, limits=limits, tokens=let_in, hosts=() if let_in or anywhere else tuple(names))
+    backend = replace(backend, running=running, staleness=staleness)
+    backend.predictor.min_wait_s = limits.min_wait_s
+    # the host name must be known, so that a web page cannot use this service under a name of its own
+    hosts = dict.fromkeys([*LOCAL_HOSTS, f"[{host}]" if ":" in host else host.lower()])
+    return build_app(backend, limits=limits, tokens=accepted, hosts=() if accepted or anywhere else tuple(hosts))
 
 
-def _own(path: Path, tables: Mapping[str, Any] | None) -> Any:
-    """Return the active party's table as it is now, if it is given."""
+def _own_table(path: Path, tables: Mapping[str, Any] | None) -> Any:
+    """Return the active party's table, if it is given."""
     if not tables:
         return None
-    active = Place.of(path).site.party
+    active = KitLocation.of(path).site.party
     for name in tables:
         if name != active:
-            raise ConfigError(f"--table {name}=...: in a federation every party names its own table at home; "
-                              f"here only that of {active!r} can be given")  # fmt: skip
+            raise ConfigError(f"--table {name}=...: in a federation each party names its table in its own settings; "
+                              f"here only the table of {active!r} can be given")  # fmt: skip
     return tables[active]
+
+
+# ---- the server
 
 
 def serve(
@@ -111,9 +122,9 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8080,
-    limits: Limits | None = None,
-    tokens: Sequence[str] | Tokens = (),
-    tls: Certificates | None = None,
+    limits: ServiceLimits | None = None,
+    tokens: Sequence[str] | BearerTokens = (),
+    tls: TlsFiles | None = None,
     tables: Mapping[str, Any] | None = None,
     config: Config | None = None,
     threads: int = 1,
@@ -123,82 +134,179 @@ def serve(
     """Serve predictions until Ctrl-C.
 
     Args:
-        place: as ``application`` takes it, and so are limits, tokens, tables and config.
-        host: where to listen.
-        port: where to listen; 0 takes a free one.
-        limits: see there.
-        tokens: see there.
-        tls: certificates, also of clients.
-        tables: see there.
-        config: see there.
-        threads: how many PyTorch may use: one is quickest for a few ids.
-        say: takes sentences about what is served.
-        allow_code: see there.
+        place: see ``application``.
+        host: the address to listen on.
+        port: the port to listen on; 0 takes a free one.
+        limits: limits of requests and connections.
+        tokens: see ``application``.
+        tls: certificates of the service and, optionally, a CA for client certificates.
+        tables: see ``application``.
+        config: see ``application``.
+        threads: number of PyTorch threads; one is fastest for a few ids.
+        say: callback for the address and for warnings.
+        allow_code: see ``application``.
 
     Raises:
-        ConfigError: the port is in use, strangers could ask, or a certificate cannot be read.
-        ModelError, PredictionError, TableError: see ``anyparty.errors``.
+        ConfigError: the port is in use, other machines could ask without authentication, or a certificate is invalid.
+        ModelError: the model is missing or invalid.
+        PredictionError: a table belongs to a party that the model does not have.
+        TableError: a table is invalid.
 
     """
-    let_in = tokens if isinstance(tokens, Tokens) else Tokens.of(tokens)
-    check_open_to(host, let_in, tls)
+    accepted = tokens if isinstance(tokens, BearerTokens) else BearerTokens.of(tokens)
+    check_clients_authenticate(host, accepted, tls)
     torch.set_num_threads(threads)
     app = application(
-        place, limits=limits, tokens=let_in, tables=tables, config=config, say=say, host=host,
+        place, limits=limits, tokens=accepted, tables=tables, config=config, say=say, host=host,
         anywhere=tls is not None and tls.client_ca is not None, allow_code=allow_code,
     )  # fmt: skip
-    limits = limits or Limits()
-    server = Server(_settings(app, tls, limits), limits)
+    limits = limits or ServiceLimits()
+    server = LimitedServer(uvicorn_config(app, tls, limits), limits)
     if app.state.check is not None:
         asyncio.run(app.state.check())
-    with listening(host, port) as door:
-        at = door.getsockname()
-        say(f"Serving on {'https' if tls else 'http'}://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]} "
+    with listening_socket(host, port) as listener:
+        address = listener.getsockname()
+        name = f"[{address[0]}]" if ":" in address[0] else address[0]
+        say(f"Serving on {'https' if tls else 'http'}://{name}:{address[1]} "
             f"(predictions: POST /predict; stop: Ctrl-C)")  # fmt: skip
-        server.run(sockets=[door])
+        server.run(sockets=[listener])
 
 
-def _settings(app: FastAPI, tls: Certificates | None, limits: Limits) -> uvicorn.Config:
+def uvicorn_config(app: FastAPI, tls: TlsFiles | None, limits: ServiceLimits) -> uvicorn.Config:
+    """Configure uvicorn; a shutdown waits until every open request has been answered.
+
+    Raises:
+        ConfigError: a certificate is invalid.
+    """
     files: dict[str, Any] = {}
     if tls is not None:
         files = {"ssl_certfile": tls.cert, "ssl_keyfile": tls.key}
         if tls.client_ca is not None:
             files |= {"ssl_ca_certs": str(tls.client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
-    open_s = math.ceil(limits.most_budget_ms / 1000) + 1  # by then every open request has its answer
-    settings = uvicorn.Config(
-        app, http=patient(limits), lifespan="on", log_level="warning", access_log=False, server_header=False, ws="none",
-        timeout_graceful_shutdown=open_s, **files,
+    config = uvicorn.Config(
+        app, http=limited_protocol(limits), lifespan="on", log_level="warning", access_log=False, server_header=False,
+        ws="none", timeout_graceful_shutdown=math.ceil(limits.most_budget_ms / 1000) + 1, **files,
     )  # fmt: skip
     try:
-        settings.load()
+        config.load()
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"TLS: the certificate, its key or the authority cannot be used ({error})") from None
-    return settings
+        raise ConfigError(f"TLS: the certificate, its key or the CA cannot be used ({error})") from None
+    return config
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there.
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Open a listening socket.
 
     Raises:
-        ConfigError: the host is not this machine's, or the port is in use.
+        ConfigError: ``host`` is not an address of this machine, or the port is in use.
     """
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        # the protocol is named, so that asyncio sees TCP and sends at once: else an answer waits 40 ms for a receipt
-        door = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        # asyncio sets TCP_NODELAY only if the protocol is explicit; without it, answers are delayed by 40 ms
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            door.bind(address)
-            door.listen(128)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(128)
         except OSError:
-            door.close()
+            listener.close()
             raise
     except OSError as error:
-        raise ConfigError(f"{host}:{port} cannot be listened on ({_reason(error)}); free the port, or name "
-                          f"another with --port") from None  # fmt: skip
-    return door
+        raise ConfigError(f"cannot listen on {host}:{port} ({_reason(error)}); free the port, or choose another with "
+                          f"--port") from None  # fmt: skip
+    return listener
 
 
 def _reason(error: OSError) -> str:
     known = error.errno is not None and not isinstance(error, socket.gaierror)
     return os.strerror(error.errno) if known and error.errno else str(error.strerror or error)
+
+
+# ---- limits on connections
+
+
+class LimitedProtocol(H11Protocol):
+    """A connection that is closed if the client sends no complete headers, or reads nothing, for ``body_s`` seconds."""
+
+    limits: ClassVar[ServiceLimits] = ServiceLimits()
+    _header_timer: asyncio.TimerHandle | None = None
+    _read_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Start the timer for headers; close the connection if there are too many."""
+        super().connection_made(transport)
+        # call ``pause_writing`` for every unread answer, however small; with TLS, high=0 would block all writes
+        transport.set_write_buffer_limits(high=1, low=0)
+        if len(self.connections) > self.limits.connections:
+            transport.abort()
+        else:
+            self._start_header_timer()
+
+    def data_received(self, data: bytes) -> None:
+        """Stop the timer when the headers of a request are complete; restart it for the next request."""
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:
+            self._stop_header_timer()
+        elif self.cycle is None or self.cycle.response_complete:
+            self._start_header_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timers."""
+        self._stop_header_timer()
+        self._stop_read_timer()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Start the timer for reading the answer."""
+        super().pause_writing()
+        self._check_progress(None)
+
+    def resume_writing(self) -> None:
+        """Stop the timer, because the client has read everything."""
+        self._stop_read_timer()
+        super().resume_writing()
+
+    def _check_progress(self, before: int | None) -> None:
+        """Close the connection if the client read nothing since the last check, even while it is closing."""
+        unread = self.transport.get_write_buffer_size()
+        if before is not None and unread >= before:
+            self.transport.abort()
+        else:
+            self._read_timer = self.loop.call_later(self.limits.body_s, self._check_progress, unread)
+
+    def _stop_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+        self._read_timer = None
+
+    def _start_header_timer(self) -> None:
+        if self._header_timer is None:
+            self._header_timer = self.loop.call_later(self.limits.body_s, self.transport.abort)
+
+    def _stop_header_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+        self._header_timer = None
+
+
+def limited_protocol(limits: ServiceLimits) -> type[asyncio.Protocol]:
+    """Return a ``LimitedProtocol`` with these limits."""
+    return type("LimitedProtocol", (LimitedProtocol,), {"limits": limits})
+
+
+class LimitedServer(uvicorn.Server):
+    """A server that limits a TLS handshake to ``limits.body_s`` seconds; asyncio's default is 60."""
+
+    def __init__(self, config: uvicorn.Config, limits: ServiceLimits) -> None:
+        """Prepare; ``run`` listens."""
+        super().__init__(config)
+        self.limits = limits
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; uvicorn has no setting for this limit, so set it on the event loop."""
+        loop = asyncio.get_running_loop()
+        if self.config.ssl is not None:
+            create_server = functools.partial(loop.create_server, ssl_handshake_timeout=self.limits.body_s)
+            loop.create_server = create_server  # type: ignore[method-assign]
+        await super().startup(sockets)

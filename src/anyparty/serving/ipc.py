@@ -1,10 +1,9 @@
-"""From the HTTP service to the active party's seat in a job, two processes of one machine: a socket that only their own
-user can open, and frames that are messages as they cross between parties.
+"""Connect the prediction service to the active party's process in a job, over a local socket.
 
-    service ── Bridge: listens ──◀ connects ── relay: the seat's part ── the job's channel ── the other parties
+    service ── IpcServer: listens ──◀ connects ── relay: in the job ── the job's channel ── the other parties
 
-The service writes where it listens into ``serve.json`` in the party's folder, and takes that away when it ends; it
-holds ``.serve.lock`` there all the while.
+Only the same user can open the socket.  The service writes the socket's path to ``serve.json`` in the party's folder
+and removes that file when it ends; it holds ``.serve.lock`` while it runs.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+import struct
 import tempfile
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,125 +20,181 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock
 from torch import Tensor
 
 from anyparty.errors import ConfigError, MessageError, ModelError, PartyLost
 from anyparty.run.door import door_of
 from anyparty.run.files import About
-from anyparty.serving.frames import Frames, text, words
-from anyparty.serving.multiplexer import RENEW_S, lanes_to
+from anyparty.serving.multiplexer import RECEIVE_TIMEOUT_S, routes_to
 from anyparty.serving.serving_protocol import MESSAGES
 from anyparty.storage import read_json, take, write_json
 from anyparty.terms import Channel, Expect, Tensors
+from anyparty.wire.message import MOST_BYTES, MOST_HEADER_BYTES, Header, decode, encode
 
-WHERE, LOCK, PLACE = "serve.json", ".serve.lock", "anyparty-"
-LOST, BACK, END, OPEN = "serve-lost", "serve-back", "serve-end", "serve-open"
-MOST_UNREAD = 1024  # messages of a lane
-OPEN_S = 10.0
-DOOR_S = 0.5  # between two looks at who asks to be let in again
+ADDRESS_FILE, LOCK_FILE, FOLDER_PREFIX = "serve.json", ".serve.lock", "anyparty-"
+LOST, REJOINED, END, OPEN = "serve-lost", "serve-back", "serve-end", "serve-open"
+MAX_UNSENT = 64 << 20  # bytes that wait for the socket before messages are dropped
+MAX_UNREAD = 1024  # messages of one route
+CONNECT_TIMEOUT_S = 10.0
+REJOIN_POLL_S = 0.5
 
 
-# ---- at the seat
+# ---- messages over a stream
 
 
-async def relay(folder: Path, net: Channel, session: str, *, renew_s: float = RENEW_S) -> dict[str, Any]:
-    """Hand messages on between the service and the parties, until the service ends it or is gone.
+@dataclass
+class FrameStream:
+    """Messages between two processes of one machine: eight bytes of length, then the message."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    session: str
+    sent: int = 0
+
+    def put(self, frm: str, to: str, tag: str, tensors: Tensors) -> None:
+        """Write a message without waiting.
+
+        Raises:
+            PartyLost: the other process does not read, or the stream is closed.
+        """
+        if self.writer.transport.get_write_buffer_size() > MAX_UNSENT or self.writer.is_closing():
+            raise PartyLost(to, "the way to it is blocked or closed")
+        data = encode(Header(run=self.session, frm=frm, to=to, tag=tag, number=self.sent), tensors)
+        self.sent += 1
+        self.writer.write(struct.pack("<Q", len(data)) + data)
+
+    async def get(self) -> tuple[Header, dict[str, Tensor]] | None:
+        """Read a message; return ``None`` if the other process has closed the stream.
+
+        Raises:
+            MessageError: the data is not a message of this session.
+        """
+        try:
+            (size,) = struct.unpack("<Q", await self.reader.readexactly(8))
+            if size > MOST_BYTES + MOST_HEADER_BYTES:
+                raise MessageError(f"a local message has {size} bytes; the limit is {MOST_BYTES}")
+            message = decode(await self.reader.readexactly(size), "the other local process")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+        if self.session and message.header.run != self.session:
+            raise MessageError(f"a local message names session {message.header.run!r}, expected {self.session!r}")
+        return message.header, message.tensors
+
+    async def close(self) -> None:
+        """Close the stream after sending pending data."""
+        self.writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            await asyncio.wait_for(self.writer.wait_closed(), 1.0)
+
+
+def encode_text(text: str) -> dict[str, Tensor]:
+    """Convert text to tensors."""
+    return {"text": torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)}
+
+
+def decode_text(tensors: Tensors) -> str:
+    """Convert the tensors of ``encode_text`` back to text."""
+    return tensors["text"].numpy().tobytes().decode(errors="replace") if "text" in tensors else ""
+
+
+# ---- in the job
+
+
+async def relay(
+    folder: Path, net: Channel, session: str, *, receive_timeout_s: float = RECEIVE_TIMEOUT_S
+) -> dict[str, Any]:
+    """Relay messages between the service and the other parties until the service ends.
 
     Args:
-        folder: where the service writes where it listens.
+        folder: where the service has written its address.
         net: the channel to the other parties.
-        session: the word by which the service knows the job.
-        renew_s: see ``lanes.RENEW_S``.
+        session: identifies the job to the service.
+        receive_timeout_s: see ``multiplexer.RECEIVE_TIMEOUT_S``.
 
     Raises:
-        ConfigError: no service listens beside this kit.
+        ConfigError: no service runs for this party's folder.
+
     """
     roster, me = (about := About.load(folder / "model.json")).roster, net.me
     frames = await _connect(folder, session)
     messages = (*about.make(folder).can.messages, *MESSAGES)
-    lanes, readers, handed = lanes_to(me, roster, messages), dict[str, list[asyncio.Task[None]]](), 0
+    routes, readers, relayed = routes_to(me, roster, messages), dict[str, list[asyncio.Task[None]]](), 0
 
     def read(party: str) -> None:
-        readers[party] = [asyncio.create_task(_up(net, frames, party, tag, renew_s)) for frm, tag in lanes
-                          if frm == party]  # fmt: skip
+        readers[party] = [asyncio.create_task(_relay_up(net, frames, party, tag, receive_timeout_s))
+                          for sender, tag in routes if sender == party]  # fmt: skip
 
     for name in roster.names:
         read(name)
-    door = asyncio.create_task(_at_the_door(net, frames, readers, read))
+    rejoins = asyncio.create_task(_watch_rejoins(net, frames, readers, read))
     try:
-        frames.put(me, me, OPEN, text(session))
+        frames.put(me, me, OPEN, encode_text(session))
         while (got := await frames.get()) is not None and got[0].tag != END:
             await net.send(got[0].to, got[0].tag, got[1])
-            handed += 1
+            relayed += 1
     finally:
-        tasks = [door, *(task for each in readers.values() for task in each)]
+        tasks = [rejoins, *(task for each in readers.values() for task in each)]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await frames.close()
-    return {"handed_on": handed}
+    return {"handed_on": relayed}
 
 
-async def _at_the_door(
-    net: Channel, frames: Frames, readers: dict[str, list[asyncio.Task[None]]], read: Callable[[str], None]
+async def _watch_rejoins(
+    net: Channel, frames: FrameStream, readers: dict[str, list[asyncio.Task[None]]], read: Callable[[str], None]
 ) -> None:
-    """Let parties in again whose process was started anew, and tell the service."""
-    door = door_of(net)
+    """Readmit parties whose process was restarted, and notify the service."""
+    membership = door_of(net)
     while True:
-        await asyncio.sleep(DOOR_S)
-        for name in door.knocking():
+        await asyncio.sleep(REJOIN_POLL_S)
+        for name in membership.knocking():
             for task in readers.pop(name, []):
                 task.cancel()
-            door.admit(name)
+            membership.admit(name)
             with contextlib.suppress(PartyLost):
-                frames.put(name, net.me, BACK, text("it is there again"))
+                frames.put(name, net.me, REJOINED, encode_text("it has rejoined"))
             read(name)
 
 
-async def _connect(folder: Path, session: str) -> Frames:
-    try:
-        path = json.loads((folder / WHERE).read_text(encoding="utf-8"))["socket"]
-        reader, writer = await asyncio.wait_for(asyncio.open_unix_connection(path), OPEN_S)
-    except (OSError, ValueError, KeyError, TimeoutError):
-        raise ConfigError(f"no prediction service listens beside {folder}; start one: anyparty serve") from None
-    return Frames(reader, writer, session)
-
-
-def _sweep(folder: Path) -> None:
-    """Take away where a service listened that was killed."""
-    with contextlib.suppress(ModelError, KeyError, TypeError):
-        left = Path(read_json(folder / WHERE)["socket"]).parent
-        if left.name.startswith(PLACE) and left.parent == Path(tempfile.gettempdir()):
-            shutil.rmtree(left, ignore_errors=True)
-
-
-async def _up(net: Channel, frames: Frames, frm: str, tag: str, renew_s: float) -> None:
-    """Hand on what comes on one lane.  Anything that cannot be handed on is the sender's loss, nobody else's."""
+async def _relay_up(net: Channel, frames: FrameStream, sender: str, tag: str, receive_timeout_s: float) -> None:
+    """Relay the messages of one route to the service; a message that cannot be relayed is dropped."""
     while True:
         try:
-            async with asyncio.timeout(renew_s):
-                tensors = await net.recv(frm, tag, {})
+            async with asyncio.timeout(receive_timeout_s):
+                tensors = await net.recv(sender, tag, {})
         except TimeoutError:
             continue
         except (PartyLost, MessageError) as error:
+            reason = error.why if isinstance(error, PartyLost) else str(error)
             with contextlib.suppress(PartyLost):
-                frames.put(frm, net.me, LOST, text(str(error).removeprefix(f"party {frm!r} is gone: ")))
+                frames.put(sender, net.me, LOST, encode_text(reason))
             return
         with contextlib.suppress(PartyLost):
-            frames.put(frm, net.me, tag, tensors)
+            frames.put(sender, net.me, tag, tensors)
 
 
-# ---- at the service
+async def _connect(folder: Path, session: str) -> FrameStream:
+    try:
+        path = json.loads((folder / ADDRESS_FILE).read_text(encoding="utf-8"))["socket"]
+        reader, writer = await asyncio.wait_for(asyncio.open_unix_connection(path), CONNECT_TIMEOUT_S)
+    except (OSError, ValueError, KeyError, TimeoutError):
+        raise ConfigError(f"no prediction service runs for {folder}; start one: anyparty serve") from None
+    return FrameStream(reader, writer, session)
+
+
+# ---- in the service
 
 
 @dataclass
-class Bridged:
-    """The active party's channel to the others, by way of its seat in a job."""
+class IpcChannel:
+    """The active party's channel to the other parties, through its process in a job."""
 
     me: str
-    frames: Frames
-    returned: Callable[[str], None] = lambda party: None  # noqa: ARG005 - told of a party that is there again
+    frames: FrameStream
+    on_rejoin: Callable[[str], None] = lambda party: None  # noqa: ARG005
     _queues: dict[tuple[str, str], asyncio.Queue[dict[str, Tensor] | None]] = field(
         default_factory=lambda: defaultdict(asyncio.Queue)
     )
@@ -146,7 +202,7 @@ class Bridged:
     _ended: str = ""
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool:
-        """Hand over to the seat; what cannot be handed over is dropped, and its receiver will be silent."""
+        """Send a message; return false if it was dropped, and the receiver will be silent."""
         try:
             self.frames.put(self.me, to, tag, tensors)
         except PartyLost:
@@ -154,7 +210,7 @@ class Bridged:
         return True
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:  # noqa: ARG002
-        """Wait for the next message of a lane."""
+        """Wait for the next message of a route."""
         queue = self._queues[frm, tag]
         lost = frm in self._lost or self._ended
         item = queue.get_nowait() if not queue.empty() else None if lost else await queue.get()
@@ -163,76 +219,88 @@ class Bridged:
         return item
 
     async def close(self) -> None:
-        """End the job's part."""
+        """End the party's part in the job."""
         with contextlib.suppress(PartyLost):
-            self.frames.put(self.me, self.me, END, text("the service ends"))
+            self.frames.put(self.me, self.me, END, encode_text("the service ends"))
         await self.frames.close()
 
     async def read(self) -> None:
-        """Read until the other end closes: then everybody is lost."""
-        why = "the federation's job has ended"
+        """Read until the job's process closes the stream; then all parties are lost."""
+        reason = "the federation's job has ended"
         try:
             while (got := await self.frames.get()) is not None:
                 (header, tensors), queue = got, self._queues[got[0].frm, got[0].tag]
-                if header.tag in {LOST, BACK}:
-                    self._lost[header.frm] = words(tensors)
+                if header.tag in {LOST, REJOINED}:
+                    self._lost[header.frm] = decode_text(tensors)
                     self._wake(header.frm)
-                    if header.tag == BACK:
-                        self._again(header.frm)
-                elif queue.qsize() < MOST_UNREAD:
+                    if header.tag == REJOINED:
+                        self._rejoin(header.frm)
+                elif queue.qsize() < MAX_UNREAD:
                     queue.put_nowait(tensors)
         except MessageError as error:
-            why = str(error)
-        self._ended = why
+            reason = str(error)
+        self._ended = reason
         self._wake()
 
-    def _again(self, party: str) -> None:
-        """Begin anew with a party: who waited for its former process has been told."""
-        for lane in [lane for lane in self._queues if lane[0] == party]:
-            del self._queues[lane]
-        self.returned(party)
+    def _rejoin(self, party: str) -> None:
+        """Start again with a party; receives from its former process have been woken."""
+        for route in [route for route in self._queues if route[0] == party]:
+            del self._queues[route]
+        self.on_rejoin(party)
         asyncio.get_running_loop().call_later(0, self._lost.pop, party, None)
 
     def _wake(self, party: str | None = None) -> None:
-        for (frm, _), queue in self._queues.items():
-            if party in {None, frm}:
+        for (sender, _), queue in self._queues.items():
+            if party in {None, sender}:
                 queue.put_nowait(None)
 
 
-class Bridge:
-    """Where the service listens for seats of jobs that it asked for."""
+class IpcServer:
+    """The socket on which the service accepts the active party's processes in jobs that it submitted.
 
-    def __init__(self, folder: Path, me: str, joined: Callable[[str, Bridged], Awaitable[None]]) -> None:
-        """Prepare.  ``joined`` is called with a session's name and its channel, and works until that has ended."""
-        self.folder, self.me, self.joined = folder, me, joined
+    Attributes:
+        sessions: the jobs that may connect, each once.
+
+    """
+
+    def __init__(self, folder: Path, me: str, on_connect: Callable[[str, IpcChannel], Awaitable[None]]) -> None:
+        """Prepare; ``open`` listens.
+
+        Args:
+            folder: the active party's folder.
+            me: the active party.
+            on_connect: called with a session and its channel; returns when the session has ended.
+
+        """
+        self.folder, self.me, self.on_connect = folder, me, on_connect
         self.sessions: set[str] = set()
-        self._place: Path | None = None
+        self._socket_folder: Path | None = None
         self._lock: FileLock | None = None
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[Any]] = set()
 
     async def check(self) -> None:
-        """Refuse to be the second.
+        """Check that no other service runs for this folder.
 
         Raises:
-            ConfigError: another service listens for this kit.
-            StorageError: its folder cannot be written to.
+            ConfigError: another service runs.
+            StorageError: the folder is not writable.
         """
-        self._take().release()
+        self._acquire().release()
 
     async def open(self) -> None:
-        """Listen, and write where.
+        """Listen, and write the address.
 
         Raises:
-            ConfigError: another service listens for this kit.
-            StorageError: its folder cannot be written to.
+            ConfigError: another service runs for this folder.
+            StorageError: the folder is not writable.
         """
-        self._lock = self._take()
-        _sweep(self.folder)
-        self._place = Path(tempfile.mkdtemp(prefix=PLACE))  # mode 0700; a kit's own path may be too long
-        self._server = await asyncio.start_unix_server(self._connected, self._place / "serve.sock")
-        (self._place / "serve.sock").chmod(0o600)
-        write_json(self.folder / WHERE, {"socket": str(self._place / "serve.sock")})
+        self._lock = self._acquire()
+        self._remove_stale_socket()
+        self._socket_folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))  # mode 0700; the kit's path may be too long
+        self._server = await asyncio.start_unix_server(self._connected, self._socket_folder / "serve.sock")
+        (self._socket_folder / "serve.sock").chmod(0o600)
+        write_json(self.folder / ADDRESS_FILE, {"socket": str(self._socket_folder / "serve.sock")})
 
     async def close(self) -> None:
         """Stop listening."""
@@ -241,34 +309,42 @@ class Bridge:
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
-        if self._place is not None:  # else another one listens
-            (self.folder / WHERE).unlink(missing_ok=True)
-            shutil.rmtree(self._place, ignore_errors=True)
-            self._place = None
+        if self._socket_folder is not None:  # else the address belongs to another service
+            (self.folder / ADDRESS_FILE).unlink(missing_ok=True)
+            shutil.rmtree(self._socket_folder, ignore_errors=True)
+            self._socket_folder = None
         if self._lock is not None:
             self._lock.release()
 
-    def _take(self) -> FileLock:
-        """Be the one that listens for this kit, until the end of ``close``.
+    def _acquire(self) -> FileLock:
+        """Lock the folder until the end of ``close``.
 
-        Two that begin at once would sweep away where the other listens; one that ends, what the next one has written.
+        Without the lock, two services that start together would delete each other's socket, and a service that ends
+        would delete the address of the next one.
         """
-        return take(self.folder / LOCK, f"a prediction service runs beside {self.folder} already; stop it first")
+        return take(self.folder / LOCK_FILE, f"a prediction service already runs for {self.folder}; stop it first")
+
+    def _remove_stale_socket(self) -> None:
+        """Remove the socket of a service that was killed."""
+        with contextlib.suppress(ModelError, KeyError, TypeError):
+            stale = Path(read_json(self.folder / ADDRESS_FILE)["socket"]).parent
+            if stale.name.startswith(FOLDER_PREFIX) and stale.parent == Path(tempfile.gettempdir()):
+                shutil.rmtree(stale, ignore_errors=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        frames, task = Frames(reader, writer, ""), asyncio.current_task()
+        frames, task = FrameStream(reader, writer, ""), asyncio.current_task()
         assert task is not None
         self._open.add(task)
         task.add_done_callback(self._open.discard)
         try:
-            async with asyncio.timeout(OPEN_S):
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 got = await frames.get()
             if got is None or got[0].tag != OPEN or got[0].run not in self.sessions:
                 return
             frames.session = got[0].run
-            self.sessions.discard(frames.session)  # each is good for once
-            await self.joined(frames.session, Bridged(self.me, frames))
+            self.sessions.discard(frames.session)
+            await self.on_connect(frames.session, IpcChannel(self.me, frames))
         except (MessageError, TimeoutError, asyncio.CancelledError):
-            return  # cancelled by ``close`` alone
+            return  # only ``close`` cancels
         finally:
             await frames.close()

@@ -1,9 +1,9 @@
-"""Requests on lanes: every message carries its request's number, every request has a deadline, many are open at once.
+"""Many prediction requests over one channel: each message carries the number of its request.
 
-    lanes      reads all that comes for one party, and gives each message to the request that it belongs to
-    Request    one request's channel: what a method's ``predict`` speaks over
+    Multiplexer      reads all messages for one party and passes each one to its request
+    RequestChannel   the channel of one request, which a method's ``predict`` uses
 
-A message whose request has ended is late: it is counted and forgotten, and disturbs no other.
+A message whose request has ended is counted as late and dropped.
 """
 
 from __future__ import annotations
@@ -21,248 +21,253 @@ from anyparty.terms import Channel, Declared, Expect, Roster, Tensors, check
 from anyparty.wire.bounds import Bounds
 from anyparty.wire.guard import roles
 
-NUMBER = "request"
-MOST_WAITING = 8  # messages of one lane that one request may hold
-MOST_EARLY = 256  # messages of requests that this party has not heard of yet
-RENEW_S = 600.0  # a lane on which nothing came for so long is waited for anew: carriers give up on long silence
+NUMBER_KEY = "request"  # the tensor that holds the number of the request
+MAX_QUEUED = 8  # messages of one route that one request stores
+MAX_EARLY = 256  # stored messages of requests that have not been opened here yet
+RECEIVE_TIMEOUT_S = 600.0  # restart a receive after this time: the transport gives up on longer silence
 
-BUSY_S = 0.02  # a deadline that is heard of so much later was heard of by a loop that had other work
-TURNS = 16  # of the loop, from a socket to a request's inbox
+BUSY_LOOP_S = 0.02  # a deadline noticed later than this means that the event loop was busy
+BUSY_LOOP_TURNS = 16  # turns of the event loop from a socket to a request's queue
 
-Lane = tuple[str, str]  # sender, tag
+Route = tuple[str, str]  # sender, tag
 
 
-def lanes_to(me: str, roster: Roster, declared: Iterable[Declared]) -> list[Lane]:
-    """Return the lanes on which a party may be sent something.
+def routes_to(me: str, roster: Roster, declared: Iterable[Declared]) -> list[Route]:
+    """List the routes on which a party may receive messages.
 
     >>> from anyparty.terms import Party
     >>> both = Roster((Party(name="bank", labels=True), Party(name="shop")), "bank")
-    >>> lanes_to("bank", both, [Declared(tag="embedding", frm="block", to="host", holds="", learns="")])
+    >>> routes_to("bank", both, [Declared(tag="embedding", frm="block", to="host", holds="", learns="")])
     [('shop', 'embedding')]
     """
-    mine = roles(roster, me)
-    others = [(name, roles(roster, name)) for name in roster.names if name != me]
-    return sorted({(name, each.tag) for each in declared if each.to in mine for name, theirs in others
-                   if each.frm in theirs})  # fmt: skip
+    receiver = roles(roster, me)
+    senders = [(name, roles(roster, name)) for name in roster.names if name != me]
+    return sorted({(name, message.tag) for message in declared if message.to in receiver for name, sender in senders
+                   if message.frm in sender})  # fmt: skip
 
 
 @dataclass
-class Lanes:
-    """All lanes that lead to one party.
+class Multiplexer:
+    """Distribute the messages for one party to its open requests.
 
     Attributes:
-        net: what carries them.
-        lanes: whose, and which tags.
-        early: whether others may be ahead: messages of requests that are still to come here are kept for them.
-        heard: told of every numbered message, (sender, number).
-        renew_s: see ``RENEW_S``.
-        gone: the parties that are lost for good, and why.
-        refused: by sender, messages without a number.
-        late: by sender, messages of requests that had ended.
-        bounds: on the numbers that others send, from all requests so far.
+        channel: the channel that all requests share.
+        routes: the routes to read.
+        keep_early: store messages of requests that are not open yet.
+        on_message: callback for each numbered message, with (sender, number).
+        receive_timeout_s: see ``RECEIVE_TIMEOUT_S``.
+        lost: reason for each party that left.
+        unnumbered: number of messages without a request number, by sender.
+        late: number of messages of requests that had ended, by sender.
+        bounds: limits on the values that other parties send, learned from all requests.
 
     """
 
-    net: Channel
-    lanes: Iterable[Lane]
-    early: bool = False
-    heard: Callable[[str, int], None] = lambda party, number: None  # noqa: ARG005
-    renew_s: float = RENEW_S
-    gone: dict[str, str] = field(default_factory=dict)
-    refused: Counter[str] = field(default_factory=Counter)
+    channel: Channel
+    routes: Iterable[Route]
+    keep_early: bool = False
+    on_message: Callable[[str, int], None] = lambda party, number: None  # noqa: ARG005
+    receive_timeout_s: float = RECEIVE_TIMEOUT_S
+    lost: dict[str, str] = field(default_factory=dict)
+    unnumbered: Counter[str] = field(default_factory=Counter)
     late: Counter[str] = field(default_factory=Counter)
     bounds: Bounds = field(default_factory=Bounds)
-    _group: asyncio.TaskGroup | None = None
-    _open: dict[int, Request] = field(default_factory=dict)
+    _readers: asyncio.TaskGroup | None = None
+    _open: dict[int, RequestChannel] = field(default_factory=dict)
     _highest: int = -1
-    _ahead: deque[tuple[int, Lane, dict[str, Tensor]]] = field(default_factory=lambda: deque(maxlen=MOST_EARLY))
+    _early: deque[tuple[int, Route, dict[str, Tensor]]] = field(default_factory=lambda: deque(maxlen=MAX_EARLY))
 
     @property
     def busy(self) -> bool:
-        """Whether a request is on its way."""
+        """True if a request is open."""
         return bool(self._open)
 
     async def run(self) -> None:
-        """Read all lanes, until cancelled."""
-        async with asyncio.TaskGroup() as self._group:
-            for frm, tag in self.lanes:
-                self._group.create_task(self._read(frm, tag))
+        """Read all routes until cancelled."""
+        async with asyncio.TaskGroup() as self._readers:
+            for sender, tag in self.routes:
+                self._readers.create_task(self._read(sender, tag))
             await asyncio.Event().wait()
 
-    def again(self, party: str) -> None:
-        """Read the lanes of a party that was lost and is there again."""
-        self.gone.pop(party, None)
-        assert self._group is not None
-        for frm, tag in self.lanes:
-            if frm == party:
-                self._group.create_task(self._read(frm, tag))
+    def resume(self, party: str) -> None:
+        """Read the routes of a party that has rejoined."""
+        self.lost.pop(party, None)
+        assert self._readers is not None
+        for sender, tag in self.routes:
+            if sender == party:
+                self._readers.create_task(self._read(sender, tag))
 
     def open(
         self, number: int, deadline: float, budget_s: float = 0.0, absent: Mapping[str, str] | None = None,
-        unheard: Collection[str] = (),
-    ) -> Request:  # fmt: skip
-        """Begin a request.
+        ignored: Collection[str] = (),
+    ) -> RequestChannel:  # fmt: skip
+        """Open a request.
 
         Args:
-            number: of the request.
-            deadline: until when others are waited for, in seconds of the loop's clock.
-            budget_s: how long that is, for sentences.
-            absent: those that nobody waits for, and why.
-            unheard: those of them that are not heard either, should they answer at once: other hosts do without them.
+            number: the number of the request.
+            deadline: when to stop waiting for other parties, in seconds of the event loop's clock.
+            budget_s: the length of this wait in seconds, for error texts.
+            absent: parties that the request does not wait for, with the reason.
+            ignored: absent parties whose messages are not used either, because other hosts do not use them.
 
         """
-        request = Request(self, number, deadline, budget_s, {**(absent or {}), **self.gone}, frozenset(unheard))
+        request = RequestChannel(self, number, deadline, budget_s, {**(absent or {}), **self.lost}, frozenset(ignored))
         self._open[number] = request
         self._highest = max(self._highest, number)
-        ahead, self._ahead = self._ahead, deque(maxlen=MOST_EARLY)
-        for item in ahead:
+        early, self._early = self._early, deque(maxlen=MAX_EARLY)
+        for item in early:
             if item[0] == number:
                 request.put(item[1], item[2])
             elif item[0] > number:
-                self._ahead.append(item)
+                self._early.append(item)
         return request
 
     def end(self, number: int) -> None:
-        """Forget a request: what still comes for it is late."""
+        """End a request; its later messages are late."""
         self._open.pop(number, None)
 
-    def lose(self, party: str, why: str) -> None:
-        """Give a party up: whoever waits for it hears so."""
-        if party not in self.gone:
-            self.gone[party] = why
+    def lose(self, party: str, reason: str) -> None:
+        """Mark a party as lost and notify the open requests."""
+        if party not in self.lost:
+            self.lost[party] = reason
             for request in self._open.values():
-                request.lose(party, why)
+                request.lose(party, reason)
 
-    async def _read(self, frm: str, tag: str) -> None:
+    async def _read(self, sender: str, tag: str) -> None:
         while True:
             try:
-                async with asyncio.timeout(self.renew_s):  # wait_for may swallow that its task is cancelled
-                    tensors = await self.net.recv(frm, tag, {})
+                async with asyncio.timeout(self.receive_timeout_s):  # wait_for can swallow a cancellation
+                    tensors = await self.channel.recv(sender, tag, {})
             except TimeoutError:
                 continue
             except PartyLost as error:
-                self.lose(frm, str(error).removeprefix(f"party {frm!r} is gone: "))
+                self.lose(sender, error.why)
                 return
             except RunError as error:
-                self.lose(frm, f"what it sent was refused: {error}")
+                self.lose(sender, f"what it sent was refused: {error}")
                 return
-            self._file((frm, tag), tensors)
+            self._dispatch((sender, tag), tensors)
 
-    def _file(self, lane: Lane, tensors: dict[str, Tensor]) -> None:
-        number = number_of(tensors)
+    def _dispatch(self, route: Route, tensors: dict[str, Tensor]) -> None:
+        sender, number = route[0], take_number(tensors)
         if number is None:
-            self.refused[lane[0]] += 1
+            self.unnumbered[sender] += 1
             return
-        self.heard(lane[0], number)
+        self.on_message(sender, number)
         if number in self._open:
-            self._open[number].put(lane, tensors)
-        elif self.early and number > self._highest:
-            self._ahead.append((number, lane, tensors))
+            self._open[number].put(route, tensors)
+        elif self.keep_early and number > self._highest:
+            self._early.append((number, route, tensors))
         else:
-            self.late[lane[0]] += 1
+            self.late[sender] += 1
 
 
-def number_of(tensors: dict[str, Tensor]) -> int | None:
-    """Take the request's number out of a message; ``None`` where there is none."""
-    number = tensors.pop(NUMBER, None)
+def take_number(tensors: dict[str, Tensor]) -> int | None:
+    """Remove the request's number from a message and return it; ``None`` if it is missing or malformed."""
+    number = tensors.pop(NUMBER_KEY, None)
     if number is None or number.dtype != torch.int64 or number.shape != (1,):
         return None
     return int(number)
 
 
 @dataclass
-class Request:
-    """One request's channel.
+class RequestChannel:
+    """The channel of one request.
 
-    ``recv`` raises ``PartyLost`` for whoever is absent, leaves, sends what is not expected, or misses the deadline;
-    ``silent`` keeps why, ``late`` who missed it, ``came`` who sent anything.
+    ``recv`` raises ``PartyLost`` if the sender is absent, leaves, misses the deadline or sends an invalid message.
+
+    Attributes:
+        silent: reason for each party that did not answer.
+        late: parties that missed the deadline.
+        responded: parties that sent a message.
+
     """
 
-    lanes: Lanes
+    multiplexer: Multiplexer
     number: int
     deadline: float
     budget_s: float
     absent: dict[str, str] = field(default_factory=dict)
-    unheard: frozenset[str] = frozenset()
+    ignored: frozenset[str] = frozenset()
     silent: dict[str, str] = field(default_factory=dict)
     late: set[str] = field(default_factory=set)
-    came: set[str] = field(default_factory=set)
-    _inbox: dict[Lane, deque[dict[str, Tensor]]] = field(default_factory=lambda: defaultdict(deque))
-    _waiting: dict[Lane, asyncio.Event] = field(default_factory=dict)
+    responded: set[str] = field(default_factory=set)
+    _queues: dict[Route, deque[dict[str, Tensor]]] = field(default_factory=lambda: defaultdict(deque))
+    _waiting: dict[Route, asyncio.Event] = field(default_factory=dict)
 
     @property
     def me(self) -> str:
-        """The party whose end of the channel this is."""
-        return self.lanes.net.me
+        """The party at this end of the channel."""
+        return self.multiplexer.channel.me
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> None:
-        """Send with the request's number."""
-        assert NUMBER not in tensors, f"{NUMBER!r} names the request"
-        await self.lanes.net.send(to, tag, {**tensors, NUMBER: torch.tensor([self.number])})
+        """Send a message with the request's number."""
+        assert NUMBER_KEY not in tensors, f"{NUMBER_KEY!r} is reserved for the request's number"
+        await self.multiplexer.channel.send(to, tag, {**tensors, NUMBER_KEY: torch.tensor([self.number])})
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
-        """Wait for the request's next message of a lane, at most until the deadline."""
+        """Wait for the next message of a route, at most until the deadline."""
         try:
             tensors = await self._next((frm, tag))
-            what = f"message {tag!r} from {frm!r} to {self.me!r}"
-            check(tensors, expect, what)
-            extreme = self.lanes.bounds.check(frm, tag, tensors, expect, training=False)
+            message = f"message {tag!r} from {frm!r} to {self.me!r}"
+            check(tensors, expect, message)
+            extreme = self.multiplexer.bounds.check(frm, tag, tensors, expect, training=False)
             if extreme is not None:
-                raise MessageError(f"{what}: {extreme}")
+                raise MessageError(f"{message}: {extreme}")
         except MessageError as error:
             self.silent[frm] = f"what it sent was refused: {error}"
         except PartyLost as error:
-            self.silent[frm] = str(error).removeprefix(f"party {frm!r} is gone: ")
+            self.silent[frm] = error.why
         else:
             return tensors
         raise PartyLost(frm, self.silent[frm])
 
     async def close(self) -> None:
-        """Nothing to do: the lanes stay."""
+        """Do nothing: the shared channel stays open."""
 
-    def put(self, lane: Lane, tensors: dict[str, Tensor]) -> None:
-        """Take a message."""
-        self.came.add(lane[0])
-        if len(self._inbox[lane]) < MOST_WAITING:
-            self._inbox[lane].append(tensors)
-        self._wake(lane)
+    def put(self, route: Route, tensors: dict[str, Tensor]) -> None:
+        """Store a message that arrived."""
+        self.responded.add(route[0])
+        if len(self._queues[route]) < MAX_QUEUED:
+            self._queues[route].append(tensors)
+        self._wake(route)
 
-    def lose(self, party: str, why: str) -> None:
-        """Let whoever waits for a party know that it is gone."""
-        self.absent.setdefault(party, why)
-        for lane in [lane for lane in self._waiting if lane[0] == party]:
-            self._wake(lane)
+    def lose(self, party: str, reason: str) -> None:
+        """Stop waiting for a party that has left."""
+        self.absent.setdefault(party, reason)
+        for route in [route for route in self._waiting if route[0] == party]:
+            self._wake(route)
 
-    def _wake(self, lane: Lane) -> None:
-        if lane in self._waiting:
-            self._waiting[lane].set()
+    def _wake(self, route: Route) -> None:
+        if route in self._waiting:
+            self._waiting[route].set()
 
-    async def _next(self, lane: Lane) -> dict[str, Tensor]:
-        frm, queue = lane[0], self._inbox[lane]
-        while not queue or frm in self.unheard:
-            if frm in self.absent:
-                raise PartyLost(frm, self.absent[frm])
-            event = self._waiting[lane] = asyncio.Event()
+    async def _next(self, route: Route) -> dict[str, Tensor]:
+        sender, queue = route[0], self._queues[route]
+        while not queue or sender in self.ignored:
+            if sender in self.absent:
+                raise PartyLost(sender, self.absent[sender])
+            event = self._waiting[route] = asyncio.Event()
             try:
                 async with asyncio.timeout_at(self.deadline):
                     await event.wait()
             except TimeoutError:
-                if await self._came_meanwhile(queue):
+                if await self._arrived_in_time(queue):
                     break
-                self.late.add(frm)
-                raise PartyLost(frm, f"it did not answer within {1e3 * self.budget_s:.0f} ms") from None
+                self.late.add(sender)
+                raise PartyLost(sender, f"it did not answer within {1e3 * self.budget_s:.0f} ms") from None
             finally:
-                del self._waiting[lane]
+                del self._waiting[route]
         return queue.popleft()
 
-    async def _came_meanwhile(self, queue: Sequence[object]) -> bool:
-        """Say whether a message is there at the deadline.
+    async def _arrived_in_time(self, queue: Sequence[object]) -> bool:
+        """Check for a message at the deadline.
 
-        A loop that was busy hears of its deadline too late, and before it has read what came in time: that it reads
-        first, so that no party is blamed for this one's work.
+        A busy event loop notices the deadline before it has read messages that arrived in time.  Let it read them
+        first, so that the sender is not blamed for the delay.
         """
         loop = asyncio.get_running_loop()
-        for _ in range(TURNS if loop.time() - self.deadline > BUSY_S else 0):
+        for _ in range(BUSY_LOOP_TURNS if loop.time() - self.deadline > BUSY_LOOP_S else 0):
             if queue:
                 break
             await asyncio.sleep(0)

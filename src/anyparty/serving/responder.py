@@ -1,7 +1,7 @@
-"""A party's part in a job of work "serve": at a passive party it answers, at the active one it relays.
+"""A party's part in a job that serves predictions.
 
-The active party's predictions are made beside the HTTP service, a process of its own; its seat in the job only hands
-messages on (``bridge``).
+A passive party answers requests.  The active party predicts in its HTTP service, which is another process; its part
+in the job only relays messages (``ipc``).
 """
 
 from __future__ import annotations
@@ -19,83 +19,95 @@ from anyparty.methods.method import Batch
 from anyparty.run.house import Site
 from anyparty.run.meanwhile import meanwhile
 from anyparty.seeds import Seeds
-from anyparty.serving import serving_protocol as asking
-from anyparty.serving.batch_executor import Worker
+from anyparty.serving.batch_executor import BatchExecutor
 from anyparty.serving.ipc import relay
-from anyparty.serving.loaded_party import Kept, open_kept
-from anyparty.serving.multiplexer import RENEW_S, Lanes, lanes_to
-from anyparty.serving.serving_protocol import Ask
-from anyparty.serving.traffic_log import Tab
+from anyparty.serving.loaded_party import LoadedParty, load_party
+from anyparty.serving.multiplexer import RECEIVE_TIMEOUT_S, Multiplexer, routes_to
+from anyparty.serving.serving_protocol import HELLO, MESSAGES, RowRequest, hello, receive_request
+from anyparty.serving.traffic_log import TrafficLog
 from anyparty.terms import Channel
 from anyparty.wire.guard import Guarded
 from anyparty.wire.ledger import Counted, Ledger
 
-SHARE = 0.7  # of the time there is, that a host which is not the active party waits for others
-MOST_AT_ONCE = 256  # requests that a party works on
+HOST_SHARE = 0.7  # of a request's time: how long a passive host waits for other parties
+MAX_REQUESTS = 256  # concurrent requests of one party
 log = logging.getLogger(__name__)
 
 
-async def serve_at_home(site: Site, config: Config, net: Channel, *, session: str) -> dict[str, Any]:
-    """Play one party's part in a serving job; return what it sent and how much it answered.
+async def serve_at_site(site: Site, config: Config, net: Channel, *, session: str) -> dict[str, Any]:
+    """Run one party's part in a serving job.
 
-    ``session`` is the word by which the active party's service knows the job.
+    Args:
+        site: the party's own settings.
+        config: settings that the job carries.
+        net: the channel to the other parties.
+        session: identifies the job to the active party's service.
+
+    Returns:
+        what the party sent, and the number of requests.
 
     Raises:
         ModelError: nothing was trained here, or the party's table is not the one that was aligned.
-        ConfigError: at the active party, no service runs beside its kit.
+        ConfigError: the active party runs no service.
         PartyLost: the active party is gone.
+
     """
     if net.me == site.active:
-        return await relay(site.folder, net, session, renew_s=renew_s(site))
-    kept, table, alignment = await asyncio.to_thread(open_kept, site, config)
+        return await relay(site.folder, net, session, receive_timeout_s=receive_timeout_s(site))
+    party, table, alignment = await asyncio.to_thread(load_party, site, config)
     if not alignment.fits(table):
         raise ModelError(f"party {site.party!r}: {table.source} is not the table that was aligned (a row was changed "
-                         f"or taken out); put that one back, or train again")  # fmt: skip
-    tab = Tab(site.folder, net.me)
-    async with meanwhile(tab.write):
-        return await Answering(kept, net, renew_s=renew_s(site), ledger=tab.ledger).run()
+                         f"or removed); restore that table, or train again")  # fmt: skip
+    traffic = TrafficLog(site.folder, net.me)
+    async with meanwhile(traffic.write):
+        timeout_s = receive_timeout_s(site)
+        return await Responder(party, net, receive_timeout_s=timeout_s, ledger=traffic.ledger).run()
 
 
-def renew_s(site: Site) -> float:
-    """Return how long to wait on a lane before it is waited for anew.
+def receive_timeout_s(site: Site) -> float:
+    """Return the time in seconds after which a receive is restarted.
 
-    That is well within the carrier's own patience with a party that is alive and sends nothing, and beyond that with
-    one that does not appear or falls silent: each wait counts from its beginning.
+    It is well below the time after which the transport gives up on a party that is alive and sends nothing.  It is
+    above the time for a party that does not appear or is gone, because each receive starts that clock again.
     """
     patience = getattr(site, "patience", None)
     if patience is None:
-        return RENEW_S
+        return RECEIVE_TIMEOUT_S
     message_s: float = patience.message_s
     gone_s: float = max(patience.join_s, patience.silent_s)
     return min(max(message_s / 3, 1.5 * gone_s), 2 * message_s / 3)
 
 
-class Answering:
-    """A passive party at work: it takes requests, and plays its method's part in each."""
+class Responder:
+    """A passive party that runs its method's part in each request."""
 
-    def __init__(self, kept: Kept, net: Channel, *, renew_s: float = RENEW_S, ledger: Ledger | None = None) -> None:
-        """Prepare; ``run`` begins.  What is sent is counted in ``ledger``."""
-        self.kept, self.ledger, self.renew_s = kept, Ledger() if ledger is None else ledger, renew_s
-        messages = kept.method.can.messages
-        counted = Counted(net, self.ledger)
-        self.net = Guarded(counted, kept.roster, asking.MESSAGES)
-        self.lanes = Lanes(counted, lanes_to(net.me, kept.roster, messages), early=True, renew_s=renew_s)
+    def __init__(
+        self, party: LoadedParty, channel: Channel, *, receive_timeout_s: float = RECEIVE_TIMEOUT_S,
+        ledger: Ledger | None = None,
+    ) -> None:  # fmt: skip
+        """Prepare; ``run`` starts.  ``ledger`` counts what is sent."""
+        self.party, self.ledger = party, Ledger() if ledger is None else ledger
+        self.receive_timeout_s = receive_timeout_s
+        counted = Counted(channel, self.ledger)
+        self.control = Guarded(counted, party.roster, MESSAGES)
+        routes = routes_to(channel.me, party.roster, party.method.can.messages)
+        self.multiplexer = Multiplexer(counted, routes, keep_early=True, receive_timeout_s=receive_timeout_s)
         self.requests = self.refused = 0
-        self.worker = Worker()
+        self.executor = BatchExecutor()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> dict[str, Any]:
-        """Answer until the active party ends it.
+        """Answer requests until the active party ends the job.
 
         Raises:
             PartyLost: the active party is gone.
         """
-        self.kept.state.train(False)
-        await self.net.send(self.kept.roster.active, asking.HELLO, asking.hello(self.kept.marks))
-        reader = asyncio.create_task(self.lanes.run())
+        self.party.state.train(False)
+        await self.control.send(self.party.roster.active, HELLO, hello(self.party.hashes))
+        reader = asyncio.create_task(self.multiplexer.run())
         try:
-            while (ask := await self._next()) is not None:
-                self._begin(ask)
+            while (request := await self._next_request()) is not None:
+                self._start(request)
         finally:
             reader.cancel()
             for task in self._tasks:
@@ -103,41 +115,45 @@ class Answering:
             await asyncio.gather(reader, *self._tasks, return_exceptions=True)
         return {"requests": self.requests, "refused": self.refused, "ledger": self.ledger.rows()}
 
-    async def _next(self) -> Ask | None:
+    async def _next_request(self) -> RowRequest | None:
         while True:
             try:
-                async with asyncio.timeout(self.renew_s):
-                    return await asking.receive(self.net, self.kept.roster, len(self.kept.position))
+                async with asyncio.timeout(self.receive_timeout_s):
+                    return await receive_request(self.control, self.party.roster, len(self.party.position))
             except TimeoutError:
                 continue
             except MessageError as error:
                 self.refused += 1
-                log.warning("%s: refused: %s", self.kept.me, error)
-                if self.refused > MOST_AT_ONCE:
-                    raise PartyLost(self.kept.roster.active, f"too much of what it sent was refused: {error}") from None
+                log.warning("%s: refused: %s", self.party.me, error)
+                if self.refused > MAX_REQUESTS:
+                    raise PartyLost(
+                        self.party.roster.active, f"too much of what it sent was refused: {error}"
+                    ) from None
 
-    def _begin(self, ask: Ask) -> None:
-        if len(self._tasks) >= MOST_AT_ONCE:
-            return  # nobody waits any more by the time that its turn would come
+    def _start(self, request: RowRequest) -> None:
+        if len(self._tasks) >= MAX_REQUESTS:
+            return  # its deadline would pass before its turn
         self.requests += 1
-        task = asyncio.create_task(self._answer(ask))
+        task = asyncio.create_task(self._answer(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _answer(self, ask: Ask) -> None:
-        kept = self.kept
-        deadline = asyncio.get_running_loop().time() + SHARE * ask.within_s
-        request = self.lanes.open(ask.number, deadline, ask.within_s)
-        net = Guarded(request, kept.roster, kept.method.can.messages, bounds=None)  # the lanes have some
-        observed = ask.observed
-        if observed is None and kept.me in kept.roster.labelers:
-            observed = torch.zeros(len(ask.rows), kept.roster.K, dtype=torch.bool)
-        B = len(ask.rows)
-        rows, batch = kept.rows(kept.own(ask.rows), observed), Batch(torch.arange(B), Seeds(kept.about.seed))
+    async def _answer(self, request: RowRequest) -> None:
+        party, B = self.party, len(request.rows)
+        deadline = asyncio.get_running_loop().time() + HOST_SHARE * request.within_s
+        channel = self.multiplexer.open(request.number, deadline, request.within_s)
+        guarded = Guarded(channel, party.roster, party.method.can.messages, bounds=None)  # the multiplexer has bounds
+        observed = request.observed
+        if observed is None and party.me in party.roster.labelers:
+            observed = torch.zeros(B, party.roster.K, dtype=torch.bool)
+        rows = party.rows(party.own_rows(request.rows), observed)
+        batch = Batch(torch.arange(B), Seeds(party.about.seed))
         try:
             with contextlib.suppress(PartyLost):
-                await self.worker.play(lambda way: kept.method.predict(way, kept.state, rows, batch, ask.asked), net, B)
+                await self.executor.run(
+                    lambda way: party.method.predict(way, party.state, rows, batch, request.allowed), guarded, B
+                )
         except Exception:
-            log.exception("%s: request %d could not be answered", kept.me, ask.number)
+            log.exception("%s: request %d could not be answered", party.me, request.number)
         finally:
-            self.lanes.end(ask.number)
+            self.multiplexer.end(request.number)

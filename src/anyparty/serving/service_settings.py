@@ -1,4 +1,4 @@
-"""What one request may ask of the service, and who may ask: settings with one home."""
+"""Limits of the prediction service and who may use it: tokens and TLS certificates."""
 
 from __future__ import annotations
 
@@ -13,23 +13,27 @@ from pathlib import Path
 from anyparty.errors import ConfigError, remark
 
 TOKEN_VARIABLE = "ANYPARTY_SERVE_TOKEN"  # noqa: S105 - the name of a variable  # nosec B105
-LEAST_LETTERS = 16
-FAIR = 0.75  # of the service's own budget: what a client grants may be next to nothing
+MIN_TOKEN_LENGTH = 16
+FULL_WAIT_SHARE = 0.75  # of the service's own budget; a client may grant almost no time
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What a request may ask.
+class ServiceLimits:
+    """Limits of requests and connections.
 
     Attributes:
-        budget_ms: how long to wait for other parties, where a request does not say.
+        budget_ms: how long to wait for other parties if a request does not set it, in milliseconds.
         batch_budget_ms: the same for a batch.
-        most_budget_ms: what a request may say at most.
-        ids, batch_ids: the most ids of one request, of one batch.
-        id_bytes: what an id may take in a request's body, on average.
-        at_once: requests that are worked on at once; more are told to come again.
-        body_s: how long a client may take to send its request: so long for the headers, and for the body.
-        connections: how many clients may be connected at once.
+        most_budget_ms: the longest budget that a request may set.
+        ids: maximum number of ids of one request.
+        batch_ids: maximum number of ids of one batch.
+        id_bytes: bytes allowed per id in a request's body, on average.
+        at_once: maximum number of concurrent prediction requests; further ones are rejected with status 503.
+        body_s: time in seconds for a client to send its headers, and again for its body.
+        connections: maximum number of open connections.
+
+    Raises:
+        ConfigError: a limit is not positive, or a default budget is above ``most_budget_ms``.
 
     """
 
@@ -52,79 +56,83 @@ class Limits:
                               f"request may ask for, {self.most_budget_ms:g} ms")  # fmt: skip
 
     @property
-    def fair_s(self) -> float:
-        """How long a party must have had, in seconds, if no answer is to be held against it."""
-        return FAIR * self.budget_ms / 1e3
+    def min_wait_s(self) -> float:
+        """Time in seconds that a party must have had before a missing answer counts as a miss."""
+        return FULL_WAIT_SHARE * self.budget_ms / 1e3
 
-    def most_ids(self, path: str) -> int:
-        """Return the most ids of a request to ``path``."""
+    def max_ids(self, path: str) -> int:
+        """Return the maximum number of ids of a request to ``path``."""
         return self.batch_ids if path.rstrip("/") == "/predict/batch" else self.ids
 
-    def most_bytes(self, path: str) -> int:
-        """Return the most bytes of the body of a request to ``path``."""
-        return 4096 + self.most_ids(path) * self.id_bytes
+    def max_bytes(self, path: str) -> int:
+        """Return the maximum size of the body of a request to ``path``, in bytes."""
+        return 4096 + self.max_ids(path) * self.id_bytes
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """The bearer tokens that are let in, as hashes."""
+class BearerTokens:
+    """The accepted bearer tokens, as hashes."""
 
     hashes: tuple[bytes, ...]
 
     @classmethod
-    def of(cls, tokens: Iterable[str]) -> Tokens:
-        """Return these tokens.
+    def of(cls, tokens: Iterable[str]) -> BearerTokens:
+        """Hash these tokens.
 
         Raises:
-            ConfigError: one is too short to be a secret.
+            ConfigError: a token is too short to be a secret.
         """
-        kept = [token.strip() for token in tokens]
-        for token in kept:
-            if len(token) < LEAST_LETTERS or not token.isascii() or not token.isprintable() or " " in token:
-                raise ConfigError(f"a token should be {LEAST_LETTERS} letters or more, without spaces: for example "
-                                  f"what 'openssl rand -hex 32' prints; got one of {len(token)} letters")  # fmt: skip
-        return cls(tuple(hashlib.sha256(token.encode()).digest() for token in kept))
+        stripped = [token.strip() for token in tokens]
+        for token in stripped:
+            if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
+                raise ConfigError(f"a token should have {MIN_TOKEN_LENGTH} letters or more, without spaces, such as "
+                                  f"the output of 'openssl rand -hex 32'; got one of {len(token)} letters")  # fmt: skip
+        return cls(tuple(hashlib.sha256(token.encode()).digest() for token in stripped))
 
     @classmethod
-    def read(cls, file: Path | None) -> Tokens:
-        """Read tokens from a file, one a line ('#' begins a remark), and from the environment.
+    def read(cls, file: Path | None) -> BearerTokens:
+        """Read tokens from a file, one per line ('#' begins a comment), and from the environment.
 
         Raises:
-            ConfigError: no such file, no token in it, or one that is too short.
+            ConfigError: the file does not exist or has no token, or a token is too short.
         """
         tokens = os.environ.get(TOKEN_VARIABLE, "").split()
         if file is not None:
             try:
                 lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
             except (OSError, UnicodeDecodeError) as error:
-                why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-                raise ConfigError(f"{file}: the file of tokens cannot be read ({why})") from None
+                reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+                raise ConfigError(f"{file}: the file of tokens cannot be read ({reason})") from None
             if file.stat().st_mode & 0o077:
                 remark(f"{file}: others on this machine can read these tokens: chmod 600 {file}")
             found = [line for line in lines if line and not line.startswith("#")]
             if not found:
-                raise ConfigError(f"{file}: there is no token in it; write one a line")
+                raise ConfigError(f"{file}: there is no token in it; write one per line")
             tokens += found
         return cls.of(tokens)
 
     def __bool__(self) -> bool:
         return bool(self.hashes)
 
-    def let_in(self, header: str) -> bool:
-        """Say whether the header ``Authorization`` holds one of the tokens; takes as long whichever it is."""
+    def accepts(self, header: str) -> bool:
+        """Check whether the header ``Authorization`` holds one of the tokens, in constant time."""
         kind, _, token = header.partition(" ")
-        given = hashlib.sha256(token.strip().encode(errors="replace")).digest()
-        matches = [hmac.compare_digest(given, each) for each in self.hashes]
+        digest = hashlib.sha256(token.strip().encode(errors="replace")).digest()
+        matches = [hmac.compare_digest(digest, each) for each in self.hashes]
         return kind.lower() == "bearer" and any(matches)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Certificates:
-    """Files for TLS.
+class TlsFiles:
+    """PEM files for TLS.
 
     Attributes:
-        cert, key: the service's own certificate (chain) and key, PEM.
-        client_ca: whose certificates clients must show; ``None`` asks for none.
+        cert: the service's certificate (chain).
+        key: its private key.
+        client_ca: CA bundle that client certificates must chain to; ``None`` requires no client certificate.
+
+    Raises:
+        ConfigError: a file does not exist.
 
     """
 
@@ -138,25 +146,25 @@ class Certificates:
                 raise ConfigError(f"{path}: no such file; TLS needs a certificate and its key, as PEM")
 
 
-def certificates(cert: Path | None, key: Path | None, client_ca: Path | None) -> Certificates | None:
-    """Return the files for TLS, if any is named.
+def tls_files(cert: Path | None, key: Path | None, client_ca: Path | None) -> TlsFiles | None:
+    """Return the files for TLS, or ``None`` if none is given.
 
     Raises:
-        ConfigError: one is named without those that it needs, or is not there.
+        ConfigError: the certificate or its key is missing, or a file does not exist.
     """
     if cert is None and key is None and client_ca is None:
         return None
     if cert is None or key is None:
-        raise ConfigError("TLS needs both --tls-cert and --tls-key; --client-ca goes with them")
-    return Certificates(cert=cert, key=key, client_ca=client_ca)
+        raise ConfigError("TLS needs both --tls-cert and --tls-key; --client-ca requires them too")
+    return TlsFiles(cert=cert, key=key, client_ca=client_ca)
 
 
-def loopback(host: str) -> bool:
-    """Say whether a host is this machine alone.
+def is_loopback(host: str) -> bool:
+    """Check whether a host can only be reached from this machine.
 
-    >>> [loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "vfl.example")]
+    >>> [is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "vfl.example")]
     [True, True, True, False, False]
-    >>> [loopback(host) for host in ("::ffff:127.0.0.1", "::ffff:10.0.0.1")]  # IPv4, as an IPv6 socket shows it
+    >>> [is_loopback(host) for host in ("::ffff:127.0.0.1", "::ffff:10.0.0.1")]  # IPv4 addresses on an IPv6 socket
     [True, False]
     """
     try:
@@ -167,13 +175,13 @@ def loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def check_open_to(host: str, tokens: Tokens, tls: Certificates | None) -> None:
-    """Refuse to let strangers ask.
+def check_clients_authenticate(host: str, tokens: BearerTokens, tls: TlsFiles | None) -> None:
+    """Require authentication if other machines can reach the service.
 
     Raises:
-        ConfigError: others than this machine could, without a token or a certificate.
+        ConfigError: ``host`` is not a loopback address, and neither tokens nor client certificates are required.
     """
-    if not loopback(host) and not tokens and (tls is None or tls.client_ca is None):
-        raise ConfigError(f"on {host!r} anybody could ask: name a file of tokens (--token-file, or the variable "
-                          f"{TOKEN_VARIABLE}) or the authority of clients' certificates (--client-ca), or serve on "
-                          f"127.0.0.1 alone")  # fmt: skip
+    if not is_loopback(host) and not tokens and (tls is None or tls.client_ca is None):
+        raise ConfigError(f"on {host!r} other machines could ask: give a file of tokens (--token-file, or the variable "
+                          f"{TOKEN_VARIABLE}) or a CA for client certificates (--client-ca), or serve on 127.0.0.1 "
+                          f"only")  # fmt: skip

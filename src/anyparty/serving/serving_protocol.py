@@ -1,10 +1,10 @@
-"""What the parties say to each other for the prediction service, beside their method's own messages.
+"""Messages of the prediction service, in addition to the method's own messages.
 
-active                                      every party that is there
-  ◀── serve-hello: hashes ─────────────────   once, when its part begins
+active                                      every connected party
+  ◀── serve-hello: hashes ─────────────────   once, at the beginning
   ──── serve-ask: a number, rows ─────────▶   for every request
   ◀── the method's own messages ───────────   with that number
-  ──── serve-ask: the number END ─────────▶   once
+  ──── serve-ask: the number END ─────────▶   once, at the end
 """
 
 from __future__ import annotations
@@ -16,105 +16,112 @@ import torch
 from torch import Tensor
 
 from anyparty.errors import MessageError
-from anyparty.serving.multiplexer import NUMBER
+from anyparty.serving.multiplexer import NUMBER_KEY
 from anyparty.terms import Channel, Declared, Expect, Roster
 
 HELLO, ASK, END = "serve-hello", "serve-ask", -1
-MOST_ROWS = 4096  # of one request: more are asked for one after the other
-NOWHERE = -1  # in place of a row's number: a row that the party which is asked does not have
+MAX_ROWS = 4096  # of one request; larger requests are sent in chunks, one after the other
+NO_ROW = -1  # in place of a row number: the receiver does not hold this row
 MESSAGES = (
     Declared(tag=HELLO, frm="passive", to="active",
-             holds="hashes of the alignment, the model's settings, the version and the weights that the party serves "
-                   "with",
-             learns="whether it can serve with these"),
+             holds="hashes of the party's alignment, model settings, version of anyparty and weights",
+             learns="whether the party can serve this model"),
     Declared(tag=ASK, frm="active", to="passive",
-             holds="for one request: its number, the places of those of its rows that the receiver has (-1 for each "
-                   "other row), the parties that may take part, the time there is; to other label holders also who has "
-                   "which of these rows",
-             learns="which of its own rows are asked for, when, and with how many that it does not have, though not "
-                    "which; label holders also which parties have each of them all",
+             holds="for one request: its number, the row numbers that the receiver holds (-1 for each other row), the "
+                   "parties that may take part, the time limit; for other label holders also which party holds which "
+                   "of these rows",
+             learns="which of its own rows are requested, when, and how many other rows are (not which ones); other "
+                    "label holders also which parties hold each row",
              when="the prediction service runs"),
 )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
-    """One request, as it reaches a party.
+class RowRequest:
+    """One request, as a party receives it.
 
     Attributes:
-        number: of the request, rising.
-        rows: [B] int64, places among the N aligned rows; ``NOWHERE`` for a row that is none of them, and, as it reaches
-            a party, for one that this party does not have.
-        asked: the parties whose blocks may take part.
-        within_s: the seconds that the active party waits.
-        observed: [B, K] bool, who has which row; at hosts alone.
+        number: increases with each request.
+        rows: [B] int64, row numbers in the alignment of N rows.  ``NO_ROW`` for a row outside the alignment and, in
+            the message to a party, for a row that this party does not hold.
+        allowed: the parties whose blocks may take part.
+        within_s: how long the active party waits, in seconds.
+        observed: [B, K] bool, which party holds which row; for hosts only.
 
     """
 
     number: int
     rows: Tensor
-    asked: tuple[str, ...]
+    allowed: tuple[str, ...]
     within_s: float
     observed: Tensor | None = None
 
 
-async def send(net: Channel, to: str, roster: Roster, ask: Ask) -> None:
-    """Ask a party for the rows that it has; those that hold labels may host heads, and are told who has the rows."""
+async def send_request(channel: Channel, to: str, roster: Roster, request: RowRequest) -> None:
+    """Request a party's rows; label holders may host heads and also receive ``observed``."""
     observed = torch.empty(0, dtype=torch.uint8)
-    if to in roster.labelers and ask.observed is not None:
-        observed = ask.observed.flatten().byte()
-    await net.send(to, ASK, {
-        NUMBER: torch.tensor([ask.number]), "rows": _own(ask, to, roster), "observed": observed,
-        "asked": torch.tensor([name in ask.asked for name in roster.blocks]),
-        "within_s": torch.tensor([ask.within_s], dtype=torch.float64),
+    if to in roster.labelers and request.observed is not None:
+        observed = request.observed.flatten().byte()
+    await channel.send(to, ASK, {
+        NUMBER_KEY: torch.tensor([request.number]), "rows": _rows_of(to, request, roster), "observed": observed,
+        "asked": torch.tensor([name in request.allowed for name in roster.blocks]),
+        "within_s": torch.tensor([request.within_s], dtype=torch.float64),
     })  # fmt: skip
 
 
-def _own(ask: Ask, party: str, roster: Roster) -> Tensor:
-    """Return the places [B] of the rows that a party has a block of, ``NOWHERE`` for the others."""
-    if ask.observed is None:
-        return ask.rows
+def _rows_of(party: str, request: RowRequest, roster: Roster) -> Tensor:
+    """Replace the numbers [B] of rows that a party does not hold by ``NO_ROW``."""
+    if request.observed is None:
+        return request.rows
     if party not in roster.blocks:
-        return torch.full_like(ask.rows, NOWHERE)
-    return torch.where(ask.observed[:, roster.blocks.index(party)], ask.rows, NOWHERE)
+        return torch.full_like(request.rows, NO_ROW)
+    return torch.where(request.observed[:, roster.blocks.index(party)], request.rows, NO_ROW)
 
 
-async def end(net: Channel, to: str, roster: Roster) -> None:
-    """Tell a party that nothing more will be asked."""
-    await send(net, to, roster, Ask(number=END, rows=torch.empty(0, dtype=torch.int64), asked=(), within_s=0.0))
+async def send_end(channel: Channel, to: str, roster: Roster) -> None:
+    """Tell a party that no further request follows."""
+    end = RowRequest(number=END, rows=torch.empty(0, dtype=torch.int64), allowed=(), within_s=0.0)
+    await send_request(channel, to, roster, end)
 
 
-async def receive(net: Channel, roster: Roster, n: int) -> Ask | None:
-    """Wait for the next request; ``None`` at the end.
+async def receive_request(channel: Channel, roster: Roster, n: int) -> RowRequest | None:
+    """Wait for the next request; return ``None`` at the end.
+
+    Args:
+        channel: the party's channel.
+        roster: all parties.
+        n: number of aligned rows.
 
     Raises:
-        MessageError: it is not one, or asks for a row that is none of the N aligned ones.
+        MessageError: the message is invalid or requests a row outside the alignment.
+
     """
-    got = await net.recv(roster.active, ASK, {
-        NUMBER: Expect((1,), torch.int64), "rows": Expect((-1,), torch.int64), "observed": Expect((-1,), torch.uint8),
-        "asked": Expect((roster.K,), torch.bool), "within_s": Expect((1,), torch.float64),
+    got = await channel.recv(roster.active, ASK, {
+        NUMBER_KEY: Expect((1,), torch.int64), "rows": Expect((-1,), torch.int64),
+        "observed": Expect((-1,), torch.uint8), "asked": Expect((roster.K,), torch.bool),
+        "within_s": Expect((1,), torch.float64),
     })  # fmt: skip
-    rows, number = got["rows"], int(got[NUMBER])
+    rows, number = got["rows"], int(got[NUMBER_KEY])
     if number == END:
         return None
-    if len(rows) > MOST_ROWS or (rows < NOWHERE).any() or (rows >= n).any():
+    if len(rows) > MAX_ROWS or (rows < NO_ROW).any() or (rows >= n).any():
         raise MessageError(f"request {number} of {roster.active!r} asks for {len(rows)} rows; expected at most "
-                           f"{MOST_ROWS}, each one of the {n} aligned ones")  # fmt: skip
+                           f"{MAX_ROWS}, each one of the {n} aligned ones")  # fmt: skip
     if len(got["observed"]) not in {0, len(rows) * roster.K}:
-        raise MessageError(f"request {number} of {roster.active!r} says who has {len(got['observed'])} cells; expected "
-                           f"{len(rows)} rows x {roster.K} parties")  # fmt: skip
+        raise MessageError(f"request {number} of {roster.active!r} has {len(got['observed'])} cells in 'observed'; "
+                           f"expected {len(rows)} rows x {roster.K} parties")  # fmt: skip
     observed = got["observed"].bool().view(len(rows), roster.K) if len(got["observed"]) else None
-    asked = tuple(name for name, may in zip(roster.blocks, got["asked"].tolist(), strict=True) if may)
-    return Ask(number=number, rows=rows, asked=asked, within_s=float(got["within_s"]), observed=observed)
+    allowed = tuple(name for name, may in zip(roster.blocks, got["asked"].tolist(), strict=True) if may)
+    return RowRequest(number=number, rows=rows, allowed=allowed, within_s=float(got["within_s"]), observed=observed)
 
 
-def hello(marks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the message with which a party begins."""
-    return {"marks": torch.stack(list(marks.values()))}
+def hello(hashes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Build the first message of a party."""
+    return {"marks": torch.stack(list(hashes.values()))}
 
 
-async def differs(net: Channel, frm: str, marks: Mapping[str, Tensor]) -> Sequence[str]:
-    """Wait for a party's hello; return what it serves with that is not as it should be."""
-    got = await net.recv(frm, HELLO, {"marks": Expect((len(marks), 32), torch.uint8)})
-    unlike = (got["marks"] != torch.stack(list(marks.values()))).any(dim=1).tolist()
-    return [name for name, other in zip(marks, unlike, strict=True) if other]
+async def receive_hello(channel: Channel, frm: str, hashes: Mapping[str, Tensor]) -> Sequence[str]:
+    """Wait for a party's hello; return the names of the hashes that differ from the expected ones."""
+    got = await channel.recv(frm, HELLO, {"marks": Expect((len(hashes), 32), torch.uint8)})
+    differs = (got["marks"] != torch.stack(list(hashes.values()))).any(dim=1).tolist()
+    return [name for name, other in zip(hashes, differs, strict=True) if other]

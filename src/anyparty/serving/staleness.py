@@ -1,5 +1,7 @@
-"""Whether what is served still lies on disk: a training may have put another model there, and a training or a
-prediction another alignment, which the other parties then have, too, and are refused for.
+"""Detect that the served model or alignment has been replaced on disk.
+
+A training replaces the model.  A training or a prediction may replace the alignment, also at the other parties, which
+are then refused.
 """
 
 from __future__ import annotations
@@ -11,44 +13,44 @@ from pathlib import Path
 
 from anyparty.run.kept_alignment import ALIGNMENT
 
-LOOK_S = 30.0
+CHECK_EVERY_S = 30.0
 FILES = ("model.json", "model.safetensors", "parties/*/model.safetensors", ALIGNMENT)
-Stamp = frozenset[tuple[str, int, int]]
+FileVersions = frozenset[tuple[str, int, int]]
 
 
-class Newer:
-    """A model's folder, as it is now, when the service is about to read it."""
+class StalenessCheck:
+    """Compare a model's folder with its state at the time of creation; create it before the model is loaded."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.before = self._stamp()
+        self.before = self._versions()
 
     def __call__(self) -> str:
-        """Return a sentence if the model there is another by now, else nothing."""
-        if self._stamp() == self.before:
+        """Return a warning if the model on disk was replaced, else an empty string."""
+        if self._versions() == self.before:
             return ""
-        return f"{self.folder} holds another model or alignment by now than what is served; start the service again"
+        return f"{self.folder} now holds another model or alignment than the one served; restart the service"
 
-    def _stamp(self) -> Stamp:
+    def _versions(self) -> FileVersions:
         found = set()
         for path in (path for name in FILES for path in self.folder.glob(name)):
             try:
-                at = path.stat()
-            except OSError:  # taken away in the meantime
+                status = path.stat()
+            except OSError:  # deleted in the meantime
                 continue
-            found.add((str(path), at.st_ino, at.st_mtime_ns))
+            found.add((str(path), status.st_ino, status.st_mtime_ns))
         return frozenset(found)
 
     @asynccontextmanager
-    async def told(self, say: Callable[[str], None]) -> AsyncIterator[None]:
-        """Say it once, when it happens, while the body is at work."""
+    async def watch(self, warn: Callable[[str], None]) -> AsyncIterator[None]:
+        """Call ``warn`` once if the model is replaced while the body runs."""
 
-        async def look() -> None:
-            while not (sentence := self()):
-                await asyncio.sleep(LOOK_S)
-            say(sentence)
+        async def poll() -> None:
+            while not (warning := self()):
+                await asyncio.sleep(CHECK_EVERY_S)
+            warn(warning)
 
-        task = asyncio.create_task(look())
+        task = asyncio.create_task(poll())
         try:
             yield
         finally:
