@@ -18,18 +18,18 @@ import torch
 from anyparty.config.file import load
 from anyparty.nets.mlp import MLP
 from anyparty.run.federation import Federation
-from anyparty.serve import worker
-from anyparty.serve.ask import MOST_ROWS
-from anyparty.serve.kept import Kept
-from anyparty.serve.service import Service
-from anyparty.serve.together import answering, open_run
+from anyparty.serving import batch_executor
+from anyparty.serving.loaded_party import LoadedParty
+from anyparty.serving.local_backend import in_process_peers, load_run
+from anyparty.serving.predictor import Predictor
+from anyparty.serving.serving_protocol import MAX_ROWS
 from benchmarks.page import Page, quick_asked, target
 from benchmarks.service import made
 from benchmarks.timing import Spread
 
 ROWS, WIDE, BUDGET_S, MOST_MS = 5_000, 1_500, 60.0, 100.0
 THREAD, LOOP = "in a thread beside the loop", "on the loop"
-WAYS = {THREAD: worker.FEW, LOOP: 10**9}
+WAYS = {THREAD: batch_executor.INLINE_ROWS, LOOP: 10**9}
 PAUSE_S, SHOWN = 0.02, (50, 99, 100)
 
 
@@ -41,16 +41,16 @@ def main(*, quick: bool) -> None:
         home = Path(folder)
         federation = Federation.from_config(load(made(home, ROWS)))
         federation.train(encoder=MLP(hidden=(WIDE,) * 3), epochs=1, folder=home / "run", batch_size=1024)
-        service, others = open_run(home / "run")
+        service, others = load_run(home / "run")
         alone = asyncio.run(waits(service, others, 3 * turns, batches=False))
         found: dict[str, list[list[float]]] = {way: [] for way in WAYS}
         for _ in range(rounds):
             for way, few in WAYS.items():
-                worker.FEW = few
+                batch_executor.INLINE_ROWS = few
                 found[way].append(asyncio.run(waits(service, others, turns, batches=True)))
     page.say(
         f"Three parties and the service in one process, encoders with three layers of {WIDE:,}, one torch thread each. "
-        f"Batches of {MOST_ROWS:,} ids one after the other, and beside them one id at a time, {1e3 * PAUSE_S:.0f} ms "
+        f"Batches of {MAX_ROWS:,} ids one after the other, and beside them one id at a time, {1e3 * PAUSE_S:.0f} ms "
         f"apart. Batches are computed either way in turns, {rounds} times with {turns} requests each; medians over "
         f"rounds, quartiles in brackets. The clock on the wall, on which other jobs of the machine count."
     )
@@ -68,15 +68,15 @@ def main(*, quick: bool) -> None:
     page.write()
 
 
-async def waits(service: Service, others: Mapping[str, Kept], turns: int, *, batches: bool) -> list[float]:
+async def waits(service: Predictor, others: Mapping[str, LoadedParty], turns: int, *, batches: bool) -> list[float]:
     """Return the milliseconds of requests for one id."""
-    ids, found, lots = list(service.directory.ids)[:MOST_ROWS], [], np.random.default_rng(0)
+    ids, found, lots = list(service.index.places)[:MAX_ROWS], [], np.random.default_rng(0)
 
     async def one_after_the_other() -> None:
         while True:
             await service.predict(ids, budget_s=BUDGET_S)
 
-    async with answering(service, others):
+    async with in_process_peers(service, others):
         background = asyncio.create_task(one_after_the_other()) if batches else None
         await asyncio.sleep(PAUSE_S)
         for row in lots.integers(0, len(ids), turns):

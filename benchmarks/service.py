@@ -29,8 +29,8 @@ import polars as pl
 
 from anyparty.errors import ConfigError
 from anyparty.run import federate
-from anyparty.serve.limits import Limits
-from anyparty.serve.start import application, listening
+from anyparty.serving.http_server import application, listening_socket
+from anyparty.serving.service_settings import ServiceLimits
 from anyparty.wire.flare import federation as flare
 from benchmarks.page import Page, quick_asked, target
 
@@ -122,9 +122,11 @@ def serve_here(place: str, after: int) -> None:
     import uvicorn  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    app = application(place, limits=Limits(budget_ms=BUDGET_MS))  # a request that grants much less counts for nobody
-    app.state.service.breaker.after = after
-    with listening("127.0.0.1", 0) as door:
+    app = application(
+        place, limits=ServiceLimits(budget_ms=BUDGET_MS)
+    )  # a request that grants much less counts for nobody
+    app.state.predictor.breaker.after = after
+    with listening_socket("127.0.0.1", 0) as door:
         print(door.getsockname()[1], flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).run(sockets=[door])

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"(?:<!-- (?P<mark>[^\n]+?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?P<place>[^)\s]+)\)")
-ELSEWHERE = {"two-machines.md": "tests/wire/test_two_machines.py", "serve.md": "tests/serve/test_docs.py"}
+ELSEWHERE = {"two-machines.md": "tests/wire/test_two_machines.py", "serve.md": "tests/serving/test_docs.py"}
 
 
 @dataclass(frozen=True)

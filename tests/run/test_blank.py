@@ -18,13 +18,13 @@ from anyparty.run.kept_alignment import Kept
 from anyparty.run.model import Model
 from anyparty.run.predict_home import ANSWERS
 from anyparty.run.runs import hold_out
-from anyparty.serve.together import answering, open_run
+from anyparty.serving.local_backend import in_process_peers, load_run
 from anyparty.tables.table import read_table
 from anyparty.wire import inproc
 from tests.run import test_predict_home as together
 from tests.run.test_house import NAMES, run, settings, world
-from tests.serve.houses import Houses, play
-from tests.serve.test_service import answered
+from tests.serving.test_predictor import predict_ids
+from tests.serving.trained_parties import TrainedParties, play
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*rows are empty but for the id:anyparty.errors.AnypartyWarning")
 
@@ -296,11 +296,11 @@ def test_a_run_is_served_with_who_knows_a_row(tmp_path):
         tables[name] = tmp_path / f"{name}.csv"
         frame.write_csv(tables[name])
     model = federation(tables).train(epochs=1, folder=home)
-    service, others = open_run(home)
+    service, others = load_run(home)
     ids = given["bank"]["id"].to_list()
 
     async def asked():
-        async with answering(service, others):
+        async with in_process_peers(service, others):
             return await service.predict(ids, None, budget_s=20.0)
 
     want = {row["id"]: row for row in model.predict(tables).frame().iter_rows(named=True)}
@@ -337,10 +337,10 @@ def test_a_service_has_no_number_for_whom_nobody_knows(tmp_path):
     given = joined(frames(tmp_path / "world"))
     nobody = pl.DataFrame({"id": ["blank"]})
     given["bank"] = pl.concat([given["bank"], nobody], how="diagonal")
-    of = Houses(houses(tmp_path / "home", given))
+    of = TrainedParties(houses(tmp_path / "home", given))
     run(of.sites, settings(epochs=2))
     ids = of.ids("bank")
-    said = play(answered(of, ids))
+    said = play(predict_ids(of, ids))
     want = of.model(tmp_path / "model").predict({name: site.table for name, site in of.sites.items()}).frame()
     rows = {row["id"]: row for row in want.iter_rows(named=True)}
     for each in said:

@@ -6,12 +6,12 @@ import pytest
 from anyparty.config import Config
 from anyparty.run.federation import Federation
 from anyparty.run.runs import evaluate_run
-from anyparty.serve.together import answering, open_run
+from anyparty.serving.local_backend import in_process_peers, load_run
 from anyparty.tables.prepare import Features, Prepare
 from tests.run import test_predict_home as together
 from tests.run.test_house import NAMES, run, settings, world
-from tests.serve.houses import Houses, play
-from tests.serve.test_service import answered
+from tests.serving.test_predictor import predict_ids
+from tests.serving.trained_parties import TrainedParties, play
 
 FALSE = {"embedding": 4, "top": 2, "hidden": (8,), "head_hidden": (8,), "samples": 3, "pretrain_epochs": 2}
 
@@ -39,8 +39,8 @@ def test_at_home_and_in_the_service_answers_are_those_of_the_whole_model(tmp_pat
     _, got = together.predict(sites)
     expected = together.expected(tmp_path, sites, tables)
     together.same(got, expected)
-    houses = Houses(sites)
-    said = {each.id: each.probabilities["1"] for each in play(answered(houses, houses.ids("bank")))}
+    houses = TrainedParties(sites)
+    said = {each.id: each.probabilities["1"] for each in play(predict_ids(houses, houses.ids("bank")))}
     for row in expected.iter_rows(named=True):
         assert said[row["id"]] == pytest.approx(row["p(1)"], abs=1e-5)
     monkeypatch.setattr(Prepare, "features", lambda self, table, new=True: Features(self.apply(table, new=new)))
@@ -63,11 +63,11 @@ def test_what_training_saw_and_what_the_test_rows_are_scored_by(tmp_path, monkey
 def test_a_run_is_served_with_its_gaps(tmp_path):
     tables = {name: site.table for name, site in with_gaps(tmp_path / "home").items()}
     model = Federation.from_config(config("false-vfl-1"), tables).train(folder=tmp_path / "run")
-    service, others = open_run(tmp_path / "run")
+    service, others = load_run(tmp_path / "run")
     expected = model.predict(tables).frame()
 
     async def asked():
-        async with answering(service, others):
+        async with in_process_peers(service, others):
             return await service.predict(expected["id"].to_list(), None, budget_s=20.0)
 
     for each, row in zip(play(asked()), expected.iter_rows(named=True), strict=True):

@@ -22,7 +22,7 @@ from anyparty.run.files import About, mark
 from anyparty.run.house import Home, train_at_home
 from anyparty.run.kept_alignment import Kept
 from anyparty.run.predict_home import predict_at_home
-from anyparty.serve.kept import open_kept
+from anyparty.serving.loaded_party import load_party
 from anyparty.wire import inproc
 
 NAMES = ("bank", "shop", "clinic")
@@ -315,10 +315,10 @@ def test_code_that_a_party_lists_is_its_encoder_in_training_prediction_and_servi
     sites["shop"] = Lists(**vars(sites["shop"]), encoders=("nets_of_ours:make",))
     run(sites, config)
     assert sign.exists()
-    kept, _, _ = open_kept(sites["shop"], config)
+    kept, _, _ = load_party(sites["shop"], config)
     assert {type(each) for each in kept.state.modules["encoder"].modules()} == {torch.nn.Linear}
     with pytest.raises(ConfigError, match=REFUSED):
-        open_kept(replace(sites["shop"], encoders=()), config)
+        load_party(replace(sites["shop"], encoders=()), config)
     parts = {name: partial(predict_at_home, site, config) for name, site in sites.items()}
     assert inproc.play(parts)["bank"]["answered"] == 192
     sites["shop"] = replace(sites["shop"], encoders=())
@@ -406,7 +406,7 @@ def test_a_method_that_all_parties_list_trains_predicts_and_serves(tmp_path, job
     assert (about.method, about.own["rule"]["class"]) == (None, "Mine")
     told = inproc.play({name: partial(predict_at_home, site, config) for name, site in sites.items()})
     assert told["bank"]["answered"] == told["bank"]["rows"] > 0
-    kept, _, _ = open_kept(sites["bank"], config)
+    kept, _, _ = load_party(sites["bank"], config)
     assert type(kept.method.rule).__name__ == "Mine"
     with pytest.raises(ConfigError, match=r"which settings name: give those that it was trained with \(--config"):
-        open_kept(sites["bank"], None)
+        load_party(sites["bank"], None)

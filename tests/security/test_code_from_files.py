@@ -21,7 +21,7 @@ from anyparty.run.manifest import Manifest, sha256
 from anyparty.run.model import Model
 from anyparty.run.predict_home import Part
 from anyparty.run.runs import evaluate_run, model_for_run, predict_run
-from anyparty.serve import application
+from anyparty.serving import application
 from tests.run import test_house
 
 CANARY = "canary"

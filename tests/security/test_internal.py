@@ -16,7 +16,7 @@ import torch
 
 from anyparty.terms import Party, Roster
 from anyparty.wire.flare import federation
-from anyparty.wire.flare.ask import about
+from anyparty.wire.flare.admin import about
 from anyparty.wire.flare.drivers.anyparty_unix import UnixDriver, reached
 
 ROSTER = Roster((Party(name="bank"), Party(name="shop")), "bank")

@@ -18,7 +18,7 @@ import pytest
 from anyparty.errors import ConfigError
 from anyparty.terms import Party, Roster
 from anyparty.wire.flare import federation
-from anyparty.wire.flare.ask import about
+from anyparty.wire.flare.admin import about
 from anyparty.wire.flare.reach import Gate, check_certificate, check_key
 from anyparty.wire.flare.site import Site
 from tests.conftest import Call, write_tables

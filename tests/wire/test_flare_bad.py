@@ -182,7 +182,7 @@ def test_no_job_brings_code_to_a_passive_party(folder, terminals, tmp_path):
     (job / "app" / "custom" / "evil.py").write_text(EVIL.format(ran=str(ran)))
     executors = [{"tasks": ["take_part"], "executor": {"path": "evil.Evil", "args": {}}}]
     federation._json(job / "app" / "config" / "config_fed_client.json", {"format_version": 2, "executors": executors})
-    number = str(federation.desk(folder, "submit", path=str(job))["job"])
+    number = str(federation.ask_server(folder, "submit", path=str(job))["job"])
     assert federation.wait(folder, number, 300) != "FINISHED:COMPLETED"
     federation.abort(folder, number)
     assert not ran.exists()

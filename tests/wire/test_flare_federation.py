@@ -27,7 +27,7 @@ from anyparty.nets.mlp import MLP
 from anyparty.run.allowed import encoder_at, method_at
 from anyparty.terms import Party, Roster
 from anyparty.wire.flare import federation, sites
-from anyparty.wire.flare.ask import about
+from anyparty.wire.flare.admin import about
 from anyparty.wire.flare.kits import dress
 from anyparty.wire.flare.site import Site
 from anyparty.wire.flare.sites import environment, site_command

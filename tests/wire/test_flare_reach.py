@@ -16,7 +16,7 @@ import pytest
 
 from anyparty.errors import ConfigError, RunError
 from anyparty.terms import Party, Roster
-from anyparty.wire.flare import ask, federation, kits, reach, sites
+from anyparty.wire.flare import admin, federation, kits, reach, sites
 from anyparty.wire.flare.reach import Gate, await_server, check_certificate, check_key, knock
 from tests.ports import free_port
 
@@ -341,7 +341,7 @@ def test_a_host_that_does_not_answer_is_given_up_in_time(home, monkeypatch, call
 def test_an_administrator_is_told_at_once_that_nobody_is_there(home, call, words, tmp_path, monkeypatch):
     """Before FLARE's own client is started, which would try for long."""
     path = tmp_path / "settings.toml"
-    monkeypatch.setattr(ask, "subprocess", None)
+    monkeypatch.setattr(admin, "subprocess", None)
     path.write_text('[federation]\nlabel = "y"\nactive = "bank"\n[parties.bank]\n[parties.shop]\n')
     command, *rest = words
     shown = call("federate", command, home / "ours", *[tmp_path / each for each in rest])
@@ -353,10 +353,10 @@ def test_an_administrator_is_told_at_once_that_nobody_is_there(home, call, words
 
 def test_a_server_that_goes_away_while_it_is_asked_is_named(home, monkeypatch):
     gone = SimpleNamespace(stdout='{"error": "NoConnection: cannot connect to server: ERROR"}', stderr="")
-    monkeypatch.setattr(ask, "await_server", lambda _: None)
-    monkeypatch.setattr(ask.subprocess, "run", lambda *_, **__: gone)
+    monkeypatch.setattr(admin, "await_server", lambda _: None)
+    monkeypatch.setattr(admin.subprocess, "run", lambda *_, **__: gone)
     with pytest.raises(RunError, match=r"does not answer any more: is the active party's site .* --resume"):
-        ask.desk(home / "ours", "wait", job="7")
+        admin.ask_server(home / "ours", "wait", job="7")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The command that serves predictions."""
+"""The command ``anyparty serve``."""
 
 from __future__ import annotations
 
@@ -14,48 +14,53 @@ from anyparty.cli.options import AllowCode, allowed, own_code
 @sentences
 def serve(
     place: Annotated[
-        Path, typer.Argument(metavar="HOUSE_OR_RUN", help="A federation's folder or the active party's kit, or a run.")
+        Path,
+        typer.Argument(metavar="FOLDER", help="A federation's folder, the active party's kit, or a run's folder."),
     ],
-    host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Where to listen; 0 takes a free one.", min=0, max=65535)] = 8080,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 takes a free one.", min=0, max=65535)] = 8080,
     budget_ms: Annotated[
-        float, typer.Option("--budget-ms", help="How long to wait for other parties, if a request does not say.")
+        float,
+        typer.Option(
+            "--budget-ms", help="How long to wait for other parties if a request does not set it, in milliseconds."
+        ),
     ] = 200.0,
-    batch_ids: Annotated[int, typer.Option("--batch-ids", help="The most ids of one batch.")] = 10_000,
+    batch_ids: Annotated[int, typer.Option("--batch-ids", help="Maximum number of ids of one batch.")] = 10_000,
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="Tokens that are let in, one a line.")
+        Path | None, typer.Option("--token-file", metavar="FILE", help="Accepted bearer tokens, one per line.")
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="PEM", help="The service's own.")] = None,
-    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="PEM", help="Its key.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="PEM", help="TLS certificate (PEM).")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="PEM", help="Its private key (PEM).")] = None,
     client_ca: Annotated[
-        Path | None, typer.Option("--client-ca", metavar="PEM", help="Whose certificates clients must show.")
+        Path | None,
+        typer.Option("--client-ca", metavar="PEM", help="CA bundle that client certificates must chain to."),
     ] = None,
     table: Annotated[
-        list[str] | None, typer.Option("--table", metavar="PARTY=FILE", help="A party's table as it is now.")
+        list[str] | None, typer.Option("--table", metavar="PARTY=FILE", help="A party's current table.")
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", metavar="CONFIG.toml", help="A federation's settings, if they name code of your own."),
+        typer.Option("--config", metavar="CONFIG.toml", help="Settings of a federation whose model uses your code."),
     ] = None,
-    threads: Annotated[int, typer.Option(help="How many threads PyTorch may use.", min=1)] = 1,
+    threads: Annotated[int, typer.Option(help="Number of PyTorch threads.", min=1)] = 1,
     allow_code: AllowCode = None,
 ) -> None:
-    """Serve predictions over HTTP at the active party, from whoever is there, until Ctrl-C.
+    """Serve predictions over HTTP at the active party, with all connected parties, until Ctrl-C.
 
-    In Python: anyparty.serve.serve("HOUSE_OR_RUN").
+    In Python: anyparty.serving.serve("FOLDER").
     """
     from anyparty import config as settings
-    from anyparty import serve as service
+    from anyparty import serving
     from anyparty.run.runs import tables_from
-    from anyparty.serve.limits import Limits, Tokens, certificates
+    from anyparty.serving.service_settings import BearerTokens, ServiceLimits, tls_files
 
     code, resolved = allowed(allow_code), None
     if config is not None:
         resolved = settings.load(config, allow_code=code)
         own_code(resolved, config.parent, typer.echo)
-    service.serve(
-        place, host=host, port=port, limits=Limits(budget_ms=budget_ms, batch_ids=batch_ids),
-        tokens=Tokens.read(token_file), tls=certificates(tls_cert, tls_key, client_ca),
+    serving.serve(
+        place, host=host, port=port, limits=ServiceLimits(budget_ms=budget_ms, batch_ids=batch_ids),
+        tokens=BearerTokens.read(token_file), tls=tls_files(tls_cert, tls_key, client_ca),
         tables=tables_from(table or []), config=resolved, threads=threads,
         say=typer.echo, allow_code=code,
     )  # fmt: skip

@@ -41,7 +41,7 @@ def sections() -> dict[str, tuple[Line, ...]]:
     """
     from anyparty.align import private  # noqa: PLC0415 - needs PyNaCl, an extra
     from anyparty.run import kept_alignment, parts, predict_home  # noqa: PLC0415
-    from anyparty.serve import ask  # noqa: PLC0415
+    from anyparty.serving import serving_protocol  # noqa: PLC0415
 
     around = (*kept_alignment.MESSAGES, *agree.MESSAGES, *parts.MESSAGES)
     return {
@@ -50,7 +50,7 @@ def sections() -> dict[str, tuple[Line, ...]]:
         "methods": of_methods(METHODS),
         "schedules": tuple(Line(message=message) for message in SCHEDULES),
         "prediction": tuple(Line(message=message) for message in predict_home.MESSAGES),
-        "service": tuple(Line(message=message) for message in ask.MESSAGES),
+        "service": tuple(Line(message=message) for message in serving_protocol.MESSAGES),
     }
 
 

@@ -28,7 +28,7 @@ import tomli_w
 
 from anyparty.errors import ConfigError
 from anyparty.terms import Roster
-from anyparty.wire.flare.ask import about, desk
+from anyparty.wire.flare.admin import about, ask_server
 from anyparty.wire.flare.foreground import run_site
 from anyparty.wire.flare.kits import OURS, check_place, dress, provision
 from anyparty.wire.flare.requests import Sealed, install, request
@@ -135,7 +135,7 @@ def submit(
     with tempfile.TemporaryDirectory(dir=jobs) as place:  # of its own: a service submits jobs too
         job = Path(place).resolve() / JOB
         _write_job(job, said, public(config_toml), work=work, asked=dict(asked or {}), least=least)
-        return str(desk(folder, "submit", path=str(job))["job"])
+        return str(ask_server(folder, "submit", path=str(job))["job"])
 
 
 def _write_job(
@@ -177,17 +177,17 @@ def status(folder: Path) -> dict[str, Any]:
     Raises:
         RunError: the server cannot be reached.
     """
-    return {"active": about(folder)["active"], **desk(folder, "status")}
+    return {"active": about(folder)["active"], **ask_server(folder, "status")}
 
 
 def wait(folder: Path, job: str, timeout_s: float = 600.0) -> str:
     """Wait until a job has ended, or the time is up; return its status in FLARE's words."""
-    return str(desk(folder, "wait", job=job, timeout_s=timeout_s)["status"])
+    return str(ask_server(folder, "wait", job=job, timeout_s=timeout_s)["status"])
 
 
 def abort(folder: Path, job: str) -> None:
     """End a job."""
-    desk(folder, "abort", job=job)
+    ask_server(folder, "abort", job=job)
 
 
 def outcome(folder: Path, party: str, job: str) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ FILE = "anyparty.toml"
 PARTS = {
     "train": "anyparty.run.house:train_at_home",
     "predict": "anyparty.run.predict_home:predict_at_home",
-    "serve": "anyparty.serve.home:serve_at_home",
+    "serve": "anyparty.serving.responder:serve_at_site",
 }
 Part = Callable[..., Awaitable[Any]]
 

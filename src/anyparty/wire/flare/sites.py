@@ -17,7 +17,7 @@ from typing import Any
 
 from anyparty.errors import ConfigError, RunError, needing, some
 from anyparty.storage import take
-from anyparty.wire.flare.ask import about, desk
+from anyparty.wire.flare.admin import about, ask_server
 from anyparty.wire.flare.kits import LOOPBACK, dress, organisation
 from anyparty.wire.flare.reach import Gate, check_certificate
 from anyparty.wire.flare.site import Site
@@ -127,7 +127,7 @@ def _await_sites(
                 tail = (folder / "kits" / name / "site.log").read_text(errors="replace").strip().splitlines()[-3:]
                 raise RunError(f"the site of {name!r} ended at once ({' / '.join(tail)[:500]})")
         try:
-            there = desk(folder, "sites", sites=len(names), timeout_s=max(1.0, end - time.monotonic()))["sites"]
+            there = ask_server(folder, "sites", sites=len(names), timeout_s=max(1.0, end - time.monotonic()))["sites"]
         except RunError:
             time.sleep(0.3)  # the server does not listen yet
             continue

@@ -1,0 +1,112 @@
+"""Run predictions of many rows in a thread, so that requests for a few rows do not wait for them.
+
+    event loop      HTTP, messages, deadlines; the method's part in requests of at most ``INLINE_ROWS`` rows
+    thread          a second event loop while larger requests are open; its messages pass through the first loop
+
+PyTorch releases Python's global interpreter lock while it computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import Tensor
+
+from anyparty.serving.service_settings import ServiceLimits
+from anyparty.terms import Channel, Expect, Tensors
+
+INLINE_ROWS = ServiceLimits().ids
+
+T = TypeVar("T")
+
+
+@dataclass
+class BatchExecutor:
+    """A thread with an event loop, which starts with its first request and ends with its last.
+
+    One request computes at a time, which limits memory.  While it waits for a party, other requests continue.
+    """
+
+    _loop: asyncio.AbstractEventLoop | None = None
+    _end: asyncio.Event | None = None
+    _open: int = 0
+
+    async def run(self, work: Callable[[Channel], Coroutine[Any, Any, T]], channel: Channel, rows: int) -> T:
+        """Run ``work(channel)``: here for few ``rows``, in the thread for many."""
+        if rows <= INLINE_ROWS:
+            return await work(channel)
+        if self._loop is None:
+            self._loop, self._end = asyncio.new_event_loop(), asyncio.Event()
+            threading.Thread(target=_run_loop, args=(self._loop, self._end), name="anyparty-worker").start()
+        loop, end = self._loop, self._end
+        assert end is not None
+        self._open += 1
+        try:
+            return await _run_in(loop, work, channel)
+        finally:
+            self._open -= 1
+            if not self._open:
+                self._loop = None
+                loop.call_soon_threadsafe(end.set)
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop, end: asyncio.Event) -> None:
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(end.wait())
+
+
+async def _run_in(
+    loop: asyncio.AbstractEventLoop, work: Callable[[Channel], Coroutine[Any, Any, T]], channel: Channel
+) -> T:
+    """Run ``work`` on another thread's loop; if cancelled, wait until the work has ended too."""
+    here, ended, tasks = asyncio.get_running_loop(), asyncio.Event(), list[asyncio.Task[T]]()
+
+    def begin() -> None:
+        tasks.append(loop.create_task(work(CrossThreadChannel(channel, here))))
+        tasks[0].add_done_callback(lambda _: here.call_soon_threadsafe(ended.set))
+
+    def stop() -> None:
+        tasks[0].cancel()
+
+    loop.call_soon_threadsafe(begin)
+    try:
+        await ended.wait()
+    except asyncio.CancelledError:
+        loop.call_soon_threadsafe(stop)
+        await ended.wait()
+        if not tasks[0].cancelled():
+            tasks[0].exception()  # retrieve it, so that asyncio does not log it
+        raise
+    return tasks[0].result()
+
+
+@dataclass(frozen=True)
+class CrossThreadChannel:
+    """A channel that belongs to another thread's event loop."""
+
+    channel: Channel
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def me(self) -> str:
+        """The party at this end of the channel."""
+        return self.channel.me
+
+    async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
+        """Send via the channel's own event loop."""
+        return await self._call(self.channel.send(to, tag, tensors))
+
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
+        """Receive via the channel's own event loop."""
+        return await self._call(self.channel.recv(frm, tag, expect))
+
+    async def close(self) -> None:
+        """Close via the channel's own event loop."""
+        await self._call(self.channel.close())
+
+    async def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))

@@ -1,0 +1,114 @@
+"""Serve a federation at the active party, from the federation's folder or the party's kit."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from anyparty.config import Config
+from anyparty.errors import ConfigError
+from anyparty.run import kept_alignment
+from anyparty.run.predict_home import Part
+from anyparty.run.read_again import read_again
+from anyparty.serving.http_app import ServingBackend
+from anyparty.serving.job_manager import JobDelays, JobManager
+from anyparty.serving.loaded_party import build_index, load_party
+from anyparty.serving.predictor import Predictor
+from anyparty.tables.table import Table
+from anyparty.wire.flare.admin import about
+from anyparty.wire.flare.site import FILE, Site
+
+NO_FEDERATION = "there is no administrator's kit beside this one, so no other party is asked; serve the whole folder"
+
+
+@dataclass(frozen=True)
+class KitLocation:
+    """The active party's own settings, and the federation's folder if jobs can be submitted."""
+
+    site: Site
+    folder: Path | None
+
+    @classmethod
+    def of(cls, path: Path) -> KitLocation:
+        """Find the active party's kit.
+
+        Raises:
+            ConfigError: ``path`` is neither a federation's folder nor a kit, or it is a passive party's kit.
+        """
+        if (path / "federation.toml").exists():
+            kit = path / "kits" / str(about(path)["active"])
+        elif (path / "local" / FILE).exists():
+            kit = path
+        else:
+            raise ConfigError(f"{path} is neither a run ('anyparty train' makes one), nor a federation's folder "
+                              f"('anyparty federate init'), nor a party's kit")  # fmt: skip
+        kit = kit.resolve()
+        site, folder = Site.read(kit), kit.parent.parent
+        if site.party != site.active:
+            raise ConfigError(f"{path} is the kit of {site.party!r}; predictions are served at the active party, "
+                              f"{site.active!r}. Here, only run 'anyparty party start'")  # fmt: skip
+        whole = (folder / "federation.toml").exists() and (folder / "kits" / "admin").exists()
+        return cls(site, folder if whole else None)
+
+
+def open_federation(
+    path: Path, table: Any = None, config: Config | None = None, delays: JobDelays | None = None
+) -> tuple[ServingBackend, str]:
+    """Load the backend of a federation; also return a warning, which is empty if all is well.
+
+    Args:
+        path: the federation's folder or the active party's kit.
+        table: the active party's current table; by default the one that its settings name.
+        config: settings of the training, if its method or encoders are user code.
+        delays: delays and timeouts of jobs.
+
+    Raises:
+        ConfigError: there is no such folder, or it belongs to a passive party.
+        ModelError: nothing was trained there.
+        TableError: the table is invalid.
+
+    """
+    location = KitLocation.of(path)
+    site = location.site
+    party, current, alignment = load_party(site, config, table)
+    aligned, warning = _aligned_table(site, config, alignment, current, own=table is None)
+    predictor = Predictor(party, build_index(alignment.known, party.roster.K, aligned, current))
+    if location.folder is None:
+        backend = ServingBackend(predictor=predictor, running=nullcontext, trouble=lambda: NO_FEDERATION)
+        return backend, warning or NO_FEDERATION
+    jobs = JobManager(location.folder, site, _job_settings(site, config), predictor, delays=delays or JobDelays())
+    backend = ServingBackend(
+        predictor=predictor, running=jobs.running, trouble=lambda: jobs.trouble, check=jobs.ipc.check
+    )
+    return backend, warning
+
+
+def _aligned_table(
+    site: Site, config: Config | None, alignment: kept_alignment.Kept, current: Table, *, own: bool
+) -> tuple[Table | None, str]:
+    """Return the table that was aligned, or ``None`` and a warning if it is lost.
+
+    It is ``current``, or the table that the settings name if the caller gave another one (``own`` is false).
+    """
+    effect = "so every id is answered from the own block alone"
+    if alignment.fits(current):
+        return current, ""
+    if not own:
+        if site.table is None or not site.table.exists():
+            return None, f"{site.party}: the table that was aligned does not exist, {effect}; name it in local/{FILE}"
+        current = read_again(Part.of(site, config).member, site.party, site.table, alignment.kinds)
+        if alignment.fits(current):
+            return current, ""
+    return None, (f"{site.party}: {current.source} is not the table that was aligned (a row was changed or removed), "
+                  f"{effect}; restore that table and give new rows with --table, or train again")  # fmt: skip
+
+
+def _job_settings(site: Site, config: Config | None) -> str:
+    """Return the settings that a job carries: only what parties need to rebuild user code."""
+    if config is not None:
+        return config.to_toml()
+    return tomli_w.dumps({"federation": {"active": site.active}, "parties": {name: {} for name in site.parties}})

@@ -1,0 +1,183 @@
+"""The prediction service as an ASGI application: paths, answers and error texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic_core import PydanticSerializationError, to_json
+from starlette.exceptions import HTTPException
+
+import anyparty
+from anyparty.errors import AnypartyError, UserError
+from anyparty.serving.admission_middleware import AdmissionMiddleware
+from anyparty.serving.http_schemas import (
+    MAX_ERROR_LENGTH,
+    REFUSALS,
+    HealthStatus,
+    PredictionRequest,
+    PredictionResponse,
+    ReadyStatus,
+    ServiceInfo,
+    validation_message,
+)
+from anyparty.serving.peer_group import NOT_CONNECTED
+from anyparty.serving.predictor import Predictor
+from anyparty.serving.service_metrics import ServiceMetrics
+from anyparty.serving.service_settings import BearerTokens, ServiceLimits
+
+DESCRIPTION = """Predictions at the active party of a federation.
+
+Send ids; the answer has, for each id, the class probabilities (or the number) and its provenance: which parties took
+part, which were asked, and which did not answer and why. A party that does not answer within the time budget is left
+out and named. An id that the service does not know gets a reason instead of a prediction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingBackend:
+    """The parts of a service that the application needs.
+
+    Attributes:
+        predictor: answers requests.
+        running: context manager that connects the other parties while the application runs.
+        trouble: returns why the federation does not reach the other parties; empty while it does.
+        check: raises an error that prevents a start, before the service announces its address.
+        staleness: returns a warning if the model on disk was replaced, else an empty string.
+
+    """
+
+    predictor: Predictor
+    running: Callable[[], AbstractAsyncContextManager[None]]
+    trouble: Callable[[], str] = str
+    check: Callable[[], Coroutine[Any, Any, None]] | None = None
+    staleness: Callable[[], str] = str
+
+
+def build_app(
+    backend: ServingBackend, *, limits: ServiceLimits, tokens: BearerTokens, hosts: Sequence[str] = ()
+) -> FastAPI:
+    """Build the application; see ``AdmissionMiddleware`` for ``limits``, ``tokens`` and ``hosts``."""
+    predictor = backend.predictor
+    roster, me = predictor.party.roster, predictor.party.me
+    metrics = ServiceMetrics([name for name in roster.names if name != me], predictor.connected)
+    predictor.on_outcome = metrics.count
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with backend.running():
+            yield
+
+    app = FastAPI(
+        title=f"anyparty: {me}", description=DESCRIPTION, version=anyparty.__version__, lifespan=lifespan,
+        docs_url=None, redoc_url=None,  # these pages load scripts from other sites
+    )  # fmt: skip
+    app.state.predictor, app.state.check = predictor, backend.check
+    app.include_router(_prediction_routes(predictor, limits, metrics))
+    app.include_router(_state_routes(backend, limits, metrics))
+    app.add_middleware(AdmissionMiddleware, limits=limits, tokens=tokens, metrics=metrics, hosts=hosts)
+    _add_error_handlers(app)
+    return app
+
+
+def _prediction_routes(predictor: Predictor, limits: ServiceLimits, metrics: ServiceMetrics) -> APIRouter:
+    router = APIRouter(tags=["predictions"], responses=REFUSALS)
+
+    async def answer(request: PredictionRequest, path: str, default_ms: float) -> Response:
+        budget_ms = default_ms if request.budget_ms is None else request.budget_ms
+        max_ids = limits.max_ids(path)
+        if len(request.ids) > max_ids:
+            raise HTTPException(413, f"{len(request.ids):,} ids in one request; {path} takes at most {max_ids:,}")
+        if budget_ms > limits.most_budget_ms:
+            raise HTTPException(422, f"budget_ms is {budget_ms:g}, expected at most {limits.most_budget_ms:g}")
+        predictions = await predictor.predict(request.ids, request.parties, budget_s=budget_ms / 1e3)
+        for each in predictions:
+            metrics.ids.labels("none" if each.prediction is None else "number").inc()
+        return Response(_json({"answers": [vars(each) for each in predictions]}), media_type="application/json")
+
+    @router.post("/predict", response_model=PredictionResponse, summary="Predict a few ids within a short time")
+    async def predict(request: PredictionRequest) -> Response:
+        """Predict each id, in order, within the budget (by default the service's own, see /about)."""
+        return await answer(request, "/predict", limits.budget_ms)
+
+    @router.post("/predict/batch", response_model=PredictionResponse, summary="Predict many ids")
+    async def batch(request: PredictionRequest) -> Response:
+        """Predict as /predict does, for many ids at once and with a longer budget."""
+        return await answer(request, "/predict/batch", limits.batch_budget_ms)
+
+    return router
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    """Serialize to JSON; lone surrogates in ids are escaped rather than rejected."""
+    try:
+        return to_json(value)
+    except PydanticSerializationError:
+        return json.dumps(value).encode()
+
+
+def _state_routes(backend: ServingBackend, limits: ServiceLimits, metrics: ServiceMetrics) -> APIRouter:
+    router, predictor, party = APIRouter(tags=["state"]), backend.predictor, backend.predictor.party
+    denied: dict[int | str, dict[str, Any]] = {status: REFUSALS[status] for status in (401, 403)}
+    roster = party.roster
+
+    @router.get("/health", summary="Whether the process is alive; needs no token")
+    async def health() -> HealthStatus:
+        return HealthStatus(status="alive")
+
+    @router.get("/ready", responses=denied, summary="Which parties can be asked now")
+    async def ready() -> ReadyStatus:
+        """Ready as soon as the process answers: without other parties, the active party's block answers."""
+        peers = predictor.best_peers()
+        others = [name for name in roster.names if name != party.me]
+        reasons = {name: peers.unavailable(name) if peers else NOT_CONNECTED for name in others}
+        parties = {name: reason or "connected" for name, reason in reasons.items()}
+        return ReadyStatus(status="ready", parties=parties, federation=backend.trouble(), model=backend.staleness())
+
+    @router.get("/about", responses=denied, summary="The method, model and limits that are served")
+    async def about() -> ServiceInfo:
+        task = party.about.task
+        assert task is not None
+        return ServiceInfo(
+            version=anyparty.__version__, method=party.about.method or {"name": "the user's own"},
+            title=party.method.can.title, active=party.me, parties=list(roster.blocks), task=task.kind,
+            classes=list(task.classes), limits=asdict(limits), fingerprints=party.fingerprints,
+        )  # fmt: skip
+
+    @router.get("/metrics", responses=denied, response_class=PlainTextResponse, summary="Metrics for Prometheus")
+    async def prometheus() -> PlainTextResponse:
+        return PlainTextResponse(metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    """Answer every error with ``{"error": "one sentence"}``."""
+
+    async def respond(_: Request, error: Exception) -> JSONResponse:
+        status, text = _status_and_text(error)
+        return JSONResponse({"error": text}, status)
+
+    for kind in (RequestValidationError, HTTPException, AnypartyError, Exception):
+        app.add_exception_handler(kind, respond)
+
+
+def _status_and_text(error: Exception) -> tuple[int, str]:
+    match error:
+        case RequestValidationError():
+            return 400 if error.errors()[0]["type"] == "json_invalid" else 422, validation_message(error)
+        case HTTPException(status_code=400) if "parsing the body" in error.detail:
+            return 400, "the request is not JSON in UTF-8"
+        case HTTPException():
+            return error.status_code, error.detail
+        case UserError():
+            return 400, str(error)[:MAX_ERROR_LENGTH]
+        case AnypartyError():
+            return 500, str(error)
+    return 500, "an internal error; see the service's log"

@@ -1,0 +1,350 @@
+"""Connect the prediction service to the active party's process in a job, over a local socket.
+
+    service ── IpcServer: listens ──◀ connects ── relay: in the job ── the job's channel ── the other parties
+
+Only the same user can open the socket.  The service writes the socket's path to ``serve.json`` in the party's folder
+and removes that file when it ends; it holds ``.serve.lock`` while it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import struct
+import tempfile
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from torch import Tensor
+
+from anyparty.errors import ConfigError, MessageError, ModelError, PartyLost
+from anyparty.run.door import door_of
+from anyparty.run.files import About
+from anyparty.serving.multiplexer import RECEIVE_TIMEOUT_S, routes_to
+from anyparty.serving.serving_protocol import MESSAGES
+from anyparty.storage import read_json, take, write_json
+from anyparty.terms import Channel, Expect, Tensors
+from anyparty.wire.message import MOST_BYTES, MOST_HEADER_BYTES, Header, decode, encode
+
+ADDRESS_FILE, LOCK_FILE, FOLDER_PREFIX = "serve.json", ".serve.lock", "anyparty-"
+LOST, REJOINED, END, OPEN = "serve-lost", "serve-back", "serve-end", "serve-open"
+MAX_UNSENT = 64 << 20  # bytes that wait for the socket before messages are dropped
+MAX_UNREAD = 1024  # messages of one route
+CONNECT_TIMEOUT_S = 10.0
+REJOIN_POLL_S = 0.5
+
+
+# ---- messages over a stream
+
+
+@dataclass
+class FrameStream:
+    """Messages between two processes of one machine: eight bytes of length, then the message."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    session: str
+    sent: int = 0
+
+    def put(self, frm: str, to: str, tag: str, tensors: Tensors) -> None:
+        """Write a message without waiting.
+
+        Raises:
+            PartyLost: the other process does not read, or the stream is closed.
+        """
+        if self.writer.transport.get_write_buffer_size() > MAX_UNSENT or self.writer.is_closing():
+            raise PartyLost(to, "the way to it is blocked or closed")
+        data = encode(Header(run=self.session, frm=frm, to=to, tag=tag, number=self.sent), tensors)
+        self.sent += 1
+        self.writer.write(struct.pack("<Q", len(data)) + data)
+
+    async def get(self) -> tuple[Header, dict[str, Tensor]] | None:
+        """Read a message; return ``None`` if the other process has closed the stream.
+
+        Raises:
+            MessageError: the data is not a message of this session.
+        """
+        try:
+            (size,) = struct.unpack("<Q", await self.reader.readexactly(8))
+            if size > MOST_BYTES + MOST_HEADER_BYTES:
+                raise MessageError(f"a local message has {size} bytes; the limit is {MOST_BYTES}")
+            message = decode(await self.reader.readexactly(size), "the other local process")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+        if self.session and message.header.run != self.session:
+            raise MessageError(f"a local message names session {message.header.run!r}, expected {self.session!r}")
+        return message.header, message.tensors
+
+    async def close(self) -> None:
+        """Close the stream after sending pending data."""
+        self.writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            await asyncio.wait_for(self.writer.wait_closed(), 1.0)
+
+
+def encode_text(text: str) -> dict[str, Tensor]:
+    """Convert text to tensors."""
+    return {"text": torch.frombuffer(bytearray(text.encode() or b" "), dtype=torch.uint8)}
+
+
+def decode_text(tensors: Tensors) -> str:
+    """Convert the tensors of ``encode_text`` back to text."""
+    return tensors["text"].numpy().tobytes().decode(errors="replace") if "text" in tensors else ""
+
+
+# ---- in the job
+
+
+async def relay(
+    folder: Path, net: Channel, session: str, *, receive_timeout_s: float = RECEIVE_TIMEOUT_S
+) -> dict[str, Any]:
+    """Relay messages between the service and the other parties until the service ends.
+
+    Args:
+        folder: where the service has written its address.
+        net: the channel to the other parties.
+        session: identifies the job to the service.
+        receive_timeout_s: see ``multiplexer.RECEIVE_TIMEOUT_S``.
+
+    Raises:
+        ConfigError: no service runs for this party's folder.
+
+    """
+    roster, me = (about := About.load(folder / "model.json")).roster, net.me
+    frames = await _connect(folder, session)
+    messages = (*about.make(folder).can.messages, *MESSAGES)
+    routes, readers, relayed = routes_to(me, roster, messages), dict[str, list[asyncio.Task[None]]](), 0
+
+    def read(party: str) -> None:
+        readers[party] = [asyncio.create_task(_relay_up(net, frames, party, tag, receive_timeout_s))
+                          for sender, tag in routes if sender == party]  # fmt: skip
+
+    for name in roster.names:
+        read(name)
+    rejoins = asyncio.create_task(_watch_rejoins(net, frames, readers, read))
+    try:
+        frames.put(me, me, OPEN, encode_text(session))
+        while (got := await frames.get()) is not None and got[0].tag != END:
+            await net.send(got[0].to, got[0].tag, got[1])
+            relayed += 1
+    finally:
+        tasks = [rejoins, *(task for each in readers.values() for task in each)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await frames.close()
+    return {"handed_on": relayed}
+
+
+async def _watch_rejoins(
+    net: Channel, frames: FrameStream, readers: dict[str, list[asyncio.Task[None]]], read: Callable[[str], None]
+) -> None:
+    """Readmit parties whose process was restarted, and notify the service."""
+    membership = door_of(net)
+    while True:
+        await asyncio.sleep(REJOIN_POLL_S)
+        for name in membership.knocking():
+            for task in readers.pop(name, []):
+                task.cancel()
+            membership.admit(name)
+            with contextlib.suppress(PartyLost):
+                frames.put(name, net.me, REJOINED, encode_text("it has rejoined"))
+            read(name)
+
+
+async def _relay_up(net: Channel, frames: FrameStream, sender: str, tag: str, receive_timeout_s: float) -> None:
+    """Relay the messages of one route to the service; a message that cannot be relayed is dropped."""
+    while True:
+        try:
+            async with asyncio.timeout(receive_timeout_s):
+                tensors = await net.recv(sender, tag, {})
+        except TimeoutError:
+            continue
+        except (PartyLost, MessageError) as error:
+            reason = error.why if isinstance(error, PartyLost) else str(error)
+            with contextlib.suppress(PartyLost):
+                frames.put(sender, net.me, LOST, encode_text(reason))
+            return
+        with contextlib.suppress(PartyLost):
+            frames.put(sender, net.me, tag, tensors)
+
+
+async def _connect(folder: Path, session: str) -> FrameStream:
+    try:
+        path = json.loads((folder / ADDRESS_FILE).read_text(encoding="utf-8"))["socket"]
+        reader, writer = await asyncio.wait_for(asyncio.open_unix_connection(path), CONNECT_TIMEOUT_S)
+    except (OSError, ValueError, KeyError, TimeoutError):
+        raise ConfigError(f"no prediction service runs for {folder}; start one: anyparty serve") from None
+    return FrameStream(reader, writer, session)
+
+
+# ---- in the service
+
+
+@dataclass
+class IpcChannel:
+    """The active party's channel to the other parties, through its process in a job."""
+
+    me: str
+    frames: FrameStream
+    on_rejoin: Callable[[str], None] = lambda party: None  # noqa: ARG005
+    _queues: dict[tuple[str, str], asyncio.Queue[dict[str, Tensor] | None]] = field(
+        default_factory=lambda: defaultdict(asyncio.Queue)
+    )
+    _lost: dict[str, str] = field(default_factory=dict)
+    _ended: str = ""
+
+    async def send(self, to: str, tag: str, tensors: Tensors) -> bool:
+        """Send a message; return false if it was dropped, and the receiver will be silent."""
+        try:
+            self.frames.put(self.me, to, tag, tensors)
+        except PartyLost:
+            return False
+        return True
+
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:  # noqa: ARG002
+        """Wait for the next message of a route."""
+        queue = self._queues[frm, tag]
+        lost = frm in self._lost or self._ended
+        item = queue.get_nowait() if not queue.empty() else None if lost else await queue.get()
+        if item is None:
+            raise PartyLost(frm, self._lost.get(frm, self._ended))
+        return item
+
+    async def close(self) -> None:
+        """End the party's part in the job."""
+        with contextlib.suppress(PartyLost):
+            self.frames.put(self.me, self.me, END, encode_text("the service ends"))
+        await self.frames.close()
+
+    async def read(self) -> None:
+        """Read until the job's process closes the stream; then all parties are lost."""
+        reason = "the federation's job has ended"
+        try:
+            while (got := await self.frames.get()) is not None:
+                (header, tensors), queue = got, self._queues[got[0].frm, got[0].tag]
+                if header.tag in {LOST, REJOINED}:
+                    self._lost[header.frm] = decode_text(tensors)
+                    self._wake(header.frm)
+                    if header.tag == REJOINED:
+                        self._rejoin(header.frm)
+                elif queue.qsize() < MAX_UNREAD:
+                    queue.put_nowait(tensors)
+        except MessageError as error:
+            reason = str(error)
+        self._ended = reason
+        self._wake()
+
+    def _rejoin(self, party: str) -> None:
+        """Start again with a party; receives from its former process have been woken."""
+        for route in [route for route in self._queues if route[0] == party]:
+            del self._queues[route]
+        self.on_rejoin(party)
+        asyncio.get_running_loop().call_later(0, self._lost.pop, party, None)
+
+    def _wake(self, party: str | None = None) -> None:
+        for (sender, _), queue in self._queues.items():
+            if party in {None, sender}:
+                queue.put_nowait(None)
+
+
+class IpcServer:
+    """The socket on which the service accepts the active party's processes in jobs that it submitted.
+
+    Attributes:
+        sessions: the jobs that may connect, each once.
+
+    """
+
+    def __init__(self, folder: Path, me: str, on_connect: Callable[[str, IpcChannel], Awaitable[None]]) -> None:
+        """Prepare; ``open`` listens.
+
+        Args:
+            folder: the active party's folder.
+            me: the active party.
+            on_connect: called with a session and its channel; returns when the session has ended.
+
+        """
+        self.folder, self.me, self.on_connect = folder, me, on_connect
+        self.sessions: set[str] = set()
+        self._socket_folder: Path | None = None
+        self._lock: FileLock | None = None
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.Task[Any]] = set()
+
+    async def check(self) -> None:
+        """Check that no other service runs for this folder.
+
+        Raises:
+            ConfigError: another service runs.
+            StorageError: the folder is not writable.
+        """
+        self._acquire().release()
+
+    async def open(self) -> None:
+        """Listen, and write the address.
+
+        Raises:
+            ConfigError: another service runs for this folder.
+            StorageError: the folder is not writable.
+        """
+        self._lock = self._acquire()
+        self._remove_stale_socket()
+        self._socket_folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))  # mode 0700; the kit's path may be too long
+        self._server = await asyncio.start_unix_server(self._connected, self._socket_folder / "serve.sock")
+        (self._socket_folder / "serve.sock").chmod(0o600)
+        write_json(self.folder / ADDRESS_FILE, {"socket": str(self._socket_folder / "serve.sock")})
+
+    async def close(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+        if self._socket_folder is not None:  # else the address belongs to another service
+            (self.folder / ADDRESS_FILE).unlink(missing_ok=True)
+            shutil.rmtree(self._socket_folder, ignore_errors=True)
+            self._socket_folder = None
+        if self._lock is not None:
+            self._lock.release()
+
+    def _acquire(self) -> FileLock:
+        """Lock the folder until the end of ``close``.
+
+        Without the lock, two services that start together would delete each other's socket, and a service that ends
+        would delete the address of the next one.
+        """
+        return take(self.folder / LOCK_FILE, f"a prediction service already runs for {self.folder}; stop it first")
+
+    def _remove_stale_socket(self) -> None:
+        """Remove the socket of a service that was killed."""
+        with contextlib.suppress(ModelError, KeyError, TypeError):
+            stale = Path(read_json(self.folder / ADDRESS_FILE)["socket"]).parent
+            if stale.name.startswith(FOLDER_PREFIX) and stale.parent == Path(tempfile.gettempdir()):
+                shutil.rmtree(stale, ignore_errors=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames, task = FrameStream(reader, writer, ""), asyncio.current_task()
+        assert task is not None
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                got = await frames.get()
+            if got is None or got[0].tag != OPEN or got[0].run not in self.sessions:
+                return
+            frames.session = got[0].run
+            self.sessions.discard(frames.session)
+            await self.on_connect(frames.session, IpcChannel(self.me, frames))
+        except (MessageError, TimeoutError, asyncio.CancelledError):
+            return  # only ``close`` cancels
+        finally:
+            await frames.close()

@@ -1,0 +1,301 @@
+"""Keep a serving job running with all parties that are connected, as long as the service runs.
+
+A job reaches the parties that were connected when it began.  When another party connects or reconnects, a new job
+begins with all of them.  Requests move to the new job once it reaches more parties, and the old job ends.  While the
+server is down, the active party serves alone and retries with increasing delays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from anyparty.errors import AnypartyError, RunError
+from anyparty.run.house import Site
+from anyparty.run.meanwhile import meanwhile
+from anyparty.serving.ipc import IpcChannel, IpcServer
+from anyparty.serving.peer_group import PeerGroup
+from anyparty.serving.predictor import Predictor
+from anyparty.serving.responder import receive_timeout_s
+from anyparty.serving.traffic_log import TrafficLog
+from anyparty.wire.flare import admin, federation
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobDelays:
+    """Delays and timeouts of jobs, in seconds.
+
+    Attributes:
+        server: before reconnecting to a server that could not be reached; doubles up to ``most``.
+        job: before the next job, after one that reached no further party; doubles up to ``most``.
+        most: the longest delay.
+        vain: the longest delay before a job for parties that could not serve in the last one; above ``most``.
+        start: for a submitted job to begin.
+        join: for the parties to join a job that has begun.
+        rejoin: for a lost party to rejoin the same job.
+        end: for open requests to finish before a job ends.
+
+    """
+
+    server: float = 1.0
+    job: float = 5.0
+    most: float = 300.0
+    vain: float = 3600.0
+    start: float = 60.0
+    join: float = 20.0
+    rejoin: float = 30.0
+    end: float = 5.0
+
+
+@dataclass
+class JobManager:
+    """The jobs of one service.
+
+    Attributes:
+        folder: the federation's folder.
+        site: the active party's own settings.
+        config: the settings that a job carries, as TOML.
+        predictor: uses the peer group of each job.
+        traffic: counts what the active party sends.
+        connected: the parties whose sites are connected now.
+        unreachable: why the federation's server cannot be reached; empty while it can.
+        failed: why the last job did not begin; empty once one begins or none is needed.
+
+    """
+
+    folder: Path
+    site: Site
+    config: str
+    predictor: Predictor
+    traffic: TrafficLog = field(init=False)
+    delays: JobDelays = field(default_factory=JobDelays)
+    connected: set[str] = field(default_factory=set)
+    unreachable: str = "the federation's server was not reached yet"
+    failed: str = ""
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    _submitted: dict[str, str] = field(default_factory=dict)  # job of each session that has not begun
+    _missing_since: dict[str, float] = field(default_factory=dict)  # parties that are connected and not in a job
+    _last_began: float = -math.inf
+    _reconnected: set[str] = field(default_factory=set)  # parties that connected since then
+    _delay: float = 0.0
+    _watcher: asyncio.subprocess.Process | None = None
+    _submitting: asyncio.Task[None] | None = None
+    _stopping: bool = False
+
+    def __post_init__(self) -> None:
+        self.traffic = TrafficLog(self.site.folder, self.site.party)
+        self.ipc = IpcServer(self.site.folder, self.site.party, self._serve_job)
+
+    @property
+    def trouble(self) -> str:
+        """Why the federation does not reach the other parties; empty while it does."""
+        return self.unreachable or self.failed
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Reach the other parties while the body runs, and log the traffic in the party's folder.
+
+        Raises:
+            ConfigError: another service runs for this kit.
+        """
+        await self.start()
+        async with meanwhile(self.traffic.write):
+            try:
+                yield
+            finally:
+                await self.stop()
+
+    async def start(self) -> None:
+        """Start.
+
+        Raises:
+            ConfigError: another service runs for this kit.
+        """
+        await self.ipc.open()
+        self._spawn(self._watch())
+
+    async def stop(self) -> None:
+        """End all jobs and processes."""
+        self._stopping = True
+        if self._submitting is not None:
+            await asyncio.gather(self._submitting, return_exceptions=True)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stop_watcher()
+        for session, job in list(self._submitted.items()):
+            self._forget(session)
+            with contextlib.suppress(AnypartyError, OSError):
+                await asyncio.to_thread(federation.abort, self.folder, job)
+        for peers in list(self.predictor.peer_groups):
+            await self._end(peers)
+        await self.ipc.close()
+
+    async def _stop_watcher(self) -> None:
+        if self._watcher is not None and self._watcher.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._watcher.terminate()
+            await self._watcher.wait()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ---- connected sites
+
+    async def _watch(self) -> None:
+        delay = self.delays.server
+        while True:
+            began = time.monotonic()
+            try:
+                await self._follow_watcher()
+            except Exception as error:
+                self.unreachable, self.connected = self._log(error), set()
+            delay = self.delays.server if time.monotonic() - began > self.delays.most else delay
+            await asyncio.sleep(delay)
+            delay = min(2 * delay, self.delays.most)
+
+    async def _follow_watcher(self) -> None:
+        """Follow an admin client that watches the server, until it ends.
+
+        Raises:
+            RunError: why it ended.
+        """
+        kit = admin.admin_kit(self.folder)
+        self._watcher = await asyncio.create_subprocess_exec(
+            *admin.command_line(kit, "watch"), cwd=kit, start_new_session=True,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        assert self._watcher.stdout is not None
+        try:
+            while line := await self._watcher.stdout.readline():
+                report = json.loads(line)
+                if "error" in report:
+                    raise RunError(f"the federation's server cannot be reached: {report['error']}")
+                self._reconnected |= set(report["sites"]) - self.connected
+                self.unreachable, self.connected = "", set(report["sites"])
+                await self._update_jobs()
+            raise RunError("the process that watches the federation's server has ended")
+        finally:
+            await self._stop_watcher()
+
+    def _log(self, error: Exception) -> str:
+        """Log an error and return its text."""
+        log.warning("%s: %s", self.site.party, error, exc_info=not isinstance(error, AnypartyError))
+        return str(error) if isinstance(error, AnypartyError) else f"{type(error).__name__}: {error}"
+
+    # ---- jobs
+
+    async def _update_jobs(self) -> None:
+        """Begin a job if no job reaches a connected party; end jobs that are not needed any more."""
+        best, now = self.predictor.best_peers(), time.monotonic()
+        reached = best.connected if best else set()
+        joining = [peers for peers in self.predictor.peer_groups
+                   if now - peers.began < self.delays.join and self.connected - peers.settled]  # fmt: skip
+        for peers in self.predictor.peer_groups:
+            older = best is not None and peers.began < best.began
+            if peers is not best and peers.connected <= reached and (older or peers not in joining):
+                self._spawn(self._end(peers))
+        missing = self.connected - reached
+        self._missing_since = {name: self._missing_since.get(name, now) for name in missing}
+        if not missing:
+            self._delay, self.failed = 0.0, ""
+        elif best is not None and all(
+            name in best.multiplexer.lost and now - since < self.delays.rejoin
+            for name, since in self._missing_since.items()
+        ):
+            return  # their processes may rejoin the job
+        elif best is not None and missing <= best.refused.keys() and now - best.began < self.delays.most:
+            return  # they would be refused again
+        elif not joining and not self._submitted:
+            vain = best is not None and missing <= best.unfit - self._reconnected
+            most = self.delays.vain if vain else self.delays.most
+            if now - self._last_began >= min(max(self.delays.job, self._delay), most):
+                await self._begin(now, most)
+
+    async def _begin(self, now: float, most: float) -> None:
+        self._last_began, self._delay = now, min(max(self.delays.job, 2 * self._delay), most)
+        self._reconnected.clear()
+        session = secrets.token_hex(8)
+        self.ipc.sessions.add(session)
+        self._submitted[session] = ""
+        self._submitting = asyncio.create_task(self._submit(session))
+        await asyncio.shield(self._submitting)
+
+    async def _submit(self, session: str) -> None:
+        try:
+            job = await asyncio.to_thread(
+                federation.submit, self.folder, self.config, work="serve", asked={"session": session}, least=1
+            )
+        except Exception as error:  # of any kind: retry with the next job
+            self._forget(session)
+            self.failed = f"no job can begin: {self._log(error)}"
+            return
+        if session in self._submitted:  # else it has begun already
+            self._submitted[session] = job
+            self._spawn(self._abort_if_missing(session, job))
+
+    async def _abort_if_missing(self, session: str, job: str) -> None:
+        """Abort a job that does not begin in time."""
+        await asyncio.sleep(self.delays.start)
+        if session in self._submitted:
+            self._forget(session)
+            self.failed = f"job {job} did not begin within {self.delays.start:g} s"
+            log.warning("%s: %s", self.site.party, self.failed)
+            with contextlib.suppress(AnypartyError, OSError):
+                await asyncio.to_thread(federation.abort, self.folder, job)
+
+    def _forget(self, session: str) -> None:
+        self._submitted.pop(session, None)
+        self.ipc.sessions.discard(session)
+
+    async def _serve_job(self, session: str, channel: IpcChannel) -> None:
+        """Use the channel of a job that has begun, until it ends."""
+        self._submitted.pop(session, None)
+        self.failed = ""
+        peers = PeerGroup(self.predictor.party, channel, self.traffic.ledger, self.predictor.message_arrived,
+                          receive_timeout_s=receive_timeout_s(self.site))  # fmt: skip
+        for name in peers.others:
+            self.predictor.breaker.reset(name)
+        channel.on_rejoin = partial(self._rejoined, peers)
+        self.predictor.peer_groups.append(peers)
+        reading, running = asyncio.create_task(channel.read()), asyncio.create_task(peers.run())
+        try:
+            if self._stopping:
+                await self._end(peers)
+            await reading
+        finally:
+            if peers in self.predictor.peer_groups:
+                self.predictor.peer_groups.remove(peers)
+            for task in (reading, running):
+                task.cancel()
+            await asyncio.gather(reading, running, return_exceptions=True)
+
+    def _rejoined(self, peers: PeerGroup, party: str) -> None:
+        """Start again with a party whose process in a job was restarted."""
+        self.predictor.breaker.reset(party)
+        peers.rejoin(party)
+
+    async def _end(self, peers: PeerGroup) -> None:
+        """End a job after its open requests."""
+        if peers in self.predictor.peer_groups:
+            self.predictor.peer_groups.remove(peers)
+            end = time.monotonic() + self.delays.end
+            while peers.multiplexer.busy and time.monotonic() < end:
+                await asyncio.sleep(0.01)
+            await peers.end()
+            await peers.channel.close()

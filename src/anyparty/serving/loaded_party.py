@@ -1,0 +1,226 @@
+"""A party's trained part of the model, loaded for prediction, and the active party's index of row ids."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import anyparty
+from anyparty.align.alignment import Known
+from anyparty.blocks.blocks import Rows
+from anyparty.config import Config
+from anyparty.errors import ModelError
+from anyparty.methods.method import Method, State
+from anyparty.run import agree, kept_alignment, parts
+from anyparty.run.files import About
+from anyparty.run.house import Site
+from anyparty.run.kept_alignment import ALIGNMENT
+from anyparty.run.predict_home import Part
+from anyparty.run.read_again import read_again
+from anyparty.run.rows import block_of
+from anyparty.serving.serving_protocol import NO_ROW
+from anyparty.tables import cells
+from anyparty.tables.prepare import Features
+from anyparty.tables.table import Table
+from anyparty.terms import Roster
+
+PART = "part of the model"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoadedParty:
+    """One party, ready to predict.
+
+    Attributes:
+        me: the party's name.
+        method: the trained method.
+        about: the model's description.
+        state: the party's networks.
+        features: its n preprocessed rows; ``None`` without feature columns.
+        ids: [n] ids of these rows, for the active party only.
+        position: [N] int64, the party's own row for each aligned row, -1 if it holds none.
+        number: identifier of the alignment in hexadecimal; empty without an alignment.
+        mark: identifier of the party's part of the model.
+
+    """
+
+    me: str
+    method: Method
+    about: About
+    state: State
+    features: Features | None
+    ids: pl.Series | None
+    position: Tensor
+    number: str
+    mark: str
+
+    @property
+    def roster(self) -> Roster:
+        """All parties."""
+        return self.about.roster
+
+    @property
+    def hashes(self) -> dict[str, Tensor]:
+        """Hashes [32] uint8 of everything that the party serves with, by name."""
+        return self.expected_hashes(self.me) | {PART: parts.as_tensor(self.mark)}
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The known ``hashes`` in hexadecimal; a run in one process has no alignment number."""
+        known = {"alignment": bool(self.number), PART: bool(self.mark)}
+        return {name: digest.numpy().tobytes().hex() for name, digest in self.hashes.items() if known.get(name, True)}
+
+    def expected_hashes(self, party: str) -> dict[str, Tensor]:
+        """Return the hashes that another party must serve with; only the active party knows those of its part."""
+        shared = {**asdict(self.about), "task": None, "best_epoch": None, "parts": None}  # only label holders know them
+        return {
+            "alignment": agree.fingerprint(self.number),
+            "model": agree.fingerprint(json.dumps(shared, sort_keys=True)),
+            "version of anyparty": agree.fingerprint(anyparty.__version__),
+            PART: parts.as_tensor(self.about.parts.get(party)),
+        }
+
+    def rows(
+        self, own: Tensor, observed: Tensor | None = None, key: Tensor | None = None, names: pl.Series | None = None
+    ) -> Rows:
+        """Return the party's data of B rows; ``own`` [B] are its own row numbers, -1 if it does not hold a row."""
+        block = None if self.features is None else block_of(self.features, own)
+        return Rows(n=len(own), block=block, observed=observed, key=key, ids=self.ids, names=names)
+
+    def own_rows(self, rows: Tensor) -> Tensor:
+        """Map aligned row numbers [B] to the party's own row numbers [B], -1 if it does not hold a row."""
+        if not len(self.position):
+            return torch.full_like(rows, -1)
+        return torch.where(rows == NO_ROW, -1, self.position[rows.clamp(min=0)])
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowIndex:
+    """The rows that the active party can be asked for, by id.
+
+    Attributes:
+        places: index of each id into the M rows below.
+        own: [M] int64, the active party's own row, -1 if it has none or the row has no cell.
+        aligned: [M] int64, index among the N aligned rows, -1 for a row outside the alignment.
+        observed: [N, K] bool, which party holds which aligned row.
+        key: [N] int64, a number that identifies the row.
+        unknown: reason for an id that is not in the index.
+
+    """
+
+    places: Mapping[str, int]
+    own: Tensor
+    aligned: Tensor
+    observed: Tensor
+    key: Tensor
+    unknown: str
+
+    def find(self, ids: Sequence[str]) -> list[int | None]:
+        """Return the index of each id, ``None`` if unknown; ids are compared as tables do, as trimmed text.
+
+        JSON can hold lone surrogates, which no table has.
+        """
+        text = [name.encode(errors="ignore").decode() for name in ids]
+        normalized = cells.as_text(pl.Series(text, dtype=pl.String))
+        found = [self.places.get(name) if name else None for name in normalized]
+        return [place if text[n] == ids[n] else None for n, place in enumerate(found)]
+
+    def present(self, places: Tensor, k: int | None) -> Tensor:
+        """Return which party holds the rows at ``places`` [B], as [B, K] bool.
+
+        ``k`` is the active party's index among the K parties with columns; ``None`` if it has no columns.
+        """
+        aligned = self.aligned[places]
+        observed = torch.zeros(len(places), self.observed.shape[1], dtype=torch.bool)
+        observed[aligned >= 0] = self.observed[aligned[aligned >= 0]]
+        if k is not None:
+            observed[:, k] = self.own[places] >= 0
+        return observed
+
+    def keys(self, places: Tensor) -> Tensor:
+        """Return the key of each row at ``places`` [B], as [B] int64."""
+        aligned, keys = self.aligned[places], self.own[places].clone()
+        keys[aligned >= 0] = self.key[aligned[aligned >= 0]]
+        return keys
+
+    def names(self, places: Tensor) -> pl.Series:
+        """Return the ids of the rows at ``places`` [B]."""
+        return self._names.gather(places.numpy())
+
+    @cached_property
+    def _names(self) -> pl.Series:
+        return pl.Series(sorted(self.places, key=self.places.__getitem__), dtype=pl.String)
+
+
+def load_party(
+    site: Site, config: Config | None = None, source: Any = None
+) -> tuple[LoadedParty, Table, kept_alignment.Kept]:
+    """Load a party's part of the model, its table and its alignment.
+
+    Args:
+        site: the party's own settings.
+        config: settings of the training, if its method or encoders are user code.
+        source: the party's table; by default the one that its settings name.
+
+    Raises:
+        ModelError: nothing was trained here, a file is incomplete or foreign, or there is no table.
+        TableError: the table is invalid.
+
+    """
+    part = Part.of(site, config)
+    member, about = part.member, part.about
+    if source is None and site.table is None:
+        raise ModelError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
+    alignment = kept_alignment.Kept.read(site.folder / ALIGNMENT)
+    table = read_again(member, site.party, site.table if source is None else source, alignment.kinds)
+    features = None if member.prepare is None else member.prepare.features(table)
+    party = LoadedParty(
+        me=site.party, method=part.method, about=about, state=member.state, features=features,
+        ids=table.ids if site.party == about.roster.active else None,
+        position=torch.from_numpy(alignment.known.position), number=alignment.number.numpy().tobytes().hex(),
+        mark=part.mark,
+    )  # fmt: skip
+    return party, table, alignment
+
+
+def build_index(known: Known, blocks: int, aligned: Table | None, current: Table) -> RowIndex:
+    """Index the active party's rows by id.
+
+    Args:
+        known: the active party's view of the alignment.
+        blocks: number of parties with columns, K.
+        aligned: the table that was aligned, to which rows may have been appended; ``None`` if it is lost.
+        current: the table that predictions use.
+
+    """
+    positions = np.full(0 if aligned is None else len(aligned), -1)
+    if aligned is not None:
+        (held,) = (known.position >= 0).nonzero()
+        positions[known.position[held]] = held
+    places: dict[str, int] = {}
+    for name in (*current.ids, *(aligned.ids if aligned is not None else ())):
+        places.setdefault(name, len(places))
+    own, at = np.full(len(places), -1), np.full(len(places), -1)
+    own[_places_of(places, current)] = np.arange(len(current))
+    if aligned is not None:
+        at[_places_of(places, aligned)] = positions
+    n = len(known.position)
+    return RowIndex(
+        places=places, own=torch.from_numpy(current.blocks_at(own)), aligned=torch.from_numpy(at),
+        observed=torch.zeros(n, blocks, dtype=torch.bool) if known.observed is None else known.observed,
+        key=torch.zeros(n, dtype=torch.int64) if known.key is None else known.key,
+        unknown=f"{current.party!r}, which is asked, has no row with this id",
+    )  # fmt: skip
+
+
+def _places_of(places: Mapping[str, int], table: Table) -> NDArray[np.int64]:
+    return np.fromiter((places[name] for name in table.ids), dtype=np.int64, count=len(table))

@@ -1,0 +1,274 @@
+"""Many prediction requests over one channel: each message carries the number of its request.
+
+    Multiplexer      reads all messages for one party and passes each one to its request
+    RequestChannel   the channel of one request, which a method's ``predict`` uses
+
+A message whose request has ended is counted as late and dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from anyparty.errors import MessageError, PartyLost, RunError
+from anyparty.terms import Channel, Declared, Expect, Roster, Tensors, check
+from anyparty.wire.bounds import Bounds
+from anyparty.wire.guard import roles
+
+NUMBER_KEY = "request"  # the tensor that holds the number of the request
+MAX_QUEUED = 8  # messages of one route that one request stores
+MAX_EARLY = 256  # stored messages of requests that have not been opened here yet
+RECEIVE_TIMEOUT_S = 600.0  # restart a receive after this time: the transport gives up on longer silence
+
+BUSY_LOOP_S = 0.02  # a deadline noticed later than this means that the event loop was busy
+BUSY_LOOP_TURNS = 16  # turns of the event loop from a socket to a request's queue
+
+Route = tuple[str, str]  # sender, tag
+
+
+def routes_to(me: str, roster: Roster, declared: Iterable[Declared]) -> list[Route]:
+    """List the routes on which a party may receive messages.
+
+    >>> from anyparty.terms import Party
+    >>> both = Roster((Party(name="bank", labels=True), Party(name="shop")), "bank")
+    >>> routes_to("bank", both, [Declared(tag="embedding", frm="block", to="host", holds="", learns="")])
+    [('shop', 'embedding')]
+    """
+    receiver = roles(roster, me)
+    senders = [(name, roles(roster, name)) for name in roster.names if name != me]
+    return sorted({(name, message.tag) for message in declared if message.to in receiver for name, sender in senders
+                   if message.frm in sender})  # fmt: skip
+
+
+@dataclass
+class Multiplexer:
+    """Distribute the messages for one party to its open requests.
+
+    Attributes:
+        channel: the channel that all requests share.
+        routes: the routes to read.
+        keep_early: store messages of requests that are not open yet.
+        on_message: callback for each numbered message, with (sender, number).
+        receive_timeout_s: see ``RECEIVE_TIMEOUT_S``.
+        lost: reason for each party that left.
+        unnumbered: number of messages without a request number, by sender.
+        late: number of messages of requests that had ended, by sender.
+        bounds: limits on the values that other parties send, learned from all requests.
+
+    """
+
+    channel: Channel
+    routes: Iterable[Route]
+    keep_early: bool = False
+    on_message: Callable[[str, int], None] = lambda party, number: None  # noqa: ARG005
+    receive_timeout_s: float = RECEIVE_TIMEOUT_S
+    lost: dict[str, str] = field(default_factory=dict)
+    unnumbered: Counter[str] = field(default_factory=Counter)
+    late: Counter[str] = field(default_factory=Counter)
+    bounds: Bounds = field(default_factory=Bounds)
+    _readers: asyncio.TaskGroup | None = None
+    _open: dict[int, RequestChannel] = field(default_factory=dict)
+    _highest: int = -1
+    _early: deque[tuple[int, Route, dict[str, Tensor]]] = field(default_factory=lambda: deque(maxlen=MAX_EARLY))
+
+    @property
+    def busy(self) -> bool:
+        """True if a request is open."""
+        return bool(self._open)
+
+    async def run(self) -> None:
+        """Read all routes until cancelled."""
+        async with asyncio.TaskGroup() as self._readers:
+            for sender, tag in self.routes:
+                self._readers.create_task(self._read(sender, tag))
+            await asyncio.Event().wait()
+
+    def resume(self, party: str) -> None:
+        """Read the routes of a party that has rejoined."""
+        self.lost.pop(party, None)
+        assert self._readers is not None
+        for sender, tag in self.routes:
+            if sender == party:
+                self._readers.create_task(self._read(sender, tag))
+
+    def open(
+        self, number: int, deadline: float, budget_s: float = 0.0, absent: Mapping[str, str] | None = None,
+        ignored: Collection[str] = (),
+    ) -> RequestChannel:  # fmt: skip
+        """Open a request.
+
+        Args:
+            number: the number of the request.
+            deadline: when to stop waiting for other parties, in seconds of the event loop's clock.
+            budget_s: the length of this wait in seconds, for error texts.
+            absent: parties that the request does not wait for, with the reason.
+            ignored: absent parties whose messages are not used either, because other hosts do not use them.
+
+        """
+        request = RequestChannel(self, number, deadline, budget_s, {**(absent or {}), **self.lost}, frozenset(ignored))
+        self._open[number] = request
+        self._highest = max(self._highest, number)
+        early, self._early = self._early, deque(maxlen=MAX_EARLY)
+        for item in early:
+            if item[0] == number:
+                request.put(item[1], item[2])
+            elif item[0] > number:
+                self._early.append(item)
+        return request
+
+    def end(self, number: int) -> None:
+        """End a request; its later messages are late."""
+        self._open.pop(number, None)
+
+    def lose(self, party: str, reason: str) -> None:
+        """Mark a party as lost and notify the open requests."""
+        if party not in self.lost:
+            self.lost[party] = reason
+            for request in self._open.values():
+                request.lose(party, reason)
+
+    async def _read(self, sender: str, tag: str) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self.receive_timeout_s):  # wait_for can swallow a cancellation
+                    tensors = await self.channel.recv(sender, tag, {})
+            except TimeoutError:
+                continue
+            except PartyLost as error:
+                self.lose(sender, error.why)
+                return
+            except RunError as error:
+                self.lose(sender, f"what it sent was refused: {error}")
+                return
+            self._dispatch((sender, tag), tensors)
+
+    def _dispatch(self, route: Route, tensors: dict[str, Tensor]) -> None:
+        sender, number = route[0], take_number(tensors)
+        if number is None:
+            self.unnumbered[sender] += 1
+            return
+        self.on_message(sender, number)
+        if number in self._open:
+            self._open[number].put(route, tensors)
+        elif self.keep_early and number > self._highest:
+            self._early.append((number, route, tensors))
+        else:
+            self.late[sender] += 1
+
+
+def take_number(tensors: dict[str, Tensor]) -> int | None:
+    """Remove the request's number from a message and return it; ``None`` if it is missing or malformed."""
+    number = tensors.pop(NUMBER_KEY, None)
+    if number is None or number.dtype != torch.int64 or number.shape != (1,):
+        return None
+    return int(number)
+
+
+@dataclass
+class RequestChannel:
+    """The channel of one request.
+
+    ``recv`` raises ``PartyLost`` if the sender is absent, leaves, misses the deadline or sends an invalid message.
+
+    Attributes:
+        silent: reason for each party that did not answer.
+        late: parties that missed the deadline.
+        responded: parties that sent a message.
+
+    """
+
+    multiplexer: Multiplexer
+    number: int
+    deadline: float
+    budget_s: float
+    absent: dict[str, str] = field(default_factory=dict)
+    ignored: frozenset[str] = frozenset()
+    silent: dict[str, str] = field(default_factory=dict)
+    late: set[str] = field(default_factory=set)
+    responded: set[str] = field(default_factory=set)
+    _queues: dict[Route, deque[dict[str, Tensor]]] = field(default_factory=lambda: defaultdict(deque))
+    _waiting: dict[Route, asyncio.Event] = field(default_factory=dict)
+
+    @property
+    def me(self) -> str:
+        """The party at this end of the channel."""
+        return self.multiplexer.channel.me
+
+    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
+        """Send a message with the request's number."""
+        assert NUMBER_KEY not in tensors, f"{NUMBER_KEY!r} is reserved for the request's number"
+        await self.multiplexer.channel.send(to, tag, {**tensors, NUMBER_KEY: torch.tensor([self.number])})
+
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
+        """Wait for the next message of a route, at most until the deadline."""
+        try:
+            tensors = await self._next((frm, tag))
+            message = f"message {tag!r} from {frm!r} to {self.me!r}"
+            check(tensors, expect, message)
+            extreme = self.multiplexer.bounds.check(frm, tag, tensors, expect, training=False)
+            if extreme is not None:
+                raise MessageError(f"{message}: {extreme}")
+        except MessageError as error:
+            self.silent[frm] = f"what it sent was refused: {error}"
+        except PartyLost as error:
+            self.silent[frm] = error.why
+        else:
+            return tensors
+        raise PartyLost(frm, self.silent[frm])
+
+    async def close(self) -> None:
+        """Do nothing: the shared channel stays open."""
+
+    def put(self, route: Route, tensors: dict[str, Tensor]) -> None:
+        """Store a message that arrived."""
+        self.responded.add(route[0])
+        if len(self._queues[route]) < MAX_QUEUED:
+            self._queues[route].append(tensors)
+        self._wake(route)
+
+    def lose(self, party: str, reason: str) -> None:
+        """Stop waiting for a party that has left."""
+        self.absent.setdefault(party, reason)
+        for route in [route for route in self._waiting if route[0] == party]:
+            self._wake(route)
+
+    def _wake(self, route: Route) -> None:
+        if route in self._waiting:
+            self._waiting[route].set()
+
+    async def _next(self, route: Route) -> dict[str, Tensor]:
+        sender, queue = route[0], self._queues[route]
+        while not queue or sender in self.ignored:
+            if sender in self.absent:
+                raise PartyLost(sender, self.absent[sender])
+            event = self._waiting[route] = asyncio.Event()
+            try:
+                async with asyncio.timeout_at(self.deadline):
+                    await event.wait()
+            except TimeoutError:
+                if await self._arrived_in_time(queue):
+                    break
+                self.late.add(sender)
+                raise PartyLost(sender, f"it did not answer within {1e3 * self.budget_s:.0f} ms") from None
+            finally:
+                del self._waiting[route]
+        return queue.popleft()
+
+    async def _arrived_in_time(self, queue: Sequence[object]) -> bool:
+        """Check for a message at the deadline.
+
+        A busy event loop notices the deadline before it has read messages that arrived in time.  Let it read them
+        first, so that the sender is not blamed for the delay.
+        """
+        loop = asyncio.get_running_loop()
+        for _ in range(BUSY_LOOP_TURNS if loop.time() - self.deadline > BUSY_LOOP_S else 0):
+            if queue:
+                break
+            await asyncio.sleep(0)
+        return bool(queue)

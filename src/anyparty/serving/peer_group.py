@@ -1,0 +1,133 @@
+"""The other parties as the active party reaches them over one channel: who is connected, and how to ask them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+
+from anyparty.errors import MessageError, PartyLost
+from anyparty.serving.loaded_party import LoadedParty
+from anyparty.serving.multiplexer import RECEIVE_TIMEOUT_S, Multiplexer, routes_to
+from anyparty.serving.serving_protocol import MESSAGES, RowRequest, receive_hello, send_end, send_request
+from anyparty.terms import Channel
+from anyparty.wire.guard import Guarded
+from anyparty.wire.ledger import Counted, Ledger
+
+NOT_CONNECTED = "it is not connected"
+REJOIN_DELAY_S = 0.05  # lets all pending receives notice that the party's former process is gone
+
+
+class PeerGroup:
+    """The other parties of one job, or of one process.
+
+    Attributes:
+        ready: the parties that serve with the same model and alignment.
+        refused: reason for each party that does not.
+        multiplexer: distributes their messages.
+        began: when the group was created, by ``time.monotonic``.
+
+    """
+
+    def __init__(
+        self, party: LoadedParty, channel: Channel, ledger: Ledger, on_message: Callable[[str, int], None], *,
+        receive_timeout_s: float = RECEIVE_TIMEOUT_S,
+    ) -> None:  # fmt: skip
+        """Prepare; ``run`` starts.
+
+        Args:
+            party: the active party.
+            channel: its channel.
+            ledger: counts what the active party sends.
+            on_message: callback for each message, with (party, number of its request).
+            receive_timeout_s: see ``multiplexer.RECEIVE_TIMEOUT_S``.
+
+        """
+        self.party, self.channel, self.began = party, channel, time.monotonic()
+        self.ready: set[str] = set()
+        self.refused: dict[str, str] = {}
+        self._receive_timeout_s = receive_timeout_s
+        self._tasks: asyncio.TaskGroup | None = None
+        counted = Counted(channel, ledger)
+        self._control = Guarded(counted, party.roster, MESSAGES)
+        routes = routes_to(channel.me, party.roster, party.method.can.messages)
+        self.multiplexer = Multiplexer(counted, routes, on_message=on_message, receive_timeout_s=receive_timeout_s)
+
+    @property
+    def others(self) -> list[str]:
+        """All other parties."""
+        return [name for name in self.party.roster.names if name != self.party.me]
+
+    @property
+    def connected(self) -> set[str]:
+        """The parties that can be asked now."""
+        return self.ready - self.multiplexer.lost.keys()
+
+    @property
+    def settled(self) -> set[str]:
+        """The parties that have sent their hello, or will not send it."""
+        return self.ready | self.refused.keys() | self.multiplexer.lost.keys()
+
+    @property
+    def unfit(self) -> set[str]:
+        """The parties that cannot serve now: refused, or lost before their hello, for example after an error."""
+        return self.refused.keys() | (self.multiplexer.lost.keys() - self.ready)
+
+    def unavailable(self, party: str) -> str:
+        """Return why a party cannot be asked; empty if it can."""
+        if party in self.refused:
+            return self.refused[party]
+        if party in self.multiplexer.lost:
+            return self.multiplexer.lost[party]
+        return "" if party in self.ready else NOT_CONNECTED
+
+    async def run(self) -> None:
+        """Read messages until cancelled."""
+        async with asyncio.TaskGroup() as self._tasks:
+            for name in self.others:
+                self._tasks.create_task(self._await_hello(name))
+            self._tasks.create_task(self.multiplexer.run())
+
+    def rejoin(self, party: str) -> None:
+        """Start again with a party whose new process has joined."""
+        assert self._tasks is not None
+        self._tasks.create_task(self._rejoin(party))
+
+    async def _rejoin(self, party: str) -> None:
+        self.ready.discard(party)
+        self.refused.pop(party, None)
+        await asyncio.sleep(REJOIN_DELAY_S)
+        self.multiplexer.resume(party)
+        await self._await_hello(party)
+
+    async def ask(self, request: RowRequest, parties: Sequence[str]) -> None:
+        """Send a request to these parties."""
+        for name in parties:
+            await send_request(self._control, name, self.party.roster, request)
+
+    async def end(self) -> None:
+        """Tell all parties that no further request follows."""
+        for name in self.others:
+            with contextlib.suppress(PartyLost):
+                await send_end(self._control, name, self.party.roster)
+
+    async def _await_hello(self, name: str) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._receive_timeout_s):
+                    differing = await receive_hello(self._control, name, self.party.expected_hashes(name))
+                break
+            except TimeoutError:
+                continue
+            except MessageError as error:
+                self.refused[name] = f"what it sent was refused: {error}"
+                return
+            except PartyLost as error:
+                self.multiplexer.lose(name, error.why)
+                return
+        if differing:
+            verb = "does" if len(differing) == 1 else "do"
+            self.refused[name] = f"its {' and '.join(differing)} {verb} not fit what {self.party.me!r} serves"
+        else:
+            self.ready.add(name)

@@ -1,0 +1,337 @@
+"""Predict rows by id at the active party, within a time budget, with the parties that are connected.
+
+    id ── RowIndex ──▶ rows ── PeerGroup: ask the connected parties ──▶ the method's own ``predict``
+
+A request asks every party that holds one of its rows and may take part.  A party that is offline, hangs, leaves or
+sends an invalid message is left out and named.  If no other party is connected, the active party's block answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from anyparty.errors import PartyLost, PredictionError, nearest
+from anyparty.methods.method import Batch
+from anyparty.nets.estimator import Fitted
+from anyparty.predictions import Predictions, refuse_without_labels
+from anyparty.seeds import Seeds
+from anyparty.serving.batch_executor import BatchExecutor
+from anyparty.serving.circuit_breaker import CircuitBreaker
+from anyparty.serving.loaded_party import LoadedParty, RowIndex
+from anyparty.serving.multiplexer import Multiplexer, RequestChannel
+from anyparty.serving.peer_group import NOT_CONNECTED, PeerGroup
+from anyparty.serving.service_settings import ServiceLimits
+from anyparty.serving.serving_protocol import MAX_ROWS, NO_ROW, RowRequest
+from anyparty.terms import Channel, Expect, Tensors
+from anyparty.wire.guard import Guarded
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowPrediction:
+    """The prediction for one id, with its provenance.
+
+    Attributes:
+        id: the requested id.
+        prediction: the most probable class, or the number; ``None`` without an answer.
+        probabilities: by class; ``None`` for regression and without an answer.
+        took_part: the parties whose blocks were used.
+        asked: the parties that hold the row and may take part.
+        silent: the parties in ``asked`` that did not answer in time, with the reason.
+        aligned: whether the row is in the alignment; if not (a new customer), only the active party holds it.
+        predictor: the predictor that was used.
+        reason: why there is no prediction.
+
+    """
+
+    id: str
+    prediction: str | float | None = None
+    probabilities: dict[str, float] | None = None
+    took_part: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+    silent: dict[str, str] = field(default_factory=dict)
+    aligned: bool = False
+    predictor: str = ""
+    reason: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOutcome:
+    """The outcome of one request, for metrics.
+
+    Attributes:
+        answered: the parties that answered in time.
+        silent: the parties that were asked and did not.
+        own_only: number of ids that were answered from the active party's block only.
+
+    """
+
+    answered: tuple[str, ...]
+    silent: tuple[str, ...]
+    own_only: int
+
+
+@dataclass(frozen=True)
+class TimeBudget:
+    """How long a request waits for other parties, in seconds; ``deadline`` is in the event loop's time."""
+
+    seconds: float
+    deadline: float
+
+
+@dataclass
+class _NoChannel:
+    """A channel without any other party."""
+
+    me: str
+
+    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
+        """Drop the message."""
+
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:  # noqa: ARG002
+        """Report that the sender is not connected."""
+        raise PartyLost(frm, NOT_CONNECTED)
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+@dataclass
+class Predictor:
+    """The prediction service of the active party, without HTTP.
+
+    Attributes:
+        party: the active party's part of the model.
+        index: the rows that can be requested, by id.
+        peer_groups: the other parties by job, the newest last.
+        breaker: decides which parties a request waits for.
+        min_wait_s: see ``ServiceLimits``.
+        on_outcome: callback for each request.
+        executor: computes requests of many rows in a thread.
+
+    """
+
+    party: LoadedParty
+    index: RowIndex
+    peer_groups: list[PeerGroup] = field(default_factory=list)
+    breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
+    min_wait_s: float = ServiceLimits().min_wait_s
+    on_outcome: Callable[[RequestOutcome], None] = lambda outcome: None  # noqa: ARG005
+    executor: BatchExecutor = field(default_factory=BatchExecutor)
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def __post_init__(self) -> None:
+        self.party.state.train(False)
+        assert self.party.about.task is not None
+        refuse_without_labels(self.party.about.task)
+        for module in self.party.state.modules.values():
+            if isinstance(module, Fitted):
+                module.fit_again()  # now, so that the first request does not wait for it
+        blocks, me = self.party.roster.blocks, self.party.me
+        self._k = blocks.index(me) if me in blocks else None
+        self._no_peers = Multiplexer(_NoChannel(me), ())
+
+    def best_peers(self) -> PeerGroup | None:
+        """Return the peer group with the most connected parties, the newest if several have as many."""
+        groups = self.peer_groups
+        return max(groups, key=lambda group: (len(group.connected), groups.index(group)), default=None)
+
+    def connected(self) -> set[str]:
+        """Return the other parties that can be asked now."""
+        peers = self.best_peers()
+        return set() if peers is None else peers.connected
+
+    def message_arrived(self, party: str, number: int) -> None:
+        """Report a message to the circuit breaker."""
+        self.breaker.message_arrived(party, number, asyncio.get_running_loop().time())
+
+    def allowed(self, parties: Sequence[str] | None) -> tuple[str, ...]:
+        """Return the parties whose blocks may take part, in the roster's order.
+
+        Raises:
+            PredictionError: the model does not have one of these parties, or the list is empty.
+        """
+        blocks = self.party.roster.blocks
+        for name in parties or ():
+            if name not in blocks:
+                raise PredictionError(f"the model has no party {name!r} with columns{nearest(name, blocks)}")
+        if parties is not None and not parties:
+            raise PredictionError("'parties' is empty: name those that may take part, or leave it out for all")
+        usable = {self.party.me} if self.party.method.can.predicts_alone else set(blocks)
+        return tuple(name for name in blocks if name in usable and (parties is None or name in parties))
+
+    async def predict(
+        self, ids: Sequence[str], parties: Sequence[str] | None = None, *, budget_s: float
+    ) -> list[RowPrediction]:
+        """Predict each id, in order.
+
+        Args:
+            ids: as text; may repeat.
+            parties: those whose blocks may take part; by default all.
+            budget_s: how long to wait for other parties, in seconds.
+
+        Raises:
+            PredictionError: the model does not have one of these parties, or the list is empty.
+
+        """
+        allowed, budget = self.allowed(parties), TimeBudget(budget_s, asyncio.get_running_loop().time() + budget_s)
+        found = self.index.find(ids)
+        predictions = [RowPrediction(id=name, reason=self.index.unknown) for name in ids]
+        known = [n for n, place in enumerate(found) if place is not None]
+        for start in range(0, len(known), MAX_ROWS):
+            chunk = known[start : start + MAX_ROWS]
+            places = torch.tensor([found[n] for n in chunk])
+            made = await self._predict_chunk([ids[n] for n in chunk], places, allowed, budget)
+            for n, prediction in zip(chunk, made, strict=True):
+                predictions[n] = prediction
+            await asyncio.sleep(0)  # let other requests run
+        return predictions
+
+    async def _predict_chunk(
+        self, ids: Sequence[str], places: Tensor, allowed: tuple[str, ...], budget: TimeBudget
+    ) -> list[RowPrediction]:
+        """Predict the rows at ``places`` [B]."""
+        party, index = self.party, self.index
+        may = torch.tensor([name in allowed for name in party.roster.blocks])
+        observed = index.present(places, self._k)  # [B, K]
+        aligned = index.aligned[places]
+        request = await self._ask_peers(aligned, observed, observed & may, allowed, budget)
+        rows = party.rows(index.own[places], observed, index.keys(places), index.names(places))
+        batch = Batch(torch.arange(len(places)), Seeds(party.about.seed))
+        guarded: Channel = Guarded(request.channel, party.roster, party.method.can.messages, bounds=None)
+        try:
+            predicted = await self.executor.run(
+                lambda channel: party.method.predict(channel, party.state, rows, batch, allowed), guarded, len(places)
+            )
+        except PartyLost as error:  # the method requires this party
+            predicted = self._without_answer(len(places), str(error))
+        finally:
+            request.end()
+        assert predicted is not None
+        predictions = row_predictions(ids, aligned >= 0, observed & may, predicted, request.channel.silent)
+        self._report(request, predictions)
+        return predictions
+
+    def _without_answer(self, n: int, reason: str) -> Predictions:
+        """Return predictions of n rows without a number."""
+        about, K = self.party.about, self.party.roster.K
+        assert about.task is not None
+        return Predictions(
+            task=about.task, blocks=about.roster.blocks, scores=torch.full((n, about.task.outputs), torch.nan),
+            took_part=torch.zeros(n, K, dtype=torch.bool), asked=torch.ones(K, dtype=torch.bool),
+            predictor=self.party.method.can.title, reasons=dict.fromkeys(range(n), reason),
+        )  # fmt: skip
+
+    async def _ask_peers(
+        self, aligned: Tensor, observed: Tensor, wanted: Tensor, allowed: tuple[str, ...], budget: TimeBudget
+    ) -> _OpenRequest:
+        """Ask the parties that hold one of these rows or may host heads, without waiting for answers."""
+        roster, number, now = self.party.roster, next(self._numbers), asyncio.get_running_loop().time()
+        holds = dict(zip(roster.blocks, wanted.any(dim=0).tolist(), strict=True))
+        may_host = () if self.party.method.can.predicts_alone else roster.labelers
+        needed = [n for n in roster.names if n != self.party.me and (holds.get(n) or n in may_host)]
+        peers = self.best_peers() if needed else None
+        if peers is None:
+            nobody = {name: NOT_CONNECTED for name in roster.names if name != self.party.me}
+            channel = self._no_peers.open(number, budget.deadline, budget.seconds, nobody)
+            return _OpenRequest(channel, self._no_peers, needed, [])
+        absent = {name: reason for name in roster.names
+                  if (reason := peers.unavailable(name)) and name != self.party.me}  # fmt: skip
+        connected = [name for name in needed if name not in absent]
+        waited = [name for name in connected if self.breaker.waits_for(name)]
+        probed = [name for name in connected if name not in waited and self.breaker.probe_due(name, now)]
+        full_wait = budget.deadline - now >= self.min_wait_s
+        for name in probed:
+            self.breaker.probe(name, number, now, max(budget.deadline, now + self.min_wait_s))
+        ignored = [name for name in connected if name not in waited]
+        absent |= {name: self.breaker.reason(name) for name in ignored}
+        ask = RowRequest(number=number, rows=torch.where(aligned < 0, NO_ROW, aligned), observed=observed,
+                         allowed=tuple(name for name in allowed if name not in absent),
+                         within_s=max(0.0, budget.deadline - now))  # fmt: skip
+        channel = peers.multiplexer.open(number, budget.deadline, budget.seconds, absent, ignored)
+        with contextlib.suppress(PartyLost):
+            await peers.ask(ask, waited)
+            also = tuple(name for name in allowed if name in ask.allowed or name in probed)
+            await peers.ask(replace(ask, allowed=also, within_s=max(ask.within_s, self.min_wait_s)), probed)
+        return _OpenRequest(channel, peers.multiplexer, needed, waited, full_wait)
+
+    def _report(self, request: _OpenRequest, predictions: Sequence[RowPrediction]) -> None:
+        """Update the circuit breaker and report the outcome."""
+        channel = request.channel
+        answered = [name for name in request.waited if name in channel.responded and name not in channel.silent]
+        for name in answered:
+            self.breaker.answered(name)
+        for name in channel.late.intersection(request.waited) if request.full_wait else ():
+            self.breaker.missed(name)
+        self.on_outcome(
+            RequestOutcome(
+                answered=tuple(answered),
+                silent=tuple(name for name in request.needed if name in channel.silent),
+                own_only=sum(each.took_part == (self.party.me,) for each in predictions),
+            )
+        )
+
+
+@dataclass(frozen=True)
+class _OpenRequest:
+    """An open request.
+
+    Attributes:
+        channel: its channel.
+        multiplexer: where it is open.
+        needed: the parties that could contribute.
+        waited: the parties that it waits for.
+        full_wait: whether it grants them enough time for a missing answer to count as a miss.
+
+    """
+
+    channel: RequestChannel
+    multiplexer: Multiplexer
+    needed: Sequence[str]
+    waited: Sequence[str]
+    full_wait: bool = True
+
+    def end(self) -> None:
+        """Close the request; later messages are late."""
+        self.multiplexer.end(self.channel.number)
+
+
+def row_predictions(
+    ids: Sequence[str], aligned: Tensor, asked: Tensor, made: Predictions, silent: Mapping[str, str]
+) -> list[RowPrediction]:
+    """Convert a method's predictions of B rows.
+
+    Args:
+        ids: [B].
+        aligned: [B] bool.
+        asked: [B, K] bool, which party holds the row and may take part.
+        made: the method's predictions.
+        silent: reason for each party that did not answer.
+
+    """
+    labels, scores = made.labels(), made.scores.tolist()
+    took_part, may, in_alignment = made.took_part.tolist(), asked.tolist(), aligned.tolist()
+
+    def names(mask: Sequence[bool]) -> tuple[str, ...]:
+        return tuple(name for name, marked in zip(made.blocks, mask, strict=True) if marked)
+
+    predictions = []
+    for n, name in enumerate(ids):
+        valid, parties = not any(math.isnan(score) for score in scores[n]), names(may[n])
+        classes = made.task.classes if valid else ()
+        predictions.append(
+            RowPrediction(
+                id=name, prediction=labels[n], took_part=names(took_part[n]), asked=parties, aligned=in_alignment[n],
+                probabilities=dict(zip(classes, scores[n], strict=True)) if classes else None,
+                silent={party: silent[party] for party in parties if party in silent},
+                predictor=made.predictor, reason=None if valid else made.reasons.get(n, "there is no answer"),
+            )
+        )  # fmt: skip
+    return predictions

@@ -1,0 +1,159 @@
+"""A party's part in a job that serves predictions.
+
+A passive party answers requests.  The active party predicts in its HTTP service, which is another process; its part
+in the job only relays messages (``ipc``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+import torch
+
+from anyparty.config import Config
+from anyparty.errors import MessageError, ModelError, PartyLost
+from anyparty.methods.method import Batch
+from anyparty.run.house import Site
+from anyparty.run.meanwhile import meanwhile
+from anyparty.seeds import Seeds
+from anyparty.serving.batch_executor import BatchExecutor
+from anyparty.serving.ipc import relay
+from anyparty.serving.loaded_party import LoadedParty, load_party
+from anyparty.serving.multiplexer import RECEIVE_TIMEOUT_S, Multiplexer, routes_to
+from anyparty.serving.serving_protocol import HELLO, MESSAGES, RowRequest, hello, receive_request
+from anyparty.serving.traffic_log import TrafficLog
+from anyparty.terms import Channel
+from anyparty.wire.guard import Guarded
+from anyparty.wire.ledger import Counted, Ledger
+
+HOST_SHARE = 0.7  # of a request's time: how long a passive host waits for other parties
+MAX_REQUESTS = 256  # concurrent requests of one party
+log = logging.getLogger(__name__)
+
+
+async def serve_at_site(site: Site, config: Config, net: Channel, *, session: str) -> dict[str, Any]:
+    """Run one party's part in a serving job.
+
+    Args:
+        site: the party's own settings.
+        config: settings that the job carries.
+        net: the channel to the other parties.
+        session: identifies the job to the active party's service.
+
+    Returns:
+        what the party sent, and the number of requests.
+
+    Raises:
+        ModelError: nothing was trained here, or the party's table is not the one that was aligned.
+        ConfigError: the active party runs no service.
+        PartyLost: the active party is gone.
+
+    """
+    if net.me == site.active:
+        return await relay(site.folder, net, session, receive_timeout_s=receive_timeout_s(site))
+    party, table, alignment = await asyncio.to_thread(load_party, site, config)
+    if not alignment.fits(table):
+        raise ModelError(f"party {site.party!r}: {table.source} is not the table that was aligned (a row was changed "
+                         f"or removed); restore that table, or train again")  # fmt: skip
+    traffic = TrafficLog(site.folder, net.me)
+    async with meanwhile(traffic.write):
+        timeout_s = receive_timeout_s(site)
+        return await Responder(party, net, receive_timeout_s=timeout_s, ledger=traffic.ledger).run()
+
+
+def receive_timeout_s(site: Site) -> float:
+    """Return the time in seconds after which a receive is restarted.
+
+    It is well below the time after which the transport gives up on a party that is alive and sends nothing.  It is
+    above the time for a party that does not appear or is gone, because each receive starts that clock again.
+    """
+    patience = getattr(site, "patience", None)
+    if patience is None:
+        return RECEIVE_TIMEOUT_S
+    message_s: float = patience.message_s
+    gone_s: float = max(patience.join_s, patience.silent_s)
+    return min(max(message_s / 3, 1.5 * gone_s), 2 * message_s / 3)
+
+
+class Responder:
+    """A passive party that runs its method's part in each request."""
+
+    def __init__(
+        self, party: LoadedParty, channel: Channel, *, receive_timeout_s: float = RECEIVE_TIMEOUT_S,
+        ledger: Ledger | None = None,
+    ) -> None:  # fmt: skip
+        """Prepare; ``run`` starts.  ``ledger`` counts what is sent."""
+        self.party, self.ledger = party, Ledger() if ledger is None else ledger
+        self.receive_timeout_s = receive_timeout_s
+        counted = Counted(channel, self.ledger)
+        self.control = Guarded(counted, party.roster, MESSAGES)
+        routes = routes_to(channel.me, party.roster, party.method.can.messages)
+        self.multiplexer = Multiplexer(counted, routes, keep_early=True, receive_timeout_s=receive_timeout_s)
+        self.requests = self.refused = 0
+        self.executor = BatchExecutor()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> dict[str, Any]:
+        """Answer requests until the active party ends the job.
+
+        Raises:
+            PartyLost: the active party is gone.
+        """
+        self.party.state.train(False)
+        await self.control.send(self.party.roster.active, HELLO, hello(self.party.hashes))
+        reader = asyncio.create_task(self.multiplexer.run())
+        try:
+            while (request := await self._next_request()) is not None:
+                self._start(request)
+        finally:
+            reader.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(reader, *self._tasks, return_exceptions=True)
+        return {"requests": self.requests, "refused": self.refused, "ledger": self.ledger.rows()}
+
+    async def _next_request(self) -> RowRequest | None:
+        while True:
+            try:
+                async with asyncio.timeout(self.receive_timeout_s):
+                    return await receive_request(self.control, self.party.roster, len(self.party.position))
+            except TimeoutError:
+                continue
+            except MessageError as error:
+                self.refused += 1
+                log.warning("%s: refused: %s", self.party.me, error)
+                if self.refused > MAX_REQUESTS:
+                    raise PartyLost(
+                        self.party.roster.active, f"too much of what it sent was refused: {error}"
+                    ) from None
+
+    def _start(self, request: RowRequest) -> None:
+        if len(self._tasks) >= MAX_REQUESTS:
+            return  # its deadline would pass before its turn
+        self.requests += 1
+        task = asyncio.create_task(self._answer(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, request: RowRequest) -> None:
+        party, B = self.party, len(request.rows)
+        deadline = asyncio.get_running_loop().time() + HOST_SHARE * request.within_s
+        channel = self.multiplexer.open(request.number, deadline, request.within_s)
+        guarded = Guarded(channel, party.roster, party.method.can.messages, bounds=None)  # the multiplexer has bounds
+        observed = request.observed
+        if observed is None and party.me in party.roster.labelers:
+            observed = torch.zeros(B, party.roster.K, dtype=torch.bool)
+        rows = party.rows(party.own_rows(request.rows), observed)
+        batch = Batch(torch.arange(B), Seeds(party.about.seed))
+        try:
+            with contextlib.suppress(PartyLost):
+                await self.executor.run(
+                    lambda way: party.method.predict(way, party.state, rows, batch, request.allowed), guarded, B
+                )
+        except Exception:
+            log.exception("%s: request %d could not be answered", party.me, request.number)
+        finally:
+            self.multiplexer.end(request.number)

@@ -1,0 +1,127 @@
+"""Messages of the prediction service, in addition to the method's own messages.
+
+active                                      every connected party
+  ◀── serve-hello: hashes ─────────────────   once, at the beginning
+  ──── serve-ask: a number, rows ─────────▶   for every request
+  ◀── the method's own messages ───────────   with that number
+  ──── serve-ask: the number END ─────────▶   once, at the end
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyparty.errors import MessageError
+from anyparty.serving.multiplexer import NUMBER_KEY
+from anyparty.terms import Channel, Declared, Expect, Roster
+
+HELLO, ASK, END = "serve-hello", "serve-ask", -1
+MAX_ROWS = 4096  # of one request; larger requests are sent in chunks, one after the other
+NO_ROW = -1  # in place of a row number: the receiver does not hold this row
+MESSAGES = (
+    Declared(tag=HELLO, frm="passive", to="active",
+             holds="hashes of the party's alignment, model settings, version of anyparty and weights",
+             learns="whether the party can serve this model"),
+    Declared(tag=ASK, frm="active", to="passive",
+             holds="for one request: its number, the row numbers that the receiver holds (-1 for each other row), the "
+                   "parties that may take part, the time limit; for other label holders also which party holds which "
+                   "of these rows",
+             learns="which of its own rows are requested, when, and how many other rows are (not which ones); other "
+                    "label holders also which parties hold each row",
+             when="the prediction service runs"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowRequest:
+    """One request, as a party receives it.
+
+    Attributes:
+        number: increases with each request.
+        rows: [B] int64, row numbers in the alignment of N rows.  ``NO_ROW`` for a row outside the alignment and, in
+            the message to a party, for a row that this party does not hold.
+        allowed: the parties whose blocks may take part.
+        within_s: how long the active party waits, in seconds.
+        observed: [B, K] bool, which party holds which row; for hosts only.
+
+    """
+
+    number: int
+    rows: Tensor
+    allowed: tuple[str, ...]
+    within_s: float
+    observed: Tensor | None = None
+
+
+async def send_request(channel: Channel, to: str, roster: Roster, request: RowRequest) -> None:
+    """Request a party's rows; label holders may host heads and also receive ``observed``."""
+    observed = torch.empty(0, dtype=torch.uint8)
+    if to in roster.labelers and request.observed is not None:
+        observed = request.observed.flatten().byte()
+    await channel.send(to, ASK, {
+        NUMBER_KEY: torch.tensor([request.number]), "rows": _rows_of(to, request, roster), "observed": observed,
+        "asked": torch.tensor([name in request.allowed for name in roster.blocks]),
+        "within_s": torch.tensor([request.within_s], dtype=torch.float64),
+    })  # fmt: skip
+
+
+def _rows_of(party: str, request: RowRequest, roster: Roster) -> Tensor:
+    """Replace the numbers [B] of rows that a party does not hold by ``NO_ROW``."""
+    if request.observed is None:
+        return request.rows
+    if party not in roster.blocks:
+        return torch.full_like(request.rows, NO_ROW)
+    return torch.where(request.observed[:, roster.blocks.index(party)], request.rows, NO_ROW)
+
+
+async def send_end(channel: Channel, to: str, roster: Roster) -> None:
+    """Tell a party that no further request follows."""
+    end = RowRequest(number=END, rows=torch.empty(0, dtype=torch.int64), allowed=(), within_s=0.0)
+    await send_request(channel, to, roster, end)
+
+
+async def receive_request(channel: Channel, roster: Roster, n: int) -> RowRequest | None:
+    """Wait for the next request; return ``None`` at the end.
+
+    Args:
+        channel: the party's channel.
+        roster: all parties.
+        n: number of aligned rows.
+
+    Raises:
+        MessageError: the message is invalid or requests a row outside the alignment.
+
+    """
+    got = await channel.recv(roster.active, ASK, {
+        NUMBER_KEY: Expect((1,), torch.int64), "rows": Expect((-1,), torch.int64),
+        "observed": Expect((-1,), torch.uint8), "asked": Expect((roster.K,), torch.bool),
+        "within_s": Expect((1,), torch.float64),
+    })  # fmt: skip
+    rows, number = got["rows"], int(got[NUMBER_KEY])
+    if number == END:
+        return None
+    if len(rows) > MAX_ROWS or (rows < NO_ROW).any() or (rows >= n).any():
+        raise MessageError(f"request {number} of {roster.active!r} asks for {len(rows)} rows; expected at most "
+                           f"{MAX_ROWS}, each one of the {n} aligned ones")  # fmt: skip
+    if len(got["observed"]) not in {0, len(rows) * roster.K}:
+        raise MessageError(f"request {number} of {roster.active!r} has {len(got['observed'])} cells in 'observed'; "
+                           f"expected {len(rows)} rows x {roster.K} parties")  # fmt: skip
+    observed = got["observed"].bool().view(len(rows), roster.K) if len(got["observed"]) else None
+    allowed = tuple(name for name, may in zip(roster.blocks, got["asked"].tolist(), strict=True) if may)
+    return RowRequest(number=number, rows=rows, allowed=allowed, within_s=float(got["within_s"]), observed=observed)
+
+
+def hello(hashes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Build the first message of a party."""
+    return {"marks": torch.stack(list(hashes.values()))}
+
+
+async def receive_hello(channel: Channel, frm: str, hashes: Mapping[str, Tensor]) -> Sequence[str]:
+    """Wait for a party's hello; return the names of the hashes that differ from the expected ones."""
+    got = await channel.recv(frm, HELLO, {"marks": Expect((len(hashes), 32), torch.uint8)})
+    differs = (got["marks"] != torch.stack(list(hashes.values()))).any(dim=1).tolist()
+    return [name for name, other in zip(hashes, differs, strict=True) if other]
