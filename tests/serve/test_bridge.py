@@ -23,8 +23,7 @@ from anyparty.serve.link import Link
 from anyparty.serve.together import OUTSIDE
 from anyparty.storage import write_json
 from anyparty.wire import inproc
-from anyparty.wire.flare.channel import Posted
-from anyparty.wire.flare.peer import Patience
+from anyparty.wire.flare.session import Patience
 from anyparty.wire.ledger import Counted, Ledger
 from tests.run.test_house import NAMES, Site
 from tests.serve.houses import LONG_S, Houses, play
@@ -117,14 +116,14 @@ async def bridged(houses, service):
 def posted(names, patience):
     """The carrier of real jobs, in memory: each party's post, at work."""
     air = Air()
-    posts = {name: air.post(name, names, patience) for name in names}
+    posts = {name: air.endpoint(name, names, patience) for name in names}
     for name, post in posts.items():
         post.start([other for other in names if other != name])
     try:
         yield posts
     finally:
         for post in posts.values():
-            post.close()
+            post.leave()
         air.close()
 
 
@@ -189,7 +188,7 @@ def test_nobody_is_lost_in_a_long_time_without_requests(houses):
 
     async def work(posts):
         async with linking(sites[0].folder, service) as (_, ended):
-            parts = [serve_at_home(site, Config(), Posted(posts[site.party]), session="one") for site in sites]
+            parts = [serve_at_home(site, Config(), posts[site.party], session="one") for site in sites]
             tasks = [asyncio.create_task(part) for part in parts]
             await until(lambda: service.there() == {"shop", "clinic"})
             await asyncio.sleep(2 * theirs.message_s)
@@ -229,7 +228,7 @@ def test_between_two_waits_for_a_lane_no_message_is_lost(houses):
             await seat
 
     with posted(("bank", "shop"), calm) as posts:
-        play(work(*map(Posted, posts.values())))
+        play(work(*posts.values()))
 
 
 @pytest.mark.parametrize(
