@@ -32,7 +32,7 @@ from anyparty.methods.exchange import Gathered
 from anyparty.methods.method import Batch, State
 from anyparty.methods.split import Split
 from anyparty.terms import Expect
-from anyparty.wire.flare.channel import Posted
+from anyparty.wire.flare.endpoint import ReliableEndpoint
 from anyparty.wire.flare.seat import CHANNEL
 from anyparty.wire.guard import Guarded
 from anyparty.wire.ledger import Counted, Ledger
@@ -57,7 +57,7 @@ class Table:
 
     """
 
-    net: Posted
+    net: ReliableEndpoint
     context: Any
     models: dict[str, Model]
     batches: list[Batch]
@@ -78,7 +78,7 @@ class Table:
     @property
     def others(self) -> list[str]:
         """The passive parties."""
-        return [name for name in self.net.post.peers if name != "p0"]
+        return [name for name in self.net.sessions if name != "p0"]
 
     # ---- turns
 
@@ -130,8 +130,8 @@ class Table:
 
     def listen(self) -> None:
         """Let what FLARE's cells bring into the inbox, and answer FLARE's requests."""
-        loop, cells = asyncio.get_running_loop(), self.net.post.carrier
-        parties = {cells.address(name): name for name in (self.me, *self.net.post.peers)}  # type: ignore[attr-defined]
+        loop, cells = asyncio.get_running_loop(), self.net.carrier
+        parties = {cells.address(name): name for name in (self.me, *self.net.sessions)}  # type: ignore[attr-defined]
 
         def arrived(request: Message) -> None:
             item = parties[request.get_header(MessageHeaderKey.ORIGIN)], bytes(request.payload)
@@ -145,7 +145,7 @@ class Table:
 
     async def echo(self, steps: int) -> None:
         """Send and answer bytes."""
-        cells, data = self.net.post.carrier, bytes(4 * BATCH * EMBEDDING)
+        cells, data = self.net.carrier, bytes(4 * BATCH * EMBEDDING)
 
         def put(to: str) -> None:
             cells.core.fire_and_forget(CHANNEL, "echo", cells.address(to), Message({}, data))  # type: ignore[attr-defined]
@@ -284,7 +284,7 @@ def context() -> Any:
     return frame.f_locals["fl_ctx"]
 
 
-async def turns(site: Any, config: Any, net: Posted, *, rounds: int, steps: int, port: int, **_: Any) -> Result | None:  # noqa: ARG001
+async def turns(site: Any, config: Any, net: Any, *, rounds: int, steps: int, port: int, **_: Any) -> Result | None:  # noqa: ARG001
     """Take turns; return the seconds a step of every way and round, and the bytes, at the active party."""
     ways = ("step", "two calls", "echo", "channel", "compute")
     world = World.of(4)

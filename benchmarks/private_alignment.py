@@ -26,7 +26,6 @@ from anyparty.align.curve import Secret, blind, hashed
 from anyparty.terms import Channel, Expect, Party, Roster, Tensors
 from anyparty.wire import inproc
 from anyparty.wire.guard import Guarded
-from anyparty.wire.ledger import size
 from benchmarks.page import Page, quick_asked, target
 
 ROUNDS = 3
@@ -74,12 +73,12 @@ class _Weighed:
         return self.channel.me
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> None:
-        self.transit.add(size(tensors))
+        self.transit.add(sum(tensor.nbytes for tensor in tensors.values()))
         await self.channel.send(to, tag, tensors)
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
         tensors = await self.channel.recv(frm, tag, expect)
-        self.transit.add(-size(tensors))
+        self.transit.add(-sum(tensor.nbytes for tensor in tensors.values()))
         return tensors
 
     async def close(self) -> None:

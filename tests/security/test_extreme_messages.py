@@ -223,7 +223,7 @@ def test_a_dropped_party_is_given_up_for_good():
 
 def test_nobody_goes_on_without_the_active_party():
     line, net = guarded(lambda *_: pytest.fail("it was given up"))
-    line.me, line.values = "b", [1e30]
+    net.me, line.values = "b", [1e30]
     with pytest.raises(ExtremeMessage, match="from 'a' to 'b'"):
         recv(net, "a")
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from anyparty.errors import MessageError
-from anyparty.wire.flare import incoming, outgoing
-from anyparty.wire.flare.channel import Posted
-from anyparty.wire.flare.incoming import HELD_MESSAGES, OVERHEAD_BYTES, Incoming, bytes_of
-from anyparty.wire.flare.note import PIECE_BYTES, Note
-from anyparty.wire.flare.post import Patience, Post
+from anyparty.wire.flare import buffers
+from anyparty.wire.flare.buffers import HELD_MESSAGES, OVERHEAD_BYTES, Incoming, bytes_of
+from anyparty.wire.flare.endpoint import ReliableEndpoint
+from anyparty.wire.flare.envelope import PIECE_BYTES, Envelope
+from anyparty.wire.flare.session import Patience
 from anyparty.wire.message import MOST_HEADER_BYTES, Header, encode
 from tests.wire.test_flare_post import CALM, Air, run
 
@@ -24,22 +24,24 @@ class End:
     """The end of party a alone: what arrives from party b is in the test's hands."""
 
     def __init__(self, most_bytes=MOST_BYTES):
-        self.post = Post("a", ["a", "b"], "run", self, Patience(), clock=lambda: 0.0, most_bytes=most_bytes)
-        self.come, self.items = self.post.peers["b"].come, []
+        self.endpoint = ReliableEndpoint(
+            "a", ["a", "b"], "run", self, Patience(), clock=lambda: 0.0, most_bytes=most_bytes
+        )
+        self.come, self.items = self.endpoint.sessions["b"].incoming, []
 
-    def put(self, to, note, data):
+    def put(self, to, envelope, data):
         """Send nowhere."""
 
     def piece(self, data, tag="x", number=0, piece=0, pieces=1):
-        note = Note(life="b1", tag=tag, number=number, piece=piece, pieces=pieces)
-        self.post.arrived("b", note.write(), data)
+        envelope = Envelope(life="b1", tag=tag, number=number, piece=piece, pieces=pieces)
+        self.endpoint.arrived("b", envelope.write(), data)
 
     def message(self, size=0, tag="x", number=0):
         header = Header(run="run", frm="b", to="a", tag=tag, number=number)
         self.piece(encode(header, {"i": torch.zeros(size, dtype=torch.uint8)}), tag, number)
 
     def read(self, tag="x"):
-        self.post.collect("b", tag, self.items, list)
+        self.endpoint.collect("b", tag, self.items, list)
         return self.items[-1] if self.items else None
 
     def held(self):
@@ -54,41 +56,41 @@ def test_the_budget_is_of_all_lanes_together():
     for number in range(5):
         for lane in range(20):
             end.message(50_000, f"lane {lane}", number)
-            assert end.come.held == end.held() <= BUDGET
-    assert end.come.held > BUDGET - 60_000
+            assert end.come.held_bytes == end.held() <= BUDGET
+    assert end.come.held_bytes > BUDGET - 60_000
 
 
 def test_empty_messages_count_too():
     end = End()
     for number in range(400):
         end.message(0, number=number)
-    assert end.come.held == end.held() <= BUDGET + OVERHEAD_BYTES  # the last one's tensor, known once it is decoded
+    assert end.come.held_bytes == end.held() <= BUDGET + OVERHEAD_BYTES  # the last tensor, after decoding
     assert 100 < len(end.come.inbox["x"]) <= BUDGET / OVERHEAD_BYTES
 
 
 def test_messages_before_their_turn_count_too_and_take_no_more_lanes(monkeypatch):
-    monkeypatch.setattr(incoming, "MOST_TAGS", 4)
+    monkeypatch.setattr(buffers, "MOST_TAGS", 4)
     end = End()
     for lane in range(9):
         end.message(0, f"lane {lane}", number=1)
     assert len(end.come.early) == 4
     for number in range(2, 300):
         end.message(1000, "lane 0", number)
-    assert end.come.held == end.held() <= BUDGET + OVERHEAD_BYTES
+    assert end.come.held_bytes == end.held() <= BUDGET + OVERHEAD_BYTES
 
 
 def test_what_is_read_makes_room_and_what_had_none_is_taken_when_it_comes_again():
     end = End()
     for number in range(10):
         end.message(50_000, number=number)
-    came = end.come.taken["x"]
+    came = end.come.expected["x"]
     assert came < 10
     for number in range(10):
         end.message(50_000, number=number)  # what was not acknowledged comes again
         assert len(end.read()["i"]) == 50_000
-    assert end.come.taken["x"] == 10
-    assert not end.come.no_room
-    assert end.come.held == end.come.turned_away == 0
+    assert end.come.expected["x"] == 10
+    assert not end.come.rejected
+    assert end.come.held_bytes == end.come.rejected_bytes == 0
 
 
 def test_the_message_that_is_waited_for_has_room_behind_a_flood():
@@ -99,35 +101,34 @@ def test_the_message_that_is_waited_for_has_room_behind_a_flood():
     assert end.read("x") is None  # nobody waited for it when it came
     end.message(90_000, "x")
     assert len(end.items[0]["i"]) == 90_000
-    assert end.come.held == end.held() <= BUDGET
+    assert end.come.held_bytes == end.held() <= BUDGET
 
 
 def test_who_does_not_wait_for_room_is_refused_and_named(monkeypatch):
-    monkeypatch.setattr(incoming, "MOST_ON_THE_WAY", 0)
+    monkeypatch.setattr(buffers, "MOST_ON_THE_WAY", 0)
     end = End()
     for number in range(50):
         end.message(50_000, "flood", number)
     with pytest.raises(MessageError, match=r"'b' sent \d+ bytes more while \d+ bytes of its messages wait to be read"):
         raise end.read("x")
-    assert len(end.come.no_room) < 10
+    assert len(end.come.rejected) < 10
 
 
 def test_an_honest_party_that_runs_ahead_only_waits(monkeypatch):
     """It sends twenty times the budget to a party that reads none of it for a while."""
-    for module in (incoming, outgoing):
-        monkeypatch.setattr(module, "MOST_ON_THE_WAY", 2 * LIMIT)
-    monkeypatch.setattr("anyparty.wire.flare.channel.MOST_ON_THE_WAY", 2 * LIMIT)
+    monkeypatch.setattr(buffers, "MOST_ON_THE_WAY", 2 * LIMIT)
+    monkeypatch.setattr("anyparty.wire.flare.endpoint.MOST_ON_THE_WAY", 2 * LIMIT)
     air, most, many = Air(), [], 80
-    create = air.post
-    air.post = lambda *words, **more: create(*words, **more, most_bytes=MOST_BYTES)
+    create = air.endpoint
+    air.endpoint = lambda *words, **more: create(*words, **more, most_bytes=MOST_BYTES)
 
     async def a(net):
-        come = net.post.peers["b"].come
-        while come.held < BUDGET - 2 * MOST_BYTES:
+        come = net.sessions["b"].incoming
+        while come.held_bytes < BUDGET - 2 * MOST_BYTES:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)
         for number in range(many):
-            most.append(come.held)
+            most.append(come.held_bytes)
             assert int((await net.recv("b", "big", {}))["i"][0]) == number
             assert int((await net.recv("b", "small", {}))["i"]) == number
 
@@ -157,14 +158,14 @@ class Counting(dict):
 @pytest.mark.parametrize("many", [200, 400])
 def test_assembling_looks_at_each_piece_a_few_times(monkeypatch, many):
     """However many there are, also from the last to the first, and with an answer after each of them."""
-    monkeypatch.setattr(incoming, "PIECE_BYTES", 10)
+    monkeypatch.setattr(buffers, "PIECE_BYTES", 10)
     for order in (range(many), reversed(range(many))):
         come, Counting.looks = Incoming(), 0
         come.pieces["x", 0] = Counting()
         for piece in order:
-            note = Note(life="b1", tag="x", piece=piece, pieces=many)
-            whole = come.gather(note, bytes([piece % 251]) * 10, 1 << 30, "'b'")
-            come.parts()
+            envelope = Envelope(life="b1", tag="x", piece=piece, pieces=many)
+            whole = come.add_piece(envelope, bytes([piece % 251]) * 10, 1 << 30, "'b'")
+            come.progress()
         assert whole == b"".join(bytes([piece % 251]) * 10 for piece in range(many))
         assert Counting.looks <= 6 * many
 
@@ -188,16 +189,16 @@ def test_pieces_that_no_sender_cuts_are_refused_and_named(size, piece, pieces, s
     assert isinstance(refused, MessageError)
     assert str(refused).startswith("'b' sent piece")
     assert said in str(refused)
-    assert end.come.held == end.held() == 0
+    assert end.come.held_bytes == end.held() == 0
 
 
 def test_pieces_of_messages_that_are_never_whole_are_bounded():
     end = End(most_bytes=4 * PIECE_BYTES)
     for number in range(50):
         end.piece(bytes(PIECE_BYTES), number=number, pieces=2)
-    assert end.come.held == end.held() <= HELD_MESSAGES * (4 * PIECE_BYTES + MOST_HEADER_BYTES)
-    end.post.lose("b", "too slow")
-    assert end.come.held == 0
+    assert end.come.held_bytes == end.held() <= HELD_MESSAGES * (4 * PIECE_BYTES + MOST_HEADER_BYTES)
+    end.endpoint.lose("b", "too slow")
+    assert end.come.held_bytes == 0
 
 
 def test_what_is_given_back_is_held_again():
@@ -207,7 +208,7 @@ def test_what_is_given_back_is_held_again():
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.05):
                 asyncio.get_running_loop().call_at(asyncio.get_running_loop().time() + 0.05, end.message, 1000)
-                await Posted(end.post).recv("b", "x", {})
+                await end.endpoint.recv("b", "x", {})
 
     asyncio.run(read())
-    assert end.come.held == end.held()
+    assert end.come.held_bytes == end.held()

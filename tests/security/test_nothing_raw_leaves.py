@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from anyparty.config import Config
-from anyparty.wire.flare.peer import Patience
+from anyparty.wire.flare.session import Patience
 from anyparty.wire.flare.site import Site
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
@@ -33,8 +33,8 @@ from nvflare.apis.signal import Signal
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 
 from anyparty.wire.flare import seat
-from anyparty.wire.flare.channel import Posted
-from anyparty.wire.flare.seat import AWAY, Goodbye, Order, Outcome, Passive, Seat
+from anyparty.wire.flare.endpoint import ReliableEndpoint
+from anyparty.wire.flare.seat import AWAY, GracefulExit, JobOutcome, JobRun, Order, Passive
 
 from .needles import SHORTEST, in_folder, occurring, raw
 
@@ -75,7 +75,7 @@ class Cell:
     address: str
 
     def fire_and_forget(self, channel: str, topic: str, to: str, message: Any, *, optional: bool) -> None:
-        note = str(message.get_header(seat.NOTE))
+        note = str(message.get_header(seat.HEADER))
         self.cells.sent.append((self.party, to, note.encode() + b"\n" + bytes(message.payload or b"")))
         self.cells.on_note(self.party, note)
         self.cells.queue.put((self.address, to, message))
@@ -161,7 +161,7 @@ class World:
 class Left:
     """What left each party, and how each part ended."""
 
-    outcomes: dict[str, Outcome]
+    outcomes: dict[str, JobOutcome]
     sent: dict[tuple[str, str], bytes]  # by party, and who it went to
     logs: dict[str, str]
 
@@ -175,7 +175,7 @@ class Logs(logging.Handler):
         self.setFormatter(logging.Formatter("%(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
-        name = (record.threadName or "").removeprefix("anyparty-post-").removeprefix("seat-")
+        name = (record.threadName or "").removeprefix("anyparty-endpoint-").removeprefix("seat-")
         self.lines.setdefault(name, []).append(self.format(record))
 
 
@@ -185,26 +185,26 @@ def play(world: World, monkeypatch: pytest.MonkeyPatch, work: str = "train", **a
         Cells(),
         Logs(),
         dict[str, str](),
-        dict[str, Outcome](),
+        dict[str, JobOutcome](),
         dict[str, Passive](),
     )
     for name, frame in world.frames.items():
         frame.write_csv(world.home / f"{name}-private.csv")
     seats = {
-        name: Seat(site=world.site(name), config=world.config(name), job="job-1",
+        name: JobRun(site=world.site(name), config=world.config(name), job="job-1",
                    core=Cell(cells, name, f"{'server' if name == 'bank' else name}.job-1"))
         for name in NAMES
     }  # fmt: skip
-    monkeypatch.setattr(Goodbye, "_at_once", staticmethod(lambda: None))  # it would end this process
+    monkeypatch.setattr(GracefulExit, "_at_once", staticmethod(lambda: None))  # it would end this process
     monkeypatch.setattr(seat, "FLUSH_S", 0.0)
-    monkeypatch.setattr(Seat, "at", staticmethod(lambda context: seats[context]))
-    whole = Seat.play
+    monkeypatch.setattr(JobRun, "at", staticmethod(lambda context: seats[context]))
+    whole = JobRun.play
 
-    def kept(self: Seat, order: Order, news: Callable[[], str]) -> Outcome:
+    def kept(self: JobRun, order: Order, news: Callable[[], str]) -> JobOutcome:
         outcomes[self.site.party] = whole(self, order, news)
         return outcomes[self.site.party]
 
-    monkeypatch.setattr(Seat, "play", kept)
+    monkeypatch.setattr(JobRun, "play", kept)
 
     def part(name: str) -> None:
         if name == "bank":
@@ -215,7 +215,7 @@ def play(world: World, monkeypatch: pytest.MonkeyPatch, work: str = "train", **a
 
     def leave(frm: str, note: str) -> None:
         if frm == world.leaves and '"tag":"embedding"' in note:
-            passives[frm].goodbye.why = AWAY
+            passives[frm].graceful_exit.why = AWAY
 
     cells.on_note = leave
     ours = logging.getLogger("anyparty")
@@ -402,16 +402,16 @@ def test_the_search_finds_what_leaks(tmp_path, monkeypatch, where):
     world = World.of(tmp_path)
     if where == "farewell":
         bad_number(world)
-        monkeypatch.setattr(seat, "farewell", lambda error, news="": "seven-hundred-17" if error else news)
+        monkeypatch.setattr(seat, "farewell", lambda error, reason="": "seven-hundred-17" if error else reason)
         found = ["shop to bank: log and end", "shop to bank: messages", "shop to bank: folder"]
     elif where == "message":
-        send = Posted.send
+        send = ReliableEndpoint.send
 
         async def leaky(self, to, tag, tensors):
             more = {"names": torch.frombuffer(bytearray(b"shop-colour-2"), dtype=torch.uint8)}
             return await send(self, to, tag, {**tensors, **more} if self.me == "shop" else tensors)
 
-        monkeypatch.setattr(Posted, "send", leaky)
+        monkeypatch.setattr(ReliableEndpoint, "send", leaky)
         found = ["shop to bank: messages"]
     else:
         world.folder("clinic").mkdir(parents=True)

@@ -22,8 +22,7 @@ from anyparty.serving.peer_group import PeerGroup
 from anyparty.serving.responder import Responder, receive_timeout_s, serve_at_site
 from anyparty.storage import write_json
 from anyparty.wire import inproc
-from anyparty.wire.flare.channel import Posted
-from anyparty.wire.flare.peer import Patience
+from anyparty.wire.flare.session import Patience
 from anyparty.wire.ledger import Counted, Ledger
 from tests.run.test_house import NAMES, Site
 from tests.serving.trained_parties import LONG_S, TrainedParties, play
@@ -116,14 +115,14 @@ async def connected(trained, predictor):
 def posts_in_memory(names, patience):
     """Run the reliable transport of real jobs in memory."""
     air = Air()
-    posts = {name: air.post(name, names, patience) for name in names}
+    posts = {name: air.endpoint(name, names, patience) for name in names}
     for name, post in posts.items():
         post.start([other for other in names if other != name])
     try:
         yield posts
     finally:
         for post in posts.values():
-            post.close()
+            post.leave()
         air.close()
 
 
@@ -189,7 +188,7 @@ def test_no_party_is_lost_during_a_long_idle_time(trained):
 
     async def work(posts):
         async with using_job(sites[0].folder, predictor) as (_, ended):
-            parts = [serve_at_site(site, Config(), Posted(posts[site.party]), session="one") for site in sites]
+            parts = [serve_at_site(site, Config(), posts[site.party], session="one") for site in sites]
             tasks = [asyncio.create_task(part) for part in parts]
             await until(lambda: predictor.connected() == {"shop", "clinic"})
             await asyncio.sleep(2 * patience.message_s)
@@ -229,7 +228,7 @@ def test_no_message_is_lost_between_two_receives(trained):
             await relaying
 
     with posts_in_memory(("bank", "shop"), long) as posts:
-        play(work(*map(Posted, posts.values())))
+        play(work(*posts.values()))
 
 
 @pytest.mark.parametrize(

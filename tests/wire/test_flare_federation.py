@@ -221,7 +221,7 @@ def test_a_passive_party_is_killed_and_the_others_go_on(folder):
     assert number == 10
     assert seconds < SILENT_S + 30  # a busy machine is late; without the limit it would be an hour
     # the dead process says nothing; its next one, begun after half a second, may be heard before the 3 s are over
-    silent, anew = "it gave no sign of life for 3 s", "its process was started anew in the middle of the run"
+    silent, anew = "it gave no sign of life for 3 s", "its process was restarted in the middle of the run"
     assert f"party 'shop' is gone: {silent}" in said or f"party 'shop' is gone: {anew}" in said
     assert ended["bank"]["result"]["there"] == ["clinic"]
     assert ended["clinic"]["error"] == ""

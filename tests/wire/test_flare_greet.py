@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from anyparty.wire.flare import answers, greet
+from anyparty.wire.flare import greet
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
@@ -33,7 +33,7 @@ UNTOUCHED = tuple(ClientRequestProcessors.request_processors)
 
 @pytest.fixture(autouse=True)
 def _whole(monkeypatch):
-    """Every site of these tests starts with all that FLARE answers."""
+    """Every site of these tests starts with all that FLARE greet."""
     monkeypatch.setattr(ClientRequestProcessors, "request_processors", list(UNTOUCHED))
 
 
@@ -54,7 +54,7 @@ def beating(*, closed=False):
 
 @pytest.fixture
 def doorman():
-    doorman, log = greet.Doorman(parties=3), logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
+    doorman, log = greet.AdmissionController(parties=3), logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
     before = log.level, log.propagate
     doorman.handle_event(EventType.SYSTEM_START, None)
     yield doorman
@@ -103,7 +103,7 @@ def test_on_a_slow_machine_a_second_site_registers_long_after_it_connects(doorma
 
 
 def test_a_site_says_when_its_server_is_lost_and_found(capsys):
-    visitor = greet.Visitor("shop", "vfl.bank.example:8002")
+    visitor = greet.ConnectionMonitor("shop", "vfl.bank.example:8002")
     asked, answered = EventType.BEFORE_CLIENT_HEARTBEAT, EventType.AFTER_CLIENT_HEARTBEAT
     for what in (asked, answered, asked, answered, asked, asked, asked, asked, answered, asked, answered):
         visitor.handle_event(what, beating())
@@ -115,7 +115,7 @@ def test_a_site_says_when_its_server_is_lost_and_found(capsys):
 
 
 def test_a_heartbeat_that_timed_out_on_a_closed_connection_is_no_answer(capsys):
-    visitor = greet.Visitor("shop", "vfl.bank.example:8002")
+    visitor = greet.ConnectionMonitor("shop", "vfl.bank.example:8002")
     for closed in (False, True, True, False):
         visitor.handle_event(EventType.BEFORE_CLIENT_HEARTBEAT, beating())
         visitor.handle_event(EventType.AFTER_CLIENT_HEARTBEAT, beating(closed=closed))
@@ -148,14 +148,14 @@ class Server:
 def test_a_site_whose_connection_stays_closed_is_told_of_and_struck_out(doorman, capsys):
     server = Server(["shop", "clinic"])
     doorman.told = {"shop", "clinic"}
-    doorman.look(server, 0.0)
+    doorman.check_connections(server, 0.0)
     server.open_ = {"clinic"}
-    doorman.look(server, 5.0)
-    doorman.look(server, 5.0 + greet.AWAY_S)
+    doorman.check_connections(server, 5.0)
+    doorman.check_connections(server, 5.0 + greet.AWAY_S)
     assert "t-shop" in server.client_manager.clients
-    doorman.look(server, 10.0 + greet.AWAY_S)
+    doorman.check_connections(server, 10.0 + greet.AWAY_S)
     assert list(server.client_manager.clients) == ["t-clinic"]
-    doorman.look(server, 20.0 + greet.AWAY_S)
+    doorman.check_connections(server, 20.0 + greet.AWAY_S)
     assert capsys.readouterr().out == (
         "anyparty> shop is gone, its connection is closed; there are 1 of 2 others: clinic\n"
     )
@@ -181,7 +181,7 @@ def test_one_that_leaves_just_then_is_not_the_last_that_is_looked_at(doorman, mo
 
     monkeypatch.setattr(greet, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: looks.pop(0)))
     with pytest.raises(TimeoutError):
-        doorman._look_often(server)
+        doorman._check_often(server)
     assert capsys.readouterr().out.splitlines() == [
         "anyparty> shop is gone, its connection is closed; there are 1 of 2 others: clinic",
         "anyparty> clinic is gone, its connection is closed; there are 0 of 2 others: ",
@@ -194,7 +194,7 @@ def test_jobs_that_a_server_before_left_as_running_are_ended(monkeypatch):
     server.job_runner = SimpleNamespace(update_abnormal_finished_jobs=lambda running, _: left.append(running))
     context.get_engine = lambda: server
     monkeypatch.setattr(greet.threading, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
-    doorman, log = greet.Doorman(parties=2), logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
+    doorman, log = greet.AdmissionController(parties=2), logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
     before = log.level, log.propagate
     doorman.handle_event(EventType.SYSTEM_START, context)
     log.removeHandler(doorman.evictions)
@@ -206,7 +206,7 @@ def test_a_connection_that_comes_back_in_time_is_none_that_is_gone(doorman, caps
     server = Server(["shop"])
     for at, there in ((0.0, False), (greet.AWAY_S, True), (greet.AWAY_S + 5, False), (2 * greet.AWAY_S, False)):
         server.open_ = {"shop"} if there else set()
-        doorman.look(server, at)
+        doorman.check_connections(server, at)
     assert server.client_manager.clients
     assert not capsys.readouterr().out
 
@@ -214,8 +214,8 @@ def test_a_connection_that_comes_back_in_time_is_none_that_is_gone(doorman, caps
 def test_who_takes_part_in_a_job_is_told_of_and_not_struck_out(doorman, capsys):
     server = Server(["shop", "clinic"], works=["shop"])
     doorman.told, server.open_ = {"shop", "clinic"}, set()
-    doorman.look(server, 0.0)
-    doorman.look(server, greet.AWAY_S + 1)
+    doorman.check_connections(server, 0.0)
+    doorman.check_connections(server, greet.AWAY_S + 1)
     assert list(server.client_manager.clients) == ["t-shop"]
     assert [line.split(";")[0] for line in capsys.readouterr().out.splitlines()] == [
         f"anyparty> {name} is gone, its connection is closed" for name in ("clinic", "shop")
@@ -270,16 +270,16 @@ def test_a_site_answers_what_jobs_need_whatever_the_server_writes(tmp_path, monk
     every = list(UNTOUCHED)
     monkeypatch.setattr(ClientRequestProcessors, "request_processors", every)
     assert "54321" in asked(f"cat {tmp_path}/table.csv"), "FLARE's own way, where nothing is taken away"
-    greet.Visitor("shop", "vfl.bank.example:8002")
+    greet.ConnectionMonitor("shop", "vfl.bank.example:8002")
     assert "54321" not in asked(f"cat {tmp_path}/table.csv")
-    assert {type(each).__name__ for each in every} == answers.ANSWERED
+    assert {type(each).__name__ for each in every} == greet.ANSWERED
 
 
 def test_a_flare_with_other_parts_starts_no_site(monkeypatch):
     few = [each for each in UNTOUCHED if type(each).__name__ != "DeployProcessor"]
     monkeypatch.setattr(ClientRequestProcessors, "request_processors", few)
     with pytest.raises(RuntimeError, match=r"has no \['DeployProcessor'\]"):
-        greet.Visitor("shop", "vfl.bank.example:8002")
+        greet.ConnectionMonitor("shop", "vfl.bank.example:8002")
     assert len(few) == len(UNTOUCHED) - 1
 
 
@@ -289,7 +289,7 @@ def test_the_audit_does_not_grow_with_every_look(tmp_path, monkeypatch):
     auditor = audit.Auditor(str(tmp_path / "audit.log"))
     told = ["job_mgmt.submit_job anyparty", "abort_job 7"]
     looks = ["check_status server", "get_job_meta ca7c420e"]
-    answers.leave_out_looks()
+    greet.exclude_polling_from_audit()
     for action in [*looks, *told, "_commands"]:
         auditor.add_event("admin", action)
     auditor.close()
@@ -298,7 +298,10 @@ def test_the_audit_does_not_grow_with_every_look(tmp_path, monkeypatch):
 
 
 def test_how_far_clocks_are_apart_is_kept_and_told(tmp_path, monkeypatch, capsys):
-    doorman, visitor = greet.Doorman(parties=2, kit=str(tmp_path)), greet.Visitor("shop", "vfl.bank.example:8002")
+    doorman, visitor = (
+        greet.AdmissionController(parties=2, kit=str(tmp_path)),
+        greet.ConnectionMonitor("shop", "vfl.bank.example:8002"),
+    )
 
     def beat(there, here):
         """A heartbeat that leaves when it is ``there`` at the client, and arrives when it is ``here`` at the server."""
@@ -322,7 +325,7 @@ def test_how_far_clocks_are_apart_is_kept_and_told(tmp_path, monkeypatch, capsys
 
 
 def test_clocks_that_are_told_at_once_are_all_kept(tmp_path, monkeypatch):
-    doorman, written, others = greet.Doorman(parties=3, kit=str(tmp_path)), greet.writing, []
+    doorman, written, others = greet.AdmissionController(parties=3, kit=str(tmp_path)), greet.writing, []
 
     def beat(name):
         peer, at_server = FLContext(), FLContext()
@@ -346,7 +349,7 @@ def test_clocks_that_are_told_at_once_are_all_kept(tmp_path, monkeypatch):
 
 
 def test_a_heartbeat_without_a_clock_is_none(tmp_path):
-    doorman, at_server = greet.Doorman(parties=2, kit=str(tmp_path)), FLContext()
+    doorman, at_server = greet.AdmissionController(parties=2, kit=str(tmp_path)), FLContext()
     at_server.set_peer_context(FLContext())
     doorman.handle_event(EventType.CLIENT_HEARTBEAT_RECEIVED, at_server)
     assert not list(tmp_path.iterdir())

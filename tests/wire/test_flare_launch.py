@@ -48,7 +48,7 @@ def test_jobs_are_gone_on_with_also_beside_notes_that_cannot_be_read(tmp_path, m
         notes[name].write_bytes(text if isinstance(text, bytes) else text.encode())
     engine = Engine(tmp_path, ended=["g"])
     with caplog.at_level(logging.WARNING, logger=launch.__name__):
-        launch.Launcher()._go_on(engine)
+        launch.Launcher()._resume_jobs(engine)
     assert engine.started == [("h", meta_of("h"))]
     assert sorted(name for name, note in notes.items() if not note.exists()) == ["g"]  # over, and said so
     for name in "abcdef":
@@ -87,7 +87,7 @@ def test_a_job_that_is_ended_while_its_process_is_started_again_leaves_none(monk
             others[0].join(0.5)
         return process
 
-    handle = launch.Handle(begin, lambda: ended.append(True))
+    handle = launch.RestartingProcess(begin, lambda: ended.append(True))
     handle.wait()
     others[0].join(10.0)
     assert ended
@@ -97,7 +97,7 @@ def test_a_job_that_is_ended_while_its_process_is_started_again_leaves_none(monk
 def test_a_job_that_was_ended_is_not_started_again(monkeypatch):
     monkeypatch.setattr(launch, "PAUSES_S", (0.0,))
     processes = iter([Process(killed=True)])
-    handle = launch.Handle(lambda: next(processes), lambda: None)
+    handle = launch.RestartingProcess(lambda: next(processes), lambda: None)
     monkeypatch.setattr(handle.stopping, "wait", lambda _: handle.terminate())  # just after it was looked at
     handle.wait()
     assert next(processes, None) is None

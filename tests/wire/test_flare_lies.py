@@ -9,7 +9,7 @@ import torch
 from anyparty.errors import MessageError
 from anyparty.terms import Declared, Expect, Party, Roster
 from anyparty.wire.flare import federation
-from anyparty.wire.flare.note import Note
+from anyparty.wire.flare.envelope import Envelope
 from anyparty.wire.guard import Guarded
 from anyparty.wire.message import Header, encode
 
@@ -36,17 +36,17 @@ async def lies(site, config, net):
         for value in range(20):
             await net.send("bank", "honest", x(value))
         return "honest"
-    post = net.post
+    endpoint = net
 
     def raw(tag, data, number=0):
-        post.carrier.put("bank", Note(life=post.life, tag=tag, number=number).write(), data)
+        endpoint.carrier.put("bank", Envelope(life=endpoint.incarnation, tag=tag, number=number).write(), data)
 
     def whole(tag, tensors=None, number=0, **changes):
-        header = {"run": post.run, "frm": "shop", "to": "bank", "tag": tag, "number": number} | changes
+        header = {"run": endpoint.run, "frm": "shop", "to": "bank", "tag": tag, "number": number} | changes
         return encode(Header(**header), tensors or x(1))
 
     await net.send("bank", "honest", x(1))
-    while post.backlog("bank"):  # what is put on the line by hand is not sent again: the bank must listen
+    while endpoint.backlog("bank"):  # what is put on the line by hand is not sent again: the bank must listen
         await asyncio.sleep(0.01)
     for _ in range(3):
         raw("doubled", whole("doubled"))

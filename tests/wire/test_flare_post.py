@@ -14,12 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyparty.errors import ENDED, MessageError, PartyLost
-from anyparty.wire.flare.channel import Posted
-from anyparty.wire.flare.incoming import HELD_MESSAGES, MOST_TAGS
-from anyparty.wire.flare.note import PIECE_BYTES, Note
-from anyparty.wire.flare.peer import Peer, Waiting
-from anyparty.wire.flare.post import Patience, Post
+from anyparty.wire.flare.buffers import HELD_MESSAGES, MOST_TAGS
+from anyparty.wire.flare.endpoint import ReliableEndpoint
+from anyparty.wire.flare.envelope import PIECE_BYTES, Envelope
 from anyparty.wire.flare.seat import farewell
+from anyparty.wire.flare.session import Patience, Session, Waiting
 from anyparty.wire.ledger import Counted, Flow, Ledger, Tally
 from anyparty.wire.message import MOST_HEADER_BYTES, MOST_NAME, Header, encode
 from tests.unhurried import Steady
@@ -34,7 +33,7 @@ class Air:
     def __init__(self, seed=0, lose=0.0, double=0.0, reorder=False):
         self.random = random.Random(seed)  # noqa: S311 - a network's luck is no secret
         self.lose, self.double, self.reorder = lose, double, reorder
-        self.posts, self.queue, self.cut, self.log, self.clock = {}, queue.Queue(), set(), [], Steady()
+        self.endpoints, self.queue, self.cut, self.log, self.clock = {}, queue.Queue(), set(), [], Steady()
         self.thread = threading.Thread(target=self.carry, daemon=True)
         self.thread.start()
 
@@ -44,28 +43,28 @@ class Air:
             while self.reorder and not self.queue.empty() and len(batch) < 5:
                 batch.append(self.queue.get())
             self.random.shuffle(batch)
-            for parcel in batch:
-                if parcel is None:
+            for packet in batch:
+                if packet is None:
                     return
-                self.bring(*parcel)
+                self.bring(*packet)
                 self.queue.task_done()
 
-    def bring(self, frm, to, note, data):
+    def bring(self, frm, to, envelope, data):
         if self.cut & {frm, to} or self.random.random() < self.lose:
             return
         for _ in range(2 if self.random.random() < self.double else 1):
-            self.posts[to].arrived(frm, note, data)
+            self.endpoints[to].arrived(frm, envelope, data)
 
-    def post(self, me, names=("a", "b"), patience=CALM, **more):
+    def endpoint(self, me, names=("a", "b"), patience=CALM, **more):
         air = self
 
         class Carrier:
-            def put(self, to, note, data):
-                air.log.append((me, to, note, len(data)))
-                air.queue.put((me, to, note, data))
+            def put(self, to, envelope, data):
+                air.log.append((me, to, envelope, len(data)))
+                air.queue.put((me, to, envelope, data))
 
-        self.posts[me] = Post(me, names, "run", Carrier(), patience, clock=self.clock, **more)
-        return self.posts[me]
+        self.endpoints[me] = ReliableEndpoint(me, names, "run", Carrier(), patience, clock=self.clock, **more)
+        return self.endpoints[me]
 
     def close(self):
         self.queue.put(None)
@@ -74,24 +73,23 @@ class Air:
 
 def run(air, *parts, names=("a", "b"), patience=CALM):
     """Run each party's coroutine on a thread and loop of its own, as processes would."""
-    posts = [air.post(name, names, patience) for name in names]
+    endpoints = [air.endpoint(name, names, patience) for name in names]
     results = {}
 
-    def seat(post, part):
+    def seat(endpoint, part):
         async def play():
-            net = Posted(post)
             try:
-                return await part(net)
+                return await part(endpoint)
             finally:
-                await net.close()
+                await endpoint.close()
 
-        post.start([name for name in names if name != post.me])
+        endpoint.start([name for name in names if name != endpoint.me])
         try:
-            results[post.me] = asyncio.run(play())
+            results[endpoint.me] = asyncio.run(play())
         except Exception as error:
-            results[post.me] = error
+            results[endpoint.me] = error
 
-    threads = [threading.Thread(target=seat, args=pair) for pair in zip(posts, parts, strict=True)]
+    threads = [threading.Thread(target=seat, args=pair) for pair in zip(endpoints, parts, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -103,7 +101,7 @@ def run(air, *parts, names=("a", "b"), patience=CALM):
 
 def test_who_is_left_with_an_error_is_told_where_its_words_are():
     async def stops(net):
-        await asyncio.to_thread(net.post.close, farewell("TableError"))
+        await asyncio.to_thread(net.leave, farewell("TableError"))
 
     async def waits(net):
         await net.recv("b", "alignment", {})
@@ -121,20 +119,20 @@ def test_what_goes_to_a_party_that_is_gone_is_not_counted():
     """Nor what cannot be sent; what was handed over is, also where its sender was told to stop while it waited."""
 
     class Nowhere:
-        def put(self, to, note, data):
+        def put(self, to, envelope, data):
             pass
 
-    ledger, post = Ledger(), Post("a", ("a", "b", "c"), "run", Nowhere(), most_bytes=1 << 20)
-    net = Counted(Posted(post), ledger)
+    ledger, endpoint = Ledger(), ReliableEndpoint("a", ("a", "b", "c"), "run", Nowhere(), most_bytes=1 << 20)
+    net = Counted(endpoint, ledger)
 
     async def talk():
         await net.send("b", "x", {"i": torch.zeros(10)})
-        post.lose("b", "it left")
+        endpoint.lose("b", "it left")
         await net.send("b", "x", {"i": torch.zeros(10)})
         with pytest.raises(MessageError, match="the limit"):
             await net.send("c", "x", {"i": torch.zeros(1 << 20)})
         for _ in range(70):
-            post.send("c", "w", {"i": torch.zeros(250_000)})
+            endpoint.enqueue("c", "w", {"i": torch.zeros(250_000)})
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(net.send("c", "x", {"i": torch.zeros(5)}), 0.1)
 
@@ -204,8 +202,8 @@ def test_who_never_appears_is_lost():
         await net.recv("b", "x", {})
 
     async def nobody(net):
-        net.post.close = lambda *_: None
-        net.post.news = lambda: "cut off"
+        net.leave = lambda *_: None
+        net.stop_reason = lambda: "cut off"
 
     air = Air()
     air.cut = {"b"}
@@ -289,7 +287,7 @@ def test_what_is_sent_to_a_party_that_left_is_dropped():
         with pytest.raises(PartyLost):
             await net.recv("b", "x", {})
         await net.send("b", "y", {})
-        return net.post.backlog("b")
+        return net.backlog("b")
 
     async def b(net):
         pass
@@ -303,7 +301,7 @@ def test_who_was_given_up_is_told():
 
     async def a(net):
         await net.recv("b", "x", {})
-        net.post.lose("b", "too slow")
+        net.lose("b", "too slow")
         await asyncio.to_thread(told.wait, 20)
 
     async def b(net):
@@ -336,7 +334,7 @@ def test_what_comes_while_a_wait_is_cancelled_is_the_next_message(numbers):
 
     async def read():
         alone, loop = Alone(), asyncio.get_running_loop()
-        net, end = Posted(alone.post), loop.time() + 0.05
+        net, end = alone.endpoint, loop.time() + 0.05
 
         def busy():
             carrier = threading.Thread(target=lambda: [alone.message(number) for number in numbers])
@@ -357,17 +355,17 @@ def test_what_comes_while_a_wait_is_cancelled_is_the_next_message(numbers):
 
 def test_what_was_given_by_a_process_that_is_gone_is_not_given_back_to_the_next():
     alone = Alone()
-    withdraw = alone.post.collect("b", "x", alone.items, list)
+    withdraw = alone.endpoint.collect("b", "x", alone.items, list)
     alone.message()
-    alone.post.lose("b", "too slow")
-    alone.post.admit("b")
+    alone.endpoint.lose("b", "too slow")
+    alone.endpoint.admit("b")
     withdraw()
-    assert not alone.post.peers["b"].come.inbox
+    assert not alone.endpoint.sessions["b"].incoming.inbox
 
 
 def test_who_waits_for_room_hears_that_the_other_is_gone(monkeypatch):
     """A message larger than what may be on its way, to a party that is killed and that nobody waits for."""
-    monkeypatch.setattr("anyparty.wire.flare.channel.MOST_ON_THE_WAY", 1000)
+    monkeypatch.setattr("anyparty.wire.flare.endpoint.MOST_ON_THE_WAY", 1000)
     air, killed = Air(), threading.Event()
 
     async def a(net):
@@ -376,8 +374,8 @@ def test_who_waits_for_room_hears_that_the_other_is_gone(monkeypatch):
         killed.set()
         begun = air.clock()
         await net.send("b", "much", {"x": torch.zeros(1000)})
-        assert "gave no sign of life" in net.post.gone()["b"]
-        assert not net.post.peers["b"].pressing
+        assert "gave no sign of life" in net.gone()["b"]
+        assert not net.sessions["b"].blocked_since
         return air.clock() - begun
 
     async def b(net):
@@ -388,28 +386,28 @@ def test_who_waits_for_room_hears_that_the_other_is_gone(monkeypatch):
 
 
 def test_a_party_that_is_alive_and_takes_nothing_is_given_up_in_the_end():
-    peer = Peer("b", Patience(silent_s=1, message_s=60), heard=59.5, pressing=[0.0])
-    peer.check(60.0)
-    assert not peer.gone
-    peer.heard = 60.0
-    peer.check(60.5)
-    assert peer.gone == "it is alive but did not take what was sent for 60 s"
+    session = Session("b", Patience(silent_s=1, message_s=60), last_heard=59.5, blocked_since=[0.0])
+    session.check_silence(60.0)
+    assert not session.gone
+    session.last_heard = 60.0
+    session.check_silence(60.5)
+    assert session.gone == "it is alive but did not take what was sent for 60 s"
 
 
 def test_silence_counts_from_when_one_begins_to_wait():
     """While nobody waits for a party nobody asks it, so that it has nothing to say."""
-    peer, given_to_it = Peer("b", Patience(silent_s=10), heard=0.0), []
-    peer.waiting["x"] = Waiting(given_to_it.append, since=100.0)
-    peer.check(105.0)
-    assert not peer.gone
-    peer.check(110.5)
-    assert "gave no sign of life for 10 s" in peer.gone
+    session, given_to_it = Session("b", Patience(silent_s=10), last_heard=0.0), []
+    session.waiting["x"] = Waiting(given_to_it.append, since=100.0)
+    session.check_silence(105.0)
+    assert not session.gone
+    session.check_silence(110.5)
+    assert "gave no sign of life for 10 s" in session.gone
     assert [type(item) for item in given_to_it] == [PartyLost]
 
 
 def test_a_run_that_is_ended_from_outside_ends_all_waiting():
     async def a(net):
-        net.post.news = lambda: "the job was aborted"
+        net.stop_reason = lambda: "the job was aborted"
         await net.recv("b", "x", {})
 
     async def b(net):
@@ -422,22 +420,22 @@ def test_a_run_that_is_ended_from_outside_ends_all_waiting():
 
 
 class Alone:
-    """A post that sends nowhere, on a clock that stands."""
+    """An endpoint that sends nowhere, on a clock that stands."""
 
     def __init__(self, **more):
         self.sent, self.items, self.now = [], [], itertools.count(0).__next__
-        self.post = Post("a", ["a", "b"], "run", self, Patience(), clock=lambda: 0.0, **more)
+        self.endpoint = ReliableEndpoint("a", ["a", "b"], "run", self, Patience(), clock=lambda: 0.0, **more)
 
-    def put(self, to, note, data):
-        self.sent.append((to, note, data))
+    def put(self, to, envelope, data):
+        self.sent.append((to, envelope, data))
 
     def message(self, number=0, tag="x", life="b1", **changes):
         header = {"run": "run", "frm": "b", "to": "a", "tag": tag, "number": number} | changes
-        note = Note(life=life, tag=tag, number=number).write()
-        self.post.arrived("b", note, encode(Header(**header), {"i": torch.tensor([number])}))
+        envelope = Envelope(life=life, tag=tag, number=number).write()
+        self.endpoint.arrived("b", envelope, encode(Header(**header), {"i": torch.tensor([number])}))
 
     def read(self, tag="x"):
-        self.post.collect("b", tag, self.items, list)
+        self.endpoint.collect("b", tag, self.items, list)
         return self.items[-1] if self.items else None
 
 
@@ -449,57 +447,57 @@ def test_a_doubled_message_counts_once_and_an_early_one_waits():
         alone.message(number)
     alone.read()
     assert [int(item["i"]) for item in alone.items] == [0, 1]
-    assert alone.post.peers["b"].come.inbox["x"] == type(alone.post.peers["b"].come.inbox["x"])()
+    assert alone.endpoint.sessions["b"].incoming.inbox["x"] == type(alone.endpoint.sessions["b"].incoming.inbox["x"])()
 
 
 @pytest.mark.parametrize("changes", [{"run": "another"}, {"frm": "c"}, {"to": "c"}, {"tag": "other"}, {"number": 5}])
 def test_a_message_under_a_false_label_is_refused_and_named(changes):
     alone = Alone()
     header = {"run": "run", "frm": "b", "to": "a", "tag": "x", "number": 0} | changes
-    alone.post.arrived("b", Note(life="b1", tag="x").write(), encode(Header(**header), {}))
+    alone.endpoint.arrived("b", Envelope(life="b1", tag="x").write(), encode(Header(**header), {}))
     assert isinstance(alone.read(), MessageError)
     assert str(alone.read() or "").startswith("'b' sent") or str(alone.items[0]).startswith("'b' sent")
 
 
 def test_a_message_that_was_cut_short_is_refused_and_named():
     alone = Alone()
-    alone.post.arrived("b", Note(life="b1", tag="x").write(), b"\x10\0\0\0\0\0\0\0{}")
+    alone.endpoint.arrived("b", Envelope(life="b1", tag="x").write(), b"\x10\0\0\0\0\0\0\0{}")
     assert "'b' sent 10 bytes, expected one whole message" in str(alone.read())
 
 
 def test_a_message_that_is_too_large_is_refused_and_named():
     alone = Alone(most_bytes=1000)
     data = encode(Header(run="run", frm="b", to="a", tag="x", number=0), {"x": torch.zeros(50_000)})
-    alone.post.arrived("b", Note(life="b1", tag="x").write(), data)
+    alone.endpoint.arrived("b", Envelope(life="b1", tag="x").write(), data)
     assert "limit is 1000" in str(alone.read())
 
 
 @pytest.mark.parametrize(
-    "note",
+    "envelope",
     [None, 7, "", "{", "[]", "{}", '{"life":3}', '{"life":"b","acks":{"x":"y"}}', '{"life":"b","number":-1}',
      '{"life":"b","piece":1}', '{"life":"b","wat":1}', '{"life":"b","ask":true}', '{"life":"b","ask":-1}',
      '{"life":"b","answers":-1}', '{"life":"b","parts":{"x":1}}', '{"life":"b","parts":{"x":"y"},"acks":{"x":1}}',
      '{"life":"b","parts":[]}', "[" * 5000, "x" * 200_000],
 )  # fmt: skip
-def test_a_note_that_makes_no_sense_is_refused_and_named(note):
+def test_a_note_that_makes_no_sense_is_refused_and_named(envelope):
     alone = Alone()
-    alone.post.arrived("b", note, b"")
+    alone.endpoint.arrived("b", envelope, b"")
     refused = alone.read()
     assert isinstance(refused, MessageError)
-    assert str(refused).startswith("'b' sent a parcel with")
+    assert str(refused).startswith("'b' sent a packet with")
 
 
 def test_an_answer_about_as_many_lanes_as_there_may_be_can_be_read():
-    peer = Peer("b", CALM, heard=0.0, answer=True)
-    peer.come.taken.update({f"{number:0{MOST_NAME}}": 10**6 for number in range(MOST_TAGS)})
-    ((_, note, _),) = peer.parcels("a", 0.0)
-    assert Note.read(note.write(), "a") == note
+    session = Session("b", CALM, last_heard=0.0, report_due=True)
+    session.incoming.expected.update({f"{number:0{MOST_NAME}}": 10**6 for number in range(MOST_TAGS)})
+    ((_, envelope, _),) = session.packets("a", 0.0)
+    assert Envelope.read(envelope.write(), "a") == envelope
 
 
 def test_a_stranger_is_not_listened_to():
     alone = Alone()
-    alone.post.arrived("mallory", Note(life="m").write(), b"")
-    assert alone.post.refused == {"mallory": 1}
+    alone.endpoint.arrived("mallory", Envelope(life="m").write(), b"")
+    assert alone.endpoint.refused == {"mallory": 1}
     assert not alone.sent
 
 
@@ -508,38 +506,40 @@ def test_a_party_whose_process_was_started_anew_is_lost():
     alone.message(0, life="b1")
     alone.message(1, life="b2")
     alone.read()
-    assert "started anew" in str(alone.read())
+    assert "was restarted" in str(alone.read())
 
 
 def test_there_is_no_party_of_that_name():
     with pytest.raises(MessageError, match="has no party 'c' to talk to"):
-        Alone().post.send("c", "x", {})
+        Alone().endpoint.enqueue("c", "x", {})
 
 
 def test_a_flood_that_nobody_reads_is_bounded():
     alone = Alone()
     for number in range(1500):
         alone.message(number)
-    assert len(alone.post.peers["b"].come.inbox["x"]) <= 1024
+    assert len(alone.endpoint.sessions["b"].incoming.inbox["x"]) <= 1024
 
 
 def test_lanes_without_end_are_bounded():
     alone = Alone()
     for number in range(MOST_TAGS + 50):
         alone.message(tag=f"t{number}")
-    assert len(alone.post.peers["b"].come.inbox) == MOST_TAGS
+    assert len(alone.endpoint.sessions["b"].incoming.inbox) == MOST_TAGS
 
 
 def test_messages_that_are_never_whole_are_bounded():
     alone = Alone(most_bytes=2 * PIECE_BYTES)
     for number in range(100):
-        alone.post.arrived("b", Note(life="b1", tag="x", number=number, pieces=2).write(), bytes(PIECE_BYTES))
-    held = sum(len(piece) for pieces in alone.post.peers["b"].come.pieces.values() for piece in pieces.values())
+        alone.endpoint.arrived("b", Envelope(life="b1", tag="x", number=number, pieces=2).write(), bytes(PIECE_BYTES))
+    held = sum(
+        len(piece) for pieces in alone.endpoint.sessions["b"].incoming.pieces.values() for piece in pieces.values()
+    )
     assert 0 < held <= HELD_MESSAGES * (2 * PIECE_BYTES + MOST_HEADER_BYTES)
 
 
 def test_why_a_party_leaves_is_short_and_says_nothing_to_a_terminal():
-    said = Note(life="a", bye="it left\x1b]0;mine\x07\n" + "x" * 50_000).write()
-    heard = Note.read(said, "shop").bye
+    said = Envelope(life="a", bye="it left\x1b]0;mine\x07\n" + "x" * 50_000).write()
+    heard = Envelope.read(said, "shop").bye
     assert heard.startswith("it left ]0;mine  xxx")
     assert len(heard) == 2000

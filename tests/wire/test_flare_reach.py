@@ -17,7 +17,7 @@ import pytest
 from anyparty.errors import ConfigError, RunError
 from anyparty.terms import Party, Roster
 from anyparty.wire.flare import admin, federation, kits, reach, sites
-from anyparty.wire.flare.reach import Gate, await_server, check_certificate, check_key, knock
+from anyparty.wire.flare.reach import Gate, await_server, check_certificate, check_key, probe
 from tests.ports import free_port
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
@@ -286,7 +286,7 @@ def test_processes_that_do_not_end_are_named(tmp_path, monkeypatch):
 def test_a_server_of_ours_is_there(home):
     with greeted_by(home / "ours" / "kits" / "bank") as port:
         for name in ("shop", "admin"):
-            assert knock(point_at(home / "ours" / "kits" / name, "127.0.0.1", port)) is None
+            assert probe(point_at(home / "ours" / "kits" / name, "127.0.0.1", port)) is None
 
 
 class Clock:
@@ -368,7 +368,7 @@ def test_what_answers_without_a_greeting_is_waited_for(home, monkeypatch, answer
         monkeypatch.setattr(reach, "TRY_S", 0.2)
     with listening(answer) as port:
         gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.1", port)
-        assert knock(gate).startswith((said, "connection reset"))
+        assert probe(gate).startswith((said, "connection reset"))
 
 
 def test_a_name_that_nobody_knows_is_named(home):
@@ -417,8 +417,8 @@ def test_a_server_that_goes_away_between_two_greetings_is_waited_for(home, monke
         if (error := next(greetings)) is not None:
             raise error
 
-    monkeypatch.setattr(reach, "_greet", greet)
-    assert knock(Gate.of(home / "ours" / "kits" / "shop")) == "connection refused"
+    monkeypatch.setattr(reach, "_handshake", greet)
+    assert probe(Gate.of(home / "ours" / "kits" / "shop")) == "connection refused"
 
 
 def test_the_active_partys_port_that_is_in_use_is_named(home, call):

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from anyparty.errors import PartyLost
-from anyparty.wire.flare.channel import Posted
-from anyparty.wire.flare.note import Note
-from anyparty.wire.flare.peer import Patience
-from anyparty.wire.flare.post import Post
+from anyparty.wire.flare.endpoint import ReliableEndpoint
+from anyparty.wire.flare.envelope import Envelope
+from anyparty.wire.flare.session import Patience
 from tests.wire.test_flare_post import Air
 
 PATIENCE = Patience(join_s=5, silent_s=0.5, message_s=20, retry_s=0.05, receipt_s=0.02, flush_s=2)
@@ -26,32 +25,31 @@ async def took(net, frm, tag="x"):
 
 
 class Nobody:
-    def arrived(self, frm, note, data):
+    def arrived(self, frm, envelope, data):
         """Not there (yet)."""
 
 
 def new_air():
     air = Air()
-    air.posts = {"a": Nobody(), "b": Nobody()}
+    air.endpoints = {"a": Nobody(), "b": Nobody()}
     return air
 
 
 class Process:
-    """One party's process: a post and a thread with its coroutine, which can be killed."""
+    """One party's process: a endpoint and a thread with its coroutine, which can be killed."""
 
     def __init__(self, air, me, part, patience=PATIENCE):
-        self.air, self.post, self.result = air, air.post(me, patience=patience), None
-        self.post.start([name for name in ("a", "b") if name != me])
+        self.air, self.endpoint, self.result = air, air.endpoint(me, patience=patience), None
+        self.endpoint.start([name for name in ("a", "b") if name != me])
         self.thread = threading.Thread(target=self.play, args=(part,), daemon=True)
         self.thread.start()
 
     def play(self, part):
         async def seat():
-            net = Posted(self.post)
             try:
-                return await part(net, self.post)
+                return await part(self.endpoint, self.endpoint)
             finally:
-                await net.close()
+                await self.endpoint.close()
 
         try:
             self.result = asyncio.run(seat())
@@ -60,7 +58,7 @@ class Process:
 
     def kill(self):
         """Nothing is sent any more, not even goodbye."""
-        self.air.cut.add(self.post.me)
+        self.air.cut.add(self.endpoint.me)
 
     def end(self):
         self.thread.join(120)
@@ -108,9 +106,9 @@ def test_a_new_process_is_let_in_with_empty_lanes():
 
     a = Process(air, "a", host)
     b = Process(air, "b", first)
-    wait_for(lambda: b.post.peers["a"].sent["x"] == 5 and b.post.backlog("a") == 0)
+    wait_for(lambda: b.endpoint.sessions["a"].next_number["x"] == 5 and b.endpoint.backlog("a") == 0)
     b.kill()
-    b.post.lose("a", "killed")
+    b.endpoint.lose("a", "killed")
     b.end()
     air.queue.join()  # its goodbye is lost too
     air.cut.clear()
@@ -118,34 +116,34 @@ def test_a_new_process_is_let_in_with_empty_lanes():
     got, lost, fresh = a.end()
     assert again.end() == 99
     assert (got, fresh) == ([0, 1, 2, 3, 4], [10, 11, 12])
-    assert "gave no sign of life for 0.5 s" in lost or "started anew" in lost
+    assert "gave no sign of life for 0.5 s" in lost or "was restarted" in lost
     air.close()
 
 
 def test_what_the_dead_process_sent_and_arrives_late_is_nothing():
     air = new_air()
-    post = air.post("a", patience=PATIENCE)
-    post.arrived("b", Note(life="old").write(), b"")
-    post.lose("b", "killed")
-    post.arrived("b", Note(life="new", ask=1).write(), b"")
-    assert post.knocking() == ["b"]
-    post.admit("b")
-    post.arrived("b", Note(life="old", tag="x", number=0).write(), b"late")
-    assert post.gone() == {}
-    assert not post.peers["b"].bad
+    endpoint = air.endpoint("a", patience=PATIENCE)
+    endpoint.arrived("b", Envelope(life="old").write(), b"")
+    endpoint.lose("b", "killed")
+    endpoint.arrived("b", Envelope(life="new", ask=1).write(), b"")
+    assert endpoint.knocking() == ["b"]
+    endpoint.admit("b")
+    endpoint.arrived("b", Envelope(life="old", tag="x", number=0).write(), b"late")
+    assert endpoint.gone() == {}
+    assert not endpoint.sessions["b"].error
     air.close()
 
 
 def test_nor_is_what_any_process_before_that_one_sent():
     air = new_air()
-    post = air.post("a", patience=PATIENCE)
-    post.arrived("b", Note(life="first").write(), b"")
+    endpoint = air.endpoint("a", patience=PATIENCE)
+    endpoint.arrived("b", Envelope(life="first").write(), b"")
     for life in ("second", "third"):
-        post.lose("b", "killed")
-        post.arrived("b", Note(life=life, ask=1).write(), b"")
-        post.admit("b")
-    post.arrived("b", Note(life="first", tag="x", number=0).write(), b"late")
-    assert post.gone() == {}
+        endpoint.lose("b", "killed")
+        endpoint.arrived("b", Envelope(life=life, ask=1).write(), b"")
+        endpoint.admit("b")
+    endpoint.arrived("b", Envelope(life="first", tag="x", number=0).write(), b"late")
+    assert endpoint.gone() == {}
     air.close()
 
 
@@ -153,44 +151,46 @@ class Held:
     """A process of which no thread is at work; what it sends waits until it is brought."""
 
     def __init__(self, me):
-        self.post, self.parcels = Post(me, ("a", "b"), "run", self, PATIENCE), []
+        self.endpoint, self.packets = ReliableEndpoint(me, ("a", "b"), "run", self, PATIENCE), []
 
-    def put(self, _, note, data):
-        self.parcels.append((note, data))
+    def put(self, _, envelope, data):
+        self.packets.append((envelope, data))
 
     def greet(self, other):
         """Tell the other that this one is here."""
-        self.post.peers[other.post.me].answer = True
+        self.endpoint.sessions[other.endpoint.me].report_due = True
         self.say(other)
 
     def say(self, other):
         """Send what is to be sent now."""
-        for parcel in list(self.post.peers[other.post.me].parcels(self.post.life, time.monotonic())):
-            self.post._put(*parcel)
+        for packet in list(
+            self.endpoint.sessions[other.endpoint.me].packets(self.endpoint.incarnation, time.monotonic())
+        ):
+            self.endpoint._put(*packet)
         self.bring(other)
 
     def bring(self, other, late=()):
-        for note, data in [*late, *self.parcels]:
-            other.post.arrived(self.post.me, note, data)
-        self.parcels.clear()
+        for envelope, data in [*late, *self.packets]:
+            other.endpoint.arrived(self.endpoint.me, envelope, data)
+        self.packets.clear()
 
 
 def test_what_was_sent_to_the_dead_process_and_arrives_late_is_nothing_to_the_next():
     a, before, after = Held("a"), Held("b"), Held("b")
     before.greet(a)
     for number in (1, 2):
-        a.post.send("b", "x", x(number))
-    late = [a.parcels.pop(0) for _ in range(2)]
-    a.post.lose("b", "killed")
+        a.endpoint.enqueue("b", "x", x(number))
+    late = [a.packets.pop(0) for _ in range(2)]
+    a.endpoint.lose("b", "killed")
     after.greet(a)
-    a.post.admit("b")
+    a.endpoint.admit("b")
     a.greet(after)
     a.bring(after, late)
     given = []
     for number in (10, 11):
-        a.post.send("b", "x", x(number))
+        a.endpoint.enqueue("b", "x", x(number))
         a.bring(after)
-        after.post.collect("a", "x", given, list)
+        after.endpoint.collect("a", "x", given, list)
     assert [int(item["x"]) for item in given] == [10, 11]
 
 
@@ -198,73 +198,80 @@ def test_receipts_for_the_dead_process_that_arrive_late_are_none_for_the_next():
     a, before, after = Held("a"), Held("b"), Held("b")
     before.greet(a)
     a.greet(before)
-    before.post.send("a", "x", x(1))
+    before.endpoint.enqueue("a", "x", x(1))
     before.bring(a)
-    a.post.send("b", "y", x(2))
-    late = [a.parcels.pop()]
-    after.post.send("a", "x", x(10))
+    a.endpoint.enqueue("b", "y", x(2))
+    late = [a.packets.pop()]
+    after.endpoint.enqueue("a", "x", x(10))
     a.bring(after, late)
-    assert list(after.post.peers["a"].out) == [("x", 0)]
+    assert list(after.endpoint.sessions["a"].outgoing) == [("x", 0)]
 
 
 def test_the_next_process_answers_who_asks_the_dead_one_and_hears_who_leaves_it():
     a, before, after = Held("a"), Held("b"), Held("b")
+    now, former = a.endpoint.incarnation, before.endpoint.incarnation
     before.greet(a)
-    a.bring(after, [(Note(life=a.post.life, to=before.post.life, ask=1).write(), b"")])
+    a.bring(after, [(Envelope(life=now, to=former, ask=1).write(), b"")])
     after.say(a)
-    assert a.post.knocking() == ["b"], "it is known that the former one is dead"
-    a.bring(after, [(Note(life=a.post.life, to=before.post.life, gone="it was silent").write(), b"")])
-    assert after.post.gone() == {}
-    a.bring(after, [(Note(life=a.post.life, to=before.post.life, bye="its part is done").write(), b"")])
-    assert after.post.gone() == {"a": "it left: its part is done"}
+    assert a.endpoint.knocking() == ["b"], "it is known that the former one is dead"
+    a.bring(
+        after,
+        [(Envelope(life=now, to=former, gone="it was silent").write(), b"")],
+    )
+    assert after.endpoint.gone() == {}
+    a.bring(
+        after,
+        [(Envelope(life=now, to=former, bye="its part is done").write(), b"")],
+    )
+    assert after.endpoint.gone() == {"a": "it left: its part is done"}
 
 
 def test_what_the_next_process_heard_of_the_asks_of_before_says_nothing_of_new_messages():
     air = new_air()
-    post = air.post("a", patience=PATIENCE)
+    endpoint = air.endpoint("a", patience=PATIENCE)
 
     def sends_and_asks():
-        post.send("b", "x", x(1))
+        endpoint.enqueue("b", "x", x(1))
         later = air.clock() + 2 * PATIENCE.retry_s
-        return [note.ask for _, note, _ in post.peers["b"].parcels(post.life, later)]
+        return [envelope.ask for _, envelope, _ in endpoint.sessions["b"].packets(endpoint.incarnation, later)]
 
-    post.arrived("b", Note(life="old").write(), b"")
+    endpoint.arrived("b", Envelope(life="old").write(), b"")
     assert sends_and_asks() == [1]
-    post.lose("b", "killed")
-    post.arrived("b", Note(life="new", ask=1).write(), b"")
-    post.admit("b")
+    endpoint.lose("b", "killed")
+    endpoint.arrived("b", Envelope(life="new", ask=1).write(), b"")
+    endpoint.admit("b")
     assert sends_and_asks() == [2]
     for answers, lost in ((1, False), (2, True)):
-        post.arrived("b", Note(life="new", answers=answers).write(), b"")
-        assert post.peers["b"].out["x", 0].ready is lost
+        endpoint.arrived("b", Envelope(life="new", answers=answers).write(), b"")
+        assert endpoint.sessions["b"].outgoing["x", 0].ready is lost
     air.close()
 
 
 def test_who_waits_at_the_door_hears_that_somebody_is_there_and_sends_nothing_yet():
     air = new_air()
-    post = air.post("a", patience=PATIENCE)
-    post.arrived("b", Note(life="old").write(), b"")
-    post.lose("b", "killed")
-    post.arrived("b", Note(life="new", ask=1).write(), b"")
-    said = [Note.read(note, "a") for frm, _, note, _ in air.log if frm == "a"]
+    endpoint = air.endpoint("a", patience=PATIENCE)
+    endpoint.arrived("b", Envelope(life="old").write(), b"")
+    endpoint.lose("b", "killed")
+    endpoint.arrived("b", Envelope(life="new", ask=1).write(), b"")
+    said = [Envelope.read(envelope, "a") for frm, _, envelope, _ in air.log if frm == "a"]
     assert said[-1].wait
-    other = air.post("b", patience=PATIENCE)
-    other.send("a", "x", x(1))
+    other = air.endpoint("b", patience=PATIENCE)
+    other.enqueue("a", "x", x(1))
     other.arrived("a", said[-1].write(), b"")
-    assert not list(other.peers["a"].parcels("new", 100.0)) or all(
-        not note.tag for _, note, _ in other.peers["a"].parcels("new", 200.0)
+    assert not list(other.sessions["a"].packets("new", 100.0)) or all(
+        not envelope.tag for _, envelope, _ in other.sessions["a"].packets("new", 200.0)
     )
-    other.arrived("a", Note(life=said[-1].life).write(), b"")
-    assert [note.tag for _, note, _ in other.peers["a"].parcels("new", 300.0)] == ["x"]
+    other.arrived("a", Envelope(life=said[-1].life).write(), b"")
+    assert [envelope.tag for _, envelope, _ in other.sessions["a"].packets("new", 300.0)] == ["x"]
     air.close()
 
 
 @pytest.mark.parametrize(("words", "again"), [({"gone": "too slow"}, True), ({"bye": "done"}, False)])
 def test_a_party_that_was_given_up_may_knock_and_one_that_was_left_may_not(words, again):
     air = new_air()
-    post = air.post("a", patience=PATIENCE)
-    post.arrived("b", Note(life="b1").write(), b"")
-    post.arrived("b", Note(life="b1", **words).write(), b"")
-    assert post.gone()["b"]
-    assert post.lost_to("b") is again
+    endpoint = air.endpoint("a", patience=PATIENCE)
+    endpoint.arrived("b", Envelope(life="b1").write(), b"")
+    endpoint.arrived("b", Envelope(life="b1", **words).write(), b"")
+    assert endpoint.gone()["b"]
+    assert endpoint.is_cut_off_from("b") is again
     air.close()

@@ -37,7 +37,7 @@ def talk(frm, to, tag, tensors, expect, declared=(UP, DOWN), **more):
 @pytest.mark.parametrize(
     ("tensors", "said"),
     [
-        ({"h": torch.ones(2, dtype=torch.complex64)}, "'h' is torch.complex64, which does not cross"),
+        ({"h": torch.ones(2, dtype=torch.complex64)}, "'h' is torch.complex64, which cannot be sent"),
         ({f"h{k}": torch.ones(1) for k in range(1500)}, "has 1500 tensors, whose names and shapes take"),
         ({"h" * 70_000: torch.ones(1)}, "has 1 tensors, whose names and shapes take"),
     ],

@@ -4,16 +4,23 @@ import pytest
 import torch
 
 from anyparty.methods.table import method
-from anyparty.wire.ledger import Flow, Ledger, Tally, size
+from anyparty.wire import inproc
+from anyparty.wire.ledger import Counted, Flow, Ledger, Tally
 from tests import worlds
 from tests.worlds import Table, world
 
 
 def test_size_is_that_of_the_tensors():
-    assert size(
-        {"a": torch.zeros(3, 4), "b": torch.zeros(5, dtype=torch.int64), "c": torch.zeros(2, dtype=torch.uint8)}
-    ) == (3 * 4 * 4 + 5 * 8 + 2)
-    assert size({}) == 0
+    ledger = Ledger()
+
+    async def part(net):
+        await Counted(net, ledger).send("a", "x", {
+            "a": torch.zeros(3, 4), "b": torch.zeros(5, dtype=torch.int64), "c": torch.zeros(2, dtype=torch.uint8)
+        })  # fmt: skip
+        await Counted(net, ledger).send("a", "y", {})
+
+    inproc.play({"a": part})
+    assert ledger.flows == {Flow("a", "a", "x"): Tally(1, 3 * 4 * 4 + 5 * 8 + 2), Flow("a", "a", "y"): Tally(1, 0)}
 
 
 def test_rows_there_and_back():

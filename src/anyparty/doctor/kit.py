@@ -10,7 +10,7 @@ from anyparty.doctor.finding import Finding, mended
 from anyparty.errors import AnypartyError, ModelError
 from anyparty.storage import read_json
 from anyparty.wire.flare import greet
-from anyparty.wire.flare.reach import Gate, check_certificate, check_key, knock, valid_until
+from anyparty.wire.flare.reach import Gate, check_certificate, check_key, probe, valid_until
 from anyparty.wire.flare.site import FILE, Site
 from anyparty.wire.flare.sites import at_kit, port_is_free
 
@@ -86,7 +86,7 @@ def _free(gate: Gate) -> str:
 def _server(kit: Path, gate: Gate) -> Iterator[Finding]:
     what = f"{kit.name}: server"
     try:
-        why = knock(gate)
+        why = probe(gate)
     except AnypartyError as error:
         yield Finding(what=what, level="mend", said=str(error))
         return

@@ -54,7 +54,7 @@ from anyparty.seeds import Seeds
 from anyparty.tables.table import Table
 from anyparty.terms import Channel, Declared, Party, Roster
 from anyparty.wire.guard import Guarded
-from anyparty.wire.ledger import Counted, Flow
+from anyparty.wire.ledger import Flow
 
 
 class Site(Protocol):
@@ -151,7 +151,7 @@ async def _train(site: Site, config: Config, net: Channel, *, resume: bool) -> d
         if not leads:  # whose remarks are in the overlap
             remarked(home.table)
         lose = door.lose if config.train.extreme == "drop" else None
-        wired = Guarded(Counted(net, journal.ledger), home.roster, declared(home.method), lose)
+        wired = Guarded(net, home.roster, declared(home.method), lose, ledger=journal.ledger)
         known, number = await aligned(
             site.folder / ALIGNMENT, wired, home.roster, home.table, salt=config.federation.salt, resume=resume
         )

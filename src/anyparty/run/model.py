@@ -36,7 +36,7 @@ from anyparty.tables.table import Table, of_each, read_table
 from anyparty.terms import Channel, Roster, Task
 from anyparty.wire import inproc
 from anyparty.wire.guard import Guarded
-from anyparty.wire.ledger import Counted, Ledger
+from anyparty.wire.ledger import Ledger
 
 Unseen = Literal["refuse", "wrong"]
 UNSEEN = get_args(Unseen)
@@ -299,4 +299,4 @@ class Model:
 
 
 def _wrapped(channel: Channel, *, roster: Roster, method: Method, ledger: Ledger) -> Channel:
-    return Guarded(Counted(channel, ledger), roster, method.can.messages, bounds=None)
+    return Guarded(channel, roster, method.can.messages, bounds=None, ledger=ledger)

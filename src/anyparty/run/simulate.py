@@ -37,7 +37,7 @@ from anyparty.schedules.table import scheduled
 from anyparty.terms import Channel
 from anyparty.wire import inproc
 from anyparty.wire.guard import Guarded
-from anyparty.wire.ledger import Counted, Ledger
+from anyparty.wire.ledger import Ledger
 
 if TYPE_CHECKING:
     from anyparty.run.federation import Federation
@@ -116,7 +116,7 @@ def train(
     ledger = Ledger() if record is None else record.ledger
 
     def wrap(channel: Channel) -> Channel:
-        return Guarded(Counted(channel, ledger), federation.roster, declared)
+        return Guarded(channel, federation.roster, declared, ledger=ledger)
 
     with nullcontext() if record is None else record.open():
         bar = Bar() if progress else None

@@ -1,1 +1,1 @@
-"""Carriers of messages between parties, and the ledger around them."""
+"""Transport: messages, checks, the ledger, and carriers in memory and over NVIDIA FLARE."""

@@ -1,18 +1,18 @@
-"""Bounds on the numbers in messages: one far beyond what its sender has sent before is refused.
+"""Bounds on the numbers in messages: reject numbers far beyond the sender's earlier ones.
 
-NaN and infinity are refused elsewhere; 1e30 is a number, and ruins a model all the same.  In training the receiver
-keeps the greatest absolute value of each tensor of each message, by sender, tag and tensor.  The bound is
+NaN and infinity are rejected elsewhere.  A finite number such as 1e30 ruins a model just as well.  In training the
+receiver keeps the maximum absolute value of each tensor of each message, by sender, tag and tensor.  The bound is
 
     first message            MOST
     up to the eighth         FACTOR x the largest so far
-    later                    FACTOR x the median so far, or the highest that this median has been
+    later                    FACTOR x the running maximum of the median so far
 
-and at least LEAST, at most MOST.  Outside of training steps it is MOST: there a number changes an answer and no weight,
-and one odd row must not end a run.  FACTOR and MOST are squared for numbers that grow with the square of a party's own
-(``Expect.squares``), as log-densities do: one cell far from the others makes them large in an honest run.
+and at least LEAST, at most MOST.  Outside of training steps the bound is MOST: numbers there change an answer but no
+weight, and one unusual row must not end a run.  FACTOR and MOST are squared for numbers that grow with the square of
+the sender's data (``Expect.squares``), such as log-densities: one outlying cell makes them large in an honest run.
 
-The median is that of all messages, so a sender that raises its numbers step by step has to send more large messages
-than small ones first.  Gradients that shrink in training leave the bound where it was.  The measurements are in
+The median is taken over all messages, so a sender that raises its numbers gradually must first send more large messages
+than small ones.  Gradients that shrink during training do not lower the bound.  The measurements are in
 ``docs/decisions/0015-bounds-on-messages.md``.
 """
 
@@ -28,15 +28,15 @@ import torch
 from anyparty.terms import Expect, Tensors
 
 FACTOR = 1000.0
-LEAST = 1.0  # smaller numbers ruin nothing
-MOST = 1e8  # larger ones are never taken
-FEW = 8  # messages before their median counts
+LEAST = 1.0  # smaller numbers do no harm
+MOST = 1e8  # larger numbers are always rejected
+FEW = 8  # messages before the median is used
 PER_DOUBLING = 4  # bins of the histogram that gives the median
 
 
 @dataclass
 class Magnitudes:
-    """The sizes of one tensor in the messages of one sender and tag."""
+    """Maximum absolute values of one tensor in the messages of one sender and tag."""
 
     factor: float = FACTOR
     most: float = MOST
@@ -47,12 +47,12 @@ class Magnitudes:
 
     @property
     def bound(self) -> float:
-        """The largest absolute value that the next message may hold."""
+        """The maximum absolute value allowed in the next message."""
         usual = self.largest if self.count < FEW else self.median
         return min(self.most, max(LEAST, self.factor * usual)) if self.count else self.most
 
     def add(self, value: float) -> None:
-        """Note the greatest absolute value of a message; zero says nothing of its sender's numbers."""
+        """Record the maximum absolute value of a message, unless it is zero."""
         if value == 0:
             return
         self.count += 1
@@ -62,7 +62,7 @@ class Magnitudes:
             self.median = max(self.median, self._middle())
 
     def _middle(self) -> float:
-        """Return the median so far, to a tenth."""
+        """Return the median so far, to about 10 %."""
         seen = 0
         for place in sorted(self._bins):
             seen += self._bins[place]
@@ -73,27 +73,27 @@ class Magnitudes:
 
 @dataclass(frozen=True)
 class Extreme:
-    """A tensor beyond its bound: its name, its greatest absolute value, and the bound."""
+    """A tensor beyond its bound: its name, its maximum absolute value, and the bound."""
 
     name: str
     value: float
     bound: float
 
     def __str__(self) -> str:
-        """Return the words for an error's sentence."""
+        """Describe the violation for an error message."""
         return f"{self.name!r} holds {self.value:.3g}, the bound for messages of this party is {self.bound:.3g}"
 
 
 @dataclass
 class Bounds:
-    """What one party has received so far, by sender, tag and tensor."""
+    """Magnitudes that one party has received so far, by sender, tag and tensor."""
 
     _sizes: dict[tuple[str, str, str], Magnitudes] = field(default_factory=dict)
 
     def check(
         self, frm: str, tag: str, tensors: Tensors, expect: Mapping[str, Expect], *, training: bool
     ) -> Extreme | None:
-        """Return the first tensor that is beyond its bound; note the others while ``training``."""
+        """Return the first tensor beyond its bound; record the others if ``training``."""
         for name, tensor in tensors.items():
             if not tensor.is_floating_point() or not tensor.numel():
                 continue

@@ -1,4 +1,4 @@
-"""What stands between a party and what others send it: nothing undeclared leaves, nothing unexpected comes in."""
+"""The channel that enforces a run's contract: it sends only declared messages and validates the received ones."""
 
 from __future__ import annotations
 
@@ -10,39 +10,43 @@ from torch import Tensor
 from anyparty.errors import ExtremeMessage, MessageError, PartyLost, nearest, remark
 from anyparty.terms import Channel, Declared, Expect, Role, Roster, Tensors, check
 from anyparty.wire.bounds import Bounds
+from anyparty.wire.ledger import Ledger
 from anyparty.wire.message import check_form
 
 
 def roles(roster: Roster, party: str) -> set[Role]:
-    """Return the roles that a party plays: see ``Declared``."""
-    held: set[Role] = {"any", "active" if party == roster.active else "passive"}
+    """Return a party's roles, as ``Declared`` defines them."""
+    found: set[Role] = {"any", "active" if party == roster.active else "passive"}
     if party in roster.blocks:
-        held.add("block")
+        found.add("block")
     if party in roster.labelers:
-        held.add("host")
-    return held
+        found.add("host")
+    return found
 
 
 @dataclass
 class Guarded:
-    """A channel that holds its party to the messages that the run declares, and checks what arrives.
+    """A channel that sends only declared messages, validates received ones and counts the sent ones.
 
     Attributes:
-        channel: the channel beneath.
+        channel: the inner channel.
         roster: the parties.
         declared: the messages that may be sent.
-        lose: gives up a party that sent an extreme message, and is told why; without it such a message ends the run.
-        bounds: what has arrived so far, for the bounds on numbers (``wire.bounds``); ``None`` bounds nothing.
-        moment: when in the run this is, for errors: see ``at_moment``.
-        training: whether a training step is being played, not validation or prediction.
-        dropped: the parties that were given up, and why.
+        lose: called with a party and a reason to exclude a party that sent an extreme message.  Without it such a
+            message ends the run.
+        bounds: magnitudes received so far, for the bounds on numbers (``wire.bounds``); ``None`` disables the bounds.
+        moment: the current step of the run, for error messages; see ``at_moment``.
+        training: whether the current step is a training step, not validation or prediction.
+        dropped: excluded parties and the reasons.
+        ledger: where sent messages are counted; ``None`` if the inner channel counts them.
+        me: the party at this end of the channel.
 
     Raises:
-        MessageError: from ``send``, for a tag or direction that is not declared, or for tensors that could not cross
-            between processes; from ``recv``, for tensors of another name, shape or dtype than expected, or with NaN
-            or infinity in them.
-        ExtremeMessage: from ``recv``, for numbers far beyond what the sender has sent before.
-        PartyLost: from ``recv``, instead, if the sender is given up.
+        MessageError: from ``send``, if the tag or direction is not declared or a tensor cannot cross between
+            processes; from ``recv``, if a tensor's name, shape or dtype differs from the expected one or it holds NaN
+            or infinity.
+        ExtremeMessage: from ``recv``, if numbers are far beyond the sender's earlier ones.
+        PartyLost: from ``recv``, instead of ``ExtremeMessage``, if the sender is excluded.
     """
 
     channel: Channel
@@ -53,36 +57,27 @@ class Guarded:
     moment: str = ""
     training: bool = False
     dropped: dict[str, str] = field(default_factory=dict)
+    ledger: Ledger | None = None
+    me: str = field(init=False)
 
     def __post_init__(self) -> None:
+        self.me = self.channel.me
         self._roles = {name: roles(self.roster, name) for name in self.roster.names}
-        self._allowed: dict[tuple[str, str], bool] = {}
-
-    @property
-    def me(self) -> str:
-        """The party whose end of the channel this is."""
-        return self.channel.me
+        self._checked: set[tuple[str, str]] = set()
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> None:
-        """Send what is declared."""
-        if (to, tag) not in self._allowed:
-            self._allowed[to, tag] = any(
-                message.tag == tag and message.frm in self._roles[self.me] and message.to in self._roles.get(to, set())
-                for message in self.declared
-            )
-        if not self._allowed[to, tag]:
-            if to not in self._roles:
-                raise MessageError(f"party {self.me!r} tried to send {tag!r} to {to!r}, and there is no such party"
-                                   f"{nearest(to, self._roles)}")  # fmt: skip
-            raise MessageError(
-                f"party {self.me!r} tried to send {tag!r} to {to!r}, which its method does not declare; "
-                f"declared are {sorted({message.tag for message in self.declared})}"
-            )
-        check_form(tensors, f"message {tag!r} from {self.me!r} to {to!r}")  # in one process too, where all could cross
-        await self.channel.send(to, tag, tensors)
+        """Send a declared message."""
+        if (to, tag) not in self._checked:
+            self._check_declared(to, tag)
+            self._checked.add((to, tag))
+        check_form(tensors, f"message {tag!r} from {self.me!r} to {to!r}")  # in one process, too: as over a network
+        if self.ledger is None:
+            await self.channel.send(to, tag, tensors)
+        else:
+            await self.ledger.send(self.channel, to, tag, tensors)
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
-        """Receive and check."""
+        """Receive and validate a message."""
         if frm in self.dropped:
             raise PartyLost(frm, self.dropped[frm])
         tensors = await self.channel.recv(frm, tag, expect)
@@ -93,13 +88,23 @@ class Guarded:
             self._refuse(frm, f"{what}{self.moment and f' at {self.moment}'}: {extreme}")
         return tensors
 
-    def _refuse(self, frm: str, why: str) -> None:
-        """Refuse an extreme message: give its sender up, or end the run.
+    def _check_declared(self, to: str, tag: str) -> None:
+        if to not in self._roles:
+            raise MessageError(f"party {self.me!r} tried to send {tag!r} to {to!r}, and there is no such party"
+                               f"{nearest(to, self._roles)}")  # fmt: skip
+        for message in self.declared:
+            if message.tag == tag and message.frm in self._roles[self.me] and message.to in self._roles[to]:
+                return
+        raise MessageError(
+            f"party {self.me!r} tried to send {tag!r} to {to!r}, which its method does not declare; "
+            f"declared are {sorted({message.tag for message in self.declared})}"
+        )
 
-        The run cannot go on without the active party.
+    def _refuse(self, frm: str, why: str) -> None:
+        """Exclude the sender of an extreme message, or end the run: it cannot continue without the active party.
 
         Raises:
-            ExtremeMessage, PartyLost: one of them, always.
+            ExtremeMessage, PartyLost: always one of them.
         """
         if self.lose is None or frm == self.roster.active:
             rate = "lower the learning rate if training diverges, or " if self.training else ""
@@ -110,16 +115,16 @@ class Guarded:
         raise PartyLost(frm, why)
 
     async def close(self) -> None:
-        """Close the channel beneath."""
+        """Close the inner channel."""
         await self.channel.close()
 
 
 def at_moment(net: Channel, moment: str, *, training: bool) -> None:
-    """Set on a guarded channel when in the run this is, and whether it is a training step."""
+    """Set the current step of the run on a ``Guarded`` channel, and whether it is a training step."""
     if isinstance(net, Guarded):
         net.moment, net.training = moment, training
 
 
 def is_dropped(net: Channel, party: str) -> bool:
-    """Return whether a party was given up because of an extreme message: it is not let in again."""
+    """Return whether a party was excluded because of an extreme message: it is not readmitted."""
     return isinstance(net, Guarded) and party in net.dropped

@@ -1,7 +1,7 @@
-"""All parties in one process: queues in memory, on one thread, so that a run is a function of its seed.
+"""Transport in memory: all parties run in one process, on one thread, so a run is a function of its seed.
 
-Messages are copied, so that a simulation cannot share what a network could not.  When every party waits for a
-message that nobody will send, all of them hear so at once instead of hanging.
+Messages are copied, as over a network.  If every party waits for a message that no party will send, all of them raise
+``Deadlock`` at once instead of hanging.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ class Hub:
     gone: set[str] = field(default_factory=set)
 
     def channel(self, me: str) -> InProcess:
-        """Return the end of the channel at the party ``me``."""
+        """Return the channel of the party ``me``."""
         return InProcess(me, self)
 
     def wake(self, lane: Lane) -> None:
-        """Let the receiver of ``lane`` look into its queue."""
+        """Wake the receiver that waits for ``lane``."""
         future = self.waiting.pop(lane, None)
         if future is not None and not future.done():
             future.set_result(None)
 
     def look_for_deadlock(self) -> None:
-        """Tell everybody when all that are still there wait."""
+        """Raise ``Deadlock`` in every party if all remaining ones wait."""
         if len(self.waiting) + len(self.gone) < len(self.names):
-            return  # somebody is at work
+            return  # at least one party is running
         waiting = {receiver for _, receiver, _ in self.waiting}
         if waiting and waiting == set(self.names) - self.gone:
             lanes = "; ".join(f"{to} waits for {tag!r} from {frm}" for frm, to, tag in sorted(self.waiting))
@@ -56,13 +56,13 @@ class Hub:
 
 @dataclass
 class InProcess:
-    """One party's end of a hub."""
+    """One party's channel to the others of a hub."""
 
     me: str
     hub: Hub
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool:
-        """Copy into the receiver's queue; never waits.  Return whether the receiver is there."""
+        """Copy a message into the receiver's queue, without waiting.  Return whether the receiver is still there."""
         if to in self.hub.gone:
             return False
         lane = (self.me, to, tag)
@@ -71,7 +71,7 @@ class InProcess:
         return True
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:  # noqa: ARG002
-        """Take the next message of the lane, or wait for it."""
+        """Take the next message from ``frm`` with this tag, or wait for it."""
         lane = (frm, self.me, tag)
         queue = self.hub.queues[lane]
         while not queue:
@@ -89,7 +89,7 @@ class InProcess:
         return queue.popleft()
 
     async def close(self) -> None:
-        """Leave: whoever waits for this party hears so."""
+        """Leave; parties that wait for this one get ``PartyLost``."""
         self.hub.gone.add(self.me)
         for lane in [lane for lane in self.hub.waiting if self.me in lane[:2]]:
             self.hub.wake(lane)
@@ -100,16 +100,19 @@ def play(
     parts: Mapping[str, Callable[[Channel], Awaitable[T]]],
     wrap: Callable[[Channel], Channel] = lambda channel: channel,
 ) -> dict[str, T]:
-    """Run every party's part to its end and return what each returned.
+    """Run all parties' parts and return their results.
 
-    Where a part fails, the others are stopped where they wait: they do not train on without it.  The first error is
-    raised.
+    If a part fails, the others are cancelled and the first error is raised.
+
+    Args:
+        parts: by party, a coroutine function of its channel.
+        wrap: wraps each party's channel.
     """
     hub = Hub(tuple(parts))
     tasks: list[asyncio.Task[T]] = []
     failed: list[Exception] = []
 
-    async def seat(channel: Channel, part: Callable[[Channel], Awaitable[T]]) -> T:
+    async def run_part(channel: Channel, part: Callable[[Channel], Awaitable[T]]) -> T:
         try:
             return await part(channel)
         except Exception as error:
@@ -122,7 +125,7 @@ def play(
             await channel.close()
 
     async def all_parts() -> list[T | BaseException]:
-        tasks.extend(asyncio.ensure_future(seat(wrap(hub.channel(name)), part)) for name, part in parts.items())
+        tasks.extend(asyncio.ensure_future(run_part(wrap(hub.channel(name)), part)) for name, part in parts.items())
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     results = _run(all_parts())
@@ -132,7 +135,7 @@ def play(
 
 
 def _run(work: Awaitable[T]) -> T:
-    """Run a coroutine to its end, also where a loop runs already (a notebook): then on a thread of its own."""
+    """Run a coroutine; if an event loop is running already (in a notebook), on another thread."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -150,8 +153,8 @@ def _run(work: Awaitable[T]) -> T:
         found = pool.submit(asyncio.run, whole())
         try:
             return found.result()
-        except BaseException:  # Ctrl-C reaches this thread alone
+        except BaseException:  # Ctrl-C reaches only this thread
             for loop, task in begun:
-                with contextlib.suppress(RuntimeError):  # it has ended by itself
+                with contextlib.suppress(RuntimeError):  # the loop has ended already
                     loop.call_soon_threadsafe(task.cancel)
             raise

@@ -1,4 +1,4 @@
-"""Who sent what to whom: every message counted that its carrier took, whatever carries it."""
+"""The ledger of messages: who sent how many bytes to whom, under which tag.  Every channel is counted the same way."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Flow:
 
 @dataclass
 class Tally:
-    """How often, and how many bytes of tensors."""
+    """The number of messages and of their tensors' bytes, headers excluded."""
 
     messages: int = 0
     bytes_sent: int = 0
@@ -30,10 +30,10 @@ class Tally:
 
 @dataclass(frozen=True)
 class Exchange:
-    """What two parties sent each other under one tag.
+    """The messages of one tag between two parties, both directions together.
 
-    ``rounds`` counts as the papers do: each way on its own, so an embedding up and its gradient down are two of them,
-    and a message of one tag that crosses in both directions at once is one.
+    ``rounds`` follows the papers: an embedding and its gradient are two rounds, since their tags differ.  Two messages
+    of one tag that cross in opposite directions are one round.
     """
 
     one: str
@@ -46,7 +46,7 @@ class Exchange:
 
 @dataclass
 class Ledger:
-    """The sum over all messages, by sender, receiver and tag."""
+    """Message and byte counts by sender, receiver and tag."""
 
     flows: dict[Flow, Tally] = field(default_factory=dict)
 
@@ -56,15 +56,26 @@ class Ledger:
         tally.messages += 1
         tally.bytes_sent += size
 
+    async def send(self, channel: Channel, to: str, tag: str, tensors: Tensors) -> None:
+        """Send a message over ``channel`` and count it, unless the channel drops it because the receiver has left."""
+        flow, size = Flow(channel.me, to, tag), sum(tensor.nbytes for tensor in tensors.values())
+        try:
+            accepted = await channel.send(to, tag, tensors)
+        except asyncio.CancelledError:  # the channel has accepted the message and only waited for others to leave
+            self.add(flow, size)
+            raise
+        if accepted is not False:
+            self.add(flow, size)
+
     def merge(self, other: Ledger) -> None:
-        """Add what stands in another."""
+        """Add the counts of another ledger."""
         for flow, more in other.flows.items():
             tally = self.flows.setdefault(flow, Tally())
             tally.messages += more.messages
             tally.bytes_sent += more.bytes_sent
 
     def rows(self) -> list[dict[str, str | int]]:
-        """Return the ledger as plain rows, sorted, for records and reports."""
+        """Return sorted rows of plain values, for records and reports."""
         return [
             {"sender": flow.sender, "receiver": flow.receiver, "tag": flow.tag}
             | {"messages": tally.messages, "bytes_sent": tally.bytes_sent}
@@ -72,7 +83,7 @@ class Ledger:
         ]
 
     def exchanges(self) -> list[Exchange]:
-        """Return the ledger by pair of parties and tag, sorted."""
+        """Return the counts by pair of parties and tag, sorted."""
         found = []
         for one, other, tag in sorted({(*sorted((flow.sender, flow.receiver)), flow.tag) for flow in self.flows}):
             ways = [self.flows.get(Flow(a, b, tag), Tally()) for a, b in ((one, other), (other, one))]
@@ -82,7 +93,7 @@ class Ledger:
 
     @classmethod
     def of(cls, rows: list[dict[str, str | int]]) -> Ledger:
-        """Return the ledger that ``rows`` came from."""
+        """Rebuild a ledger from the output of ``rows``."""
         flows = {
             Flow(str(row["sender"]), str(row["receiver"]), str(row["tag"])): Tally(
                 int(row["messages"]), int(row["bytes_sent"])
@@ -92,38 +103,26 @@ class Ledger:
         return cls(flows)
 
 
-def size(tensors: Tensors) -> int:
-    """Return the bytes of the tensors themselves."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-
-
 @dataclass
 class Counted:
-    """A channel that enters what its party sends into a ledger."""
+    """A channel that records in a ledger every message that its party sends."""
 
     channel: Channel
     ledger: Ledger
 
     @property
     def me(self) -> str:
-        """The party whose end of the channel this is."""
+        """The party at this end of the channel."""
         return self.channel.me
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> None:
-        """Send, and count unless the carrier says that it was dropped: nobody is there any more."""
-        flow, long = Flow(self.me, to, tag), size(tensors)
-        try:
-            taken = await self.channel.send(to, tag, tensors)
-        except asyncio.CancelledError:  # it was handed over, and waits only for others to go
-            self.ledger.add(flow, long)
-            raise
-        if taken is not False:
-            self.ledger.add(flow, long)
+        """Send and count a message."""
+        await self.ledger.send(self.channel, to, tag, tensors)
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
-        """Receive; the sender counts."""
+        """Receive a message; its sender counts it."""
         return await self.channel.recv(frm, tag, expect)
 
     async def close(self) -> None:
-        """Close the channel beneath."""
+        """Close the inner channel."""
         await self.channel.close()

@@ -1,11 +1,10 @@
-"""What crosses a network: a small header and raw little-endian tensors, in safetensors form.  Never pickle.
+"""The encoding of messages: a small header and raw little-endian tensors, in safetensors format.  Never pickle.
 
-    8 bytes                 length of what follows, little-endian
+    8 bytes                 length of the JSON text, little-endian
     JSON                    names, dtypes, shapes, offsets; under ``__metadata__`` the five fields of ``Header``
     the tensors' own bytes  back to back, nothing between, nothing after
 
-About 300 bytes beside the tensors.  Whatever is not exactly this is refused with a sentence; nothing else is raised,
-whatever the bytes are.
+The overhead is about 300 bytes.  Any other input raises ``MessageError``, and no other exception.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from torch import Tensor
 from anyparty.errors import MessageError
 from anyparty.terms import Tensors
 
-MOST_BYTES = 1 << 30  # of one message: what a receiver is ready to hold in memory
+MOST_BYTES = 1 << 30  # maximum of one message that a receiver accepts
 MOST_HEADER_BYTES = 1 << 16
-FIELDS_BYTES = 4 * 1024  # of a header: its five fields, at most
-MOST_NAME = 200  # letters of a run, party or tag
+FIELDS_BYTES = 4 * 1024  # maximum of a header's five fields
+MOST_NAME = 200  # maximum letters of a run, party or tag
 DTYPES = frozenset({
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
@@ -34,7 +33,7 @@ DTYPES = frozenset({
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """Which message this is: the ``number``-th (from 0) of its lane (``frm``, ``to``, ``tag``) in a run."""
+    """The identity of a message: the ``number``-th, from 0, from ``frm`` to ``to`` with this ``tag`` in a run."""
 
     run: str
     frm: str
@@ -43,25 +42,25 @@ class Header:
     number: int
 
     def __str__(self) -> str:
-        """Return the words for an error's sentence."""
+        """Describe the message for an error."""
         return f"message {self.tag!r} no. {self.number} from {self.frm!r} to {self.to!r}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """A message as it arrived."""
+    """A decoded message."""
 
     header: Header
     tensors: dict[str, Tensor]
 
 
 def encode(header: Header, tensors: Tensors, *, most_bytes: int = MOST_BYTES) -> bytes:
-    """Return the bytes of a message.
+    """Encode a message.
 
     Raises:
-        MessageError: larger than ``most_bytes``, or as ``check_form``.
+        MessageError: the tensors exceed ``most_bytes``, or fail ``check_form``.
     """
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    size = sum(tensor.nbytes for tensor in tensors.values())
     if size > most_bytes:
         raise MessageError(f"{header} would hold {size} bytes, the limit is {most_bytes}; send smaller batches")
     check_form(tensors, str(header))
@@ -70,19 +69,21 @@ def encode(header: Header, tensors: Tensors, *, most_bytes: int = MOST_BYTES) ->
 
 
 def check_form(tensors: Tensors, what: str) -> None:
-    """Hold tensors to what a message can be made of, over whatever channel; ``what`` names it in errors.
+    """Check that tensors can be sent over any channel; ``what`` names the message in errors.
 
     Raises:
-        MessageError: a tensor of a dtype that does not cross, or more tensors, or longer names, than a header holds.
+        MessageError: a dtype cannot be sent, or the tensors' names and shapes do not fit into a header.
     """
-    if not isinstance(tensors, Mapping) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
+    if not isinstance(tensors, Mapping):
         raise MessageError(f"{what} should hold tensors by name, as {{'h': h}} does, got a {type(tensors).__name__}")
     for name, tensor in tensors.items():
+        if not isinstance(tensor, Tensor):
+            raise MessageError(f"{what}: {name!r} should be a tensor, got a {type(tensor).__name__}")
         if tensor.dtype not in DTYPES:
-            raise MessageError(f"{what}: {name!r} is {tensor.dtype}, which does not cross between parties")
-    if sum(map(len, tensors)) + 100 * len(tensors) < MOST_HEADER_BYTES // 8:  # there is room by far
+            raise MessageError(f"{what}: {name!r} is {tensor.dtype}, which cannot be sent between parties")
+    if sum(map(len, tensors)) + 100 * len(tensors) < MOST_HEADER_BYTES // 8:  # far below the limit
         return
-    end = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    end = sum(tensor.nbytes for tensor in tensors.values())
     described = {name: {"dtype": "BOOL", "shape": list(tensor.shape), "data_offsets": [end, end]}
                  for name, tensor in tensors.items()}  # fmt: skip
     long = FIELDS_BYTES + len(json.dumps(described, separators=(",", ":"), ensure_ascii=False).encode())
@@ -92,10 +93,10 @@ def check_form(tensors: Tensors, what: str) -> None:
 
 
 def decode(data: bytes, source: str = "a peer", *, most_bytes: int = MOST_BYTES) -> Message:
-    """Return the message that ``data`` holds; ``source`` says in errors who handed it over.
+    """Decode a message; ``source`` names the sender in errors.
 
     Raises:
-        MessageError: cut short, trailing bytes, too large, another format, or a header that is not ours.
+        MessageError: the data are truncated, too large, of another format, have trailing bytes or a wrong header.
     """
     if len(data) > most_bytes + MOST_HEADER_BYTES:
         raise MessageError(f"{source} sent {len(data)} bytes in one message, the limit is {most_bytes}; refused unread")
@@ -112,14 +113,14 @@ def decode(data: bytes, source: str = "a peer", *, most_bytes: int = MOST_BYTES)
     header = _header(metadata, source)
     for name, tensor in tensors.items():
         if tensor.dtype not in DTYPES:
-            raise MessageError(f"{header}: {name!r} is {tensor.dtype}, which does not cross between parties")
+            raise MessageError(f"{header}: {name!r} is {tensor.dtype}, which cannot be sent between parties")
         if tensor.dtype == torch.bool and (tensor.view(torch.uint8) > 1).any():
-            raise MessageError(f"{header}: {name!r} should be true or false, a byte of it is neither")
+            raise MessageError(f"{header}: {name!r} should hold only the bytes 0 and 1")
     return Message(header=header, tensors=tensors)
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors on the CPU, contiguous, no two in one storage."""
+    """Return contiguous tensors on the CPU, each with its own storage."""
     apart, seen = {}, set()
     for name, tensor in tensors.items():
         own = tensor.detach().cpu().contiguous()
@@ -130,7 +131,7 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _header(metadata: object, source: str) -> Header:
-    """Read the header's five fields, no more and no less."""
+    """Parse the header, which has exactly five fields."""
     names = [field.name for field in fields(Header)]
     if not isinstance(metadata, dict) or sorted(metadata) != sorted(names):
         got = sorted(metadata) if isinstance(metadata, dict) else "none"

@@ -1,9 +1,9 @@
-"""The carrier between processes and machines, over NVIDIA FLARE (extra ``flare``).
+"""Transport between processes and machines over NVIDIA FLARE (extra ``flare``).
 
-federation      start here: kits, sites, jobs
-kits, site      certificates and start-up files; what one party says at home
+federation      the entry point: kits, sites, jobs
+kits, site      certificates and start-up files; the settings of one site
 seat            what FLARE starts for a job: a party runs its part
-channel         what a coroutine sees
-post, peer      every message once and in order, or its receiver hears who is gone; note: what is written on a parcel
-admin           the admin client, a process of its own
+endpoint        a party's channel: each message arrives once and in order, or its receiver gets ``PartyLost``
+session, buffers, envelope    the endpoint's state for one other party, its messages on their way, packet headers
+admin           the administrator's client, a separate process
 """

@@ -1,4 +1,4 @@
-"""The federation's certificate authority, made by FLARE's own command ``nvflare cert init``."""
+"""The federation's certificate authority, created by FLARE's command ``nvflare cert init``."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from anyparty.errors import ConfigError, needing
 
 PROJECT, PROFILE = "anyparty", "profile.json"
-DAYS = 360  # that the authority and its certificates are valid
+DAYS = 360  # validity of the authority and its certificates
 
 
 def make(authority: Path, host: str, port: int, scheme: str) -> None:
-    """Make a certificate authority in a new folder that only its user may enter.
+    """Create a certificate authority in a new folder that only its user may enter.
 
     Raises:
         ConfigError: FLARE is not installed, or reports an error.
@@ -29,7 +29,7 @@ def make(authority: Path, host: str, port: int, scheme: str) -> None:
 
 
 def nvflare(*words: object) -> dict[str, Any]:
-    """Run one of FLARE's own commands; return what it answers.
+    """Run a command of FLARE and return the data of its answer.
 
     Raises:
         ConfigError: FLARE is not installed, or reports an error.

@@ -1,17 +1,17 @@
-"""A federation on FLARE: kits for every organisation, processes on this machine to try it out, jobs.
+"""A federation on FLARE: kits for all organisations, processes on this machine for tests, and jobs.
 
-``init`` makes a folder:
+``init`` creates a folder:
 
-    federation.toml     who takes part, where the server is
-    authority/          the certificate authority; its key rootCA.key signs certificates: keep it, hand it to nobody
-    kits/PARTY/         to hand over to each party: certificate, start-up files, local/anyparty.toml for it to fill in
-    kits/admin/         to submit jobs with
+    federation.toml     the parties, and the address of the server
+    authority/          the certificate authority; its key rootCA.key signs certificates and must stay secret
+    kits/PARTY/         for each party: certificate, start-up files, local/anyparty.toml to fill in
+    kits/admin/         to submit jobs
 
-A private key of a party lies in its own kit and nowhere else.  With ``requests``, there is no kit of a passive party:
-each makes its own key and asks for a certificate (``requests``).
+A party's private key exists only in its kit.  With ``requests``, passive parties have no kit in this folder: each
+creates its own key and requests a certificate (``requests``).
 
-The active party runs FLARE's server, every other party a client; the only open port is the server's.  On real
-machines each party starts its own kit (``run_site``); ``start`` starts all of them here.
+The active party runs FLARE's server, every other party a client.  The only open port is the server's.  On separate
+machines each party starts its own kit (``run_site``); ``start`` starts all of them on this one.
 """
 
 from __future__ import annotations
@@ -71,16 +71,21 @@ def init(
     site: Mapping[str, Any] | None = None,
     requests: bool = False,
 ) -> dict[str, Path]:
-    """Make a federation's folder; return each kit in it.
+    """Create a federation's folder; return its kits.
 
-    ``host`` is how the others reach the active party's machine; with a loopback address the server listens on nothing
-    else.  ``scheme`` is FLARE's driver, both with mutual TLS: ``tcp`` is a little faster, but a
-    stranger who connects and then says nothing can hold up others who want to connect; ``grpc`` has no such door.
-    ``site`` are further settings for every party's ``anyparty.toml``.  With ``requests``, only the active party and the
-    administrator get a kit here.
+    Args:
+        folder: the new folder.
+        roster: the parties.
+        host: the address of the active party's machine.  With a loopback address the server accepts no others.
+        port: the server's port.
+        tables: by party, a table to enter into its settings.
+        scheme: FLARE's driver; both use mutual TLS.  ``tcp`` is slightly faster, but a stranger who connects and sends
+            nothing can delay others that connect; ``grpc`` does not have this weakness.
+        site: further settings for every party's ``anyparty.toml``.
+        requests: create kits only for the active party and the administrator.
 
     Raises:
-        ConfigError: names that FLARE cannot take, a folder that holds a federation already, FLARE not installed.
+        ConfigError: FLARE rejects a name, the folder holds a federation already, or FLARE is not installed.
     """
     _checked(folder, roster, host, port, scheme)
     folder.mkdir(parents=True, exist_ok=True)
@@ -123,16 +128,21 @@ def submit(
 ) -> str:
     """Submit a job with these settings; return its name.
 
-    ``work`` is what the parties are to do, ``asked`` goes to each party's part of it: see ``Site.parts``.  ``least``
-    is how many passive parties must be connected for the job to begin.  Paths never leave: a party's table and the
-    folder for results are taken out of the settings.
+    Paths are removed from the settings: the parties' tables and the folder for results.
+
+    Args:
+        folder: the federation's folder.
+        config_toml: the settings.
+        work: the kind of work; see ``Site.parts``.
+        asked: arguments of each party's part.
+        least: the number of passive parties that must be connected for the job to begin.
 
     Raises:
-        RunError: the server cannot be reached or refuses.
+        RunError: the server cannot be reached, or rejects the job.
     """
     said, jobs = about(folder), folder / "kits" / "admin" / "jobs"
     jobs.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=jobs) as place:  # of its own: a service submits jobs too
+    with tempfile.TemporaryDirectory(dir=jobs) as place:  # unique, since a service submits jobs at the same time
         job = Path(place).resolve() / JOB
         _write_job(job, said, public(config_toml), work=work, asked=dict(asked or {}), least=least)
         return str(ask_server(folder, "submit", path=str(job))["job"])
@@ -149,7 +159,7 @@ def _write_job(
                               "deploy_map": {"app": ["server", *passive]}})  # fmt: skip
     _json(config / "config_fed_server.json", {
         "format_version": 2, "workflows": [{"id": "active", "path": f"{OURS}Active", "args": args}],
-        "dead_client_grace_period": 1e9,  # who is gone, and what that means, is the run's to say: see post
+        "dead_client_grace_period": 1e9,  # the run handles lost parties: see endpoint
     })  # fmt: skip
     executors = [{"tasks": ["take_part"], "executor": {"path": f"{OURS}Passive", "args": args}}]
     _json(config / "config_fed_client.json", {"format_version": 2, "executors": executors})
@@ -157,7 +167,7 @@ def _write_job(
 
 
 def public(config_toml: str) -> str:
-    r"""Return settings without what is a party's own business: paths, and where runs are tracked.
+    r"""Remove the private settings of parties: paths and trackers.
 
     >>> print(public('[track]\nmlflow = "http://in"\n[parties.bank]\ntable = "clients.csv"\nlabel = "y"'), end="")
     [parties.bank]
@@ -172,7 +182,7 @@ def public(config_toml: str) -> str:
 
 
 def status(folder: Path) -> dict[str, Any]:
-    """Return who leads, where the server is, who is connected to it, and how the jobs stand.
+    """Return the active party, the server's address, the connected sites and the state of the jobs.
 
     Raises:
         RunError: the server cannot be reached.
@@ -191,14 +201,14 @@ def abort(folder: Path, job: str) -> None:
 
 
 def outcome(folder: Path, party: str, job: str) -> dict[str, Any] | None:
-    """Return how a party's part in a job ended, where its kit is on this machine; ``None`` before it has."""
+    """Return how a party's part of a job ended; ``None`` if it has not, or its kit is not on this machine."""
     kept = keeps(folder, party)
     path = None if kept is None else kept / f"{job}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.exists() else None
 
 
 def keeps(folder: Path, party: str) -> Path | None:
-    """Return where a party keeps what it keeps; ``None`` where its kit is not on this machine."""
+    """Return the folder of a party's checkpoints and records; ``None`` if its kit is not on this machine."""
     kit = (folder / "kits" / party).resolve()
     return Site.read(kit).folder if (kit / "local").is_dir() else None
 

@@ -1,7 +1,7 @@
 """One organisation's site on a terminal: ``anyparty party start KIT``.
 
-Checks the kit, waits for the server, starts FLARE's process and shows what is said of who is connected; all that FLARE
-itself prints goes to the kit's ``site.log``.  The site and its jobs end with this.
+It checks the kit, waits for the server, starts FLARE's process and shows which sites connect and leave.  FLARE's own
+output goes to the kit's ``site.log``.  The site and its jobs end with this process.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from anyparty.wire.flare.site import Site
 from anyparty.wire.flare.sites import alone, at_kit, end, environment, port_is_free, site_command
 
 WAIT_S = 600.0
-REJECTED = "registration rejected"  # FLARE's words
+REJECTED = "registration rejected"  # as FLARE prints it
 IS_THERE, LOST = ": it says that it is connected already", ", or its answer was lost"
 AGAIN_S, TRIES, READ_S = 10.0, 3, 60.0
 
 
 @dataclass
-class Heard:
-    """What a site has printed so far, over all tries: that the server let it in, or that it refused it."""
+class Admission:
+    """Whether the server has admitted or rejected a site, according to its output over all tries."""
 
-    let_in: bool = False
+    admitted: bool = False
     rejected: bool = False
 
 
@@ -44,10 +44,10 @@ def run_site(kit: Path, wait_s: float = WAIT_S, say: Callable[[str], None] = pri
     Args:
         kit: its start-up kit.
         wait_s: how long to wait for the server, at a passive party.
-        say: hears what is to be shown.
+        say: shows a line to the user.
 
     Raises:
-        ConfigError: this is no kit, its certificate or settings do not do, or it is in use already.
+        ConfigError: ``kit`` is not a kit, its certificate or settings are invalid, or it is in use already.
         RunError: the server does not answer.
 
     """
@@ -74,70 +74,70 @@ def _check_idle(kit: Path) -> None:
 
 
 def _until_stopped(kit: Path, site: Site, gate: Gate, say: Callable[[str], None]) -> int:
-    """Run the site, again where its server did not let it in at first; return its exit code."""
+    """Run the site, up to ``TRIES`` times if the server does not admit it; return its exit code."""
     say(f"{site.party}: starting; details go to {kit / 'site.log'}, Ctrl-C stops")
-    heard = Heard()
+    admission = Admission()
     for tries in range(TRIES):
         if tries:
-            say(f"{gate.place} did not let {site.party} in{IS_THERE if heard.rejected else LOST}; trying again")
+            say(f"{gate.place} did not let {site.party} in{IS_THERE if admission.rejected else LOST}; trying again")
             time.sleep(AGAIN_S)
-        code = _run(kit, say, heard)
-        if heard.let_in or gate.serves or code <= 0:  # below 0: somebody ended it by a signal
+        code = _run(kit, say, admission)
+        if admission.admitted or gate.serves or code <= 0:  # below 0: it was ended by a signal
             return code
     failed = f"{gate.place} did not let {site.party!r} in, {TRIES} times"
-    if not heard.rejected:
+    if not admission.rejected:
         raise RunError(f"{failed}; {kit / 'site.log'} says how each try ended")
     raise RunError(f"{failed}: a site with a copy of this kit is connected from another place; stop one of the two. If "
                    f"that one's machine has just failed, start again in a minute")  # fmt: skip
 
 
-def _run(kit: Path, say: Callable[[str], None], heard: Heard) -> int:
-    """Run FLARE's process to its end; return its exit code, and keep what was heard of it."""
+def _run(kit: Path, say: Callable[[str], None], admission: Admission) -> int:
+    """Run FLARE's process; return its exit code, and record its admission."""
     with (kit / "site.log").open("ab", buffering=0) as log, _ended(kit), subprocess.Popen(  # noqa: S603 - our own command  # nosec B603
         site_command(kit), env=environment(), cwd=kit, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ) as process:  # fmt: skip
-        reader = threading.Thread(target=_follow, args=(process.stdout, log, say, heard), daemon=True)
+        reader = threading.Thread(target=_follow, args=(process.stdout, log, say, admission), daemon=True)
         reader.start()
         try:
             code = process.wait()
         finally:
             end(at_kit(kit))
-            reader.join(READ_S)  # to the end of what it printed; at most, should a process hold the pipe
+            reader.join(READ_S)  # limited, in case another process holds the pipe open
     return code
 
 
-def _follow(lines: IO[bytes], log: IO[bytes], say: Callable[[str], None], heard: Heard) -> None:
-    """Read all that a site prints, whatever becomes of it here: one whose output nobody takes stands still."""
-    mark, told = MARK.encode(), False
+def _follow(lines: IO[bytes], log: IO[bytes], say: Callable[[str], None], admission: Admission) -> None:
+    """Read all output of a site, even if it cannot be written: a site blocks if its output is not read."""
+    mark, warned = MARK.encode(), False
 
     def tell(sentence: str) -> None:
-        with contextlib.suppress(Exception):  # a terminal that is closed, or whatever the user's own ``say`` does
+        with contextlib.suppress(Exception):  # a closed terminal, or an error in the user's ``say``
             say(sentence)
 
     for line in lines:
         try:
             log.write(line)
         except OSError as error:
-            if not told:
+            if not warned:
                 tell(f"{log.name} cannot be written ({error}); the site goes on without")
-            told = True
+            warned = True
         if line.startswith(mark):
             sentence = line[len(mark) :].decode(errors="replace").rstrip()
-            heard.let_in |= CONNECTED in sentence
+            admission.admitted |= CONNECTED in sentence
             tell(sentence)
         elif REJECTED.encode() in line:
-            heard.rejected = True
+            admission.rejected = True
 
 
 @contextlib.contextmanager
 def _ended(kit: Path) -> Iterator[None]:
-    """Let a request to end (SIGTERM) end the site too, where signals can be had, and Ctrl-C."""
+    """End the site on SIGTERM and Ctrl-C, if this is the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))  # polars' handler would let waiting go on
+    signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))  # polars' handler would not interrupt waiting
     try:
         yield
     finally:

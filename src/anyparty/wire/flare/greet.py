@@ -1,7 +1,7 @@
-"""What a site says on its terminal about who is connected; and a party that comes twice is not let in.
+"""FLARE components that report connections and admit each party only once, and restrictions of FLARE's own parts.
 
-These are components of FLARE's own processes, named in every kit's ``local/resources.json``.  What they print is what
-``foreground`` shows: lines with a mark, all else goes to the kit's ``site.log``.
+Every kit's ``local/resources.json`` names the components.  ``foreground`` shows the lines that they print, which start
+with a mark; all other output goes to the kit's ``site.log``.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from anyparty.storage import writing
-from anyparty.wire.flare.answers import answer_jobs_alone, leave_out_looks
 
 MARK = "anyparty> "
 LONG_AGO = float("-inf")
-CLOCK, CLOCKS = "anyparty_clock", "clocks.json"  # in a heartbeat; in the kit of whoever keeps the server
-TOLD_S = 60.0  # apart, from which a clock is worth a line
+CLOCK, CLOCKS = "anyparty_clock", "clocks.json"  # in a heartbeat; in the server's kit
+TOLD_S = 60.0  # difference of clocks that is reported
 TWICE = "is connected already, from another process"
 CONNECTED = "is connected to"
 
@@ -32,55 +31,60 @@ try:
     from nvflare.apis.fl_constant import RunProcessKey
     from nvflare.apis.fl_exception import NotAuthenticated
     from nvflare.fuel.f3.cellnet.fqcn import FQCN
-except ImportError:  # an extra: without it nobody is greeted, and reading this file does no harm
+except ImportError:  # FLARE is an extra: without it this module can be imported, but not used
     FLComponent = object
 
 EVICTED = re.compile(r"is evicted for \S+ from endpoint (?P<name>\S+)")
-EVICTION_S = 30.0  # between a second connection of one name and its registration, at most, on a slow machine
-LOOK_S, AWAY_S = 5.0, 15.0  # between looks at connections; closed for so long, one is not about to come back
-CLOSED_S = 60.0  # for so long nobody else is let in by that name
+EVICTION_S = 30.0  # maximum time from a second connection of a party to its registration
+CHECK_S, AWAY_S = 5.0, 15.0  # between checks of connections; until a closed one counts as gone
+CLOSED_S = 60.0  # for which no other site of the party is admitted
 log = logging.getLogger(__name__)
 
 
 def say(sentence: str) -> None:
-    """Print a line for the terminal of ``anyparty party start``, whole whoever else prints just then."""
-    print(f"{MARK}{sentence}\n", end="", flush=True)  # a line's end that print adds goes apart: others may come between
+    """Print a line for the terminal of ``anyparty party start``, in one write."""
+    print(
+        f"{MARK}{sentence}\n", end="", flush=True
+    )  # print writes its own line end separately, so other output could come between
 
 
 class Evictions(logging.Handler):
-    """Listens to FLARE's log for connections that were closed because another of the same name was opened."""
+    """A log handler that records connections which FLARE closed for a second one of the same name."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
         self.at: dict[str, float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep when it happened to whom."""
+        """Record the name and the time."""
         if found := EVICTED.search(record.getMessage()):
             self.at[found["name"]] = time.monotonic()
 
 
-class Doorman(FLComponent):  # type: ignore[misc]
-    """At the server: says who comes and goes, and turns away a second site of a party whose first is alive.
+class AdmissionController(FLComponent):  # type: ignore[misc]
+    """At the server: reports connections, and rejects a second site of a party whose first site is connected.
 
-    It also keeps how far the others' clocks are from this machine's, in the kit's clocks.json, for ``anyparty doctor``.
+    It also writes the differences of the parties' clocks to the kit's clocks.json, for ``anyparty doctor``.
 
-    FLARE closes the first one's connection for the second's, the first comes back, and so on for ever.  So whoever
-    registers right after that is refused, for a minute.  A party whose site was ended and started anew has one
-    connection and is let in at once; one whose machine lost its power, at the latest after that minute.
+    FLARE closes the first site's connection when the second one connects; the first one reconnects, and so on.  So the
+    site that registers right after such a closure is rejected, and no other one is admitted for a minute.  A restarted
+    site has only one connection and is admitted at once.  After a power loss, a site is readmitted within a minute.
     """
 
     def __init__(self, parties: int, kit: str = ".") -> None:
         super().__init__()
         self.parties, self.closed, self.evictions = parties, dict[str, float](), Evictions()
-        self.told, self.away = set[str](), dict[str, float]()  # whose coming was told; closed connections, since when
+        self.told, self.away = (
+            set[str](),
+            dict[str, float](),
+        )  # parties reported as connected; since when connections are closed
         self.clocks, self.kept = dict[str, dict[str, Any]](), Path(kit) / CLOCKS
-        self.keeping = threading.Lock()  # FLARE hands over heartbeats that come at once in threads of their own
+        self.keeping = threading.Lock()  # simultaneous heartbeats arrive on several threads
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
-        """Follow who comes and goes."""
+        """Report connections, reject second sites, and compare clocks."""
         if event_type == EventType.SYSTEM_START:
-            leave_out_looks()
+            exclude_polling_from_audit()
             connections = logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
             connections.setLevel(logging.INFO)
             connections.propagate = False
@@ -88,25 +92,27 @@ class Doorman(FLComponent):  # type: ignore[misc]
             say(f"ready; waiting for {self.parties - 1} other parties")
             if fl_ctx is not None:
                 engine = fl_ctx.get_engine()
-                engine.job_runner.update_abnormal_finished_jobs([], fl_ctx)  # what a server before left as running
-                threading.Thread(target=self._look_often, args=(engine,), daemon=True).start()
+                engine.job_runner.update_abnormal_finished_jobs(
+                    [], fl_ctx
+                )  # jobs that an earlier server left as running
+                threading.Thread(target=self._check_often, args=(engine,), daemon=True).start()
         elif event_type == EventType.CLIENT_REGISTER_RECEIVED:
-            self._refuse_twice(fl_ctx)
+            self._reject_second(fl_ctx)
         elif event_type == EventType.CLIENT_HEARTBEAT_RECEIVED:
             self._compare_clocks(fl_ctx)
         elif event_type == EventType.CLIENT_HEARTBEAT_PROCESSED:
-            if _peer(fl_ctx) not in self.told:  # registered with a server that was here before
+            if _peer(fl_ctx) not in self.told:  # registered with an earlier server
                 self._tell(fl_ctx, left=False)
         elif event_type in {EventType.CLIENT_REGISTER_PROCESSED, EventType.CLIENT_QUIT}:
             self._tell(fl_ctx, left=event_type == EventType.CLIENT_QUIT)
 
-    def _refuse_twice(self, fl_ctx: Any) -> None:
+    def _reject_second(self, fl_ctx: Any) -> None:
         name, now = _peer(fl_ctx), time.monotonic()
         if now - self.evictions.at.get(name, LONG_AGO) < EVICTION_S:
             self.closed[name] = now
         if now - self.closed.get(name, LONG_AGO) < CLOSED_S:
             say(f"{name} {TWICE}; a second one was turned away: the kit of {name} is in use twice")
-            raise NotAuthenticated(f"{name} {TWICE}")  # FLARE's way to refuse a registration
+            raise NotAuthenticated(f"{name} {TWICE}")  # makes FLARE reject the registration
 
     def _compare_clocks(self, fl_ctx: Any) -> None:
         name, peer, now = _peer(fl_ctx), fl_ctx.get_peer_context(), time.time()
@@ -135,19 +141,19 @@ class Doorman(FLComponent):  # type: ignore[misc]
         names = sorted(there)
         say(f"{name} {what}; there are {len(names)} of {self.parties - 1} others: {', '.join(names)}")
 
-    def _look_often(self, engine: Any) -> None:
+    def _check_often(self, engine: Any) -> None:
         while True:
-            time.sleep(LOOK_S)
+            time.sleep(CHECK_S)
             try:
-                self.look(engine, time.monotonic())
-            except Exception:  # FLARE's: one that is struck out may have left, or registered anew, in the meantime
-                log.warning("who is connected could not be looked at; the next look follows", exc_info=True)
+                self.check_connections(engine, time.monotonic())
+            except Exception:  # from FLARE: a party may have left or registered again meanwhile
+                log.warning("connections could not be checked; the next check follows", exc_info=True)
 
-    def look(self, engine: Any, now: float) -> None:
-        """Say whose connection has been closed for a while, and strike out who takes part in no job.
+    def check_connections(self, engine: Any, now: float) -> None:
+        """Report parties whose connection has been closed for ``AWAY_S``, and log out those without a job.
 
-        FLARE waits ten minutes for heartbeats; until then one that was stopped would be listed, and asked to predict.
-        One that comes back is listed again with its next heartbeat.
+        FLARE waits ten minutes for heartbeats.  Until then a stopped party would be listed, and asked for predictions.
+        A party that reconnects is listed again with its next heartbeat.
         """
         clients, cell = _clients(engine), engine.get_cell()
         closed = {name for name in clients if not cell.is_cell_connected(name)}
@@ -164,22 +170,22 @@ class Doorman(FLComponent):  # type: ignore[misc]
                 engine.server.logout_client(clients[name].token)
 
 
-class Visitor(FLComponent):  # type: ignore[misc]
-    """At a client: says when the server has let it in, when it does not answer any more, and when it does again.
+class ConnectionMonitor(FLComponent):  # type: ignore[misc]
+    """At a client: reports when the server admits it, stops answering, and answers again.
 
-    With every heartbeat it says what its clock shows.  And where it is, requests that are no job's are not answered.
+    Every heartbeat carries the time of its clock.  The client answers only requests that jobs need.
     """
 
     def __init__(self, party: str, place: str) -> None:
         super().__init__()
-        answer_jobs_alone()
+        answer_only_job_requests()
         self.party, self.place, self.asked, self.there = party, place, 0, False
 
     def handle_event(self, event_type: str, fl_ctx: Any) -> None:
         """Follow the heartbeats.
 
-        FLARE tells of one as done though no answer came in time, where the connection is known to be closed or not; if
-        sending failed, the next question follows.
+        FLARE reports a heartbeat as done even without an answer, so the connection is checked, too.  If sending fails,
+        FLARE starts the next heartbeat without that report.
         """
         if event_type == EventType.AFTER_CLIENT_HEARTBEAT:
             self.asked = 0
@@ -208,3 +214,50 @@ def _peer(fl_ctx: Any) -> str:
 
 def _clients(engine: Any) -> dict[str, Any]:
     return {client.name: client for client in list(engine.client_manager.clients.values())}
+
+
+ANSWERED = {
+    "AbortAppProcessor", "AbortTaskProcessor", "CancelResourceProcessor", "CheckResourceProcessor",
+    "ClientStatusProcessor", "DeployProcessor", "NotifyJobStatusProcessor", "ReportResourcesProcessor",
+    "StartJobProcessor",
+}  # fmt: skip
+"""The server's requests that a passive party's site answers: those to deploy, start, follow and stop jobs."""
+
+
+def answer_only_job_requests() -> None:
+    """Remove the handlers of the server's other requests: shell commands, logs, machine state, restarts.
+
+    FLARE checks a site's ``authorization.json`` only if the request says so, and the server writes the request.
+
+    Raises:
+        RuntimeError: this version of FLARE has other handlers; the site does not start.
+    """
+    from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors  # noqa: PLC0415 - an extra
+
+    every = ClientRequestProcessors.request_processors
+    kept = [each for each in every if type(each).__name__ in ANSWERED]
+    if missing := ANSWERED - {type(each).__name__ for each in kept}:
+        raise RuntimeError(f"this version of FLARE has no {sorted(missing)}: use one that anyparty admits")
+    every[:] = kept
+
+
+POLLING = ("check_status server", "get_job_meta ")
+"""Read-only commands that are polled: connected sites (by the prediction service), the state of a training job."""
+
+
+class Unaudited(frozenset[str]):
+    """Commands that are not written into the server's audit.log: FLARE's own exclusions, and polling commands."""
+
+    def __new__(cls, every: Iterable[str]) -> Unaudited:
+        """Start with FLARE's own exclusions."""
+        return super().__new__(cls, every)
+
+    def __contains__(self, command: object) -> bool:
+        return super().__contains__(command) or str(command).startswith(POLLING)
+
+
+def exclude_polling_from_audit() -> None:
+    """Exclude polling commands from the server's audit.log; they would add more than 10 MB a day."""
+    from nvflare.fuel.sec import audit  # noqa: PLC0415 - an extra
+
+    audit.EXCLUDED_ACTIONS = Unaudited(audit.EXCLUDED_ACTIONS)

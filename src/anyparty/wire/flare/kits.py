@@ -1,4 +1,4 @@
-"""Start-up kits: what FLARE's provisioning makes, and what we write into each."""
+"""Start-up kits: FLARE's provisioning, and the files that we add to each kit."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ MAY = {
     "submit_job": "any", "manage_job": "any", "view": "any", "operate": "none", "clone_job": "none",
     "download_job": "none", "shell_commands": "none", "byoc": "none",
 }  # fmt: skip
-"""What the administrator may do at a passive party: send jobs, end them, see who is there.  FLARE's own default also
-lets jobs bring code (byoc), and the administrator read a site's files from afar (shell commands)."""
+"""The administrator's rights at a passive party: submit jobs, stop them, list the connected sites.
+
+FLARE's default also lets jobs bring code (byoc) and the administrator read a site's files (shell commands)."""
 
 
 def server_name(host: str) -> str:
@@ -62,17 +63,17 @@ def project(roster: Roster, host: str, port: int, scheme: str) -> dict[str, Any]
 
 
 def organisation(party: str) -> str:
-    """Return a party's name as FLARE wants an organisation's."""
+    """Convert a party's name to FLARE's form of an organisation's name."""
     return party.replace("-", "_")
 
 
 def provision(
     folder: Path, roster: Roster, host: str, port: int, scheme: str, *, alone: bool = False
 ) -> dict[str, Path]:
-    """Make a kit for every party and for the administrator, with certificates of the authority in ``folder``.
+    """Create a kit for every party and for the administrator, with certificates of the authority in ``folder``.
 
-    FLARE's provisioning keeps a copy of every private key; it works in a folder that is removed, so that each key
-    is in its own kit alone.
+    FLARE's provisioning keeps a copy of every private key.  It runs in a temporary folder that is removed, so each key
+    exists only in its own kit.
 
     Args:
         folder: the federation's folder.
@@ -80,10 +81,10 @@ def provision(
         host: the name or address of the server.
         port: the server's port.
         scheme: FLARE's driver.
-        alone: make kits for the active party and the administrator only.
+        alone: create only the kits of the active party and the administrator.
 
     Raises:
-        ConfigError: FLARE is not installed, or refuses.
+        ConfigError: FLARE is not installed, or rejects the project.
     """
     with needing("flare", "a federation of processes"):
         from nvflare.lighter.prov_utils import prepare_builders  # noqa: PLC0415 - an extra
@@ -94,11 +95,11 @@ def provision(
     if alone:
         described["participants"] = [each for each in described["participants"] if each["type"] != "client"]
     text = json.dumps(described, indent=2)  # JSON is YAML
-    theirs = json.loads(text)  # FLARE takes it apart
+    theirs = json.loads(text)  # FLARE modifies it
     try:
         read = prepare_project(theirs)
     except ValueError as error:
-        why = str(error).partition(" based on ")[0]  # a regular expression
+        why = str(error).partition(" based on ")[0]  # drop the regular expression
         raise ConfigError(f"host {host!r}: FLARE takes a name of letters, digits, '-' and '.', or an IPv4 address, "
                           f"that is no passive party's name ({why})") from None  # fmt: skip
     authority = folder / "authority"
@@ -123,15 +124,15 @@ def provision(
 
 
 def check_place(place: Path) -> None:
-    """Check that jobs can be started from a folder: FLARE hands paths on in a line that it takes apart at blanks.
+    """Check that jobs can be started from a folder: FLARE puts paths into a command line that it splits at blanks.
 
     Raises:
-        ConfigError: the folder's path, or this Python's, has a blank, a quote, a ``#`` or a backslash.
+        ConfigError: the path of the folder or of Python contains a blank, a quote, a ``#`` or a backslash.
     """
     for path in (str(place.resolve()), sys.executable):
         try:
             whole = shlex.split(path, comments=True) == [path]
-        except ValueError:  # a quote that nothing closes
+        except ValueError:  # an unclosed quote
             whole = False
         if not whole:
             raise ConfigError(f"{path}: FLARE starts no job from a path with blanks, quotes, '#' or backslashes; use "
@@ -139,13 +140,13 @@ def check_place(place: Path) -> None:
 
 
 def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
-    """Write what a site needs beside FLARE's files: at first its own settings, and where it is each time it starts.
+    """Write the files that a site needs in addition to FLARE's; repeated at each start, since they contain its path.
 
-    Only our two classes may be named by a job, which brings no code; nobody reads the site's files from afar; no log
-    leaves the house; little is logged.
+    Jobs may name only our two classes and bring no code.  The site's files cannot be read remotely, no log leaves the
+    site, and only warnings are logged.  With ``own``, the site's settings are written, too.
 
     Raises:
-        ConfigError: this is no kit, or jobs cannot be started from where it lies.
+        ConfigError: ``kit`` is not a kit, or jobs cannot be started from its path.
     """
     local = kit / "local"
     check_place(kit)
@@ -154,7 +155,7 @@ def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
     if own is not None:
         (local / FILE).write_text(tomli_w.dumps(dict(own)), encoding="utf-8")
     text = (local / "resources.json.default").read_text(encoding="utf-8")
-    resources = json.loads(text.replace("/tmp/nvflare", str(kit.resolve() / "flare")))  # noqa: S108 - theirs, replaced  # nosec B108
+    resources = json.loads(text.replace("/tmp/nvflare", str(kit.resolve() / "flare")))  # noqa: S108 - replaced  # nosec B108
     resources["class_allow_list"] = [OURS]
     resources["allow_log_streaming"] = False
     resources["components"] = [each for each in resources["components"] if "log" not in each["id"]]
@@ -167,17 +168,24 @@ def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:
         rights = {"format_version": "1.0", "permissions": {"project_admin": MAY}}
         (local / "authorization.json").write_text(json.dumps(rights, indent=1), encoding="utf-8")
     internal = {"scheme": "anyparty-unix", "resources": {"folder": str(kit.resolve() / "internal")}}
-    between = {"comm_driver_path": str(DRIVERS), "internal": internal}  # a site's process and its jobs' processes
+    between = {
+        "comm_driver_path": str(DRIVERS),
+        "internal": internal,
+    }  # connections between a site's process and its jobs' processes
     (local / "comm_config.json").write_text(json.dumps(between, indent=1), encoding="utf-8")
     levels = (local / "log_config.json.default").read_text(encoding="utf-8").replace('"INFO"', '"WARNING"')
     (local / "log_config.json").write_text(levels, encoding="utf-8")
 
 
 def _greeter(kit: Path) -> dict[str, Any]:
-    """Return the component that says who is connected."""
+    """Return the component that reports connected sites."""
     site = Site.read(kit)
     gate = Gate.of(kit)
     if gate.serves:
         args = {"parties": len(site.parties), "kit": str(kit.resolve())}
-        return {"id": "anyparty_doorman", "path": f"{GREET}Doorman", "args": args}
-    return {"id": "anyparty_visitor", "path": f"{GREET}Visitor", "args": {"party": site.party, "place": gate.place}}
+        return {"id": "anyparty_doorman", "path": f"{GREET}AdmissionController", "args": args}
+    return {
+        "id": "anyparty_visitor",
+        "path": f"{GREET}ConnectionMonitor",
+        "args": {"party": site.party, "place": gate.place},
+    }

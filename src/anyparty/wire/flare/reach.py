@@ -1,10 +1,10 @@
-"""Before a site starts, or an administrator asks: is the kit in date, is the server there, and do the two fit?
+"""Checks before a site starts or an administrator connects.
 
-    kit                    a certificate of its own authority, in date, made out to the party that its settings name
-    HOST:PORT, TCP         somebody listens; waited for, with a sentence for every try
-    HOST:PORT, mutual TLS  the server has a certificate of the same authority, and takes this one
+    kit                    its certificate is valid, of its own authority, and names the party of its settings
+    HOST:PORT, TCP         a server listens; if not, wait and report each try
+    HOST:PORT, mutual TLS  the server has a certificate of the same authority, and accepts this kit's
 
-FLARE itself tries again for ever and says nothing, whatever is wrong.
+FLARE itself retries without end and without a message, whatever is wrong.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from anyparty.errors import ConfigError, RunError, needing
 
-SOON = timedelta(days=30)  # a certificate that ends within this is worth a warning
+SOON = timedelta(days=30)  # warn of certificates that expire within this time
 TRY_S = 5.0
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 RENEW = "see 'Certificates' in docs/two-machines.md: new kits for all parties, by 'anyparty federate init'"
@@ -29,14 +29,17 @@ RENEW = "see 'Certificates' in docs/two-machines.md: new kits for all parties, b
 
 @dataclass(frozen=True, kw_only=True)
 class Gate:
-    """Where a kit's server is, and what the kit shows there.
+    """The address of a kit's server, and the kit's credentials.
 
     Attributes:
         kit: the kit's folder.
-        host, port: of the server.
-        owner: who the certificate must be made out to; empty where any of the authority's will do.
-        certificate, key, authority: files of the kit, in PEM.
-        serves: the kit is the server's own.
+        host: the server's host.
+        port: the server's port.
+        owner: the party that the certificate must name; empty to accept any certificate of the authority.
+        certificate: the kit's certificate, a PEM file.
+        key: its private key, a PEM file.
+        authority: the authority's certificate, a PEM file.
+        serves: whether this is the server's kit.
 
     """
 
@@ -54,7 +57,7 @@ class Gate:
         """Read a kit's start-up files.
 
         Raises:
-            ConfigError: this is no kit.
+            ConfigError: ``kit`` is not a kit.
         """
         startup = kit / "startup"
         found = [path for path in (startup / f"fed_{kind}.json" for kind in KINDS) if path.exists()]
@@ -93,10 +96,10 @@ KINDS: dict[str, Callable[..., tuple[str, int]]] = {
 
 @needing("flare", "a federation of processes")
 def check_certificate(gate: Gate, say: Callable[[str], None] = lambda _: None) -> None:
-    """Check a kit's certificate; ``say`` hears of one that ends soon.
+    """Check a kit's certificate; ``say`` is called if it expires soon.
 
     Raises:
-        ConfigError: it is absent, of another authority, made out to somebody else, not valid yet or any more.
+        ConfigError: it is missing, of another authority, names another party, is expired or not yet valid.
     """
     from cryptography import x509  # noqa: PLC0415 - comes with FLARE
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
@@ -116,38 +119,38 @@ def check_certificate(gate: Gate, say: Callable[[str], None] = lambda _: None) -
 
 
 def check_key(gate: Gate, say: Callable[[str], None] = lambda _: None) -> None:
-    """Check that a kit's private key can be read, by its user; ``say`` hears where others can, too.
+    """Check that a kit's private key is readable; ``say`` is called if other users can read it, too.
 
-    Who unpacks a kit may lose who may read what: a ZIP file made by many programs does not keep it.
+    Many programs lose file permissions when they pack or unpack a ZIP file.
 
     Raises:
-        ConfigError: this user cannot read it.
+        ConfigError: this user cannot read the key.
     """
     kit, key = gate.kit, gate.key
     try:
         key.open("rb").close()
-        open_to = key.stat().st_mode >> 2 & kit.stat().st_mode & 0o011  # may read it, and come to it
+        open_to = key.stat().st_mode >> 2 & kit.stat().st_mode & 0o011  # others may read the file and enter the folder
     except PermissionError:
         raise ConfigError(f"{key}: this user may not read the private key; let the user who starts the site own the "
                           f"kit: chown -R USER {kit}") from None  # fmt: skip
-    except OSError:  # not there: whoever uses it says so
+    except OSError:  # missing: reported where it is used
         return
     if open_to:
         say(f"{key}: others on this machine can read this private key: chmod -R go= {kit}")
 
 
 def valid_until(gate: Gate) -> datetime:
-    """Return when a kit's certificate, or its authority's, ends.
+    """Return the expiry date of a kit's certificate or of its authority's, whichever is earlier.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: a certificate cannot be read.
     """
     ends: datetime = min(each.not_valid_after_utc for each in _certificates(gate))
     return ends
 
 
 def _certificates(gate: Gate) -> tuple[Any, Any]:
-    """Return a kit's certificate and its authority's."""
+    """Load a kit's certificate and its authority's."""
     from cryptography import x509  # noqa: PLC0415 - comes with FLARE
 
     try:
@@ -172,14 +175,14 @@ def _check_dates(gate: Gate, begins: datetime, ends: datetime, say: Callable[[st
 
 
 def await_server(gate: Gate, wait_s: float = 0.0, say: Callable[[str], None] = lambda _: None) -> None:
-    """Wait until the server answers, and takes this kit's certificate; ``say`` hears why it does not yet.
+    """Wait until the server answers and accepts this kit's certificate; ``say`` reports each failed try.
 
     Raises:
-        ConfigError: it answers, and the two certificates do not fit.
-        RunError: it does not answer within ``wait_s`` seconds; it is asked once at least.
+        ConfigError: the certificates of the server and the kit do not fit.
+        RunError: the server does not answer within ``wait_s`` seconds, in at least one try.
     """
     end, tries = time.monotonic() + wait_s, 0
-    while (why := knock(gate)) is not None:
+    while (why := probe(gate)) is not None:
         left = end - time.monotonic()
         if left <= 0:
             tried = f", tried for {wait_s:g} s" if wait_s else ""
@@ -193,17 +196,17 @@ def await_server(gate: Gate, wait_s: float = 0.0, say: Callable[[str], None] = l
         tries += 1
 
 
-def knock(gate: Gate) -> str | None:
+def probe(gate: Gate) -> str | None:
     """Try once; return why the server cannot be reached, ``None`` if it can.
 
-    Two handshakes: by TLS 1.3 the client is done before the server has looked at its certificate, so that one says
-    whose the server is; by TLS 1.2 it is not, so that one says whether the server takes ours.
+    Two handshakes are needed.  With TLS 1.3 a client finishes before the server checks its certificate, so this one
+    identifies only the server.  With TLS 1.2 it does not, so this one tells whether the server accepts the kit.
 
     Raises:
-        ConfigError: it answers, and the two certificates do not fit.
+        ConfigError: the certificates of the server and the kit do not fit.
     """
     try:
-        _greet(gate, ssl.TLSVersion.TLSv1_3)
+        _handshake(gate, ssl.TLSVersion.TLSv1_3)
     except ssl.SSLCertVerificationError as error:
         raise ConfigError(f"{gate.place} shows a certificate that does not fit this kit ({error.verify_message}): it "
                           f"is another federation's server, or the kits are not of one 'anyparty federate init'"
@@ -216,12 +219,12 @@ def knock(gate: Gate) -> str | None:
     except OSError as error:
         return _why(gate, error)
     try:
-        _greet(gate, ssl.TLSVersion.TLSv1_2)
-    except ConnectionRefusedError as error:  # it went away between the two
+        _handshake(gate, ssl.TLSVersion.TLSv1_2)
+    except ConnectionRefusedError as error:  # the server stopped between the two handshakes
         return _why(gate, error)
     except (ssl.SSLError, ConnectionError) as error:
         why = getattr(error, "reason", None) or error
-        if "PROTOCOL" not in str(why):  # a machine that does not speak TLS 1.2 any more
+        if "PROTOCOL" not in str(why):  # a server without TLS 1.2
             raise ConfigError(f"{gate.place} does not take the certificate {gate.certificate} ({why}): it has expired "
                               f"by the clock there, or is another federation's") from None  # fmt: skip
     except OSError as error:
@@ -229,7 +232,7 @@ def knock(gate: Gate) -> str | None:
     return None
 
 
-def _greet(gate: Gate, version: ssl.TLSVersion) -> None:
+def _handshake(gate: Gate, version: ssl.TLSVersion) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     try:

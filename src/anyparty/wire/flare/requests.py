@@ -1,11 +1,11 @@
-"""Certificates by request: each party makes its own private key, and the leading party signs its request.
+"""Certificates by request: each party creates its private key, and the active party signs its request.
 
-All certificates are made by FLARE's own commands, ``nvflare cert init``, ``cert request``, ``cert approve`` and
-``package``.  A private key never leaves the machine of its party:
+All certificates are created by FLARE's commands, ``nvflare cert init``, ``cert request``, ``cert approve`` and
+``package``.  A private key never leaves its party's machine:
 
-    leading party   authority.make    authority/: rootCA.key (mode 0600), rootCA.pem, ca.json, profile.json
+    active party    authority.make    authority/: rootCA.key (mode 0600), rootCA.pem, ca.json, profile.json
     party           request           KIT/request/: PARTY.key (mode 0600) and PARTY.request.zip, to send
-    leading party   approve           approved/PARTY.approved.zip, to send back: the signed certificate, no key
+    active party    approve           approved/PARTY.approved.zip, to send back: the signed certificate, no key
     party           install           KIT: a start-up kit with the party's own key
 """
 
@@ -27,12 +27,12 @@ from anyparty.wire.flare.site import FILE, Site
 
 REQUEST, APPROVED = "request", "approved"
 ABOUT, SIGNATURE = "federation.json", "federation.json.sig"
-MOST_BYTES = 10 * 1024 * 1024  # of a file within a ZIP file
+MOST_BYTES = 10 * 1024 * 1024  # maximum of a file within a ZIP file
 
 
 @dataclass(frozen=True)
 class Sealed:
-    """A file to send to another party, and the fingerprint that both compare over a second channel.
+    """A file to send to another party, and a fingerprint to compare by another way, such as a phone call.
 
     Attributes:
         file: the file to send.
@@ -45,15 +45,15 @@ class Sealed:
 
 
 def request(kit: Path, party: str, *, again: bool = False) -> Sealed:
-    """Make a party's private key and a signing request in ``kit``; return the request, to send to the leading party.
+    """Create a party's private key and a signing request in ``kit``; return the request, to send to the active party.
 
     Args:
-        kit: the party's kit; a new folder, or the kit whose certificate is to be renewed.
+        kit: a new folder, or the kit whose certificate is to be renewed.
         party: the party's name in the federation.
-        again: replace a request that was made before, and its key.
+        again: replace an earlier request and its key.
 
     Raises:
-        ConfigError: a request is there already, the kit is another party's, or FLARE reports an error.
+        ConfigError: a request exists already, the kit is another party's, or FLARE reports an error.
     """
     place = kit / REQUEST
     check_place(kit)
@@ -77,24 +77,24 @@ def request(kit: Path, party: str, *, again: bool = False) -> Sealed:
 def approve(
     folder: Path, said: Mapping[str, Any], file: Path, *, fingerprint: str | None = None, again: bool = False
 ) -> tuple[str, Sealed]:
-    """Sign a party's request with the authority's key; return the party and the approval, to send back to it.
+    """Sign a party's request with the authority's key; return the party and the approval, to send back.
 
     Args:
         folder: the federation's folder.
-        said: what its ``federation.toml`` says.
+        said: the contents of its ``federation.toml``.
         file: the request, PARTY.request.zip.
-        fingerprint: the key's fingerprint as the party told it; another one is an error.
-        again: approve a party that was approved before.
+        fingerprint: the key's fingerprint as reported by the party; a different one is an error.
+        again: approve a party again.
 
     Raises:
-        ConfigError: the folder has no authority's key, the request is not one of a passive party, the fingerprint
+        ConfigError: the folder lacks the authority's key, the request is not from a passive party, the fingerprint
             differs, or FLARE reports an error.
     """
     authority, out = folder / "authority", folder / APPROVED
     if not (authority / "rootCA.key").exists():
         raise ConfigError(f"{authority}/rootCA.key: the authority's key is not here; approve where 'anyparty federate "
                           f"init' was run")  # fmt: skip
-    with tempfile.TemporaryDirectory() as place:  # a copy: what is checked is what is signed
+    with tempfile.TemporaryDirectory() as place:  # a copy, so that the checked file is the signed one
         copy, signed = Path(place) / "copy.request.zip", Path(place) / "signed.zip"
         copy.write_bytes(_bytes_of(file))
         asked = _mapping(_members(copy, file).get("request.json", b""), file)
@@ -120,9 +120,9 @@ def approve(
 
 
 def _checked(asked: Mapping[str, Any], said: Mapping[str, Any], file: Path) -> str:
-    """Return who asks, if it is a passive party that asks for a certificate of its own.
+    """Return the party of a request; it must be a passive party that requests a client certificate.
 
-    FLARE signs what a request asks for: one for the server, or for an administrator, would be as good as theirs.
+    FLARE signs any request.  A certificate for the server or an administrator would let a party impersonate them.
     """
     name, passive = asked.get("name"), [each for each in said["parties"] if each != said["active"]]
     if (asked.get("kind"), asked.get("cert_type")) != ("site", "client"):
@@ -138,18 +138,18 @@ def _checked(asked: Mapping[str, Any], said: Mapping[str, Any], file: Path) -> s
 
 
 def install(kit: Path, file: Path, *, fingerprint: str | None = None) -> str:
-    """Make a start-up kit of a party's own key and the approval of its request; return the authority's fingerprint.
+    """Build a start-up kit from a party's key and its approval; return the authority's fingerprint.
 
-    A kit that is there already keeps its settings and gets the new certificate.
+    An existing kit keeps its settings and gets the new certificate.
 
     Args:
         kit: the folder with the party's ``request``.
         file: the approval, PARTY.approved.zip.
-        fingerprint: the authority's fingerprint as the leading party told it; another one is an error.
+        fingerprint: the authority's fingerprint as reported by the active party; a different one is an error.
 
     Raises:
-        ConfigError: there is no request here, the approval is for another one, it was changed on its way, the
-            fingerprint differs, or FLARE reports an error.
+        ConfigError: there is no request, the approval is for another request or was modified, the fingerprint differs,
+            or FLARE reports an error.
     """
     place = kit / REQUEST
     if not (place / "request.json").exists():
@@ -175,8 +175,8 @@ def install(kit: Path, file: Path, *, fingerprint: str | None = None) -> str:
         shutil.copytree(new, kit, dirs_exist_ok=True)
         own = {key: about[key] for key in ("party", "active", "parties")}
         dress(kit, None if known else own)
-        kit.chmod(0o700)  # copying a folder copies its mode too
-    shutil.rmtree(place)  # the key is in the kit now, and nowhere else
+        kit.chmod(0o700)  # copying a folder also copies its mode
+    shutil.rmtree(place)  # the key is now only in the kit
     return str(made["rootca_fingerprint_sha256"])
 
 
@@ -187,7 +187,7 @@ def _sign(text: str, key: Path) -> str:
 
 
 def _verified(parts: Mapping[str, bytes], authority: Path, file: Path) -> dict[str, Any]:
-    """Return who takes part, as the authority signed it."""
+    """Verify the authority's signature and return the list of parties."""
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415 - comes with FLARE
     from nvflare.lighter.utils import load_crt, verify_content  # noqa: PLC0415 - an extra
 
@@ -209,7 +209,7 @@ def _bytes_of(file: Path) -> bytes:
 
 
 def _members(path: Path, file: Path) -> dict[str, bytes]:
-    """Return the files in a ZIP file by name; ``file`` is its name for sentences."""
+    """Return the files in a ZIP file by name; ``file`` is its path for error messages."""
     _bytes_of(path)
     try:
         with zipfile.ZipFile(path) as zipped:
@@ -231,6 +231,6 @@ def _mapping(text: bytes, file: Path) -> dict[str, Any]:
 
 
 def _same(one: str, other: str) -> bool:
-    """Say whether two fingerprints are one, however they are written."""
+    """Return whether two fingerprints are equal, ignoring their notation."""
     plain = [text.strip().upper().removeprefix("SHA256:").replace(":", "").replace(" ", "") for text in (one, other)]
     return plain[0] == plain[1]

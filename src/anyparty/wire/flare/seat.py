@@ -1,18 +1,19 @@
-"""What FLARE starts in every organisation's process for a job: the party's part, run to its end.
+"""The classes that FLARE starts for a job in each organisation's process: each runs its party's part.
 
-The active party's seat is the job's workflow, in the server's job process; every other party's is the job's executor,
-in its client's.  So active and passive are one relay apart (the server's own), two passive parties two.
+The active party's class is the job's workflow, in the server's job process.  Every passive party's is the job's
+executor, in its client's job process.  A message passes one relay (the server) between active and passive parties, and
+two relays between two passive parties.
 
     server's job process  ⇄  server  ⇄  TLS  ⇄  client's job process
     Active: the active party's part             Passive: a passive party's part
 
-Messages are bytes of ours in FLARE's single cell messages (``core_cell.fire_and_forget``), which cross five times
-faster than its streams and leave acknowledging, ordering and deadlines to ``post``.
+Packets are sent as single cell messages of FLARE (``core_cell.fire_and_forget``).  These are five times faster than its
+streams and leave receipts, order and deadlines to ``endpoint``.
 
-The organisation that a message is from is the one that its header names.  FLARE's server lets no message in without a
-token that it signed for a client, and holds the header against where that client is registered.  But FLARE 2.9 leaves
-the second out for a token of a former registration (``FederatedServer._resolve_client_fqcn_for_auth``): with one, a
-client whose code was changed can pass for another, which a semi-honest party does not (``docs/privacy.md``).
+A packet's header names its sender.  FLARE's server accepts a message only with a token that it signed for a client, and
+compares the header with that client's registration.  FLARE 2.9 skips the comparison for a token of an earlier
+registration (``FederatedServer._resolve_client_fqcn_for_auth``).  With such a token, a client with modified code can
+impersonate another one; a semi-honest party does not (``docs/privacy.md``).
 """
 
 from __future__ import annotations
@@ -36,9 +37,8 @@ import torch
 from anyparty.config import Config
 from anyparty.errors import ENDED, AnypartyError, RunError
 from anyparty.storage import writing
-from anyparty.wire.flare.channel import Posted
-from anyparty.wire.flare.peer import Patience
-from anyparty.wire.flare.post import Post
+from anyparty.wire.flare.endpoint import ReliableEndpoint
+from anyparty.wire.flare.session import Patience
 from anyparty.wire.flare.site import Site
 
 try:
@@ -50,67 +50,70 @@ try:
     from nvflare.apis.signal import Signal
     from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
     from nvflare.fuel.f3.message import Message
-except ImportError:  # an extra: without it nobody sits here, and reading this file does no harm
+except ImportError:  # FLARE is an extra: without it this module can be imported, but not used
     Controller = Executor = object
 
-CHANNEL, TOPIC, NOTE = "anyparty", "parcel", "anyparty"
-AWAY = "its site was stopped"  # why a party left that will say no more
-FLUSH_S = 1.0  # for what was handed to FLARE to be on the wire: it does not say when
-GOODBYE_S = 4.0  # to say goodbye in; whoever stops a site kills it after five
-KNOCKS = 5  # times that a party which was given up tries to come back
+CHANNEL, TOPIC, HEADER = "anyparty", "parcel", "anyparty"  # names on the wire
+AWAY = "its site was stopped"  # the reason of a party that will send nothing more
+FLUSH_S = 1.0  # for FLARE to put the last packets on the wire: it does not report when
+GOODBYE_S = 4.0  # to send a farewell; a site that is stopped is killed after 5 s
+RETURNS = 5  # attempts to rejoin by a party that was given up
 TASK, CONFIG = "take_part", "anyparty.toml"
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Cells:
-    """The parties' job processes, as FLARE's cells: a carrier of parcels."""
+class FlareCarrier:
+    """A carrier of packets between FLARE's cells, the parties' job processes."""
 
     core: Any
     job: str
     active: str
 
-    def put(self, to: str, note: str, data: bytes) -> None:
-        """Send one cell message and forget it."""
+    def put(self, to: str, envelope: str, data: bytes) -> None:
+        """Send one cell message, without waiting for a result."""
         try:
-            self.core.fire_and_forget(CHANNEL, TOPIC, self.address(to), Message({NOTE: note}, data), optional=True)
+            self.core.fire_and_forget(
+                CHANNEL, TOPIC, self.address(to), Message({HEADER: envelope}, data), optional=True
+            )
         except RuntimeError as error:  # the cell is stopping
-            log.debug("a parcel to %s was not sent: %s", to, error)
+            log.debug("a packet to %s was not sent: %s", to, error)
 
     def address(self, party: str) -> str:
-        """Return the cell of a party's job process."""
+        """Return the name of the cell of a party's job process."""
         return f"{'server' if party == self.active else party}.{self.job}"
 
-    def listen(self, post: Post) -> None:
-        """Hand what arrives to a post, on FLARE's threads."""
-        parties = {self.address(name): name for name in (post.me, *post.peers)}
+    def listen(self, endpoint: ReliableEndpoint) -> None:
+        """Pass arriving packets to an endpoint, on FLARE's threads."""
+        parties = {self.address(name): name for name in (endpoint.me, *endpoint.sessions)}
 
         def arrived(request: Message) -> None:
             origin = request.get_header(MessageHeaderKey.ORIGIN)
-            post.arrived(parties.get(origin, str(origin)), request.get_header(NOTE), request.payload or b"")
+            endpoint.arrived(parties.get(origin, str(origin)), request.get_header(HEADER), request.payload or b"")
 
         self.core.register_request_cb(CHANNEL, TOPIC, arrived)
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a job asks of every party: the kind of work, and the words that go to its part."""
+    """A job's request to every party: the kind of work and the arguments of the party's part."""
 
     work: str
     asked: dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How a party's part ended.
+class JobOutcome:
+    """How a party's part of a job ended.
 
     Attributes:
-        party, job: whose, in which job.
-        error: the kind of error that ended it; empty when it came to its end.
-        sentence: what that error says.
-        result: what the part returned, where that can be written as JSON.
-        gone: which parties were lost or left, and why.
-        traffic: what went to each party: messages, bytes, repeated.
+        party: the party.
+        job: the job.
+        error: the type of the error that ended the part; empty if there was none.
+        sentence: the error's message.
+        result: what the part returned, if it can be written as JSON.
+        gone: the parties that left or were given up, and the reasons.
+        traffic: what was sent to each party: messages, bytes, repetitions.
 
     """
 
@@ -124,8 +127,8 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
-    """A party's place in a job."""
+class JobRun:
+    """One party's run of a job."""
 
     site: Site
     config: str
@@ -133,59 +136,64 @@ class Seat:
     core: Any
 
     @classmethod
-    def at(cls, context: FLContext) -> Seat:
-        """Find the site's own settings, and the job's."""
+    def at(cls, context: FLContext) -> JobRun:
+        """Read the settings of the site and of the job."""
         engine, job = context.get_engine(), context.get_job_id()
         workspace = engine.get_workspace()
         config = Path(workspace.get_app_config_dir(job), CONFIG).read_text(encoding="utf-8")
         return cls(site=Site.read(Path(workspace.get_root_dir())), config=config, job=job,
                    core=engine.get_cell().core_cell)  # fmt: skip
 
-    def play(self, order: Order, news: Callable[[], str]) -> Outcome:
-        """Run the party's part to its end; keep a record of how it ended at home."""
+    def play(self, order: Order, stop_reason: Callable[[], str]) -> JobOutcome:
+        """Run the party's part; write how it ended into the site's folder."""
         site = self.site
         if site.threads:
             torch.set_num_threads(site.threads)
-        for patience in (site.patience, *[replace(site.patience, join_s=site.patience.back_s)] * KNOCKS):
-            post, said = self._once(order, news, patience)
-            if site.party == site.active or not said.get("error") or news() or not post.lost_to(site.active):
+        for patience in (site.patience, *[replace(site.patience, join_s=site.patience.back_s)] * RETURNS):
+            endpoint, end = self._once(order, stop_reason, patience)
+            if site.party == site.active or not end.get("error") or stop_reason():
                 break
-            log.warning("%s: %s; it tries to come back", site.party, said["sentence"])
-        traffic = {name: asdict(each) for name, each in post.traffic().items()}
-        outcome = Outcome(party=site.party, job=self.job, gone=post.gone(), traffic=traffic, **said)
+            if not endpoint.is_cut_off_from(site.active):
+                break
+            log.warning("%s: %s; it tries to rejoin", site.party, end["sentence"])
+        traffic = {name: asdict(each) for name, each in endpoint.traffic().items()}
+        outcome = JobOutcome(party=site.party, job=self.job, gone=endpoint.gone(), traffic=traffic, **end)
         with writing(site.folder / f"{self.job}.json") as beside:
             beside.write_text(json.dumps(asdict(outcome), indent=1), encoding="utf-8")
         return outcome
 
-    def _once(self, order: Order, news: Callable[[], str], patience: Patience) -> tuple[Post, dict[str, Any]]:
-        """Run the party's part once; a passive party that was lost on the way may try again."""
+    def _once(
+        self, order: Order, stop_reason: Callable[[], str], patience: Patience
+    ) -> tuple[ReliableEndpoint, dict[str, Any]]:
+        """Run the party's part once; a passive party that was cut off may try again."""
         site = self.site
-        cells = Cells(self.core, self.job, site.active)
-        post = Post(site.party, site.parties, self.job, cells, patience, news=news)
-        cells.listen(post)
-        post.start([site.active] if site.party != site.active else [])
-        said: dict[str, Any] = {}
+        carrier = FlareCarrier(self.core, self.job, site.active)
+        endpoint = ReliableEndpoint(site.party, site.parties, self.job, carrier, patience, stop_reason=stop_reason)
+        carrier.listen(endpoint)
+        endpoint.start([site.active] if site.party != site.active else [])
+        end: dict[str, Any] = {}
         try:
             config = Config.of(tomllib.loads(self.config), f"the settings of job {self.job}")
-            said["result"] = _plain(asyncio.run(_run(site, config, post, order)))
+            end["result"] = _plain(asyncio.run(_run(site, config, endpoint, order)))
         except Exception as error:
-            said |= {"error": type(error).__name__, "sentence": str(error)}
+            end |= {"error": type(error).__name__, "sentence": str(error)}
             log.error("%s: %s", site.party, error, exc_info=not isinstance(error, AnypartyError))
-        post.close(farewell(said.get("error", ""), news()))
-        return post, said
+        endpoint.leave(farewell(end.get("error", ""), stop_reason()))
+        return endpoint, end
 
 
-async def _run(site: Site, config: Config, post: Post, order: Order) -> Any:
-    return await site.load_part(order.work)(site, config, Posted(post), **order.asked)
+async def _run(site: Site, config: Config, endpoint: ReliableEndpoint, order: Order) -> Any:
+    return await site.load_part(order.work)(site, config, endpoint, **order.asked)
 
 
-def farewell(error: str, news: str = "") -> str:
-    """Return what a party tells the others when it leaves: the kind of error at most, whose words may hold data.
+def farewell(error: str, stop_reason: str = "") -> str:
+    """Return the reason that a leaving party sends to the others.
 
-    ``news`` says why it was told to stop, if it was: whatever error that led to is none.
+    It names at most the type of an error, since the message may hold data.  A party that was stopped from outside
+    sends the ``stop_reason`` instead: the resulting error is not a failure.
     """
-    if news:
-        return news
+    if stop_reason:
+        return stop_reason
     return f"it stopped with {error}, and its own site.log, in its kit, says why" if error else "its part is done"
 
 
@@ -196,10 +204,10 @@ def _plain(result: Any) -> Any:
         return None
 
 
-class Goodbye:
-    """A request to end this process (SIGTERM): while a part is played, it says goodbye first.
+class GracefulExit:
+    """Handler of SIGTERM: while a part runs, the party sends its farewell before the process ends.
 
-    FLARE makes a seat on the process's main thread, where alone signals can be had, and plays on any.
+    FLARE creates the object on the main thread, the only one that can install signal handlers, and runs it on any.
     """
 
     def __init__(self) -> None:
@@ -221,7 +229,7 @@ class Goodbye:
 
     @contextmanager
     def softly(self) -> Iterator[None]:
-        """Let the body come to its end when the process is asked to, within seconds; then it ends."""
+        """On SIGTERM, let the body finish within seconds, then end the process."""
         self.playing = True
         try:
             yield
@@ -233,32 +241,32 @@ class Goodbye:
 
 
 class Active(Controller):  # type: ignore[misc]
-    """The active party's seat; the job lasts as long as its part."""
+    """The active party's part of a job; the job lasts as long as it."""
 
     def __init__(self, work: str, asked: dict[str, Any]) -> None:
         super().__init__()
-        self.order, self.goodbye = Order(work, asked), Goodbye()
+        self.order, self.graceful_exit = Order(work, asked), GracefulExit()
         self.ended: dict[str, str] = {}
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing to prepare."""
+        """Do nothing: required by FLARE."""
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing to undo."""
+        """Do nothing: required by FLARE."""
 
     def process_result_of_unknown_task(self, client: Any, task_name: str, client_task_id: str, result: Shareable,
                                        fl_ctx: FLContext) -> None:  # fmt: skip
-        """Ignore what a party says after the job has stopped waiting for it."""
+        """Ignore a result that arrives after the job has stopped waiting for it."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Ask the others to take part, play one's own part, wait for theirs to end."""
-        seat = Seat.at(fl_ctx)
+        """Start the other parties' parts, run this party's part, wait for the others to end."""
+        run = JobRun.at(fl_ctx)
         task = Task(name=TASK, data=Shareable(), result_received_cb=self._ended)
-        others = len(seat.site.parties) - 1
+        others = len(run.site.parties) - 1
         self.broadcast(task, fl_ctx, min_responses=others)
-        with self.goodbye.softly():
-            outcome = seat.play(self.order, lambda: ENDED if abort_signal.triggered else self.goodbye.why)
-        end = time.monotonic() + seat.site.patience.flush_s
+        with self.graceful_exit.softly():
+            outcome = run.play(self.order, lambda: ENDED if abort_signal.triggered else self.graceful_exit.why)
+        end = time.monotonic() + run.site.patience.flush_s
         lost = {name for name, why in outcome.gone.items() if not why.startswith("it left") or AWAY in why}
         while len(self.ended.keys() | lost) < others and time.monotonic() < end and not abort_signal.triggered:
             time.sleep(0.1)
@@ -271,16 +279,18 @@ class Active(Controller):  # type: ignore[misc]
 
 
 class Passive(Executor):  # type: ignore[misc]
-    """A passive party's seat."""
+    """A passive party's part of a job."""
 
     def __init__(self, work: str, asked: dict[str, Any]) -> None:
         super().__init__()
-        self.order, self.goodbye = Order(work, asked), Goodbye()
+        self.order, self.graceful_exit = Order(work, asked), GracefulExit()
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:  # noqa: ARG002
-        """Play the party's part; tell the server how it ended, by the error's kind alone: its words stay at home."""
-        with self.goodbye.softly():
-            outcome = Seat.at(fl_ctx).play(self.order, lambda: ENDED if abort_signal.triggered else self.goodbye.why)
+        """Run the party's part; reply only the type of its error, since the message may hold data."""
+        with self.graceful_exit.softly():
+            outcome = JobRun.at(fl_ctx).play(
+                self.order, lambda: ENDED if abort_signal.triggered else self.graceful_exit.why
+            )
         reply = make_reply("OK")
         reply["error"] = outcome.error
         return reply

@@ -1,4 +1,4 @@
-"""What one organisation says at home about itself: its file ``local/anyparty.toml``, which no job carries."""
+"""The settings of one organisation's site, in its file ``local/anyparty.toml``.  No job can change them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from anyparty.config.base import Settings
 from anyparty.errors import ConfigError
-from anyparty.wire.flare.peer import Patience
+from anyparty.wire.flare.session import Patience
 
 FILE = "anyparty.toml"
 PARTS = {
@@ -22,24 +22,24 @@ Part = Callable[..., Awaitable[Any]]
 
 
 class Site(Settings):
-    """One organisation's own settings.
+    """One organisation's settings.
 
     Attributes:
-        party: its name in the federation.
-        active: the party that leads.
-        parties: all parties, in the order that all share.
-        table: its table; relative to the kit.
-        new: its table of rows to predict, where those are others; relative to the kit.
-        folder: where it keeps checkpoints and records; relative to the kit.
-        parts: what it is ready to do for a job, by the kind of work, as ``module:function``: the job's own words go to
-            ``await function(site, config, net, **asked)``.  What is not here is refused.
-        encoders: the functions that make encoders, ``module:function``, which a job may name for this party: code that
-            is imported and called here.  Any other is refused.
-        methods: the methods of somebody's own making that a job may name, ``module:name``; the same holds of them.
-        id: the column by which its rows may be aligned; without, the one that a job names.
-        columns: the columns that a job may read, as features or as label; without, all but those that it drops.
-        threads: how many threads PyTorch may use; all without.
-        patience: how long it waits for others.
+        party: the party's name in the federation.
+        active: the active party.
+        parties: all parties, in the common order.
+        table: the party's table; relative to the kit.
+        new: the table of rows to predict, if it is another one; relative to the kit.
+        folder: the folder for checkpoints and records; relative to the kit.
+        parts: the kinds of work that the site accepts, each with a function as ``module:function``.  A job's arguments
+            go to ``await function(site, config, net, **asked)``.  Any other work is refused.
+        encoders: encoder factories, as ``module:function``, that a job may name for this party.  The code is imported
+            and runs at this site.  Any other is refused.
+        methods: the users' own methods, as ``module:name``, that a job may name.  The same applies to their code.
+        id: the id column for alignment; by default the one that a job names.
+        columns: the columns that a job may read, as features or label; by default all that it does not drop.
+        threads: the number of threads for PyTorch; by default all.
+        patience: how long the site waits for others.
 
     """
 
@@ -59,10 +59,10 @@ class Site(Settings):
 
     @classmethod
     def read(cls, kit: Path) -> Site:
-        """Read the file of a kit.
+        """Read the settings file of a kit.
 
         Raises:
-            ConfigError: it is absent or says what it cannot.
+            ConfigError: the file is missing or invalid.
         """
         path = kit / "local" / FILE
         try:
@@ -79,10 +79,10 @@ class Site(Settings):
         return site.model_copy(update=places)
 
     def load_part(self, work: str) -> Part:
-        """Return the function that does a kind of work here.
+        """Import the function for a kind of work.
 
         Raises:
-            ConfigError: the site does not do such work, or the function cannot be imported.
+            ConfigError: the site does not accept such work, or the function cannot be imported.
         """
         if work not in self.parts:
             raise ConfigError(

@@ -1,6 +1,6 @@
-"""The processes of a federation on one machine: every party's site, started, watched and stopped together.
+"""The processes of a federation on one machine: start, watch and stop all parties' sites.
 
-On real machines each party runs its own kit: see ``foreground``.
+On separate machines each party runs its own kit: see ``foreground``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from anyparty.wire.flare.reach import Gate, check_certificate
 from anyparty.wire.flare.site import Site
 
 LOCK = ".site.lock"
-_started: list[subprocess.Popen[bytes]] = []  # by this process, until they have ended: somebody must reap them
+_started: list[subprocess.Popen[bytes]] = []  # child processes that have not ended, to be reaped
 
 
 def site_command(kit: Path) -> list[str]:
@@ -38,11 +38,11 @@ def site_command(kit: Path) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of a site: as ours, without what slows FLARE down."""
+    """Return the environment of a site: this one, without settings that slow FLARE down."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {
         "NVFLARE_NP_DOWNLOAD_CHUNK_SIZE": "0", "NVFLARE_TENSOR_DOWNLOAD_CHUNK_SIZE": "0",
-        "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "20",  # s, for word of a party whose machine is gone; theirs is 900
+        "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "20",  # s, for the result of a lost party; FLARE's default is 900
     }  # fmt: skip
 
 
@@ -50,7 +50,7 @@ def start(folder: Path, timeout_s: float = 120.0) -> None:
     """Start every party's site on this machine and wait until all are connected.
 
     Raises:
-        ConfigError: the port is in use, or sites of this federation run already.
+        ConfigError: the port is in use, or sites of this federation are running.
         RunError: a site did not start in time.
     """
     said = about(folder)
@@ -62,10 +62,10 @@ def start(folder: Path, timeout_s: float = 120.0) -> None:
 
 @contextlib.contextmanager
 def alone(place: Path, otherwise: str) -> Iterator[None]:
-    """Keep others from starting what lies in a folder meanwhile: what runs there is looked for, and then started.
+    """Lock a folder while its sites are checked and started.
 
     Raises:
-        ConfigError: somebody does; ``otherwise`` says so.
+        ConfigError: another process holds the lock; ``otherwise`` is the message.
         StorageError: the folder cannot be written to.
     """
     lock = take(place / LOCK, otherwise)
@@ -96,7 +96,7 @@ def _start(folder: Path, said: Mapping[str, Any], timeout_s: float) -> None:
             _started.append(started[name])
         _await_sites(folder, said, started, timeout_s)
     except BaseException:
-        with contextlib.suppress(RunError):  # what went wrong first is what is said
+        with contextlib.suppress(RunError):  # report the first error
             stop(folder)
         raise
 
@@ -105,7 +105,7 @@ def port_is_free(host: str, port: int) -> None:
     """Check that the server can listen.
 
     Raises:
-        ConfigError: it cannot.
+        ConfigError: the port is in use or not allowed.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -144,15 +144,15 @@ def processes(folder: Path) -> list[Any]:
 
 @needing("flare", "a federation of processes")
 def at_kit(place: Path) -> list[Any]:
-    """Return the processes of sites and jobs on this machine whose kit is this folder, or in it.
+    """Return the processes of sites and jobs on this machine whose kit is this folder or lies in it.
 
-    Each has the words it was started with in ``info["cmdline"]``, until the next look: it may have ended since.
+    Each has its command line in ``info["cmdline"]``.  A process may have ended in the meantime.
     """
     import psutil  # noqa: PLC0415 - comes with FLARE
 
     kit, found = str(place.resolve()), []
     for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or ()  # nothing of a process that has ended or is somebody else's
+        words = process.info["cmdline"] or ()  # empty for ended processes and other users'
         if any("nvflare.private" in word for word in words) and any(
             f"{word}{os.sep}".startswith(f"{kit}{os.sep}") for word in words
         ):
@@ -162,7 +162,7 @@ def at_kit(place: Path) -> list[Any]:
 
 @needing("flare", "a federation of processes")
 def end(found: Sequence[Any], timeout_s: float = 5.0) -> list[Any]:
-    """Ask processes to end, and end those that have not in time; return those that are left."""
+    """Terminate processes, kill those that do not end in time, and return those that are left."""
     import psutil  # noqa: PLC0415 - comes with FLARE
 
     for ask in ("terminate", "kill"):
@@ -179,7 +179,7 @@ def stop(folder: Path, timeout_s: float = 5.0) -> None:
     Raises:
         RunError: processes do not end, such as another user's.
     """
-    while found := processes(folder):  # a site may have started a job's process in the meantime
+    while found := processes(folder):  # a site may have started a job's process meanwhile
         left = {process.pid for process in end(found, timeout_s)} & {process.pid for process in processes(folder)}
         if left:
             raise RunError(f"{folder}: processes {sorted(left)} of this federation do not end; where another user has "

@@ -1,10 +1,10 @@
-"""A driver of FLARE for a site's process and its jobs' processes: a Unix socket that only the site's user may open.
+"""FLARE driver for connections within a site: a Unix socket that only the site's user may open.
 
-FLARE's own drivers listen on a port of 127.0.0.1: in clear text, every user of the machine can put messages into it
-that name another sender; with TLS over ``tcp``, a connection that says nothing keeps all others out; ``grpc`` needs a
-server's certificate at every party.  See docs/decisions/0016-internal-connections.md.
+FLARE's own drivers listen on a port of 127.0.0.1.  In clear text, every user of the machine can send messages there and
+name another sender.  With TLS over ``tcp``, a silent connection blocks all others.  ``grpc`` needs a server certificate
+at every party.  See docs/decisions/0016-internal-connections.md.
 
-FLARE imports each file of this folder by itself (``comm_driver_path`` in local/comm_config.json).
+FLARE imports each file of this folder (``comm_driver_path`` in local/comm_config.json).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ try:
     from nvflare.fuel.f3.drivers.base_driver import BaseDriver
     from nvflare.fuel.f3.drivers.driver_params import DriverCap, DriverParams
     from nvflare.fuel.f3.drivers.socket_conn import ConnectionHandler, SocketConnection
-except ImportError:  # an extra: without it nobody connects, and reading this file does no harm
+except ImportError:  # FLARE is an extra: without it this module can be imported, but not used
     BaseDriver = ConnectionHandler = object
 
 SCHEME = "anyparty-unix"
@@ -47,19 +47,19 @@ class UnixDriver(BaseDriver):  # type: ignore[misc]
 
     @staticmethod
     def supported_transports() -> list[str]:
-        """Return the schemes of addresses that this driver takes."""
+        """Return the address schemes of this driver."""
         return [SCHEME]
 
     @staticmethod
     def capabilities() -> dict[str, Any]:
-        """Return what FLARE needs to know of this driver."""
+        """Return the capabilities of this driver."""
         return {DriverCap.SEND_HEARTBEAT.value: True, DriverCap.SUPPORT_SSL.value: False}
 
     @staticmethod
     def get_urls(scheme: str, resources: dict[str, Any]) -> tuple[str, str]:
-        """Return an address to connect to and one to listen at: this process's socket in ``resources["folder"]``.
+        """Return the address to connect to and to listen at: this process's socket in ``resources["folder"]``.
 
-        The folder is made for this user alone; sockets of processes that have ended are removed.
+        The folder is created for this user only; sockets of ended processes are removed.
         """
         folder = Path(resources["folder"])
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ class UnixDriver(BaseDriver):  # type: ignore[misc]
         return address, address
 
     def listen(self, connector: Any) -> None:
-        """Take connections until ``shutdown``."""
+        """Accept connections until ``shutdown``."""
         self.connector, path = connector, _path(connector)
         path.unlink(missing_ok=True)
         with reached(path) as address:
@@ -80,7 +80,7 @@ class UnixDriver(BaseDriver):  # type: ignore[misc]
             self.server.serve_forever()
 
     def connect(self, connector: Any) -> None:
-        """Connect and read until the other side closes."""
+        """Connect and read until the peer closes the connection."""
         self.connector = connector
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with reached(_path(connector)) as address:
@@ -99,7 +99,7 @@ class UnixDriver(BaseDriver):  # type: ignore[misc]
 
 @contextlib.contextmanager
 def reached(path: Path) -> Iterator[str]:
-    """Give a short address of a socket: the system takes 107 bytes at most, and a path may have more."""
+    """Yield a short address of a socket: the system allows 107 bytes, and a path may be longer."""
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}" if sys.platform == "linux" else str(path)
@@ -112,7 +112,7 @@ def _runs(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's process has the number now
+    except PermissionError:  # another user's process has the number now
         return False
     return True
 
