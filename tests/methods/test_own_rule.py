@@ -183,7 +183,7 @@ class TestCapabilities:
             ({"trains_with": "every"}, "Mine: trains_with is 'all' or 'any', not 'every'"),
             (
                 {"messages": EMBEDDING},
-                r"Mine: messages is one declaration, of 'embedding', .* has a comma, \(MESSAGE,\)",
+                r"Mine: messages is one declaration, of 'embedding'; .* has a comma, \(MESSAGE,\)",
             ),
             ({"messages": ("embedding",)}, r"Mine: expected messages to be a tuple of Declared, got \('embedding',\)"),
             ({"messages": None}, "Mine: expected messages to be a tuple of Declared, got None"),
