@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from anyparty.errors import AnypartyError, RunError
-from anyparty.run.house import Site
+from anyparty.run.allowed import Site
 from anyparty.run.meanwhile import meanwhile
 from anyparty.serve.bridge import Bridge, Bridged
 from anyparty.serve.home import renew_s
