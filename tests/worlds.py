@@ -28,7 +28,7 @@ from anyparty.predictions import Predictions
 from anyparty.run import agree
 from anyparty.run.checkpoint import Checkpoints
 from anyparty.run.door import Closed, Door
-from anyparty.run.part import Part, Trained
+from anyparty.run.part import Part, RunHooks, Trained
 from anyparty.run.predict import predict_rows
 from anyparty.run.train import play as train_part
 from anyparty.run.watch import Watch
@@ -334,8 +334,10 @@ def train(
             training=(of.usable if training is None else training) if leads else None,
             validation=(torch.arange(0) if validation is None else validation) if leads else None,
             checkpoints=None if folder is None else Checkpoints(folder / name),
-            resume=resume, watch=(watch or Watch()) if leads else Watch(), door=(leads and door) or Closed(),
-            kept=kept if leads else None,
+            resume=resume, hooks=RunHooks(
+                callback=(watch or Watch()) if leads else Watch(), membership=(leads and door) or Closed(),
+                on_checkpoint=kept if leads else None,
+            ),
         )  # fmt: skip
         parts[name] = partial(train_part, part)
     return (at or Table()).play(of.roster, (*method.can.messages, *agree.MESSAGES), parts)

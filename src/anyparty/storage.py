@@ -82,6 +82,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
+def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with their lists as tuples, which JSON had made lists."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+
+
 @contextmanager
 def writing(path: Path) -> Iterator[Path]:
     """Write a file atomically: yield a temporary path beside ``path``, and move it to ``path`` at the end.

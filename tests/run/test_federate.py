@@ -13,7 +13,7 @@ from anyparty.doctor import kit as looks
 from anyparty.errors import AnypartyWarning, ConfigError, ResumeError, RunError
 from anyparty.run import federate
 from anyparty.run.house import train_at_home
-from anyparty.run.kept_record import FILE
+from anyparty.run.record import FILE
 from anyparty.storage import read_json, write_json
 from anyparty.wire import inproc
 from tests.ports import free_port

@@ -18,9 +18,10 @@ from anyparty.config import Config
 from anyparty.errors import ConfigError, PartyLost, ResumeError, TableError
 from anyparty.run import parts
 from anyparty.run.federation import Federation
-from anyparty.run.files import About, mark
+from anyparty.run.files import WEIGHTS, About
 from anyparty.run.house import Home, train_at_home
 from anyparty.run.kept_alignment import Kept
+from anyparty.run.manifest import sha256
 from anyparty.run.predict_home import predict_at_home
 from anyparty.serving.loaded_party import load_party
 from anyparty.wire import inproc
@@ -103,7 +104,7 @@ def test_the_houses_train_and_keep_their_own(tmp_path):
 def test_the_active_party_knows_everybodys_part_and_the_others_their_own(tmp_path):
     sites = world(tmp_path)
     run(sites, settings())
-    kept = {name: mark(site.folder / "parties" / name) for name, site in sites.items()}
+    kept = {name: sha256(site.folder / "parties" / name / WEIGHTS) for name, site in sites.items()}
     told = {name: json.loads((site.folder / "model.json").read_text())["parts"] for name, site in sites.items()}
     assert told == {"bank": kept, "shop": {"shop": kept["shop"]}, "clinic": {"clinic": kept["clinic"]}}
 

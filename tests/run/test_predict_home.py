@@ -19,7 +19,7 @@ from anyparty.run.predict_home import ANSWERS, predict_at_home
 from anyparty.wire import inproc
 from tests.run import test_house
 from tests.run.test_house import NAMES, run, settings, trained_again, world
-from tests.run.test_journal import Stumble
+from tests.run.test_site_recorder import Stumble
 
 
 @dataclass(frozen=True)

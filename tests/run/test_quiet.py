@@ -9,7 +9,7 @@ from torch import nn
 
 from anyparty.methods.method import Stage, State
 from anyparty.predictions import Predictions
-from anyparty.run.quiet import meeting
+from anyparty.run.train import meeting
 from anyparty.run.watch import Watch
 from anyparty.terms import Capabilities, Declared, Expect
 from tests import worlds

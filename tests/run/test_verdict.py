@@ -11,6 +11,7 @@ from anyparty.methods.table import method
 from anyparty.run import agree, kept_alignment, verdict
 from anyparty.run.checkpoint import Progress
 from anyparty.run.door import Closed
+from anyparty.run.part import RunHooks
 from anyparty.terms import Party, Roster
 from anyparty.wire import inproc
 from tests import worlds
@@ -41,7 +42,7 @@ class Door:
 
 def let_in(*, settings=SETTINGS, moments=((0, 1), (0, 2)), shut=False):
     door, record, progress = Door(), {}, Progress(epoch=4, best=0.9, best_epoch=1)
-    part = SimpleNamespace(door=door, agreed=SETTINGS, welcome=None)
+    part = SimpleNamespace(hooks=RunHooks(membership=door), agreed=SETTINGS)
 
     async def a(net):
         return await verdict._let_in(part, net, progress, PLAN, record, shut=shut)

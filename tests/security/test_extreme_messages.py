@@ -14,7 +14,7 @@ from anyparty.errors import AnypartyWarning, ConfigError, Diverged, ExtremeMessa
 from anyparty.methods.table import method
 from anyparty.run import agree
 from anyparty.run.federation import Federation
-from anyparty.run.part import Part
+from anyparty.run.part import Part, RunHooks
 from anyparty.run.simulate import check
 from anyparty.run.train import play
 from anyparty.run.verdict import verdict
@@ -243,7 +243,7 @@ def posts(of, *, forger=None, lose=True, **settings):
             return await play(
                 Part(seat=of.seat(name), method=made, rows=of.rows[name], settings=chosen,
                      agreed={"settings": "same"}, training=of.usable if leads else None,
-                     validation=torch.arange(0) if leads else None, door=door), wired,
+                     validation=torch.arange(0) if leads else None, hooks=RunHooks(membership=door)), wired,
             )  # fmt: skip
 
         return played
@@ -283,7 +283,8 @@ def test_a_dropped_party_is_not_let_in_again():
     net.declared = agree.MESSAGES
     net.__post_init__()
     part = Part(seat=of.seat("a"), method=method("laser", embedding=4), rows=of.rows["a"], agreed={},
-                settings=worlds.TrainSettings(), training=None, validation=None, door=Knocking())  # fmt: skip
+                settings=worlds.TrainSettings(), training=None, validation=None,
+                hooks=RunHooks(membership=Knocking()))  # fmt: skip
     record = {}
     asyncio.run(verdict(part, net, None, {}, record, validates=False, last=False))
     assert "back" not in record

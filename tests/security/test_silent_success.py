@@ -20,8 +20,8 @@ from anyparty.run.attendance import Attendance
 from anyparty.run.federation import Federation
 from anyparty.run.files import About
 from anyparty.run.house import train_at_home
-from anyparty.run.journal import FILE
 from anyparty.run.predict_home import predict_at_home
+from anyparty.run.record import FILE
 from anyparty.wire import inproc
 from tests.run.test_house import NAMES, settings, weights, world
 
@@ -135,14 +135,14 @@ def test_a_party_that_stops_after_its_part_was_saved_fails_the_training(tmp_path
 
 def test_a_record_that_cannot_be_written_fails_the_training(tmp_path, monkeypatch):
     sites = world(tmp_path)
-    whole = house.Journal.write
+    whole = house.SiteRecorder.write
 
     def write(self):
-        if self.path.parent == sites["shop"].folder and self.values["status"] == "done":
+        if self.path.parent == sites["shop"].folder and self.record.status == "done":
             raise StorageError(f"{self.path}: cannot be written")
         whole(self)
 
-    monkeypatch.setattr(house.Journal, "write", write)
+    monkeypatch.setattr(house.SiteRecorder, "write", write)
     ended = train(sites)
     assert isinstance(ended["shop"], StorageError)
     assert "'shop' saved its part of the model but stopped before it had finished" in str(ended["bank"])

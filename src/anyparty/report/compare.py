@@ -23,7 +23,7 @@ from anyparty.report.ledgers import shown, total
 from anyparty.report.model_sections import Scores, recorded
 from anyparty.report.records import Run
 from anyparty.report.section import Drawn, Grid, Section, decimals, named, number, scored, spread
-from anyparty.run.kept_record import MAY_DIFFER
+from anyparty.run.record import MAY_DIFFER
 
 if TYPE_CHECKING:
     from anyparty.report.worth import Worth

@@ -20,7 +20,7 @@ from pydantic import ConfigDict
 from anyparty.config.base import Settings
 from anyparty.costs import Shape, published
 from anyparty.errors import ConfigError, ModelError, some
-from anyparty.run.kept_record import FILE, read_record
+from anyparty.run.record import FILE, RunRecord
 from anyparty.storage import inside, read_json
 from anyparty.terms import Declared
 from anyparty.wire.flare.site import Site
@@ -122,7 +122,7 @@ def find(paths: Iterable[Path | str] | Path | str) -> list[Run]:
         if not record.exists():
             raise ModelError(f"{path} is not a run: expected the folder that `anyparty train` left, the folder of a "
                              f"federation, or a party's {FILE}")  # fmt: skip
-        values = _readable(read_record(record))
+        values = _readable(RunRecord.read(record).to_json())
         if "party" in values:
             apart.append((record, values))
         else:
@@ -147,7 +147,7 @@ def _in_kits(folder: Path) -> list[Kept]:
         except ConfigError:  # the administrator's
             continue
         if path.exists():
-            found.append((path, _readable(read_record(path))))
+            found.append((path, _readable(RunRecord.read(path).to_json())))
     if not found:
         raise ModelError(f"{folder}: no party here has a record yet; train first: anyparty federate train")
     return found

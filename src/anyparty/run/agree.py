@@ -1,4 +1,4 @@
-"""What parties tell each other around a method's own messages: settings at the start, rows of a stage, when to stop."""
+"""Control messages of training: settings and checkpoints at the start, the plan of a stage, and epoch decisions."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ SETUP = {
 
 
 def fingerprint(text: str) -> Tensor:
-    """Return the hash of a text: [32] uint8."""
+    """Return the SHA-256 of a text: [32] uint8."""
     return torch.frombuffer(bytearray(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8)
 
 
-Moment = tuple[int, int]  # stage and epoch, both counted from 0
+Moment = tuple[int, int]  # stage and epoch, both from 0
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where a party begins: which of its checkpoints it loads (``None``: none), and what comes next."""
+    """The checkpoint that a party loads (``None`` for none), and the moment that comes next."""
 
     own: Moment | None = None
     now: Moment = (0, 0)
@@ -65,21 +65,21 @@ class Start:
 async def begin(
     net: Channel, roster: Roster, settings: Mapping[str, str], moments: Sequence[Moment], *, resume: bool = False
 ) -> Start:
-    """Agree on settings, and on where to begin: after the latest epoch that all have a checkpoint of.
+    """Compare settings, and agree on the moment to start from: the latest one that all parties have a checkpoint of.
 
-    ``settings`` are groups of settings as text, by name; only their hashes leave.  Where a party was away for longer
-    than checkpoints are kept, each goes on from its own last one, at the epoch that the active party has reached.  A
-    run that ended before all had their first begins anew.
+    ``settings`` are groups of settings as text, by name; only their hashes are sent.  If a party was away for longer
+    than checkpoints are kept, each party loads its own last one, and training resumes at the active party's epoch.  A
+    run that ended before all parties had a checkpoint starts over.
 
     Raises:
-        ConfigError: at the active party, when a party's settings differ, naming the group.
-        ResumeError: at the active party, when a party has no checkpoint of the run that is to go on.
+        ConfigError: at the active party, if a party's settings differ; the error names the group.
+        ResumeError: at the active party, if a party has no checkpoint of the run to resume.
     """
     if net.me != roster.active:
         await net.send(roster.active, "hello", _hello(settings, moments))
         at = (await net.recv(roster.active, "start", {"at": Expect((2,), torch.int64)}))["at"].tolist()
         return Start(_moment(at[0]), _moment(at[1]) or (0, 0))
-    theirs = {name: await hello(net, name, settings) for name in _others(roster, net.me)}
+    theirs = {name: await hello(net, name, settings) for name in roster.names if name != net.me}
     common = set(moments).intersection(*theirs.values())
     now = max(common or moments, default=None)
     if not common and len(moments) < 2:  # it ended while the first checkpoints were written: nobody has gone further
@@ -99,10 +99,10 @@ async def begin(
 
 
 async def hello(net: Channel, name: str, settings: Mapping[str, str]) -> list[Moment]:
-    """Return the moments that a party has checkpoints of, at the active party.
+    """Receive the moments of a party's checkpoints, at the active party.
 
     Raises:
-        ConfigError: the party's settings differ, naming the group.
+        ConfigError: the party's settings differ; the error names the group.
     """
     expect = {"settings": Expect((len(settings), 32), torch.uint8), "checkpoints": Expect((-1,), torch.int64)}
     said = await net.recv(name, "hello", expect)
@@ -115,7 +115,7 @@ async def hello(net: Channel, name: str, settings: Mapping[str, str]) -> list[Mo
 
 
 async def welcome(net: Channel, name: str, settings: Mapping[str, str], now: Moment) -> None:
-    """Let a party that comes back begin at ``now`` with its own last checkpoint, at the active party.
+    """Start a party that rejoins at ``now`` with its own last checkpoint, at the active party.
 
     Raises:
         ConfigError: its settings differ.
@@ -124,7 +124,7 @@ async def welcome(net: Channel, name: str, settings: Mapping[str, str], now: Mom
 
 
 async def send_start(net: Channel, name: str, start: Start) -> None:
-    """Tell a party where it begins."""
+    """Send a party the moment to start from."""
     await net.send(name, "start", {"at": torch.tensor([_code(start.own), _code(start.now)])})
 
 
@@ -149,17 +149,18 @@ PLAN = dict.fromkeys(("train", "patterns", "validation", "scored"), Expect((-1,)
 
 
 async def share_plan(net: Channel, roster: Roster, plan: dict[str, Tensor] | None) -> dict[str, Tensor]:
-    """Give every party the active party's plan of a stage: rows to train on, their patterns, rows to score."""
+    """Send the active party's plan of a stage to all: rows to train on, their patterns, rows to score."""
     if plan is not None:
-        for name in _others(roster, net.me):
-            await net.send(name, "plan", plan)
+        for name in roster.names:
+            if name != net.me:
+                await net.send(name, "plan", plan)
         return plan
     return await net.recv(roster.active, "plan", PLAN)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the active party says after an epoch.
+    """The active party's decision after an epoch.
 
     Attributes:
         keep: these weights are the best so far.
@@ -174,12 +175,12 @@ class Verdict:
 
 
 async def share_verdict(net: Channel, roster: Roster, verdict: Verdict | None) -> Verdict:
-    """Give every party the active party's verdict on an epoch; those that are just back were not there."""
+    """Send the active party's decision on an epoch to all, except parties that rejoined just now."""
     if verdict is not None:
         back = torch.tensor([name in verdict.back for name in roster.names], dtype=torch.uint8)
         said = {"verdict": torch.tensor([verdict.keep, verdict.stop], dtype=torch.uint8), "back": back}
-        for name in _others(roster, net.me):
-            if name not in verdict.back:
+        for name in roster.names:
+            if name not in {net.me, *verdict.back}:
                 await net.send(name, "verdict", said)
         return verdict
     expect = {"verdict": Expect((2,), torch.uint8), "back": Expect((len(roster.names),), torch.uint8)}
@@ -188,7 +189,3 @@ async def share_verdict(net: Channel, roster: Roster, verdict: Verdict | None) -
     flags = got["back"].tolist()
     names = tuple(name for name, is_back in zip(roster.names, flags, strict=True) if is_back)
     return Verdict(keep=keep, stop=stop, back=names)
-
-
-def _others(roster: Roster, me: str) -> list[str]:
-    return [name for name in roster.names if name != me]

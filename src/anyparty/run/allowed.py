@@ -1,9 +1,10 @@
-"""What a party's own settings at home allow a job: somebody else writes it."""
+"""A site, and what its own settings allow a job, which another party writes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Protocol
 
 from anyparty.config import Config
 from anyparty.errors import ConfigError, some
@@ -11,17 +12,38 @@ from anyparty.methods.method import Method
 from anyparty.nets.mlp import Factory
 from anyparty.run.chosen import chosen
 
-if TYPE_CHECKING:
-    from anyparty.run.house import Site
+
+class Site(Protocol):
+    """A party's own settings, as its machine knows them."""
+
+    @property
+    def party(self) -> str:
+        """The party's name."""
+
+    @property
+    def active(self) -> str:
+        """The active party."""
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """All parties, in the order that all share."""
+
+    @property
+    def table(self) -> Path | None:
+        """The party's table."""
+
+    @property
+    def folder(self) -> Path:
+        """The party's folder for models and records."""
 
 
 def check_columns(site: Site, id: str, label: str | None, features: Sequence[str]) -> None:  # noqa: A002
-    """Check that a job reads no more of a party's table than its own settings allow, where they say something of it.
+    """Check that a job reads only columns that the party's own settings allow, if they restrict them.
 
-    Whoever leads writes the job, and so which column is aligned by, which are features, and which is a label.
+    The active party writes the job, and so chooses the id column, the features and the label.
 
     Raises:
-        ConfigError: it reads others.
+        ConfigError: the job reads other columns.
     """
     wanted: str | None = getattr(site, "id", None)
     if wanted is not None and id != wanted:
@@ -37,23 +59,23 @@ def check_columns(site: Site, id: str, label: str | None, features: Sequence[str
 
 
 def encoder_at(site: Site, config: Config) -> Factory:
-    """Return what makes the encoder of a party at home.
+    """Return the factory of the party's encoder.
 
     A job's settings may name a user's own code, ``factory``.  Importing it runs it, so only code that the party's
-    own settings list, as ``encoders``, is imported.
+    own settings list as ``encoders`` is imported.
 
     Raises:
-        ConfigError: the job names another one, or it cannot be imported.
+        ConfigError: the job names other code, or it cannot be imported.
     """
     _check_listed(site, config.encoder_settings(site.party).factory, "an encoder", "encoders")
     return config.allowing(getattr(site, "encoders", ())).encoder_of(site.party)
 
 
 def method_at(site: Site, config: Config) -> Method:
-    """Return the method of a job at home: a user's own only if the party's own settings list it, as ``methods``.
+    """Return the method of a job; a user's own only if the party's own settings list it as ``methods``.
 
     Raises:
-        ConfigError: they do not, or see ``chosen``.
+        ConfigError: they do not list it; or as ``chosen``.
     """
     _check_listed(site, config.method.factory, "a method", "methods")
     return chosen(config.allowing(getattr(site, "methods", ())))

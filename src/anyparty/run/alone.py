@@ -1,4 +1,4 @@
-"""One run at a time in a folder: two would write the same record, the same checkpoints, the same model.
+"""Lock a run's folder: two runs would write the same record, checkpoints and model.
 
 The lock is the system's own, on the file ``.lock`` in the folder: one that a killed process held is free at once.
 """
@@ -28,9 +28,9 @@ WRITTEN = {  # by whoever has the lock, and by nobody else: others write beside,
 
 
 def take(folder: Path) -> FileLock:
-    """Take a run's folder for oneself, at once; ``release`` gives it back.
+    """Lock a run's folder without waiting; ``release`` unlocks it.
 
-    What a killed process left half written there is taken away.
+    Partly written files of a killed process are deleted.
 
     Raises:
         ConfigError: another run is at work in it.
@@ -46,7 +46,7 @@ def take(folder: Path) -> FileLock:
 
 @asynccontextmanager
 async def alone(folder: Path, wait_s: float | None = None) -> AsyncIterator[None]:
-    """Have a run's folder for oneself; wait up to ``wait_s`` seconds (``WAIT_S``) for the one that has it to end.
+    """Lock a run's folder for the body; wait up to ``wait_s`` seconds (``WAIT_S``) for another run to end.
 
     Raises:
         ConfigError: another run is still at work in it.

@@ -43,7 +43,7 @@ class Attendance:
         cls, history: Sequence[Mapping[str, Any]], quiet: Collection[str], parties: Sequence[str],
         unsaved: Mapping[str, str], unfinished: Mapping[str, str],
     ) -> Attendance:  # fmt: skip
-        """Count absences in a run's history; ``quiet`` names the stages in which nothing crosses."""
+        """Count absences in a run's history; ``quiet`` names the local stages, in which no message is sent."""
         absences: list[Mapping[str, str]] = [e.get("absent") or {} for e in history if e["stage"] not in quiet]
         missed = {name: sum(name in absent for absent in absences) for name in parties}
         return cls(
@@ -74,7 +74,7 @@ class Attendance:
             raise Incomplete("; ".join(said))
 
     def _failed(self) -> Iterator[str]:
-        """Say which parties trained until the end and did not save what they should."""
+        """Yield the parties that trained until the end and did not save their files."""
         for name, why in self.unsaved.items():
             if name not in self.gone:
                 yield (f"party {name!r} trained until the end but did not save its part of the model ({why}). The "

@@ -1,7 +1,7 @@
-"""What a party keeps between epochs, so that a run that was stopped goes on to the same weights.
+"""Write and load one party's checkpoints.  A resumed run reaches the same weights as an uninterrupted one.
 
-One safetensors file a checkpoint, written beside its place and moved into it, so that a killed process leaves either
-the old one or the new one.  Numbers and histories stand in the file's own metadata as JSON; nothing is pickled.
+A checkpoint is one safetensors file.  It is written beside its place and then moved, so that a killed process leaves
+the old file or the new one.  Numbers and histories are JSON in the file's metadata; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -19,10 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from anyparty.errors import Diverged, ModelError, remark, some
+from anyparty.methods.method import State
 from anyparty.storage import PART, writing
-
-if TYPE_CHECKING:
-    from anyparty.methods.method import State
 
 KEEP = 2
 REMEMBERS = {
@@ -34,17 +32,17 @@ REMEMBERS = {
 
 @dataclass
 class Progress:
-    """Where a run stands, and what it has seen.
+    """The progress of a run at one party.
 
     Attributes:
         stage: the stage that comes next, counted from 0.
         epoch: the epoch of it that comes next.
-        best: the selection metric's best value so far in this stage, or in those that it continues; ``None`` before
+        best: the best value of the selection metric in this stage, or in those that it continues; ``None`` before
             the first.
         best_epoch: the epoch (counted from 0) that reached it.
         best_stage: the stage of that epoch, by name.
         history: one record an epoch, at the active party.
-        averaged: over how many epochs the kept mean is, with ``keep = "average"``.
+        averaged: the number of epochs in the kept mean, with ``keep = "average"``.
 
     """
 
@@ -76,10 +74,10 @@ def write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what ``write`` wrote.
+    """Read a file that ``write`` wrote.
 
     Raises:
-        ModelError: the file is absent, cut short, or not one of anyparty's.
+        ModelError: the file is absent, cut short or foreign.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -94,7 +92,7 @@ def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | str, name: str = "") -> None:
-    """Load tensors into a module of the same shape; ``name`` is what a party calls it, for sentences.
+    """Load tensors into a module of the same shape; ``name`` is the module's name in errors.
 
     Raises:
         ModelError: names or shapes differ.
@@ -109,7 +107,7 @@ def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | st
 
 
 def _misfits(wants: dict[str, Any], kept: dict[str, Tensor], prefix: str) -> list[str]:
-    """Say of every parameter that is kept in another shape, not at all, or without need."""
+    """Describe parameters that were saved in another shape, that are missing, or that are not needed."""
     shapes = {
         name: (_shape(kept[name]), _shape(want))
         for name, want in wants.items()
@@ -134,10 +132,10 @@ class Checkpoints:
     folder: Path
 
     def save(self, state: State, progress: Progress, best: dict[str, dict[str, Tensor]]) -> None:
-        """Write networks, optimizers and progress; forget all but the last two.
+        """Write networks, optimizers and progress; delete all but the last two checkpoints.
 
         Raises:
-            Diverged: a weight is no longer a number; what was kept before stays.
+            Diverged: a weight is not a number; earlier checkpoints stay.
         """
         tensors: dict[str, Tensor] = {}
         for name, module in state.modules.items():
@@ -157,9 +155,9 @@ class Checkpoints:
             old.unlink()
 
     def begin(self, run: str, *, resume: bool) -> list[tuple[int, int]]:
-        """Return the moments of the run that goes on; forget those of another run.
+        """Return the moments of the run to resume; delete the checkpoints of another run.
 
-        ``run`` names the run where a party may come back to it: what it kept under that name is kept.
+        ``run`` names the run if a party may rejoin it: its checkpoints under that name stay.
         """
         for left in self.folder.glob(f"*{PART}"):  # by a process that was killed as it wrote
             if re.fullmatch(r"\d+-\d+\.safetensors\.[0-9a-f]+", left.stem):
@@ -174,9 +172,9 @@ class Checkpoints:
         return self._whole()
 
     def _whole(self) -> list[tuple[int, int]]:
-        """Return the moments of the checkpoints that are whole, or of all where none is: loading says what it is.
+        """Return the moments of the whole checkpoints, or of all if none is whole; loading then reports the damage.
 
-        A machine that loses power may keep a file's name and lose what was in it.
+        A machine that loses power may keep a file's name and lose its contents.
         """
         files = dict(zip(self.moments(), self.files(), strict=True))
         whole = [moment for moment, path in files.items() if _opens(path)]
@@ -186,24 +184,24 @@ class Checkpoints:
         return whole or list(files)
 
     def files(self) -> list[Path]:
-        """Return the checkpoints that are there, oldest first; other files are none of ours."""
+        """Return the checkpoint files, oldest first."""
         return sorted(path for path in self.folder.glob("*.safetensors") if re.fullmatch(r"\d+-\d+", path.stem))
 
     def last_good(self) -> str:
-        """Say which weights are kept, where a run goes no further."""
+        """Describe the weights that a failed run leaves."""
         moments = self.moments()
         if not moments:
             return f"no weights were kept yet in {self.folder}: lower train.checkpoint_every to keep them sooner"
         return f"the weights after epoch {moments[-1][1]} are kept in {self.folder}"
 
     def moments(self) -> list[tuple[int, int]]:
-        """Return the (stage, epoch) of every checkpoint that is there, oldest first."""
+        """Return the (stage, epoch) of every checkpoint, oldest first."""
         return [(int(stage), int(epoch)) for stage, _, epoch in (file.stem.partition("-") for file in self.files())]
 
     def load(self, state: State, moment: tuple[int, int]) -> tuple[Progress, dict[str, dict[str, Tensor]]]:
-        """Restore networks and optimizers as they were at ``moment``; return progress and the best networks.
+        """Restore networks and optimizers as of ``moment``; return progress and the best weights.
 
-        Later checkpoints are forgotten: the run goes another way from here, and they would pass for its last ones.
+        Later checkpoints are deleted, because they would pass for the resumed run's last ones.
 
         Raises:
             ModelError: the checkpoint is cut short, or does not fit the networks or optimizers.
@@ -228,7 +226,7 @@ class Checkpoints:
 
 
 def _opens(path: Path) -> bool:
-    """Whether a file is as long as its head says."""
+    """Return whether a file has the length that its header declares."""
     try:
         with safe_open(path, framework="pt"):
             return True

@@ -1,4 +1,4 @@
-"""What a run's messages cost: as they were sent, and by the formulas of the paper that counts them.
+"""Count the cost of a run's messages: as they were sent, and by the formulas of a paper.
 
 Irureta et al. (APC-VFL), appendix E; the formulas are in ``anyparty.costs``.
 """
@@ -22,10 +22,10 @@ def of(method: Method, outcomes: Mapping[str, Outcome], batch_size: int, ledger:
     """Return a run's costs, for its record.
 
     Args:
-        method: what was trained.
-        outcomes: what the active party has after the run, and what others have as far as it is known here.
+        method: the method that was trained.
+        outcomes: the active party's result, and the other parties' if they are known here.
         batch_size: rows of a batch.
-        ledger: what crossed.
+        ledger: the messages.
 
     """
     own = {message.tag for message in method.can.messages}
@@ -38,7 +38,7 @@ def of(method: Method, outcomes: Mapping[str, Outcome], batch_size: int, ledger:
 
 
 def shape(outcome: Outcome) -> Shape:
-    """Return what formulas ask of a party that it alone knows."""
+    """Return the sizes in a party's formulas that only the party knows."""
     encoder = outcome.trained.state.modules.get("encoder", nn.Identity())
     layers = [module for module in encoder.modules() if isinstance(module, nn.Linear)]
     last = sum(parameter.numel() for parameter in layers[-1].parameters()) if layers else 0

@@ -68,7 +68,8 @@ def _rows(federation: Federation, name: str) -> tuple[np.ndarray[Any, Any], np.n
         raise ConfigError(f"party {name!r} has no {lacks}, and an encoder is scored by how well its embeddings of "
                           f"columns tell labels; ask for {', '.join(have)}")  # fmt: skip
     use = federation.split(settings)
-    task = task_of(table, position, use, federation.config.federation)
+    asked = federation.config.federation
+    task = task_of(table, position, use, asked.task, asked.positive)
     if task.kind != "classification":
         raise ConfigError(f"party {name!r}: the label {table.label.name!r} is a number, and the encoder check scores "
                           f"classes")  # fmt: skip

@@ -22,10 +22,10 @@ from anyparty.run.attendance import check_require
 from anyparty.run.chosen import chosen
 from anyparty.run.follow import follow
 from anyparty.run.holders import check_parties
-from anyparty.run.kept_record import FILE, read_record
 from anyparty.run.predict_home import ANSWERS
+from anyparty.run.record import FILE, RunRecord
 from anyparty.run.trackers import trackers
-from anyparty.run.watch import Absences, All, Watch, told
+from anyparty.run.watch import Absences, All, Watch, reporting
 from anyparty.schedules.table import carried, scheduled
 from anyparty.terms import Party, Roster
 from anyparty.wire.flare import federation as flare
@@ -126,7 +126,7 @@ def train(
     absences = Absences()
     watches = All([absences] if watch is None else [absences, watch])
     watches.each.extend(trackers(resolved, lead, resume=resume))
-    with told(watches, resolved.model_dump(mode="json", exclude_none=True)) as scores:
+    with reporting(watches, resolved.model_dump(mode="json", exclude_none=True)) as scores:
         ended = _job(folder, resolved, "train", {"resume": resume}, timeout_s, watches)
         result = ended.outcomes.get(str(resolved.federation.active), {}).get("result") or {}
         scores["evaluation"] = result.get("evaluation")
@@ -170,10 +170,10 @@ def predict(
 
 
 def _check_untrained(folder: Path, record: Path) -> None:
-    before = read_record(record) if record.exists() else {}
-    if before.get("history"):
+    before = RunRecord.read(record) if record.exists() else RunRecord()
+    if before.history:
         raise ResumeError(f"{folder}: the parties keep a model already, of the training that began "
-                          f"{before.get('began', 'before')} ({len(before['history'])} epochs): go on with it "
+                          f"{before.began or 'before'} ({len(before.history)} epochs): go on with it "
                           f"(--resume, or resume=True), or train anew in its place (--again, or "
                           f"again=True)")  # fmt: skip
 

@@ -1,12 +1,12 @@
-"""Start here: several parties' tables become one federation, and a federation trains models.
+"""Start here: build a federation from several parties' tables, and train models with it.
 
     federation = Federation.from_tables({"bank": "bank.csv", "shop": frame}, id="customer", label="default")
     rich.print(federation.overlap)
     model = federation.train("laser", epochs=50, seed=1)
     model.predict(tables, parties=["bank"])
 
-Everything here runs all parties in one process, over the in-process carrier: for research, for a first look, and for
-one team's own data.
+All parties run in one process, over the in-memory transport: for research, for a first look, and for one team's own
+data.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Federation:
     Attributes:
         config: the settings, resolved.
         tables: each party's table, in the roster's order.
-        roster: the parties, and which of them leads.
+        roster: the parties, and which of them is active.
 
     """
 
@@ -62,7 +62,7 @@ class Federation:
     roster: Roster
 
     def __repr__(self) -> str:
-        """Return who takes part with how many rows, and none of them."""
+        """Return the parties and their numbers of rows, without any row."""
         rows = ", ".join(f"{name}: {len(table):,} rows" for name, table in self.tables.items())
         return f"<Federation of {rows}; {self.roster.active!r} leads>"
 
@@ -80,18 +80,18 @@ class Federation:
         drop: Mapping[str, Sequence[str]] | None = None,
         max_cell_bytes: int = MAX_BYTES,
     ) -> Federation:
-        """Return the federation of ``tables``: file names, polars or pandas data frames by party.
+        """Build a federation from ``tables``: file names, polars or pandas data frames by party.
 
         Args:
             tables: each party's table.
-            id: the column of ids, the same everywhere or by party, then for every party.
-            label: the column of labels, in the active party's table.
-            active: the party that leads; without it, the one whose table has the label column.
+            id: the id column: one name for all parties, or a name for every party.
+            label: the label column, in the active party's table.
+            active: the active party; by default the one whose table has the label column.
             task: "auto", "classification" or "regression".
-            positive: of two classes the positive one; by default the second in their order.
-            types: by party and column, "numeric" or "categorical" where the inferred kind is wrong.
+            positive: the positive class of two; by default the second in their order.
+            types: by party and column, "numeric" or "categorical", to correct an inferred type.
             drop: by party, columns to leave out.
-            max_cell_bytes: the most bytes that a text cell or a column name may have.
+            max_cell_bytes: the maximum size of a text cell or a column name.
 
         Raises:
             TableError, AlignmentError, ConfigError: see ``anyparty.errors``.
@@ -123,7 +123,7 @@ class Federation:
 
     @classmethod
     def from_config(cls, config: Config | Path | str, tables: Mapping[str, Any] | None = None) -> Federation:
-        """Return the federation that settings describe; ``tables`` stand in for the files that they name.
+        """Build a federation from settings; ``tables`` replace the files that they name.
 
         Args:
             config: the settings, or the name of their file.
@@ -158,21 +158,21 @@ class Federation:
                               "out for one of them")  # fmt: skip
         return cls(config, read, Roster(parties, active))
 
-    # What the tables say
+    # Alignment, labels and task
 
     @cached_property
     def alignment(self) -> Alignment:
-        """Who has which row."""
+        """Which party has which row."""
         return plain.align(list(self.tables.values()))
 
     @cached_property
     def observed(self) -> NDArray[np.bool_]:
-        """[N, K], who of the parties with columns has which row."""
+        """[N, K], which party with columns has which row."""
         return self.alignment.observed(self.roster.blocks)
 
     @cached_property
     def labeled(self) -> NDArray[np.bool_]:
-        """[N], rows whose label the active party knows."""
+        """[N], the rows with a label at the active party."""
         return labeled_rows(self.tables[self.roster.active], self.alignment.position[self.roster.active])
 
     def label(self, party: str) -> pl.Series:
@@ -183,44 +183,46 @@ class Federation:
 
     @cached_property
     def overlap(self) -> Overlap:
-        """How many rows each set of parties has."""
+        """The number of rows of each set of parties."""
         notes = [note for table in self.tables.values() for note in table.notes]
         return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes)
 
     def split(self, settings: TrainSettings) -> NDArray[np.int8]:
-        """Return each row's use [N]: training, validation or test; drawn by the seed before anything is fitted."""
+        """Draw each row's use [N] by the seed, before anything is fitted: training, validation or test."""
         usable = self.labeled & self.observed.any(axis=1)
         return split(usable, settings.validation, settings.test, Seeds(settings.seed))
 
     def task(self, use: NDArray[np.int8]) -> Task:
-        """Return what is predicted, from the labels of training rows.
+        """Infer the task from the labels of training rows.
 
         Raises:
             TableError: no labels, or a single class.
         """
         active = self.roster.active
-        return task_of(self.teaching(active), self.alignment.position[active], use, self.config.federation)
+        asked, position = self.config.federation, self.alignment.position[active]
+        return task_of(self.teaching(active), position, use, asked.task, asked.positive)
 
     def teaching(self, party: str) -> Table:
-        """Return a label holder's table without labels of rows of which nobody knows a cell."""
+        """Return a label holder's table without the labels of rows without any cell."""
         return teaching(self.tables[party], self.alignment.position[party], self.observed)
 
     def predicted(self) -> str:
-        """Return in one line what is predicted: the classes, or the range of numbers, of all known labels.
+        """Describe the task in one line: the classes, or the range of numbers, of all known labels.
 
         Raises:
             TableError: the labels cannot be used, such as a single class.
         """
-        return predicted(self.teaching(self.roster.active), self.config.federation)
+        asked = self.config.federation
+        return predicted(self.teaching(self.roster.active), asked.task, asked.positive)
 
     @property
     def reading(self) -> RichTable:
-        """How each party's columns were read: kind, levels, share missing, and what may be a mistake; to be printed."""
+        """How each party's columns were read, to print: type, levels, missing share, and possible mistakes."""
         return reading.render(list(self.tables.values()))
 
     @property
     def remarks(self) -> RichTable | None:
-        """The columns whose reading may be a mistake; ``None`` if there is none."""
+        """The columns that may have been read wrongly, to print; ``None`` if there are none."""
         return reading.remarked(list(self.tables.values()))
 
     # Training
@@ -244,15 +246,15 @@ class Federation:
 
         Args:
             method: a name from ``anyparty methods``, or a method; by default the settings' own.
-            parameters: of the named method; where none is named, they stand over the settings' own.
-            encoder: what makes the parties' networks, for all or by party.
-            optimizer: what trains them, for all or by party.
-            schedule: when parties step: a name ("flex", "sync-min" ...), or a name with parameters, as in the settings.
-            clock: how long things take, for the schedule: iteration, latency, timeout ... as in the settings.
-            folder: where checkpoints, the model and the record go; ``None`` keeps them in memory.
-            resume: go on from the folder's checkpoints.
-            watch: who is told of progress.
-            progress: show a progress bar.
+            parameters: of the named method; without a name, they replace those of the settings.
+            encoder: makes the parties' networks, for all or by party.
+            optimizer: trains them, for all or by party.
+            schedule: a name ("flex", "sync-min" ...), or a name with parameters, as in the settings.
+            clock: durations for the schedule: iteration, latency, timeout ... as in the settings.
+            folder: of checkpoints, model and record; ``None`` keeps them in memory.
+            resume: whether to resume from the folder's checkpoints.
+            watch: a callback.
+            progress: whether to show a progress bar.
             settings: of training: epochs, batch_size, seed, validation, test, patience ... (``TrainSettings``).
 
         Raises:
@@ -266,7 +268,10 @@ class Federation:
         for note in self.overlap.notes:
             remark(note)
         return train(
-            self,
+            self.tables,
+            self.roster,
+            self.alignment,
+            self.overlap,
             config,
             method=None if method is None or isinstance(method, str) else method,
             encoders=given.by_party(encoder, self.roster, "encoder"),
@@ -279,12 +284,12 @@ class Federation:
 
 
 def read_party(config: Config, name: str, source: Any, label: str | None) -> Table:
-    """Read a party's table as its settings say; ``label`` is its column of labels, if it holds them.
+    """Read a party's table as its settings describe; ``label`` is its label column, if it has one.
 
-    The same in one process and at home: which rows a party tells of, and so N, rests on which columns are read.
+    A run in one process and a run at a site read the same columns, because N depends on them.
 
     Raises:
-        TableError: the table cannot be used as it is.
+        TableError: the table cannot be used.
     """
     own = config.parties.get(name, PartySettings())
     return read_table(

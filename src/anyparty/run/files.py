@@ -1,7 +1,7 @@
-"""How a model lies on disk: one folder a party, so that each can keep its own.
+"""Read and write the files of a model: one folder a party, so that each can keep its own.
 
 model.json                        method and parameters, roster, task, seed
-parties/NAME/party.json           what the party needs to prepare its table and rebuild its network
+parties/NAME/party.json           the party's preprocessing and the description of its network
 parties/NAME/model.safetensors    its weights
 manifest.json                     the hash of each of these files: see ``run.manifest``
 
@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import torch
@@ -26,10 +28,11 @@ from anyparty.nets.allocation import AllocationLimit
 from anyparty.nets.mlp import Factory
 from anyparty.nets.table import describe, restore
 from anyparty.run import checkpoint, own_method
+from anyparty.run.alone import ID_HASHES, LOCK, take
 from anyparty.run.manifest import NAME as MANIFEST
 from anyparty.run.manifest import Manifest, sha256
 from anyparty.seeds import Seeds
-from anyparty.storage import inside, read_json, write_json
+from anyparty.storage import inside, read_json, refuse_file, tuples, write_json
 from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.prepare import Prepare
 from anyparty.terms import Roster, Task
@@ -37,23 +40,24 @@ from anyparty.terms import Roster, Task
 FORMAT = 3
 WITHOUT_MANIFEST = 2  # the format of models that have no manifest yet; it can still be read
 SPARE = 1_000_000  # numbers that building networks may make beyond those of the weights: buffers, drafts
-WEIGHTS = "model.safetensors"
+WEIGHTS, ABOUT, RECORD = "model.safetensors", "model.json", "record.json"
+OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # files of a run that describe the model beside them
 
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """What all parties of a model share; the task is known to label holders alone.
+    """The part of a model that all parties share; only label holders know the task.
 
     Attributes:
         method: the method's name and parameters, ``None`` if it was the user's own.
         roster: the parties.
-        task: what is predicted.
+        task: the task.
         seed: the run's root seed.
         best_epoch: the epoch whose weights were kept, by its place in the history (from 0); -1 if the last.
-        parts: by party, the mark of the weights that it kept. A passive party at home knows its own alone; whoever was
-            lost before training ended is not here.
-        own: what is kept of the user's own method: see ``own_method``; ``None`` for a shipped one, or if an earlier
-            version saved it.
+        parts: by party, the mark of its saved weights.  A passive party at its own site knows only its own; a party
+            that was lost before training ended has none.
+        own: the description of the user's own method, see ``own_method``; ``None`` for a shipped one, or if an
+            earlier version saved it.
 
     """
 
@@ -66,17 +70,16 @@ class About:
     own: dict[str, Any] | None = None
 
     def save(self, path: Path) -> None:
-        """Write it as JSON."""
+        """Write the file."""
         values = {key: value for key, value in asdict(self).items() if key != "own" or value is not None}
         write_json(path, {"format": FORMAT, **values})
 
     @classmethod
     def load(cls, path: Path) -> About:
-        """Read what ``save`` wrote.
+        """Read a file that ``save`` wrote.
 
         Raises:
-            ModelError: the file does not exist, is not one of anyparty's or of another version, or is not the one that
-                the manifest lists.
+            ModelError: the file does not exist, is foreign or of another version, or differs from the manifest.
         """
         about = read_json(inside(path.parent, path.name))
         if (found := about.get("format", FORMAT)) not in (FORMAT, WITHOUT_MANIFEST):
@@ -94,11 +97,11 @@ class About:
         return read
 
     def make(self, source: Path, given: Method | None = None) -> Method:
-        """Return the method, or the user's own that is ``given``.
+        """Return the method; a user's own method is passed as ``given``.
 
         Raises:
-            NotGiven: it was the user's own, and is not given.
-            ModelError: another is given than was trained.
+            NotGiven: it was the user's own, and was not passed.
+            ModelError: another method was passed than was trained.
         """
         shipped = None if self.method is None else made_again(**tuples(self.method))
         if given is not None:
@@ -115,9 +118,9 @@ class Member:
 
     Attributes:
         state: its networks.
-        prepare: how its table becomes numbers; ``None`` without columns.
-        id: the name of its column of ids.
-        label: the name of its column of labels, if it holds them.
+        prepare: the fitted preprocessing of its table; ``None`` without columns.
+        id: the name of its id column.
+        label: the name of its label column, if it has one.
         max_cell_bytes: the most bytes that a text cell of its table may have.
 
     """
@@ -131,7 +134,7 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class _Home:
-    """What stands in a party's party.json."""
+    """The contents of a party.json."""
 
     inputs: Annotated[int, Field(ge=0)]
     encoder: dict[str, Any] | None
@@ -149,18 +152,9 @@ class _Home:
 
 
 def _first(error: ValidationError) -> str:
-    """Return the first thing that is wrong, and where."""
+    """Return the first error, with its place."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
-
-
-def mark(home: Path) -> str:
-    """Return what names a party's part of a model: the SHA-256 of its weights' file, in hexadecimal.
-
-    Raises:
-        ModelError: the file does not exist or cannot be read.
-    """
-    return sha256(home / WEIGHTS)
 
 
 def write_manifest(folder: Path, parties: Iterable[str]) -> None:
@@ -175,12 +169,12 @@ def write_manifest(folder: Path, parties: Iterable[str]) -> None:
 
 
 def check_mark(about: About, home: Path, name: str) -> str:
-    """Return the mark of a party's part, if it is the one that the model was saved with.
+    """Return the mark of a party's part, if the model was saved with it.
 
     Raises:
-        ModelError: it is another.
+        ModelError: the part is another one.
     """
-    found = mark(home)
+    found = sha256(home / WEIGHTS)
     if about.parts.get(name, found) != found:
         raise ModelError(f"{home / WEIGHTS}: these are not the weights of party {name!r} that the model was saved "
                          f"with, but of another run, or changed; copy the whole folder anew")  # fmt: skip
@@ -205,16 +199,65 @@ def save_member(home: Path, member: Member) -> str:
         "max_cell_bytes": member.max_cell_bytes,
     }
     write_json(home / "party.json", about)
-    return mark(home)
+    return sha256(home / WEIGHTS)
+
+
+def write_model(folder: Path, about: About, members: Mapping[str, Member]) -> dict[str, str]:
+    """Write parties' parts of a model, then what all parties share; return the mark of each part.
+
+    ``about.parts`` may have the marks of other parties.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    marks = {name: save_member(folder / "parties" / name, member) for name, member in members.items()}
+    replace(about, parts=about.parts | marks).save(folder / ABOUT)
+    write_manifest(folder, members)
+    return marks
+
+
+def save_model(folder: Path, about: About, members: Mapping[str, Member], *, replace: bool) -> None:
+    """Write a model into a folder that holds nothing else, or the same model.
+
+    With ``replace``, it may take the place of another model or of a run.  The run's record and settings are deleted
+    then, because they describe another model.
+
+    Raises:
+        ConfigError: a run is at work there.
+        ModelError: the folder holds a run or another model.
+        StorageError: it cannot be written, or the folder is a file.
+    """
+    refuse_file(folder)
+    with ExitStack() as held:
+        if (folder / LOCK).exists():  # else there was never a run
+            held.callback(take(folder).release)
+        there = [name for name in (RECORD, ABOUT) if (folder / name).exists()]
+        other = bool(there) and not _is_in(folder, about, members)
+        if other and not replace:
+            what = "a run" if there[0] == RECORD else "a model"
+            raise ModelError(f"{folder} holds {what} already ({there[0]}), and not this model: name another folder, or "
+                             f"write over it with save(..., replace=True)")  # fmt: skip
+        write_model(folder, about, members)
+        for name in OF_RUNS if other and RECORD in there else ():
+            (folder / name).unlink(missing_ok=True)
+
+
+def _is_in(folder: Path, about: About, members: Mapping[str, Member]) -> bool:
+    """Return whether the folder holds this model, bit for bit: model.json has the marks of all weights."""
+    if not (folder / ABOUT).is_file():
+        return False
+    with TemporaryDirectory() as beside:
+        write_model(Path(beside), about, members)
+        return (Path(beside) / ABOUT).read_bytes() == (folder / ABOUT).read_bytes()
 
 
 def load_member(home: Path, seat: Seat, method: Method, encoder: Factory | None) -> Member:
     """Read one party's part.
 
-    ``seat`` says who it is; ``encoder`` makes its network, if that was a module of the user's own.
+    ``seat`` is the party's place; ``encoder`` makes its network, if that is the user's own module.
 
     Raises:
-        NotGiven: it was, and is not given.
+        NotGiven: the network is the user's own, and ``encoder`` is not given.
         ModelError: a file is absent, cut short or foreign, or the network cannot be made.
     """
     name = seat.me
@@ -260,10 +303,10 @@ def load_member(home: Path, seat: Seat, method: Method, encoder: Factory | None)
 def load_members(
     folder: Path, about: About, method: Method, encoders: Mapping[str, Factory], device: torch.device
 ) -> dict[str, Member]:
-    """Read every party's part of a model; ``encoders`` made the networks of those that had a module of the user's own.
+    """Read every party's part of a model; ``encoders`` make the networks that are the user's own modules, by party.
 
     Raises:
-        ModelError: as ``load_member`` and ``check_mark``; an encoder is given for somebody who is no party.
+        ModelError: as ``load_member`` and ``check_mark``; or an encoder is given for a name that is not a party's.
     """
     if not isinstance(encoders, Mapping):
         raise ModelError(f"{folder}: encoders: expected a dict by party, such as {{{about.roster.active!r}: ...}}, got "
@@ -280,8 +323,3 @@ def load_members(
     for name in members:
         check_mark(about, folder / "parties" / name, name)
     return members
-
-
-def tuples(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Undo what JSON makes of tuples."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}

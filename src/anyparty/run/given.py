@@ -1,28 +1,30 @@
-"""What a user gives in Python where settings would stand: of the right kind, and for parties that are there."""
+"""Validate the arguments of calls in Python: their types, and the names of parties."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from anyparty.config import ClockSettings, Config, TrainSettings, load
 from anyparty.config.user_code import AllowedCode
-from anyparty.errors import ConfigError, nearest, some
+from anyparty.errors import ConfigError, PredictionError, nearest, some
+from anyparty.methods.method import Seat
 from anyparty.methods.table import METHODS, parameters_of
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
+from anyparty.nets.table import describe
 from anyparty.run.holders import check_parties
 from anyparty.run.watch import Watch
 from anyparty.terms import Roster
 
 
 def settings(config: Any) -> Config:
-    """Return settings, or read those of the file that ``config`` names.
+    """Return settings, or load them from the file that ``config`` names.
 
     Raises:
-        ConfigError: it is neither, or the file's settings cannot be used.
+        ConfigError: ``config`` is neither, or the file's settings cannot be used.
     """
     if isinstance(config, str | Path):
         return load(config)
@@ -36,10 +38,10 @@ def over(
     config: Config, method: Any, parameters: Mapping[str, Any] | None, schedule: str | Mapping[str, Any] | None,
     clock: Mapping[str, Any] | None, train: Mapping[str, Any],
 ) -> Config:  # fmt: skip
-    """Return settings with what a call of ``Federation.train`` says in place of theirs.
+    """Return settings with the arguments of ``Federation.train`` in place of theirs.
 
     Raises:
-        ConfigError: a setting does not exist or is out of range, or parameters are given beside a method that is made.
+        ConfigError: a setting does not exist or is out of range, or parameters are given beside a method object.
     """
     changed: dict[str, Any] = {}
     if isinstance(method, str) and ":" in method:  # the call itself names the code
@@ -47,7 +49,8 @@ def over(
     check_mapping(parameters, "parameters", "{'embedding': 32}")
     check_mapping(clock, "clock", "{'latency': 2.0}")
     if isinstance(method, str) or (method is None and parameters):
-        chosen = config.method.model_dump() if method is None else {_key(method): method}
+        key = "factory" if method is not None and ":" in method else "name"  # of the user's own: "module:name"
+        chosen = config.method.model_dump() if method is None else {key: method}
         changed["method"] = Config.of({"method": chosen | dict(parameters or {})}, "train").method
     elif parameters:
         raise ConfigError(f"parameters ({some(sorted(parameters))}) go with a method's name; this method is made "
@@ -62,16 +65,17 @@ def over(
     if clock is not None:
         changed["clock"] = ClockSettings.of(clock, "clock")
     if train:
-        _check_homes(train, method if isinstance(method, str) else None if method else config.method.name)
+        if not train.keys() <= TrainSettings.model_fields.keys():
+            _check_homes(train, method if isinstance(method, str) else None if method else config.method.name)
         changed["train"] = TrainSettings.of(config.train.model_dump() | dict(train), "train")
     return config.model_copy(update=changed)
 
 
 def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
-    """Say where a setting goes that is none of training's, but the optimizer's, the encoder's or the method's.
+    """Refuse settings of the optimizer, the encoder or the method among those of training, and name their place.
 
     Raises:
-        ConfigError: there is one.
+        ConfigError: there is such a setting.
     """
     homes = {each.name: f"encoder=MLP({each.name}=...)" for each in fields(MLP)}
     homes |= {each.name: f"optimizer=Optimizer({each.name}=...)" for each in fields(Optimizer)}
@@ -83,23 +87,18 @@ def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
             raise ConfigError(f"train: {name!r} is no setting of training: give {homes[name]}")
 
 
-def _key(method: str) -> str:
-    """Return the setting that names a method: one that ships, or the user's own, "module:name"."""
-    return "factory" if ":" in method else "name"
-
-
 def check_mapping(value: Any, what: str, example: str) -> None:
-    """Refuse what is no mapping; ``example`` is one for the sentence, which shows no cell.
+    """Check that a value is a mapping; the error shows ``example`` and no cell.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is not a mapping.
     """
     if not isinstance(value, Mapping | None):
         raise ConfigError(f"{what}: expected a dict, such as {example}, got {type(value).__name__}")
 
 
 def folder(named: Any) -> Path | None:
-    """Return the folder that is named; an empty name is none, and would be the folder in which one works.
+    """Return the named folder.  An empty name is refused: it would be the working directory.
 
     Raises:
         ConfigError: it is neither a name nor ``None``.
@@ -111,10 +110,10 @@ def folder(named: Any) -> Path | None:
 
 
 def check_kinds(method: Any, watch: Any) -> None:
-    """Refuse what is no method, or no watcher.
+    """Check the types of a method and a callback.
 
     Raises:
-        ConfigError: saying what was expected.
+        ConfigError: one of them has another type.
     """
     if isinstance(method, type):
         raise ConfigError(f"method: expected a method, got the class {method.__name__}: make one, as with "
@@ -124,7 +123,9 @@ def check_kinds(method: Any, watch: Any) -> None:
     if hasattr(method, "can") and not hasattr(method, "begin"):
         raise ConfigError(f"method: {method!r} is a rule of a split method: give Split(rule=...), from "
                           f"anyparty.methods.split")  # fmt: skip
-    if not isinstance(watch, Watch | None):
+    if watch is None:
+        return
+    if not isinstance(watch, Watch):
         raise ConfigError(f"watch: expected a Watch, a class of yours that inherits from it, got {watch!r}")
     known = [name for name in dir(Watch) if name.startswith("on_")]
     for name in dir(watch):
@@ -136,7 +137,7 @@ def by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
     """Return a value for each party that has one.
 
     Raises:
-        ConfigError: a party that is not there, or a value of another kind.
+        ConfigError: an unknown party, or a value of another type.
     """
     if given is None:
         return {}
@@ -152,3 +153,44 @@ def by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
         if not isinstance(one, kind):
             raise ConfigError(f"party {name!r}: {what} should be {wanted}, got {one!r}")
     return each
+
+
+def whom_to_ask(roster: Roster, tables: Any, parties: Sequence[str] | None) -> list[str]:
+    """Return the parties whose blocks take part: those of ``parties`` that have a table, in the roster's order.
+
+    Raises:
+        PredictionError: ``tables`` is not a mapping, a name is not a party's, or no party is left to ask.
+    """
+    if not isinstance(tables, Mapping):
+        one = roster.active
+        raise PredictionError(f"tables: expected a table by the name of its party, {{{one!r}: ...}}, got "
+                              f"{type(tables).__name__}")  # fmt: skip
+    if isinstance(parties, str):
+        raise PredictionError(f"parties: expected a list of names, got the text {parties!r}; write [{parties!r}]")
+    for name in (*tables, *(parties or ())):
+        if name not in roster.names:
+            raise PredictionError(f"the model has no party {name!r}{nearest(name, roster.names)}")
+    asked = [name for name in roster.blocks if name in tables and (parties is None or name in parties)]
+    for name in parties or ():
+        if name not in roster.blocks:
+            raise PredictionError(f"party {name!r} holds no columns that could take part; leave it out of parties")
+    lacking = [name for name in parties or () if name not in tables]
+    if lacking:
+        raise PredictionError(f"party {lacking[0]!r} is to take part, but there is no table of it")
+    if not asked:
+        raise PredictionError("no party with columns is to take part; name at least one, with its table")
+    return asked
+
+
+def no_test_rows(shipped: bool, seats: Iterable[Seat]) -> PredictionError:
+    """Return the error for a loaded model, which has no test rows in memory.
+
+    Args:
+        shipped: whether its method ships with the package, so that it need not be passed again.
+        seats: the parties' places; networks that are the user's own must be passed again.
+    """
+    own = any(seat.inputs and describe(seat.encoder) is None for seat in seats)
+    given = [*([] if shipped else ["method=..."]), *(["encoders=..."] if own else [])]
+    also = f"; they take {' and '.join(given)}, too" if given else ""
+    return PredictionError("this model has no test rows at hand: give tables; those of a run are read again by "
+                           f"anyparty.run.runs.evaluate_run(folder), or predict_run(folder){also}")  # fmt: skip

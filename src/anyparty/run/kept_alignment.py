@@ -1,4 +1,4 @@
-"""The alignment that a party keeps at home: agreed on anew only where a table has changed.
+"""One party's stored alignment, which is used again until a table changes.
 
 Each alignment has a random number, the same at all parties; a party whose table is not the one that was aligned has
 none, and then all make a new one; so it is where other parties take part, or others of them hold columns.
@@ -43,7 +43,7 @@ NUMBER = {"number": Expect((ID_BYTES,), torch.uint8)}
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Kept:
-    """What a party keeps of the alignment.
+    """A party's part of the alignment, as stored.
 
     Attributes:
         known: what it knows of it.
@@ -95,7 +95,7 @@ class Kept:
         })  # fmt: skip
 
     def fits(self, table: Table) -> bool:
-        """Say whether a table is the one that was aligned, or that one with rows added below."""
+        """Return whether a table is the one that was aligned, or the same with rows added below."""
         if table.fingerprint == self.table:
             return True
         n = self.rows
@@ -106,7 +106,7 @@ class Kept:
 
 
 def kinds_in(path: Path) -> dict[str, Kind]:
-    """Return the columns of the table that was aligned; none where nothing is kept, or an earlier version kept it."""
+    """Return the columns of the aligned table; empty if none is stored, or if an earlier version stored it."""
     try:
         return Kept.read(path).kinds
     except ModelError:
@@ -124,7 +124,7 @@ async def aligned(
     there: Sequence[str] | None = None,
     apart: bool = False,
 ) -> tuple[Known, Tensor]:
-    """Return what the party knows of the alignment, and its number: the one that all keep, or a new one.
+    """Return the party's part of the alignment and its number: the stored one if all parties have it, or a new one.
 
     Passive parties align the rows of which they know a cell or the label, the active party all of its own: it may ask
     for a row of which others alone know more.  ``there`` are the parties that are up, where some need not be: the
@@ -158,7 +158,7 @@ async def aligned(
 async def _observed(
     net: Channel, roster: Roster, fresh: private.PrivateAlignment, aligned: NDArray[np.bool_], told: NDArray[np.bool_]
 ) -> Tensor | None:
-    """Return who knows a cell of which row [N, K], at the active party; label holders tell it where they know none.
+    """Return which party knows a cell of which row [N, K], at the active party; label holders send rows without cells.
 
     ``aligned`` [N] are the party's rows, ``told`` those of which it knows a cell.
     """
@@ -185,7 +185,7 @@ def _parties(roster: Roster) -> dict[str, list[str]]:
 
 
 def _of(path: Path, table: Table, parties: dict[str, list[str]], *, apart: bool) -> Kept | None:
-    """Return the alignment that is kept, if it is there, of this very table and of these parties.
+    """Return the stored alignment, if it is of this table and of these parties.
 
     One for which nobody asked whether parties share a row is good for ``apart`` alone.
     """
@@ -200,7 +200,7 @@ def _of(path: Path, table: Table, parties: dict[str, list[str]], *, apart: bool)
 async def _agree_on_alignment(
     net: Channel, roster: Roster, number: Tensor, *, resume: bool, there: Sequence[str] | None
 ) -> Tensor | None:
-    """Return ``None`` to keep the alignment that all have, or the number of the one to make."""
+    """Return ``None`` to use the alignment that all parties have, or the number of a new one."""
     others = [name for name in roster.names if name != net.me and (there is None or name in there)]
     if net.me != roster.active:
         await net.send(roster.active, "alignment", {"number": number})
@@ -224,10 +224,10 @@ async def _agree_on_alignment(
 
 
 async def welcome(number: Tensor, net: Channel, name: str) -> None:
-    """Hold a party that comes back to the alignment of the run.
+    """Check that a party that rejoins has the alignment of the run.
 
     Raises:
-        AlignmentError: it keeps another one.
+        AlignmentError: it has another one.
     """
     if not torch.equal((await net.recv(name, "alignment", NUMBER))["number"], number):
         raise AlignmentError(f"party {name!r} came back with another alignment (its table changed, or its folder is "

@@ -1,4 +1,4 @@
-"""Whose labels teach: those of the parties that host heads, of every row that one of them has a label of."""
+"""The labels that train: those of the parties that host heads, of all rows that one of them has a label for."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from anyparty.terms import Channel, Expect, Roster
 
 
 def hosts_of(method: Method, roster: Roster) -> tuple[str, ...]:
-    """Return the parties whose labels teach a method's heads, the active one first."""
+    """Return the parties whose labels train a method's heads, the active one first."""
     return tuple(method.topology(roster).hosts) if isinstance(method, HasTopology) else (roster.active,)
 
 
 def warn_of_idle(method: Method, roster: Roster) -> None:
-    """Warn of label holders whose labels teach nothing."""
-    if isinstance(method, Scheduled) and method.local.labels == "shared":
+    """Warn of label holders whose labels are not used."""
+    if roster.labelers == (roster.active,) or (isinstance(method, Scheduled) and method.local.labels == "shared"):
         return
     hosts = hosts_of(method, roster)
     idle = [name for name in roster.labelers if name not in {roster.active, *hosts}]
@@ -35,12 +35,15 @@ def warn_of_idle(method: Method, roster: Roster) -> None:
 
 
 async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Rows) -> Rows:
-    """Tell the active party of which rows other hosts have labels; there, return its rows with what they told.
+    """Send the active party the rows that other hosts have labels for; there, return its rows with them.
 
     Raises:
         PartyLost, MessageError: see ``anyparty.errors``.
     """
-    others = [name for name in hosts_of(method, roster) if name != roster.active]
+    hosts = hosts_of(method, roster)
+    if hosts == (roster.active,):
+        return rows
+    others = [name for name in hosts if name != roster.active]
     if net.me in others:
         assert rows.labeled is not None
         await net.send(roster.active, "labelled", {"labelled": rows.labeled.byte()})
@@ -52,16 +55,16 @@ async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Row
 
 
 async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
-    """Return of which of N rows another host says that it has a label: [N] bool."""
+    """Receive the rows that another host has labels for: [N] bool."""
     said = await net.recv(name, "labelled", {"labelled": Expect((n,), torch.uint8)})
     return said["labelled"].bool()
 
 
 def untaught(part: Part, missed: Sequence[int]) -> Iterator[str]:
-    """Yield whose networks have learnt nothing, in words, by what the active party knows of all hosts' labels.
+    """Yield remarks on untrained networks, from the active party's knowledge of all hosts' labels.
 
-    ``missed`` are the parties k that training did not reach from the active party's own heads.  Another host's reach
-    those whose embeddings it reads.
+    ``missed`` are the parties k that the active party's own heads did not train.  Another host's heads train the
+    parties whose embeddings it reads.
     """
     roster, rows, idle, reached = part.seat.roster, part.rows, [], set()
     topology = part.method.topology(roster) if isinstance(part.method, HasTopology) else None

@@ -1,4 +1,4 @@
-"""What is written down while something is at work, so that little of it is lost however that ends."""
+"""Save state regularly while a task runs, so that a crash loses little of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def meanwhile(write: Callable[[], None]) -> AsyncIterator[None]:
-    """Call ``write`` every ``EVERY_S`` seconds while the body is at work, and at its end, well or not.
+    """Call ``write`` every ``EVERY_S`` seconds while the body runs, and when it ends, also if it fails.
 
     Raises:
         StorageError: it could not be written at the end of a body that ended well; elsewhere that is logged.

@@ -1,6 +1,6 @@
-"""A trained model: predicts from whoever is there, is scored, saved and loaded.
+"""A trained model: predict from the parties that are present, evaluate, save and load.
 
-How it lies on disk says ``anyparty.run.files``.
+``anyparty.run.files`` describes the files.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ from anyparty.errors import ModelError, PredictionError, nearest, remark
 from anyparty.methods.method import Method
 from anyparty.nets.mlp import Factory
 from anyparty.predictions import Predictions, refuse_without_labels
-from anyparty.run import saving
-from anyparty.run.asked import no_test_rows, whom_to_ask
 from anyparty.run.device import device_of
-from anyparty.run.files import About, Member, load_members
+from anyparty.run.files import About, Member, load_members, save_model
+from anyparty.run.given import no_test_rows, whom_to_ask
 from anyparty.run.predict import predict_rows
 from anyparty.run.rows import assemble
 from anyparty.seeds import Seeds
@@ -43,7 +42,7 @@ UNSEEN = get_args(Unseen)
 
 
 class Aligned(NamedTuple):
-    """Tables for a model, read and aligned: each party's rows, who has which, whom to ask, and the tables."""
+    """Tables for a model, read and aligned: each party's rows, the alignment, the requested parties, and the tables."""
 
     rows: dict[str, Rows]
     alignment: Alignment
@@ -53,20 +52,20 @@ class Aligned(NamedTuple):
 
 @dataclass(kw_only=True)
 class Model:
-    """What training leaves: every party's networks, and how to use them.
+    """Every party's trained networks, with the method that uses them.
 
     Attributes:
-        method: what was trained; ``named`` is its name and parameters, defaults too, for saving.
+        method: the method; ``named`` is its name and parameters, with defaults, for saving.
         roster: the parties.
-        task: what is predicted.
+        task: the task.
         members: each party's part.
         seed: the run's root seed.
         history: one record an epoch.
         best_epoch: the epoch whose weights were kept, by its place in the history (from 0); -1 if none was chosen.
-        ledger: what crossed between parties in training.
-        costs: what its messages cost, as sent and by published formulas: see ``run.costs``.
-        held_out: answers ``evaluate()`` without tables: the test rows of the run.
-        own: what is kept of a method of the user's own, which has no name (``named``): see ``run.own_method``.
+        ledger: the messages of training, counted.
+        costs: the cost of its messages, as sent and by published formulas: see ``run.costs``.
+        held_out: the test rows of the run, for ``evaluate()`` without tables.
+        own: the description of a user's own method, which has no name (``named``): see ``run.own_method``.
 
     """
 
@@ -83,16 +82,33 @@ class Model:
     held_out: tuple[dict[str, Rows], Alignment, torch.Tensor] | None = field(default=None, repr=False)
     own: dict[str, Any] | None = field(default=None, repr=False)
 
+    @classmethod
+    def of(cls, about: About, method: Method, members: dict[str, Member], **trained: Any) -> Model:
+        """Return the model of its saved parts; ``trained`` are the fields of a model that was not loaded."""
+        assert about.task is not None
+        return cls(
+            method=method, named=about.method, roster=about.roster, task=about.task, members=members, seed=about.seed,
+            best_epoch=about.best_epoch, own=about.own, **trained,
+        )  # fmt: skip
+
     def __repr__(self) -> str:
-        """Return what was trained, with whom and for how long: no weights, ids or classes."""
+        """Return method, task, parties and epochs, without weights, ids or classes."""
         counts = {"epochs": len(self.history), "test rows": self.test_rows}  # a loaded model has neither
         of = "".join(f"; {count:,} {what}" for what, count in counts.items() if count)
         parties, lead = ", ".join(self.roster.names), self.roster.active
         return f"<Model of {self.method.can.title} for {self.task.kind}, parties {parties}; {lead!r} leads{of}>"
 
     @property
+    def about(self) -> About:
+        """The part of the model that all parties share, for saving."""
+        return About(
+            method=self.named, roster=self.roster, task=self.task, seed=self.seed, best_epoch=self.best_epoch,
+            parts={}, own=self.own,
+        )  # fmt: skip
+
+    @property
     def test_rows(self) -> int:
-        """How many test rows of the run are at hand."""
+        """The number of the run's test rows in memory."""
         return 0 if self.held_out is None else len(self.held_out[2])
 
     # Prediction
@@ -103,15 +119,15 @@ class Model:
     ) -> Predictions:  # fmt: skip
         """Predict every row of ``tables``, or the run's own test rows, from the parties that have it and may take part.
 
-        Rows are in the order of the active party's table; those that it lacks follow, in that of the others' tables.
+        Rows are in the order of the active party's table.  The rows that it lacks follow, in the order of the others.
 
         Args:
             tables: by party, a file name or data frame; a party that is left out is absent.
-            parties: the parties whose blocks may take part; by default all that have a table here.
-            ledger: counts what crosses.
+            parties: the parties whose blocks may take part; by default all with a table.
+            ledger: counts the messages.
 
         Raises:
-            PredictionError: a party that the model does not know, no party to ask, or no tables and no test rows.
+            PredictionError: an unknown party, no party to take part, or neither tables nor test rows.
             TableError: a table lacks a column that the model was trained on.
 
         """
@@ -127,9 +143,9 @@ class Model:
     def predict_proba(
         self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
     ) -> np.ndarray[Any, Any]:
-        """Return class probabilities (or numbers) [n, C], rows in the order of ``predict``, NaN where unknown.
+        """Return class probabilities (or numbers) [n, C], in the order of ``predict``, NaN without a prediction.
 
-        That answers the same with ids and provenance.
+        ``predict`` returns the same with ids and provenance.
         """
         return self.predict(tables, parties).scores.numpy()
 
@@ -140,15 +156,15 @@ class Model:
         """Score the labelled rows of ``tables``, or the run's own test rows.
 
         Args:
-            tables: by party, a file name or data frame; the active party's has the labels.  All labelled rows in them
-                are scored, also any that training saw: give others.
-            parties: the parties whose blocks may take part; by default all that have a table here.
-            unseen: what becomes of a row whose class training never saw: it is refused, for the label may be a slip;
-                or it counts as wrong, which ``Evaluation.unseen`` says.
+            tables: by party, a file name or data frame; the active party's has the labels.  All labelled rows are
+                scored, also rows that were trained on.
+            parties: the parties whose blocks may take part; by default all with a table.
+            unseen: "refuse" raises an error for a class that training did not see, because the label may be a
+                mistake; "wrong" counts such rows as wrong and lists the classes in ``Evaluation.unseen``.
 
         Raises:
-            PredictionError: there are no such rows or tables, or ``unseen`` is another word.
-            TableError: a class that training never saw, if it is refused.
+            PredictionError: there are no such rows or tables, or ``unseen`` has another value.
+            TableError: a class that training did not see, with ``unseen="refuse"``.
         """
         refuse_without_labels(self.task)
         if unseen not in UNSEEN:
@@ -179,7 +195,7 @@ class Model:
         return metrics.evaluate(answered, y, None, observed, Seeds(self.seed), unseen=strange)
 
     def aligned(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> Aligned:
-        """Return each party's part of the rows of ``tables``, prepared as in training, who has which, and whom to ask.
+        """Read and align ``tables``, and prepare each party's rows as in training.
 
         Raises:
             PredictionError, TableError: as ``predict``.
@@ -189,22 +205,22 @@ class Model:
         return Aligned(*self._rows(list(read.values())), asked, read)
 
     def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
-        """Let every party play ``part`` with what it keeps of the model; return what each returned."""
+        """Run ``part`` for every party with its part of the model; return the results by party."""
         wrap = partial(_wrapped, roster=self.roster, method=self.method, ledger=ledger or Ledger())
         return inproc.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
 
     def _at_hand(self, parties: Sequence[str] | None) -> tuple[dict[str, Rows], Alignment, torch.Tensor, list[str]]:
-        """Return the run's rows, who has which, the test rows among them, and whom to ask.
+        """Return the run's rows, their alignment, the test rows among them, and the parties to ask.
 
         Raises:
-            PredictionError: the model was loaded, and no run's rows are at hand; or as ``whom_to_ask``.
+            PredictionError: the model was loaded without a run's rows; or as ``whom_to_ask``.
         """
         if self.held_out is None:
             raise no_test_rows(self.named is not None, (member.state.seat for member in self.members.values()))
         return *self.held_out, whom_to_ask(self.roster, dict.fromkeys(self.roster.blocks), parties)
 
     def _read(self, tables: Mapping[str, Any], *, labels: str | None = None) -> dict[str, Table]:
-        """Read the given tables as training's were, with the labels of the party ``labels``."""
+        """Read tables as training did, with the labels of the party ``labels``."""
 
         def one(name: str) -> Table:
             member = self.members[name]
@@ -248,18 +264,18 @@ class Model:
     # Files
 
     def save(self, folder: Path | str, *, replace: bool = False) -> None:
-        """Write the model: one folder a party, safetensors and JSON, nothing pickled.
+        """Write the model: one folder a party, safetensors and JSON, without pickle.
 
         Args:
-            folder: where it goes; the same model may lie there already.
-            replace: whether it may take the place of another model or run, of which the record goes, too.
+            folder: of the model; it may hold the same model already.
+            replace: whether to replace another model or a run there; the run's record is deleted, too.
 
         Raises:
             ConfigError: a run is at work there.
-            ModelError: another model or a run lies there.
+            ModelError: the folder holds another model or a run.
             StorageError: it cannot be written, or the folder is a file.
         """
-        saving.save(Path(folder), self, replace=replace)
+        save_model(Path(folder), self.about, self.members, replace=replace)
 
     @classmethod
     def load(
@@ -270,18 +286,18 @@ class Model:
         method: Method | None = None,
         device: str = "cpu",
     ) -> Model:
-        """Read what ``save`` wrote.
+        """Load a saved model.
 
         Args:
-            folder: the saved model's, or the run's.
-            encoders: by party, what made its network, for parties that were trained with a module of the user's own.
+            folder: of the saved model, or of the run.
+            encoders: by party, makes its network, for parties that were trained with the user's own module.
             method: the method as it was trained, if it was the user's own.
-            device: where the networks go.
+            device: of the networks.
 
         Raises:
-            ConfigError: this machine has no such device.
+            ConfigError: this machine does not have the device.
             ModelError: a file is absent, cut short, foreign, of another version or of another run; an encoder is given
-                for somebody who is no party; a method or an encoder of the user's own is not given, or another method.
+                for a name that is not a party's; the user's own method or encoder is not given, or is another one.
 
         """
         folder = Path(folder)
@@ -292,10 +308,7 @@ class Model:
             )
         made = about.make(folder, method)
         members = load_members(folder, about, made, encoders or {}, device_of(device, "device"))
-        return cls(
-            method=made, named=about.method, roster=about.roster, task=about.task, members=members,
-            seed=about.seed, best_epoch=about.best_epoch, own=about.own,
-        )  # fmt: skip
+        return cls.of(about, made, members)
 
 
 def _wrapped(channel: Channel, *, roster: Roster, method: Method, ledger: Ledger) -> Channel:

@@ -1,9 +1,10 @@
-"""What one party brings to a training run, and what it has afterwards."""
+"""The inputs and the result of one party's training loop."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -19,23 +20,40 @@ from anyparty.terms import Channel
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
-    """What one party brings to a training run.
+class RunHooks:
+    """One party's callbacks and values that training passes through unchanged.
 
     Attributes:
-        seat: who it is.
-        method: what is trained.
-        rows: its part of the aligned rows.
-        settings: of training, the same at every party.
+        callback: is called as training proceeds.
+        membership: which parties are gone, and which wait to rejoin.
+        welcome: at the active party, ``await welcome(net, name)`` sets up a party that rejoins.
+        secret: 32 bytes for the party's private random draws; if empty, all draws follow from the seed.
+        on_checkpoint: is called after every checkpoint with the history and the best epoch's place in it (from 0).
+
+    """
+
+    callback: Watch = field(default_factory=Watch)
+    membership: Door = field(default_factory=Closed)
+    welcome: Callable[[Channel, str], Awaitable[None]] | None = None
+    secret: bytes = field(default=b"", repr=False)
+    on_checkpoint: Callable[[list[dict[str, Any]], int], None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """The inputs of one party's training loop.
+
+    Attributes:
+        seat: the party's place in the federation.
+        method: the method to train.
+        rows: the party's part of the aligned rows.
+        settings: the training settings, the same at every party.
         agreed: groups of settings as text, by name, that all parties must share.
-        validation: [n] int64, rows to validate on, at the active party.
-        training: [N] bool, rows that training may use, at the active party.
-        checkpoints: its folder; ``None`` keeps nothing.
-        resume: go on from the checkpoints that all parties have.
-        watch: who is told of progress (at the active party).
-        door: who is gone and who comes back.
-        welcome: what the active party does before a party that comes back can train: ``await welcome(net, name)``.
-        kept: called after every checkpoint with the history and the best epoch's place in it, as in ``Trained``.
+        validation: [n] int64, the rows to validate on, at the active party.
+        training: [N] bool, the rows that training may use, at the active party.
+        checkpoints: the party's checkpoint folder; ``None`` keeps no checkpoints.
+        resume: whether to resume from checkpoints that all parties have.
+        hooks: callbacks and values from outside training.
 
     """
 
@@ -48,26 +66,28 @@ class Part:
     training: Tensor | None = None
     checkpoints: Checkpoints | None = None
     resume: bool = False
-    watch: Watch = field(default_factory=Watch)
-    door: Door = field(default_factory=Closed)
-    welcome: Callable[[Channel, str], Awaitable[None]] | None = None
-    secret: bytes = field(default=b"", repr=False)
-    kept: Callable[[list[dict[str, Any]], int], None] | None = None
+    hooks: RunHooks = field(default_factory=RunHooks)
 
-    @property
+    @cached_property
     def leads(self) -> bool:
         """Whether this is the active party."""
         return self.seat.me == self.seat.roster.active
 
-    @property
+    @cached_property
     def seeds(self) -> Seeds:
-        """The root of the run's random streams, and the party's own."""
-        return Seeds(self.settings.seed, self.secret)
+        """The root of the run's random streams and of the party's own."""
+        return Seeds(self.settings.seed, self.hooks.secret)
+
+    @cached_property
+    def metric(self) -> tuple[str, bool]:
+        """The metric that selects the best epoch, and whether greater is better; at the active party."""
+        assert self.seat.task is not None
+        return self.settings.metric_for(self.seat.task)
 
 
 @dataclass
 class Trained:
-    """What a party has after training: its networks, and at the active party the history of the run."""
+    """A party's networks after training, and at the active party the history of the run."""
 
     state: State
     history: list[dict[str, Any]]

@@ -1,7 +1,8 @@
-"""Which part of the model each party keeps, so that parts of different runs never answer together.
+"""Control messages after training and before prediction: each party's mark of its part of the model.
 
-A party that was lost before training ended keeps an older part, or none, and a folder may have come back from a copy:
-embeddings of such a part look like any other, and answers that rest on them would be wrong without a sign of it.
+A party that was lost before training ended keeps an older part, or none.  A folder may have been restored from a copy.
+Embeddings of such a part look like any other, so predictions from them would be wrong without a sign of it.  The marks
+prevent that parts of different runs predict together.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ HASH = {"hash": Expect((32,), torch.uint8)}
 
 
 async def tell(net: Channel, roster: Roster, mark: str) -> None:
-    """Tell the active party the mark of one's own part."""
+    """Send the active party the mark of this party's part."""
     await net.send(roster.active, "part", {"hash": as_tensor(mark)})
 
 
 async def gather(net: Channel, names: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Receive the marks of these parties' parts, at the active party.
+    """Receive the marks of parties' parts, at the active party.
 
     Returns:
-        The marks by party; and by party, for each that was lost before it sent its mark, why it was lost.
+        The marks by party; and the reasons by party, for parties that were lost before they sent a mark.
     """
     found, lost = {}, {}
     for name in names:
@@ -46,9 +47,9 @@ async def gather(net: Channel, names: Iterable[str]) -> tuple[dict[str, str], di
 
 
 async def unfinished(net: Channel, names: Iterable[str]) -> dict[str, str]:
-    """Wait until these parties have written all their files, at the active party; return who was lost before, and why.
+    """Wait until parties have written all their files, at the active party; return the parties that were lost, and why.
 
-    A party sends "finished" as its last act, so this also notices a party that stopped while test rows were scored.
+    A party sends "finished" last, so this also notices a party that stopped while test rows were scored.
     """
     lost = {}
     for name in names:
@@ -60,7 +61,7 @@ async def unfinished(net: Channel, names: Iterable[str]) -> dict[str, str]:
 
 
 def foreign(known: Mapping[str, str], said: Mapping[str, str]) -> list[str]:
-    """Return the parties whose part is not the one that training left."""
+    """Return the parties whose part is not the one that training saved."""
     return [name for name, mark in said.items() if known.get(name) != mark]
 
 

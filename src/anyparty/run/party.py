@@ -1,16 +1,15 @@
 """One party's whole part in a training run, from its own table to its trained networks.
 
-The same coroutine runs for every party, in one process or each in its own: what a party knows comes from its own
-table and from messages, never from another party's memory.
+The same coroutine runs for every party, in one process or at its own site.  A party knows its own table and the
+messages that it receives, never another party's memory.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,16 +28,14 @@ from anyparty.nets.optimizer import Optimizer
 from anyparty.run import agree
 from anyparty.run.checkpoint import Checkpoints
 from anyparty.run.device import device_of
-from anyparty.run.door import Closed, Door
-from anyparty.run.files import tuples
 from anyparty.run.labels import hosts_of, labelled_at, share_labelled, warn_of_idle
 from anyparty.run.own_method import described
-from anyparty.run.part import Part, Trained
+from anyparty.run.part import Part, RunHooks, Trained
 from anyparty.run.rows import own_rows
 from anyparty.run.task import balanced, labeled_rows, task_of, teaching
 from anyparty.run.train import play
-from anyparty.run.watch import Watch
 from anyparty.seeds import Seeds
+from anyparty.storage import tuples
 from anyparty.tables.labels import encode
 from anyparty.tables.prepare import Prepare
 from anyparty.tables.table import Table
@@ -47,21 +44,18 @@ from anyparty.terms import Capabilities, Channel, Roster, Task
 
 @dataclass(frozen=True, kw_only=True)
 class House:
-    """What a party brings from home, and keeps there.
+    """A party's inputs to a training run.
 
     Attributes:
         name: the party.
-        table: its checked table.
-        known: what it knows of the alignment.
-        encoder: what makes its network.
-        optimizer: what trains it.
+        table: its validated table.
+        known: its knowledge of the alignment.
+        encoder: makes its network.
+        optimizer: trains its network.
         scale: whether its numeric columns are standardised.
-        folder: where its checkpoints go; ``None`` keeps nothing.
-        watch: who is told of progress, at the active party.
-        door: who is gone and who comes back.
-        welcome: at the active party, what comes before the setup when a party comes back.
-        secret: 32 bytes with which the party draws what nobody else may draw; without, all follows from the seed.
-        kept: called after every checkpoint, as in ``Part``.
+        folder: its checkpoint folder; ``None`` keeps no checkpoints.
+        hooks: callbacks and values that training passes through.  Here, ``hooks.welcome`` comes before the setup of a
+            party that rejoins.
 
     """
 
@@ -72,23 +66,20 @@ class House:
     optimizer: Optimizer
     scale: bool = True
     folder: Path | None = None
-    watch: Watch = field(default_factory=Watch)
-    door: Door = field(default_factory=Closed)
-    welcome: Callable[[Channel, str], Awaitable[None]] | None = None
-    secret: bytes = field(default=b"", repr=False)
-    kept: Callable[[list[dict[str, Any]], int], None] | None = None
+    hooks: RunHooks = field(default_factory=RunHooks)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a party has after a run.
+    """A party's result of a training run.
 
     Attributes:
-        seat: its place.
-        trained: its networks; at the active party the run's history.
-        prepare: how its table became numbers; ``None`` without columns.
+        seat: the party's place in the federation.
+        trained: its networks; at the active party also the run's history.
+        prepare: the fitted preprocessing of its table; ``None`` without columns.
         rows: its part of the aligned rows.
-        use: [N] int8, what each row was for.
+        use: [N] int8, the use of each row: training, validation or test.
+        label: the name of its label column, if it has one.
 
     """
 
@@ -97,18 +88,20 @@ class Outcome:
     prepare: Prepare | None
     rows: Rows
     use: NDArray[np.int8]
+    label: str | None = None
 
 
 async def take_part(
     net: Channel, *, house: House, roster: Roster, config: Config, method: Method, resume: bool = False
 ) -> Outcome:
-    """Play a party's part: split and task from the active party, preparation at home, then training.
+    """Run one party: exchange the setup, preprocess its table, then train.
+
+    The active party splits the rows and reads the task from its labels.
 
     Raises:
         TableError, ConfigError, AlignmentError, PartyLost, MessageError, Diverged: see ``anyparty.errors``.
     """
-    settings, known, table = config.train, house.known, house.table
-    leads = house.name == roster.active
+    settings, known, table, leads = config.train, house.known, house.table, house.name == roster.active
     setup = await share_setup(net, roster, _setup(house, config, method.can) if leads else None)
     use, task, observed = setup
     if len(use) != len(known.position):
@@ -118,17 +111,17 @@ async def take_part(
         table = teaching(table, known.position, observed.numpy())
 
     async def welcome(net: Channel, name: str) -> None:
-        if house.welcome is not None:
-            await house.welcome(net, name)
+        if house.hooks.welcome is not None:
+            await house.hooks.welcome(net, name)
         await set_up_again(net, roster, method, name, setup)
 
     if leads:
         warn_of_idle(method, roster)
     if leads and task is not None:
-        settings.metric_for(task)  # a metric that does not fit is named now, not after the first epoch
+        settings.metric_for(task)  # refuses a metric that does not fit the task before the first epoch
+    at = table.blocks_at(known.position)
     prepare = features = None
     if house.name in roster.blocks:
-        at = table.blocks_at(known.position)
         prepare = Prepare.fit(table, at[(at >= 0) & (use == TRAIN)], scale=house.scale)
         features = prepare.features(table, new=False)
     seat = Seat(
@@ -137,8 +130,8 @@ async def take_part(
     )  # fmt: skip
     labels = None if task is None or table.label is None else encode(table.label, task, house.name)
     rows = own_rows(
-        known.position, blocks=table.blocks_at(known.position), features=features, labels=labels, observed=observed,
-        key=known.key, ids=table.ids if leads else None, device=seat.device,
+        known.position, blocks=at, features=features, labels=labels, observed=observed, key=known.key,
+        ids=table.ids if leads else None, device=seat.device,
     )  # fmt: skip
     rows = await share_labelled(net, method, roster, rows)
     part = Part(
@@ -146,24 +139,26 @@ async def take_part(
         validation=torch.from_numpy(np.flatnonzero(use == VALIDATION)) if leads else None,
         training=torch.from_numpy(use == TRAIN) if leads else None,
         checkpoints=None if house.folder is None else Checkpoints(house.folder),
-        resume=resume, watch=house.watch, door=house.door, welcome=welcome,
-        secret=house.secret, kept=house.kept,
+        resume=resume, hooks=replace(house.hooks, welcome=welcome),
     )  # fmt: skip
-    return Outcome(seat=seat, trained=await play(part, net), prepare=prepare, rows=rows, use=use)
+    trained = await play(part, net)
+    label = None if house.table.label is None else house.table.label.name
+    return Outcome(seat=seat, trained=trained, prepare=prepare, rows=rows, use=use, label=label)
 
 
 Setup = tuple[NDArray[np.int8], Task | None, Tensor | None]
 
 
 def _setup(house: House, config: Config, can: Capabilities) -> Setup:
-    """Split the rows and read the task from the labels of training rows, at the active party."""
+    """Split the rows, and infer the task from the labels of training rows, at the active party."""
     known = house.known
     assert house.table.label is not None
     assert known.observed is not None
     table = teaching(house.table, known.position, known.observed.numpy())
     usable = labeled_rows(table, known.position)
     use = split(usable, config.train.validation, config.train.test, Seeds(config.train.seed))
-    task = task_of(table, known.position, use, config.federation, without=can.without_labels)
+    asked = config.federation
+    task = task_of(table, known.position, use, asked.task, asked.positive, without=can.without_labels)
     if config.train.balance and task.kind == "regression":
         raise ConfigError("train.balance = true weighs classes, and numbers are predicted here: leave it out")
     if config.train.balance:
@@ -172,10 +167,10 @@ def _setup(house: House, config: Config, can: Capabilities) -> Setup:
 
 
 async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setup:
-    """Give every party the use of the rows, and label holders the task and who has which row.
+    """Send the use of the rows to every party, and to label holders also the task and the pattern of presence.
 
     Raises:
-        MessageError: what the active party says is no task, or of other rows.
+        MessageError: the active party's message does not describe a task, or is about other rows.
     """
     if setup is not None:
         for name in roster.names:
@@ -194,14 +189,14 @@ async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setu
 
 
 async def set_up_again(net: Channel, roster: Roster, method: Method, name: str, setup: Setup) -> None:
-    """Tell a party that comes back what all were told, and hear what it told; at the active party."""
+    """Repeat the setup for a party that rejoins, at the active party."""
     await send_setup(net, roster, name, setup)
     if name in hosts_of(method, roster):
-        await labelled_at(net, name, len(setup[0]))  # its table is as it was, and so is the plan
+        await labelled_at(net, name, len(setup[0]))  # its table has not changed, nor has the plan
 
 
 async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> None:
-    """Tell one party what it may know of the rows and the task."""
+    """Send one party the parts of the setup that it may know."""
     use, task, observed = setup
     assert task is not None
     assert observed is not None

@@ -1,4 +1,4 @@
-"""Predicting many rows in batches, and putting the answers together."""
+"""Predict many rows in batches, and join the predictions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS_AT_ONCE = 4096
 async def predict_rows(
     method: Method, net: Channel, state: State, rows: Rows, wanted: Tensor, asked: Sequence[str], seeds: Seeds
 ) -> Predictions | None:
-    """Play a party's part in predicting ``wanted`` [n]; the active party gets all answers, in that order."""
+    """Run one party's part in predicting ``wanted`` [n]; the active party gets all predictions, in that order."""
     state.train(False)
     parts = [
         checked_answer(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))
@@ -31,13 +31,13 @@ async def predict_rows(
 
 
 def _explained(part: Predictions) -> Predictions:
-    """Return answers in which each row without a number has a reason, also by a user's own method that gives none."""
+    """Add a reason for each row without a number, if a user's own method gave none."""
     lacking = (~part.answered).nonzero().squeeze(1).tolist()
     return replace(part, reasons=dict.fromkeys(lacking, NO_ANSWER) | part.reasons) if lacking else part
 
 
 def join(parts: Sequence[Predictions]) -> Predictions:
-    """Put the answers to consecutive batches together."""
+    """Join the predictions for consecutive batches."""
     first, offset = parts[0], 0
     if len(parts) == 1:
         return first

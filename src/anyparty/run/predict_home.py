@@ -1,11 +1,11 @@
-"""A party's part in predicting rows together, once: from its own table and its own part of the model.
+"""Run one party's part of a prediction at its own site, from its own table and its own part of the model.
 
-The rows are those of the parties' tables, or of other files that their own settings name (``new``); who has which is
-aligned privately, as for training.  The active party gets answers for the rows that its own table has: of rows that
-others know and it does not, it knows no id.
+The rows are those of the parties' tables, or of other files that their own settings name (``new``).  They are aligned
+privately, as for training.  The active party gets predictions for the rows of its own table; it does not know the ids
+of other rows.
 
-Every party leaves ``predictions.json``, also of a part that failed: status, error, its table's fingerprint, how many
-rows, and the ledger of what it sent.
+Every party writes ``predictions.json``, also if its part failed: status, error, its table's fingerprint, the number of
+rows, and the ledger of its messages.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from anyparty.errors import ConfigError, ModelError, NotGiven, PredictionError, 
 from anyparty.methods.method import Method, Seat
 from anyparty.predictions import Predictions
 from anyparty.run import parts
-from anyparty.run.allowed import check_columns, encoder_at, method_at
+from anyparty.run.allowed import Site, check_columns, encoder_at, method_at
 from anyparty.run.alone import alone
 from anyparty.run.files import About, Member, check_mark, load_member
-from anyparty.run.house import Home, Site, declared, remarked, roster_of
+from anyparty.run.house import Home, declared, remarked, roster_of
 from anyparty.run.kept_alignment import ALIGNMENT, aligned, kinds_in
 from anyparty.run.meanwhile import meanwhile
 from anyparty.run.predict import predict_rows
 from anyparty.run.read_again import read_again
+from anyparty.run.record import StatusEntry
 from anyparty.run.rows import own_rows
-from anyparty.run.watch import noted
 from anyparty.seeds import Seeds
 from anyparty.storage import write_json, writing
 from anyparty.tables.table import Table, read_table
@@ -61,11 +61,11 @@ class Part:
 
     @classmethod
     def of(cls, site: Site, config: Config | None = None) -> Part:
-        """Read it; ``config`` names methods and encoders of the user's own, where the party's own settings allow them.
+        """Load the part; ``config`` may name the user's own method and encoder, if the party's own settings allow them.
 
         Raises:
-            ConfigError: they do not, or no settings are given that would name them.
-            ModelError: nothing was trained here, or its files are not whole.
+            ConfigError: they are not allowed, or no settings name them.
+            ModelError: nothing was trained here, or files are damaged.
         """
         about, me = About.load(site.folder / "model.json"), site.party
         home, seat = site.folder / "parties" / me, Seat(me=me, roster=about.roster, task=about.task)
@@ -81,32 +81,32 @@ class Part:
 async def predict_at_home(
     site: Site, config: Config, net: Channel, *, asked: Sequence[str] | None = None, there: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Play one party's part in predicting; the active party keeps the answers in its folder.
+    """Predict with one party at its own site; the active party saves the predictions in its folder.
 
-    ``asked`` are the parties whose blocks may take part, ``there`` those that are up; without them, all.
+    ``asked`` are the parties whose blocks may take part, ``there`` the parties that are online; by default all.
 
     Raises:
         ModelError, TableError, PredictionError, ConfigError: see ``anyparty.errors``; at the active party also if a
             party's part of the model is of another run.
-        PartyLost: a party left while rows were aligned; one that leaves later is missed and named.
+        PartyLost: a party left while rows were aligned.  A party that leaves later is named as silent.
     """
-    ledger, values = Ledger(), {"status": "running", "error": ""}
+    ledger, status, result = Ledger(), StatusEntry(status="running", error=""), dict[str, Any]()
 
     def write() -> None:
-        if ledger.flows or values["status"] == "done":  # else nothing happened: what an earlier one left stays
-            write_json(site.folder / RECORD, {**values, "ledger": ledger.rows()})
+        if ledger.flows or status.status == "done":  # else nothing happened, and an earlier record stays
+            write_json(site.folder / RECORD, {**status.to_json(), **result, "ledger": ledger.rows()})
 
     async with alone(site.folder), meanwhile(write):
-        with noted(values):
+        with status.noting():
             told, table = await _predict(site, config, Counted(net, ledger), asked, there)
-            values |= {**told, "table": table.fingerprint}
+            result |= {**told, "table": table.fingerprint}
     return told
 
 
 async def _predict(
     site: Site, config: Config, net: Channel, asked: Sequence[str] | None, there: Sequence[str] | None
 ) -> tuple[dict[str, Any], Table]:
-    """Return what may be told of it, and the party's rows."""
+    """Return the result for the coordinator, and the party's table."""
     part = Part.of(site, config)
     roster, leads = part.about.roster, site.party == site.active
     table, keep = _table(site, config, part)
@@ -133,7 +133,7 @@ async def _predict(
 
 
 def _table(site: Site, config: Config, part: Part) -> tuple[Table, Path]:
-    """Return the party's rows to predict, and where their alignment is kept."""
+    """Return the party's rows to predict, and the path of their alignment."""
     new: Path | None = getattr(site, "new", None)
     if new is None:
         return _table_aligned(site, config, part), site.folder / ALIGNMENT
@@ -145,7 +145,7 @@ def _table(site: Site, config: Config, part: Part) -> tuple[Table, Path]:
 
 
 def _table_aligned(site: Site, config: Config, part: Part) -> Table:
-    """Return the party's own table, read as it was for training: it may have more columns by now, or no label."""
+    """Return the party's own table, read as for training; it may have more columns by now, or no label."""
     kinds = kinds_in(site.folder / ALIGNMENT)
     if not kinds or site.table is None:  # an earlier version aligned it, or it has no columns; or there is none
         return remarked(Home.of(site, config).table)
@@ -158,9 +158,9 @@ def _table_aligned(site: Site, config: Config, part: Part) -> Table:
 async def _same_run(
     net: Channel, part: Part, asked: Sequence[str] | None, there: Sequence[str] | None
 ) -> Sequence[str] | None:
-    """Hold the parts of the model against those that training left: of the parties that are asked, and of hosts.
+    """Check that the requested parties and the hosts have the parts of the model that training saved.
 
-    Return which parties are there still.
+    Return the parties that are still online.
     """
     roster = part.about.roster
     if asked is None:
@@ -190,7 +190,7 @@ def _asked(roster: Roster, asked: Sequence[str] | None, there: Sequence[str] | N
 
 
 def _away(part: Part, asked: Sequence[str] | None, there: Sequence[str] | None) -> list[str]:
-    """Return the parties that would be asked, were they connected."""
+    """Return the requested parties that are not connected."""
     roster = part.about.roster
     if there is None or part.method.can.predicts_alone:
         return []
@@ -200,7 +200,7 @@ def _away(part: Part, asked: Sequence[str] | None, there: Sequence[str] | None) 
 async def _share(
     net: Channel, roster: Roster, rows: Rows, asked: Sequence[str] | None, position: Any
 ) -> tuple[list[str], torch.Tensor, torch.Tensor | None]:
-    """Give every party the rows to predict and who is asked; to hosts also who has which row."""
+    """Send every party the rows to predict and the requested parties; to hosts also the pattern of presence."""
     if asked is not None:
         assert rows.observed is not None
         wanted = torch.from_numpy(position >= 0).nonzero().squeeze(1)
@@ -227,7 +227,7 @@ async def _share(
 
 
 def _keep_answers(path: Path, answered: Predictions, places: NDArray[np.int64]) -> dict[str, Any]:
-    """Write answers in the order of the party's own table, in which they are of the rows at ``places``."""
+    """Write predictions in the order of the party's own table; ``places`` are their rows in it."""
     with writing(path) as beside:
         answered.frame()[np.argsort(places)].write_parquet(beside)
     return {"answered": int(answered.answered.sum()), "silent": list(answered.silent), "file": path.name}

@@ -1,181 +1,240 @@
-"""What a run leaves to read: settings, versions, data fingerprints, history, messages, scores.
+"""The record of a run: ``record.json`` in its folder, or in the folder of one party at its own site.
 
-    config.toml     the settings, resolved
-    record.json     everything else; written at the start, after every epoch, and at the end, whatever that is
+Fields of every record:
 
-    status          "running" (so it says; perhaps it was killed), "done", "stopped" (Ctrl-C) or "failed"
-    error           why it failed, with the kind of error
+    status          "running" (perhaps the process was killed), "done", "stopped" (Ctrl-C, or with a site) or "failed"
+    error           the error of a failed run, with its kind
+    began, ended    ISO times in UTC
+    remarks         warnings of the run
+    versions        of Python, of this package and of those that results depend on
+    rows, overlap   N, and which parties have which rows
+    history         one entry an epoch
+    best_epoch      its place in the history, from 1
+    ledger          messages and bytes by sender, receiver and tag
     evaluation      test scores, as ``Evaluation.to_json``
-    title           the method's name for people
-    declared        the messages that the method declares, and what can be learnt from each
+    costs           messages and bytes by the formulas of papers, see ``run.costs``
+    title, declared the method's title, and the messages that it declares
 
-A run that is resumed must be the same run: other settings or other tables are refused, and named.  Where a table lies
-may differ, for its fingerprint says whether it is the same.
+Fields of a run in one process: ``tables``, their fingerprints by party.  Its settings are in ``config.toml``.
+
+Fields of one party's record:
+
+    party, active, parties   the party, the active party, all parties       job         the run's name at its transport
+    settings                 the shared settings as TOML                    agreed      a hash of each settings group
+    table                    the fingerprint of the party's table           alignment   its number, the same at all
+    stages                   by name: epochs, rows an epoch, first epoch    shape       of its block and its encoder
+    predicted, attendance    at the active party: the task in a line, and warnings of parties that missed epochs
+
+Reports read the record without importing a method.
 """
 
 from __future__ import annotations
 
+import json
 import platform
 import sys
-import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any, Literal
 
-from filelock import FileLock
-from pydantic import ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, WrapValidator
 
 import anyparty
-from anyparty.config import Config
-from anyparty.errors import ConfigError, ModelError, ResumeError, remark
-from anyparty.methods.method import Method
-from anyparty.run import own_method
-from anyparty.run.alone import ID_HASHES, take
-from anyparty.run.checkpoint import PROGRESS, Checkpoints, read
-from anyparty.run.kept_record import FORMAT, MAY_DIFFER, is_cut, read_record, told_of
-from anyparty.run.model import Model
-from anyparty.run.watch import Watch, before, noted, now
-from anyparty.storage import write_json, writing
+from anyparty.align.overlap import Overlap
+from anyparty.config.base import Settings
+from anyparty.errors import ConfigError, ModelError, hearing
+from anyparty.run.watch import error_text, now, status_of
+from anyparty.storage import read_json, write_json
 from anyparty.terms import Capabilities
-from anyparty.wire.ledger import Ledger
 
-if TYPE_CHECKING:
-    from anyparty.run.federation import Federation
+FORMAT = 1
+FILE = "record.json"
+MAY_DIFFER = {
+    "run.folder", "train.device", "train.checkpoint_every", "train.extreme", "track.tensorboard", "track.mlflow",
+    "track.experiment", "train.require",
+}  # fmt: skip
+"""Settings that may change when a run is resumed.  Runs that differ in these alone are the same variant."""
 
 
-@dataclass
-class Record(Watch):
-    """A run's folder, and what is written into it."""
+class Entry(Settings):
+    """A part of a record.  Fields that are not declared here are kept as they are."""
 
-    folder: Path
-    values: dict[str, Any]
-    ledger: Ledger = field(default_factory=Ledger)
-    lock: FileLock | None = None
+    model_config = ConfigDict(extra="allow", frozen=False)
 
-    @classmethod
-    def begin(
-        cls, folder: Path, federation: Federation, config: Config, *, resume: bool, can: Capabilities,
-        own: Method | None = None,
-    ) -> Record:  # fmt: skip
-        """Open a run's folder, and keep other runs out of it until ``open`` has ended.
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields that are set, as values for JSON."""
+        return self.model_dump(exclude_unset=True)
 
-        ``can`` is what the method declares; ``own`` is the method if it is the user's own.
 
-        Raises:
-            ConfigError: another run is at work in it, or it has a config.toml or a model that is no run's.
-            ResumeError: it holds a run already, or, to resume, another one or none.
-        """
-        if resume and not folder.exists():
-            raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")
-        lock = take(folder)
-        try:
-            record = cls._begin(folder, federation, config, resume=resume, own=own, can=can)
-        except BaseException:
-            lock.release()
-            raise
-        record.lock = lock
-        return record
+class EpochEntry(Entry):
+    """One epoch: its stage, number, loss, seconds, scores, and the parties that were absent or came back."""
 
-    @classmethod
-    def _begin(
-        cls, folder: Path, federation: Federation, config: Config, *, resume: bool, own: Method | None,
-        can: Capabilities,
-    ) -> Record:  # fmt: skip
-        path, settings = folder / "record.json", folder / "config.toml"
-        there, cut = path.exists(), is_cut(path)
-        kept = read_record(path) if there and not cut else {}
-        if (cut or kept.get("history")) and not resume:  # one that failed at once may go
-            raise ResumeError(f"{folder} holds a run already: resume it (--resume, or resume=True in "
-                              f"Python), or name another folder (--run, or folder=...)")  # fmt: skip
-        if resume and not (there and settings.exists()):
-            raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")
-        if not there and settings.exists():
-            raise ConfigError(f"{settings}: this file is no run's, and the run's own settings would take its place; "
-                              f"name another folder (--run, or folder=...), or move the file")  # fmt: skip
-        if not resume and (folder / "model.json").exists():
-            raise ConfigError(f"{folder} holds a model already (model.json), and the run's own would take its place; "
-                              f"name another folder (--run, or folder=...), or move what lies there")  # fmt: skip
-        began: dict[str, Any] = {
-            "format": FORMAT,
-            "status": "running",
-            "error": "",
-            "began": now(),
-            "versions": versions(),
-            "tables": {name: table.fingerprint for name, table in federation.tables.items()},
-            "rows": federation.alignment.n,
-            "overlap": federation.overlap.to_json(),
-            "history": [],
-            "ledger": [],
-        }
-        said = told_of(can)
-        if resume:
-            old = {"history": [], "ledger": []} | (_anew(folder, federation, began) if cut else kept)
-            _same(old.get("tables", {}), began["tables"], "the tables changed since the run began", "party")
-            try:
-                same_settings(settings.read_text(encoding="utf-8"), config.to_toml(), own)
-            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-                raise ResumeError(f"{settings}: this is not TOML ({error}); copy the run's folder anew") from None
-            if all(party.table for party in config.parties.values()):  # perhaps they lie elsewhere by now
-                _write(settings, config)
-            old |= {"status": "running", "error": "", **said}
-            old.pop("ended", None)
-            (folder / ID_HASHES).unlink(missing_ok=True)
-            return cls(folder, old, Ledger.of(old["ledger"]))
-        began |= said
-        write_json(folder / "record.json", began)  # first: config.toml alone is somebody else's
-        _write(settings, config)
-        (folder / ID_HASHES).unlink(missing_ok=True)
-        return cls(folder, began)
+    stage: str
+    epoch: int
+    loss: float | None = None
+    seconds: float | None = None
+    validation: dict[str, float | None] = {}
+    absent: dict[str, str] = {}
+    back: list[str] = []
 
-    def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:  # noqa: ARG002
-        """Drop the epochs that a resumed run does anew."""
-        self.values["history"] = before(self.values["history"], stage, first_epoch)
 
-    def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """Keep the epoch."""
-        self.values["history"].append(record)
-        self.values["ledger"] = self.ledger.rows()
-        write_json(self.folder / "record.json", self.values)
+class LedgerEntry(Entry):
+    """Messages of one tag from one party to another."""
 
-    def finish(self, model: Model, evaluation: Mapping[str, Any] | None) -> None:
-        """Take over the model's history and costs, and the test scores."""
-        self.values |= {"best_epoch": model.best_epoch + 1, "history": model.history, "costs": model.costs}
-        if evaluation is not None:
-            self.values["evaluation"] = dict(evaluation)
+    sender: str
+    receiver: str
+    tag: str
+    messages: int
+    bytes_sent: int
+
+
+class MessageEntry(Entry):
+    """A declared message: see ``terms.Declared``."""
+
+    tag: str
+    frm: str
+    to: str
+    holds: str
+    learns: str
+    when: str = ""
+
+
+def _as_read(value: Any, validate: Any) -> Any:
+    """Validate a number, and keep an integer as an integer."""
+    number = validate(value)
+    return value if type(value) is int else number
+
+
+_Number = Annotated[float | None, WrapValidator(_as_read), PlainSerializer(lambda number: number)]
+
+
+def _with_rows(scores: dict[str, float | None]) -> dict[str, float | None]:
+    if scores.get("rows") is None:
+        raise ValueError("expected how many rows it is of, under 'rows'")
+    return scores
+
+
+_OfRows = Annotated[dict[str, _Number], AfterValidator(_with_rows)]
+
+
+class EvaluationEntry(Entry):
+    """Test scores: of all rows, by number of present parties, and by pattern of presence."""
+
+    task: Literal["classification", "regression"]
+    classes: list[str]
+    overall: _OfRows
+    by_count: dict[Annotated[str, Field(pattern="^[0-9]{1,6}$")], _OfRows]
+    by_pattern: dict[str, _OfRows]
+
+
+def _of_all_blocks(overlap: Overlap | None) -> Overlap | None:
+    if overlap is None:
+        return None
+    if not overlap.blocks:
+        raise ValueError("expected at least one party under 'blocks'")
+    for name in overlap.blocks:
+        if name not in overlap.held or name not in overlap.alone:
+            raise ValueError(f"expected how many rows party {name!r} has, under 'held' and 'alone'")
+    return overlap
+
+
+class StatusEntry(Entry):
+    """How a task of one process ended."""
+
+    status: str = "done"
+    error: str = ""
+    ended: str = ""
+    remarks: list[str] = []
 
     @contextmanager
-    def open(self) -> Iterator[None]:
-        """Write at the end of the run, whatever it is."""
+    def noting(self) -> Iterator[None]:
+        """Note how the body ends and when, and the warnings in it."""
+        self.remarks = list(self.remarks)
+
+        def remark(sentence: str) -> None:
+            if sentence not in self.remarks:
+                self.remarks.append(sentence)
+
         try:
-            with noted(self.values):
+            with hearing(remark):
                 yield
+        except BaseException as error:
+            self.status, self.error = status_of(error), error_text(error)
+            raise
+        else:
+            self.status = "done"
         finally:
-            try:
-                self.values["ledger"] = self.ledger.rows()
-                write_json(self.folder / "record.json", self.values)
-            finally:
-                if self.lock is not None:
-                    self.lock.release()
+            self.ended = now()
 
 
-def _anew(folder: Path, federation: Federation, began: dict[str, Any]) -> dict[str, Any]:
-    """Return the record of a run that lost its own, as after a power failure: its history is in its checkpoints."""
-    remark(
-        f"{folder / 'record.json'}: cut short, as by a power failure; the run goes on from its checkpoints, "
-        f"without an account of what crossed before, and whether its tables are the same, nothing tells"
-    )
-    for path in reversed(Checkpoints(folder / "parties" / federation.roster.active / "checkpoints").files()):
-        with suppress(ModelError, ValidationError):  # whoever loads it says what it is
-            return began | {"history": PROGRESS.validate_python(read(path)[1]).history}
-    return began
+class RunRecord(StatusEntry):
+    """A run's record, or one party's."""
+
+    format: int = FORMAT
+    began: str = ""
+    versions: dict[str, str] = {}
+    tables: dict[str, str] = {}
+    rows: int | None = None
+    overlap: Annotated[
+        Overlap | None, AfterValidator(_of_all_blocks), PlainSerializer(lambda overlap: overlap and overlap.to_json())
+    ] = None
+    history: list[EpochEntry] = []
+    ledger: list[LedgerEntry] = []
+    title: str = ""
+    attendance: list[str] = []
+    declared: list[MessageEntry] = []
+    best_epoch: int = 0
+    costs: dict[str, Any] = {}
+    evaluation: EvaluationEntry | None = None
+    party: str = ""
+    active: str = ""
+    parties: list[str] = []
+    job: str = ""
+    settings: str = ""
+    table: str = ""
+    alignment: str = ""
+    agreed: dict[str, str] = {}
+    predicted: str = ""
+    stages: dict[str, dict[str, int]] = {}
+    shape: dict[str, int] | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> RunRecord:
+        """Read a record of this version.
+
+        Raises:
+            ModelError: the file does not exist, is damaged, is of another version, or is not a record.
+        """
+        values = read_json(path)
+        if (found := values.get("format", FORMAT)) != FORMAT:
+            wrote = values.get("versions")
+            by = f": anyparty {wrote['anyparty']}" if isinstance(wrote, dict) and "anyparty" in wrote else ""
+            raise ModelError(f"{path}: a record in format {found}, this version reads format {FORMAT}; use the version "
+                             f"that wrote it{by}")  # fmt: skip
+        try:
+            record: RunRecord = cls.of(values, str(path))
+        except ConfigError as error:
+            raise ModelError(f"{error}; the record was damaged or changed: copy the folder again") from None
+        return record
+
+    def write(self, path: Path) -> None:
+        """Write the record.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        write_json(path, self.to_json())
 
 
-def _write(path: Path, config: Config) -> None:
-    with writing(path) as beside:
-        beside.write_text(config.to_toml(), encoding="utf-8")
+def declared_by(can: Capabilities) -> dict[str, Any]:
+    """Describe a method for a record: its title, and the messages that it declares."""
+    return {
+        "title": can.title,
+        "declared": [{key: str(value) for key, value in asdict(each).items()} for each in can.messages],
+    }
 
 
 def versions() -> dict[str, str]:
@@ -189,43 +248,24 @@ def versions() -> dict[str, str]:
     }
 
 
-def same_settings(old: str, new: str, own: Method | None = None) -> None:
-    """Hold a run's settings against those with which it is to go on, both as TOML; not where its tables lie.
+def is_cut(path: Path) -> bool:
+    """Return whether a record exists but is not JSON, as a power failure leaves it."""
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        return False
+    except ValueError:
+        return True
+    return False
 
-    ``own`` is the method that the new ones describe, where it is the user's own; one that was kept without a
-    description, by an earlier version, is known by its title alone.
 
-    Raises:
-        ResumeError: a setting is another, or the parties stand in another order.
+def has_model(path: Path) -> bool:
+    """Return whether the model beside a run's record is of that run, as far as the record tells.
+
+    ``best_epoch`` enters a record once the model is written.  It stays if the run fails after that.
     """
-    was, now = tomllib.loads(old), tomllib.loads(new)
-    for party in (party for values in (was, now) for party in values.get("parties", {}).values()):
-        party.pop("table", None)
-    kept = was.get("method", {}).pop("own", None)
-    now.get("method", {}).pop("own", None)
-    differs = {} if own is None or kept is None else own_method.differences(kept, own)
-    before, after = ({f"method.own.{key}": pair[side] for key, pair in differs.items()} for side in (0, 1))
-    _same(_flat(was) | before, _flat(now) | after, "other settings", "setting")
-    those, these = list(was.get("parties", {})), list(now.get("parties", {}))
-    if those != these:  # each party's place says which of the networks is its own
-        raise ResumeError(f"cannot resume, the parties stand in another order: it was {', '.join(those)}, is "
-                          f"{', '.join(these)}; put them back in the order in which the run began")  # fmt: skip
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
-
-
-def _same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, kind: str) -> None:
-    differs = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key) and key not in MAY_DIFFER)
-    if differs:
-        those = "; ".join(f"{kind} {key}: was {_short(old.get(key))}, is {_short(new.get(key))}" for key in differs[:5])
-        raise ResumeError(f"cannot resume, {what}: {those}; put them back as they were, or train anew")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 24 else text[:20] + "...'"
+    try:
+        record = RunRecord.read(path)
+    except ModelError:
+        return True
+    return record.status == "done" or "best_epoch" in record.model_fields_set

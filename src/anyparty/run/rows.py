@@ -1,4 +1,4 @@
-"""From an alignment and each party's prepared features to what each party knows of the aligned rows."""
+"""Build each party's ``Rows`` from an alignment and the party's prepared features."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def own_rows(
     names: pl.Series | None = None,
     device: torch.device | str = "cpu",
 ) -> Rows:
-    """Return what one party knows of N aligned rows.
+    """Return one party's part of N aligned rows.
 
     Args:
-        position: [N], its own row of each aligned row, -1 where it has none.
-        blocks: [N], the same, -1 also where that row has no cell; by default ``position``.
+        position: [N], the party's own row of each aligned row, -1 if it has none.
+        blocks: [N], the same, -1 also if that row has no cell; by default ``position``.
         features: its prepared block, of n_k rows; ``None`` without columns.
         labels: of its own rows, (y [n_k], labeled [n_k]); ``None`` without labels.
         observed: [N, K], at hosts.
         key: [N], at the active party.
         ids: [n_k], at the active party: its own.
-        names: [N], at the active party: the rows' ids; by default as ``ids`` says, null where it has no row.
-        device: where tensors go.
+        names: [N], at the active party: the rows' ids; by default from ``ids``, null if it has no row.
+        device: of the tensors.
 
     """
     block = y = labeled = None
@@ -62,7 +62,7 @@ def own_rows(
 
 
 def block_of(features: Features, position: Tensor, device: torch.device | str = "cpu") -> Block:
-    """Return prepared rows as the block of aligned rows that stand at ``position`` [N]."""
+    """Return the block of the aligned rows at ``position`` [N] among the prepared rows."""
     gaps = None if features.gaps is None else torch.from_numpy(features.gaps).to(device)
     return Block(torch.from_numpy(features.x).to(device), position.to(device), gaps)
 
@@ -74,43 +74,38 @@ def assemble(
     labels: Labels | None = None,
     device: torch.device | str = "cpu",
 ) -> dict[str, Rows]:
-    """Return every party's ``Rows``, where one process knows all.
+    """Return every party's ``Rows``, if one process knows the whole alignment.
 
     Args:
-        alignment: who has which of N rows.
+        alignment: which party has which of N rows.
         roster: the parties.
-        features: by party, its prepared block of n_k rows; a party that is not there has no rows.
-        labels: by label holder, for its own rows: (y [n_k], labeled [n_k]).
-        device: where tensors go.
+        features: by party, its prepared block of n_k rows; an absent party has no rows.
+        labels: by label holder, of its own rows: (y [n_k], labeled [n_k]).
+        device: of the tensors.
 
     """
-    nobody = np.full(alignment.n, -1)
-    position, blocks = (
-        {name: at[name] if name in features else nobody for name in roster.names}
-        for at in (alignment.position, alignment.blocks)
-    )
-    observed = torch.from_numpy(np.stack([blocks[name] >= 0 for name in roster.blocks], axis=1))
-    key = row_keys(alignment)
-
-    def rows(name: str) -> Rows:
-        host = name in roster.labelers
-        return own_rows(
-            position[name],
-            blocks=blocks[name],
+    nobody, key = np.full(alignment.n, -1), row_keys(alignment)
+    held = [alignment.blocks[name] if name in features else nobody for name in roster.blocks]
+    observed = torch.from_numpy(np.stack(held, axis=1) >= 0)
+    found = {}
+    for name in roster.names:
+        there, leads = name in features, name == roster.active
+        found[name] = own_rows(
+            alignment.position[name] if there else nobody,
+            blocks=alignment.blocks[name] if there else nobody,
             features=features.get(name) if name in roster.blocks else None,
             labels=(labels or {}).get(name),
-            observed=observed if host else None,
-            key=key if name == roster.active else None,
-            ids=own_ids(alignment, name) if name == roster.active and name in features else None,
-            names=alignment.ids if name == roster.active else None,
+            observed=observed if name in roster.labelers else None,
+            key=key if leads else None,
+            ids=own_ids(alignment, name) if leads and there else None,
+            names=alignment.ids if leads else None,
             device=device,
         )
-
-    return {name: rows(name) for name in roster.names}
+    return found
 
 
 def _spread(labels: tuple[Tensor, Tensor], position: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Bring a party's labels from its own rows to the N aligned rows."""
+    """Map a party's labels from its own rows to the N aligned rows."""
     (y, labeled), at = labels, torch.from_numpy(position)
     held = at >= 0
     whole_y, whole_labeled = torch.zeros(len(at), dtype=y.dtype), torch.zeros(len(at), dtype=torch.bool)
@@ -119,9 +114,9 @@ def _spread(labels: tuple[Tensor, Tensor], position: NDArray[np.int64]) -> tuple
 
 
 def own_ids(alignment: Alignment, name: str) -> pl.Series | None:
-    """Return a party's ids in the order of its own rows [n_k], null for one that nobody knows a thing of.
+    """Return a party's ids in the order of its own rows [n_k], null for a row without any cell or label.
 
-    ``None`` where ids are not known together.
+    ``None`` under private alignment.
     """
     if alignment.ids is None:
         return None
@@ -132,12 +127,12 @@ def own_ids(alignment: Alignment, name: str) -> pl.Series | None:
 
 
 def named(ids: pl.Series, position: NDArray[np.int64]) -> pl.Series:
-    """Return the ids of rows [N] whose places among ``ids`` [n_k] are ``position`` [N], null where that is -1."""
+    """Return the ids [N] at ``position`` [N] among ``ids`` [n_k], null if the position is -1."""
     return ids.extend_constant(None, 1).gather(np.where(position < 0, len(ids), position))
 
 
 def row_keys(alignment: Alignment) -> Tensor:
-    """Return a number for each row that follows its id, wherever the row stands: [N] int64."""
+    """Return a number for each row that depends on its id only: [N] int64."""
     if alignment.ids is None:
         return torch.arange(alignment.n)
     hashed = alignment.ids.cast(pl.String).hash(seed=0).to_numpy()

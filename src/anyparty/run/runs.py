@@ -1,6 +1,6 @@
-"""What can be done with a run's folder: load its model, predict with it, score it.
+"""Work with a run's folder: load its model, predict, evaluate.
 
-The command line's other half: ``anyparty evaluate RUN`` is ``evaluate_run("RUN")``, ``anyparty predict RUN --table
+The same as commands: ``anyparty evaluate RUN`` is ``evaluate_run("RUN")``, ``anyparty predict RUN --table
 bank=new.csv`` is ``predict_run("RUN", {"bank": "new.csv"})``.
 """
 
@@ -26,8 +26,8 @@ from anyparty.predictions import Predictions
 from anyparty.run.chosen import chosen
 from anyparty.run.device import device_of
 from anyparty.run.federation import Federation, read_party
-from anyparty.run.kept_record import has_model, read_record
 from anyparty.run.model import Model
+from anyparty.run.record import RunRecord, has_model
 from anyparty.run.rows import assemble
 from anyparty.storage import inside
 from anyparty.tables.labels import encode
@@ -35,7 +35,7 @@ from anyparty.tables.prepare import Features
 
 
 def default_folder(path: Path | str, config: Config) -> Path:
-    """Return where a run of the settings file ``path`` goes: ``run.folder``, or a name beside the file that tells it.
+    """Return the folder of a run of the settings file ``path``: ``run.folder``, or by default a folder beside the file.
 
     >>> default_folder("work/shop.toml", Config()).as_posix()
     'work/runs/shop-laser-seed0'
@@ -50,10 +50,10 @@ def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config
 
     Args:
         folder: of the run.
-        allow_code: modules of the user's own that these settings may load; no other code is ever imported.
+        allow_code: the user's own modules that these settings may load; no other code is imported.
 
     Raises:
-        ModelError: the folder is not a run's.
+        ModelError: the folder does not hold a run.
     """
     path = inside(Path(folder), "config.toml")
     if not path.is_file():
@@ -65,22 +65,21 @@ def model_for_run(
     folder: Path | str, *, device: str | None = None, method: Method | None = None,
     encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
 ) -> Model:  # fmt: skip
-    """Load the model that a run left.
+    """Load the model of a run.
 
     The run's settings may name a method or encoders of the user's own.  They are imported only if ``allow_code`` names
     their module, or if an installed package registers them as an entry point.
 
     Args:
         folder: of the run.
-        device: where the networks go; by default where they were trained, and on a machine without such a device
-            the CPU.
+        device: of the networks; by default the one they were trained on, or the CPU if this machine lacks it.
         method: the method as it was trained, if it was the user's own.
-        encoders: by party, what made its network, where that was made in Python and stands in no module.
+        encoders: by party, makes its network, if that was made in Python and no module has it.
         allow_code: modules that the run's settings may load, such as ``("my_methods",)``.
 
     Raises:
-        ModelError: no such run, one that has not finished, files that are cut short or foreign, or a method or an
-            encoder of the user's own that is not given, or is another.
+        ModelError: no such run, an unfinished one, damaged or foreign files, or the user's own method or encoder is
+            not given or is another one.
         CodeNotAllowed: the settings name code that ``allow_code`` does not cover.
         ConfigError: the factory of a method or an encoder cannot be imported, or this machine has no such ``device``.
     """
@@ -100,7 +99,7 @@ def model_for_run(
 
 
 def _here(config: Config) -> str:
-    """Return the device that a run was trained on, or the CPU where this machine has none such."""
+    """Return the device that a run was trained on, or the CPU if this machine lacks it."""
     try:
         device_of(config.train.device)
     except ConfigError:
@@ -112,7 +111,7 @@ def federation_of_run(folder: Path | str) -> Federation:
     """Read a run's own tables again.
 
     Raises:
-        ModelError: no such run; it was trained from data frames; or a table is not what it was.
+        ModelError: no such run; it was trained from data frames; or a table has changed.
         TableError, AlignmentError: as ``Federation.from_config``.
     """
     folder = Path(folder)
@@ -123,9 +122,9 @@ def _unchanged(folder: Path, federation: Federation) -> Federation:
     """Return the federation, if its tables are those that the run was trained on.
 
     Raises:
-        ModelError: a table is not what it was.
+        ModelError: a table has changed.
     """
-    before = read_record(inside(folder, "record.json")).get("tables", {})
+    before = RunRecord.read(inside(folder, "record.json")).tables
     for name, table in federation.tables.items():
         if table.fingerprint != before.get(name):
             raise ModelError(
@@ -144,14 +143,13 @@ def evaluate_run(
 
     Args:
         folder: of the run.
-        tables: by party, a file name or data frame, of rows that training did not see: all with a label are scored;
-            without them the run's own are read again, and the rows that its seed held out are scored.  So they are
-            where ``tables`` are the run's own, wherever they lie now, which is said; where only some are, it is said
-            that most of their rows were trained on.  A run's folder holds no ids and no hashes of ids, so training
-            rows in a changed table are not detected.
-        parties: whose blocks may take part; by default all that have a table.
+        tables: by party, a file name or data frame with new rows; all labelled rows are scored.  Without tables, the
+            run's own are read again, and the rows that its seed held out are scored.  The same happens, with a
+            warning, if ``tables`` are the run's own.  If some of them are, a warning says that most rows were trained
+            on.  A run's folder holds no ids and no hashes of ids, so training rows in a changed table are not detected.
+        parties: the parties whose blocks may take part; by default all with a table.
         method: the method as it was trained, if it was the user's own.
-        encoders: by party, what made its network, where that was made in Python and stands in no module.
+        encoders: by party, makes its network, if that was made in Python and no module has it.
         allow_code: modules that the run's settings may load: see ``model_for_run``.
 
     Raises:
@@ -179,7 +177,7 @@ def evaluate_run(
 
 
 def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
-    """Say whether a table is the one that the run had of that party, by its fingerprint."""
+    """Return whether a table has the fingerprint of the run's table of that party."""
     config = settings_of(folder)
     if name not in config.parties or name not in model.members:
         return False
@@ -188,7 +186,7 @@ def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
     except TableError:
         return False
     record = folder / "record.json"
-    before = read_record(record).get("tables", {}) if record.exists() else {}
+    before = RunRecord.read(record).tables if record.exists() else {}
     return bool(table.fingerprint == before.get(name))
 
 
@@ -196,7 +194,7 @@ def predict_run(
     folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     method: Method | None = None, encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
 ) -> Predictions:  # fmt: skip
-    """Predict every row of ``tables``, or of the run's own, from the parties that have it and may take part.
+    """Predict every row of ``tables``, or of the run's own tables, from the parties that have it and may take part.
 
     ``method``, ``encoders`` and ``allow_code`` are as in ``evaluate_run``.
 
@@ -208,7 +206,7 @@ def predict_run(
 
 
 def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict[str, Path]:
-    """Return the files of a run's own tables; that of a party which is not among ``parties`` may be away.
+    """Return the files of a run's own tables; the file of a party outside ``parties`` may be missing.
 
     Raises:
         ModelError: no such run, or one that was trained from data frames.
@@ -218,7 +216,7 @@ def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict
 
 
 def hold_out(model: Model, federation: Federation) -> None:
-    """Give a loaded model the test rows of the run that it came from, drawn again by the run's seed."""
+    """Set the test rows of a loaded model, drawn again by its run's seed."""
     alignment, tables = federation.alignment, federation.tables
     use = federation.split(federation.config.train)
     features = {
@@ -234,7 +232,7 @@ def hold_out(model: Model, federation: Federation) -> None:
 
 
 def _with_tables(folder: Path) -> Config:
-    """Return a run's settings, once they name a file for every party."""
+    """Return a run's settings, if they name a file for every party."""
     config = settings_of(folder)
     lacking = [name for name, party in config.parties.items() if party.table is None]
     if lacking or not config.parties:
@@ -244,12 +242,12 @@ def _with_tables(folder: Path) -> Config:
 
 
 def _with_own_encoder(config: Config) -> list[str]:
-    """Return the parties with encoders of the user's own that can be imported."""
+    """Return the parties whose encoder is the user's own and can be imported."""
     return [name for name in config.parties if _importable(config.encoder_settings(name).factory)]
 
 
 def _importable(factory: str | None) -> bool:
-    """Whether a factory is named, and not one that no module holds: a lambda, a script's."""
+    """Return whether a factory can be imported: not a lambda, and not from a script."""
     return factory is not None and "<" not in factory and not factory.startswith("__main__:")
 
 

@@ -1,4 +1,4 @@
-"""The 32 bytes with which a party at home draws what nobody else may draw.
+"""The 32 bytes for a party's private random draws at its own site.
 
 Made by the operating system before the first training, and kept: the same seed gives the same weights again, and a
 run that was cut off goes on to the same ones.
@@ -16,7 +16,7 @@ SECRET, SIZE = "secret", 32
 
 
 def secret_in(folder: Path) -> bytes:
-    """Return the secret that a party keeps in a folder; where there is none yet, make it.
+    """Read the secret in a party's folder; create it if there is none.
 
     Raises:
         ConfigError: the file is not one of ours.

@@ -1,53 +1,52 @@
-"""Training with all parties in one process: each plays ``party.take_part`` over the in-process carrier."""
+"""Train with all parties in one process: each runs ``party.take_part`` over the in-memory transport."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from anyparty.align.alignment import Known
+from anyparty.align.alignment import Alignment, Known
+from anyparty.align.overlap import Overlap
 from anyparty.blocks.splits import TEST
-from anyparty.config import Config
+from anyparty.config import Config, Encoder
 from anyparty.errors import ConfigError
 from anyparty.methods.method import Method
 from anyparty.methods.table import settings_of
 from anyparty.nets.mlp import Factory
 from anyparty.nets.optimizer import Optimizer
-from anyparty.run import agree, costs, own_method, saving
-from anyparty.run.as_trained import as_trained
-from anyparty.run.attendance import check_require
+from anyparty.nets.table import describe
+from anyparty.run import costs
 from anyparty.run.chosen import chosen
 from anyparty.run.device import device_of
-from anyparty.run.files import Member
+from anyparty.run.files import write_model
 from anyparty.run.model import Model
-from anyparty.run.party import House, Outcome, take_part
+from anyparty.run.own_method import described
+from anyparty.run.part import RunHooks
 from anyparty.run.progress import Bar
-from anyparty.run.record import Record
+from anyparty.run.recorder import LocalRecorder
 from anyparty.run.rows import row_keys
+from anyparty.run.task import predicted, teaching
 from anyparty.run.trackers import trackers
-from anyparty.run.watch import All, Watch, told
-from anyparty.schedules.scheduled import Scheduled
+from anyparty.run.training_run import TrainingRun
+from anyparty.run.watch import All, Watch, reporting
 from anyparty.schedules.table import scheduled
-from anyparty.terms import Channel
+from anyparty.tables.table import Table
+from anyparty.terms import Channel, Roster
 from anyparty.wire import inproc
 from anyparty.wire.guard import Guarded
 from anyparty.wire.ledger import Ledger
 
-if TYPE_CHECKING:
-    from anyparty.run.federation import Federation
-
 
 def check(config: Config) -> None:
-    """Refuse a method, its parameters, a schedule, a device or a setting that cannot be, before any table is read.
+    """Validate a method, its parameters, a schedule, a device and ``train.extreme`` before any table is read.
 
     Raises:
-        ConfigError: naming it.
+        ConfigError: one of them cannot be used; the error names it.
     """
     scheduled(chosen(config), config)
     device_of(config.train.device)
@@ -61,7 +60,10 @@ def _check_extreme(config: Config) -> None:
 
 
 def train(
-    federation: Federation,
+    tables: Mapping[str, Table],
+    roster: Roster,
+    alignment: Alignment,
+    overlap: Overlap,
     config: Config,
     *,
     method: Method | None = None,
@@ -72,106 +74,119 @@ def train(
     watch: Watch | None = None,
     progress: bool = False,
 ) -> Model:
-    """Train with all parties in this process; see ``Federation.train``."""
+    """Train a model with all parties in this process.
+
+    Args:
+        tables: each party's table.
+        roster: the parties.
+        alignment: which party has which of N rows.
+        overlap: the same, counted.
+        config: the settings.
+        method: replaces the method of the settings.
+        encoders: by party, makes its network in place of the settings' encoder.
+        optimizers: by party, trains its network in place of the settings' optimizer.
+        folder: of checkpoints, model and record; ``None`` keeps them in memory.
+        resume: whether to resume from the folder's checkpoints.
+        watch: a callback.
+        progress: whether to show a progress bar.
+
+    Raises:
+        ConfigError, TableError, AlignmentError, ResumeError, Diverged: see ``anyparty.errors``.
+
+    """
     _check_extreme(config)
     functions = [key for key, value in config.method.parameters.items() if method is None and callable(value)]
     if functions:
         raise ConfigError(f"method: {functions[0]} is a function, which no settings can hold; give the method itself, "
                           f"train(method({config.method.name!r}, {functions[0]}=...))")  # fmt: skip
-    plain = method or chosen(config)
-    made = scheduled(plain, config)
-    check_require(config.train.require, federation.roster.names)
-    if isinstance(made, Scheduled):
-        plain = made.split  # the schedule is training's
-    observed, key = torch.from_numpy(federation.observed), row_keys(federation.alignment)
-    kept = as_trained(config, method, plain, encoders or {}, optimizers or {})
-    watches = All([])
-
-    def house(name: str) -> House:
-        own, leads = config.parties.get(name), name == federation.roster.active
-        return House(
-            name=name,
-            table=federation.tables[name],
-            known=Known(
-                position=federation.alignment.position[name],
-                observed=observed if leads else None,
-                key=key if leads else None,
-            ),
-            encoder=(encoders or {}).get(name) or config.encoder_of(name),
-            optimizer=(optimizers or {}).get(name) or config.optimizer_of(name),
-            scale=own is None or own.scale,
+    run = TrainingRun.of(config, scheduled(method or chosen(config), config), roster, resume=resume)
+    encoders, optimizers, active = encoders or {}, optimizers or {}, roster.active
+    observed, key = torch.from_numpy(alignment.observed(roster.blocks)), row_keys(alignment)
+    kept = as_trained(config, method, run.answers, encoders, optimizers)
+    callbacks, parts = All([]), {}
+    for name in roster.names:
+        position, leads = alignment.position[name], name == active
+        known = Known(position=position, observed=observed if leads else None, key=key if leads else None)
+        parts[name] = run.party(
+            name, tables[name], known,
             folder=None if folder is None else folder / "parties" / name / "checkpoints",
-            watch=watches if leads else Watch(),
-        )
-
-    part = partial(take_part, roster=federation.roster, config=config, method=made, resume=resume)
-    parts = {name: partial(part, house=house(name)) for name in federation.roster.names}
-    declared = (*made.can.messages, *agree.MESSAGES)
-    # What settings may be refused for is behind us: the folder is held from here on, and let go by record.open() alone.
-    own = plain if settings_of(plain) is None else None
-    about = None if own is None else own_method.described(plain)  # as given, whatever training changes
-    record = None if folder is None else Record.begin(
-        folder, federation, kept, resume=resume, own=own, can=made.can
+            hooks=RunHooks(callback=callbacks) if leads else None,
+            encoder=encoders.get(name), optimizer=optimizers.get(name),
+        )  # fmt: skip
+    # The settings are accepted.  The folder is locked from here on, and recorder.open() alone releases it.
+    recorder = None if folder is None else LocalRecorder.begin(
+        folder, kept, tables={name: table.fingerprint for name, table in tables.items()}, overlap=overlap,
+        active=active, can=run.method.can, own=None if run.own is None else run.answers, resume=resume,
     )  # fmt: skip
-    ledger = Ledger() if record is None else record.ledger
+    ledger = Ledger() if recorder is None else recorder.ledger
 
     def wrap(channel: Channel) -> Channel:
-        return Guarded(channel, federation.roster, declared, ledger=ledger)
+        return Guarded(channel, roster, run.messages, ledger=ledger)
 
-    with nullcontext() if record is None else record.open():
+    with nullcontext() if recorder is None else recorder.open():
         bar = Bar() if progress else None
-        watches.each.extend(All([each for each in (record, bar, watch) if each is not None]).each)
-        watches.each.extend(trackers(config, folder, resume=resume))
-        with told(watches, kept.model_dump(mode="json", exclude_none=True)) as scores:
-            watches.on_aligned(federation.overlap, federation.predicted())
+        callbacks.each += All([each for each in (recorder, bar, watch) if each is not None]).each
+        callbacks.each += trackers(config, folder, resume=resume)
+        with reporting(callbacks, kept.model_dump(mode="json", exclude_none=True)) as scores:
+            told = teaching(tables[active], alignment.position[active], observed.numpy())
+            callbacks.on_aligned(overlap, predicted(told, config.federation.task, config.federation.positive))
             try:
                 outcomes = inproc.play(parts, wrap)
             finally:
                 if bar is not None:
                     bar.close()
-            model = _model(federation, kept, plain, about, outcomes, ledger)
-            model.costs = costs.of(made, outcomes, config.train.batch_size, ledger)
-            if record is not None:
-                saving.write(record.folder, model)
+            lead = outcomes[active]
+            test = torch.from_numpy(np.flatnonzero(lead.use == TEST))
+            model = Model.of(
+                run.about(lead), run.answers, {name: run.member(outcomes[name]) for name in roster.names},
+                history=lead.trained.history, ledger=ledger,
+                costs=costs.of(run.method, outcomes, config.train.batch_size, ledger),
+                held_out=({name: outcome.rows for name, outcome in outcomes.items()}, alignment, test),
+            )  # fmt: skip
+            if recorder is not None:
+                write_model(recorder.path.parent, model.about, model.members)
                 scores["evaluation"] = model.evaluate().to_json() if model.test_rows else None
-                record.finish(model, scores["evaluation"])
+                recorder.finish(lead.trained, scores["evaluation"], model.costs)
     return model
 
 
-def _model(
-    federation: Federation,
-    config: Config,
-    method: Method,
-    own: dict[str, Any] | None,
-    outcomes: Mapping[str, Outcome],
-    ledger: Ledger,
-) -> Model:
-    def member(name: str) -> Member:
-        own, label = config.parties.get(name), federation.tables[name].label
-        return Member(
-            state=outcomes[name].trained.state,
-            prepare=outcomes[name].prepare,
-            id=(own and own.id) or config.federation.id,
-            label=None if label is None else label.name,
-            max_cell_bytes=config.federation.max_cell_bytes,
-        )
+def as_trained(
+    config: Config, method: Method | None, trained: Method, encoders: Mapping[str, Factory],
+    optimizers: Mapping[str, Optimizer],
+) -> Config:  # fmt: skip
+    """Return the settings of a run for its record, with Python objects in place of the settings that they replaced.
 
-    lead = outcomes[federation.roster.active]
-    assert lead.seat.task is not None
-    return Model(
-        method=method,
-        named=settings_of(method, whole=True),
-        own=own,
-        roster=federation.roster,
-        task=lead.seat.task,
-        members={name: member(name) for name in federation.roster.names},
-        seed=config.train.seed,
-        history=lead.trained.history,
-        best_epoch=lead.trained.best_epoch,
-        ledger=ledger,
-        held_out=(
-            {name: outcome.rows for name, outcome in outcomes.items()},
-            federation.alignment,
-            torch.from_numpy(np.flatnonzero(lead.use == TEST)),
-        ),
-    )
+    A method, an encoder or an optimizer is recorded as settings if settings can make the same.  The user's own method
+    is recorded as ``own: TITLE`` with its description under ``own``; the user's own network as ``module:function``,
+    even if that cannot be imported.
+
+    Args:
+        config: the settings.
+        method: the method that was passed, if any.
+        trained: that method, or else the one of the settings, without its schedule.
+        encoders: the encoders that were passed, by party.
+        optimizers: the optimizers that were passed, by party.
+
+    """
+    parties = {}
+    for name, party in config.parties.items():
+        changed: dict[str, Any] = {"optimizer": optimizers[name]} if name in optimizers else {}
+        if name in encoders:
+            changed["encoder"] = _encoder(encoders[name])
+        parties[name] = party.model_copy(update=changed)
+    if method is None:
+        own = described(trained) if settings_of(trained) is None else None
+        chosen = config.method.model_copy(update={"own": own})
+        return config.model_copy(update={"parties": parties, "method": chosen})
+    known = settings_of(method) or {"name": f"own: {method.can.title}", "own": described(method)}
+    return config.model_copy(update={"parties": parties, "method": Config.of({"method": known}, "train").method})
+
+
+def _encoder(factory: Factory) -> Encoder:
+    about = describe(factory)
+    if about is None:
+        own = getattr(factory, "__qualname__", f"<a {type(factory).__qualname__}>")
+        return Encoder(factory=f"{getattr(factory, '__module__', '')}:{own}")
+    if about["kind"] == "lstm":
+        about["memory"] = about.pop("hidden")
+    return Encoder.model_validate(about)

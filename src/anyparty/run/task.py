@@ -1,4 +1,4 @@
-"""What is predicted, and by which labels: those of the active party's training rows of which somebody knows a cell."""
+"""Infer the task from labels: those of the active party's training rows of which any party knows a cell."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ import torch
 from numpy.typing import NDArray
 
 from anyparty.blocks.splits import TRAIN
-from anyparty.config import FederationSettings
 from anyparty.errors import TableError
 from anyparty.tables.cells import as_level
-from anyparty.tables.labels import described, encode, infer_task
+from anyparty.tables.labels import AskedKind, described, encode, infer_task
 from anyparty.tables.table import Table
 from anyparty.terms import Task
 
 
 def teaching(table: Table, position: NDArray[np.int64], observed: NDArray[np.bool_]) -> Table:
-    """Return a label holder's table without labels of rows of which nobody knows a cell: they can teach nothing.
+    """Return a label holder's table without the labels of rows without any cell, which cannot train a model.
 
     Args:
         table: the party's.
-        position: [N], its own row of each aligned row, -1 where it has none.
-        observed: [N, K], who knows a cell of which row.
+        position: [N], the party's own row of each aligned row, -1 if it has none.
+        observed: [N, K], which party knows a cell of which row.
     """
     if table.label is None:
         return table
@@ -41,25 +40,33 @@ def labeled_rows(table: Table, position: NDArray[np.int64]) -> NDArray[np.bool_]
     return np.where(position >= 0, known[position], False)
 
 
-def predicted(table: Table, asked: FederationSettings) -> str:
-    """Return in one line what is predicted: the classes, or the range of numbers, of all known labels of a table.
+def predicted(table: Table, kind: AskedKind, positive: str | None) -> str:
+    """Describe the task in one line: the classes, or the range of numbers, of all known labels of a table.
+
+    ``kind`` and ``positive`` are as in ``task_of``.
 
     Raises:
         TableError: the labels cannot be used, such as a single class.
     """
     rows = np.arange(len(table))
-    task = task_of(table, rows, np.full(len(rows), TRAIN, np.int8), asked, without=True)
+    task = task_of(table, rows, np.full(len(rows), TRAIN, np.int8), kind, positive, without=True)
     assert table.label is not None
-    return described(task, table.label, asked.task)
+    return described(task, table.label, kind)
 
 
 def task_of(
-    table: Table, position: NDArray[np.int64], use: NDArray[np.int8], asked: FederationSettings, *,
+    table: Table, position: NDArray[np.int64], use: NDArray[np.int8], kind: AskedKind, positive: str | None, *,
     without: bool = False,
 ) -> Task:  # fmt: skip
-    """Return what is predicted, from the labels of the active party's training rows; nothing ``without`` any.
+    """Infer the task from the labels of the active party's training rows.
 
-    ``asked`` says which kind of task, and which class is positive.
+    Args:
+        table: the active party's.
+        position: [N], its own row of each aligned row, -1 if it has none.
+        use: [N], the use of each row.
+        kind: "auto", "classification" or "regression".
+        positive: the positive class of two, if one was chosen.
+        without: whether a table without labels gives a task without outputs.
 
     Raises:
         TableError: no labels, or a single class.
@@ -68,7 +75,7 @@ def task_of(
     rows = position[(position >= 0) & (use == TRAIN)]
     try:
         return infer_task(
-            table.label, party=table.party, kind=asked.task, train_rows=rows, without=without, positive=asked.positive
+            table.label, party=table.party, kind=kind, train_rows=rows, without=without, positive=positive
         )
     except TableError as error:
         others = _held_out(table.label, rows, position[(position >= 0) & (use != TRAIN)])
@@ -77,7 +84,7 @@ def task_of(
 
 
 def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.int64]) -> Iterator[str]:
-    """Say where labels are that rows for training lack, if these have fewer than two values."""
+    """Yield where other labels are, if the training rows have fewer than two different ones."""
     there, elsewhere = (as_level(label[rows]).drop_nulls() for rows in (trained, others))
     lacking = elsewhere.filter(~elsewhere.is_in(there.unique().implode()))
     if there.n_unique() < 2 and len(lacking):
@@ -88,9 +95,9 @@ def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.i
 
 
 def balanced(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task) -> tuple[float, ...]:
-    """Return the weight of each class that lets all count alike: rows / (classes x rows of the class).
+    """Return class weights that give all classes the same total: rows / (classes x rows of the class).
 
-    Classes that no row for training has are not counted, so that the mean weight of these rows is 1.
+    Classes without a training row are not counted, so that the mean weight of the training rows is 1.
     """
     assert table.label is not None
     y, labeled = encode(table.label, task, table.party)

@@ -1,10 +1,13 @@
-"""One party's part in training: stages, epochs, batches, validation, when to stop, what to keep.
+"""One party's training loop: stages, epochs, batches, validation, early stopping and checkpoints.
 
-Every party plays the same ``play``; the active party leads: it draws the plan of a stage, scores validation rows,
-says when to keep the weights and when to stop.  A method's own messages cross inside its steps.
+Every party runs ``play``.  The active party plans each stage, scores the validation rows, and decides which weights to
+keep and when to stop.  A method's own messages are sent inside its steps.
 
-A party that dies is missed by the steps themselves; where it comes back, the active party lets it in between two
-epochs (see ``door``), and the best epoch is looked for anew: its networks are not those of the best one before.
+If a party dies, the steps continue without it.  If it returns, the active party readmits it between two epochs (see
+``door``).  The search for the best epoch then starts over, because the returned party's networks are older.
+
+A *local stage* sends no messages: each party trains by itself, or the active party alone.  In it, parties may be at
+different epochs, and one may finish before another.  A run that was stopped there resumes wherever each party stands.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,47 +26,44 @@ from anyparty.blocks.batches import by_pattern, mixed, patterns
 from anyparty.errors import AlignmentError, Diverged
 from anyparty.methods.exchange import moment
 from anyparty.methods.method import Batch, Stage, State, checked_begin, checked_step
-from anyparty.run import agree, quiet
-from anyparty.run.agree import Verdict
+from anyparty.run import agree
+from anyparty.run.agree import Moment
 from anyparty.run.checkpoint import Progress, load_module, tensors_of
 from anyparty.run.part import Part, Trained
 from anyparty.run.predict import predict_rows
-from anyparty.run.verdict import alone, check_ended, check_numbers, noted, verdict
+from anyparty.run.verdict import check_ended, check_numbers, judge, noted, verdict
 from anyparty.terms import Channel
 from anyparty.wire.guard import at_moment
 
 Kept = dict[str, dict[str, Tensor]]
-AVERAGED = 0.25  # of the epochs, the last ones, whose weights are averaged where that is asked for
+AVERAGED = 0.25  # the last share of the epochs, whose weights are averaged with keep = "average"
 
 
 async def play(part: Part, net: Channel) -> Trained:
-    """Play one party's part of a training run to its end.
+    """Run one party's training to its end.
 
     Raises:
-        ConfigError: the parties' settings differ, or the method cannot serve them.
+        ConfigError: the parties' settings differ, or the method does not support these parties.
         AlignmentError: a stage has no rows to train on.
         PartyLost, MessageError, Diverged: see ``anyparty.errors``.
     """
-    state = checked_begin(part.method, part.seat, part.seeds)
-    progress = Progress()
-    best: Kept = {}
-    moments = part.checkpoints.begin(part.door.run, resume=part.resume) if part.checkpoints else []
-    stages = part.method.stages(part.seat)
-    own = {quiet.meeting(stages, moment): moment for moment in moments}  # the latest of those that meet in one
-    start = await agree.begin(net, part.seat.roster, part.agreed, list(own), resume=part.resume)
-    if start.own is not None:
-        assert part.checkpoints is not None
-        progress, best = part.checkpoints.load(state, own[start.own])
-    if start.now != quiet.meeting(stages, (progress.stage, progress.epoch)):  # it was away in between
-        best, (progress.stage, progress.epoch) = {}, start.now
+    stages, state, progress, best = await _begin(part, net)
     try:
         for number, stage in enumerate(stages):
-            if number == progress.stage:
-                if part.leads or stage.parties == "all":
-                    best = await _stage(part, stage, net, state, progress, best)
-                progress.stage, progress.epoch = number + 1, 0
-                if not any(following.continues for following in stages[number + 1 : number + 2]):
-                    progress.best = None
+            if number != progress.stage:
+                continue
+            if part.leads or stage.parties == "all":
+                plan = _plan(part, stage) if part.leads else None
+                if plan is None or stage.parties == "all":
+                    plan = await agree.share_plan(net, part.seat.roster, plan)
+                if len(plan["train"]) and stage.epochs == 0:
+                    await _exchange(part, stage, net, state, progress, plan)
+                elif len(plan["train"]):
+                    await _repeat(part, stage, net, state, progress, best, plan)
+                best = {}
+            progress.stage, progress.epoch = number + 1, 0
+            if number + 1 == len(stages) or not stages[number + 1].continues:
+                progress.best = None
     except Diverged as error:
         if part.checkpoints is None:
             raise
@@ -73,75 +73,106 @@ async def play(part: Part, net: Channel) -> Trained:
     return Trained(state, progress.history, _chosen(part, progress))
 
 
+async def _begin(part: Part, net: Channel) -> tuple[Sequence[Stage], State, Progress, Kept]:
+    """Make the party's networks, or load them from its checkpoint; return stages, networks, progress, best weights."""
+    state = checked_begin(part.method, part.seat, part.seeds)
+    progress, best = Progress(), Kept()
+    moments = part.checkpoints.begin(part.hooks.membership.run, resume=part.resume) if part.checkpoints else []
+    stages = part.method.stages(part.seat)
+    own = {meeting(stages, moment): moment for moment in moments}  # the latest of those that meet in one
+    start = await agree.begin(net, part.seat.roster, part.agreed, list(own), resume=part.resume)
+    if start.own is not None:
+        assert part.checkpoints is not None
+        progress, best = part.checkpoints.load(state, own[start.own])
+    if start.now != meeting(stages, (progress.stage, progress.epoch)):  # it was away in between
+        best, (progress.stage, progress.epoch) = {}, start.now
+    return stages, state, progress, best
+
+
+def is_local(stage: Stage) -> bool:
+    """Return whether a stage sends no messages."""
+    return stage.loss is not None or stage.parties == "active"
+
+
+def meeting(stages: Sequence[Stage], moment: Moment) -> Moment:
+    """Return the moment at which the parties last met, if this party resumes at ``moment``.
+
+    All moments of consecutive local stages, and the end of the run after them, count as one moment: the begin of the
+    first of these stages.
+    """
+    stage, epoch = moment
+    first = stage
+    while first > 0 and (first == len(stages) or is_local(stages[first])) and is_local(stages[first - 1]):
+        first -= 1
+    local = first < len(stages) and is_local(stages[first])
+    return (first, 0) if local else (stage, epoch)
+
+
 def _chosen(part: Part, progress: Progress) -> int:
-    """Return the place in the history of the epoch that validation chose; without a history, its number; or -1."""
+    """Return the best epoch's place in the history, or its number if there is no history; -1 if none was chosen."""
     if part.settings.keep != "best":
         return -1
-    moment = progress.best_stage, progress.best_epoch + 1
-    places = [place for place, record in enumerate(progress.history) if (record["stage"], record["epoch"]) == moment]
+    best = progress.best_stage, progress.best_epoch + 1
+    places = [place for place, record in enumerate(progress.history) if (record["stage"], record["epoch"]) == best]
     return places[-1] if places else progress.best_epoch
-
-
-async def _stage(part: Part, stage: Stage, net: Channel, state: State, progress: Progress, best: Kept) -> Kept:
-    plan = _plan(part, stage) if part.leads else None
-    if plan is None or stage.parties == "all":
-        plan = await agree.share_plan(net, part.seat.roster, plan)
-    if not len(plan["train"]):
-        return {}
-    if stage.epochs == 0:
-        await _exchange(part, stage, net, state, progress, plan)
-    else:
-        if stage.continues and not progress.epoch and len(plan["validation"]) and part.settings.keep == "best":
-            best = {name: tensors_of(module) for name, module in state.modules.items()}
-        await _repeat(part, stage, net, state, progress, best, plan)
-    return {}
 
 
 async def _repeat(
     part: Part, stage: Stage, net: Channel, state: State, progress: Progress, best: Kept, plan: dict[str, Tensor]
 ) -> None:
-    """Play a stage epoch by epoch."""
-    epochs, stop = _epochs(part, stage), False
-    part.watch.on_stage_begin(stage.name, epochs, len(plan["train"]), progress.epoch)
+    """Run a stage epoch by epoch."""
+    epochs = part.settings.epochs if stage.epochs is None else stage.epochs
+    keep, callback = part.settings.keep, part.hooks.callback
+    if stage.continues and not progress.epoch and len(plan["validation"]) and keep == "best":
+        best = _weights(state)
+    stop = False
+    callback.on_stage_begin(stage.name, epochs, len(plan["train"]), progress.epoch)
     while progress.epoch < epochs and not stop:
-        record = await _epoch(part, stage, net, state, progress.epoch, plan)
-        said = await _judged(part, stage, net, state, progress, plan, record)
-        stop = said.stop
-        check_ended(part, record)
-        if part.settings.keep == "average":
-            begun = progress.epoch >= int((1 - AVERAGED) * epochs)
-            before = progress.averaged if best else 0  # a party that was away begins anew
-            best = averaged(best, state, before if begun else -1)
-            progress.averaged = before + 1
-        elif said.keep:
-            best = {name: tensors_of(module) for name, module in state.modules.items()}
+        record = await _epoch(part, stage, net, state, progress.epoch, epochs, plan)
+        decided = await _decide(part, stage, net, state, progress, plan, record, last=progress.epoch + 1 == epochs)
+        stop = decided.stop
+        if part.leads:
+            check_ended(part, record)
+        if keep == "average":
+            best = _averaged(best, state, progress, epochs)
+        elif decided.keep:
+            best = _weights(state)
         progress.epoch += 1
         if part.leads:
             progress.history.append(record)
-            part.watch.on_epoch_end(record)
+            callback.on_epoch_end(record)
         if part.checkpoints and (
             progress.epoch % part.settings.checkpoint_every == 0 or progress.epoch == epochs or stop
         ):
             if stop:
                 progress.epoch = epochs
-            part.checkpoints.save(state, progress, best)
-            if part.kept is not None:
-                part.kept(progress.history, _chosen(part, progress))
-    if best and part.settings.keep != "last":
-        for name, kept in best.items():
-            load_module(state.modules[name], kept, f"the {part.settings.keep} of the epochs")
+            _checkpoint(part, state, progress, best)
+    for name, kept in best.items() if keep != "last" else ():
+        load_module(state.modules[name], kept, f"the {keep} of the epochs")
     reason = "no better for a while" if stop else "all epochs done"
-    part.watch.on_stage_end(stage.name, "; ".join([reason, *noted(part, stage, state, progress, averages=bool(best))]))
+    callback.on_stage_end(stage.name, "; ".join([reason, *noted(part, stage, state, progress, averages=bool(best))]))
+
+
+def _weights(state: State) -> Kept:
+    return {name: tensors_of(module) for name, module in state.modules.items()}
+
+
+def _averaged(mean: Kept, state: State, progress: Progress, epochs: int) -> Kept:
+    """Add an epoch to the mean of the weights of a stage's last epochs."""
+    begun = progress.epoch >= int((1 - AVERAGED) * epochs)
+    before = progress.averaged if mean else 0  # a party that was away starts over
+    progress.averaged = before + 1
+    return averaged(mean, state, before if begun else -1)
 
 
 def averaged(mean: Kept, state: State, before: int) -> Kept:
-    """Return the mean of a party's weights over the epochs since averaging began, ``before`` of them so far.
+    """Return the running mean of the weights over epochs, after ``before`` epochs; empty if ``before`` is negative.
 
-    Whole numbers, such as a count of batches, are the last ones.
+    Integer tensors, such as a count of batches, keep their last value.
     """
     if before < 0:
         return {}
-    now = {name: tensors_of(module) for name, module in state.modules.items()}
+    now = _weights(state)
     return now if before == 0 or not mean else {
         name: {
             key: mean[name][key] + (new - mean[name][key]) / (before + 1) if new.is_floating_point() else new
@@ -151,47 +182,70 @@ def averaged(mean: Kept, state: State, before: int) -> Kept:
     }  # fmt: skip
 
 
-async def _judged(
-    part: Part, stage: Stage, net: Channel, state: State, progress: Progress, plan: dict[str, Tensor],
-    record: dict[str, Any],
-) -> Verdict:  # fmt: skip
-    """Score an epoch on validation rows into its record; say whether to keep its weights, and whether to stop.
+def _checkpoint(part: Part, state: State, progress: Progress, best: Kept) -> None:
+    assert part.checkpoints is not None
+    part.checkpoints.save(state, progress, best)
+    if part.hooks.on_checkpoint is not None:
+        part.hooks.on_checkpoint(progress.history, _chosen(part, progress))
 
-    All follow the active party's verdict, but where each party trains for itself.
+
+async def _decide(
+    part: Part, stage: Stage, net: Channel, state: State, progress: Progress, plan: dict[str, Tensor],
+    record: dict[str, Any], *, last: bool,
+) -> agree.Verdict:  # fmt: skip
+    """Add an epoch's validation scores to its record; decide whether to keep its weights and whether to stop.
+
+    All parties follow the active party's decision.  In a local stage, each decides for itself.
     """
     validates = stage.loss is None and stage.validates and len(plan["validation"]) > 0
     if validates:
         record |= await _validate(part, stage.name, progress.epoch, net, state, plan)
-    record |= quiet.score(stage, state, part.rows, plan["validation"], part.seeds)
-    if quiet.is_quiet(stage):
-        return alone(part, stage, progress, record)
-    last = progress.epoch + 1 == _epochs(part, stage)
-    return await verdict(part, net, progress, plan, record, validates=validates, last=last)
+    elif stage.loss is not None and len(plan["validation"]):
+        record |= _own_loss(stage, state, part, plan["validation"])
+    if not is_local(stage):
+        return await verdict(part, net, progress, plan, record, validates=validates, last=last)
+    if "validation" not in record:
+        return agree.Verdict()
+    name, greater = part.metric if stage.loss is None else ("loss", False)
+    return judge(part, progress, record, name, greater=greater)
+
+
+def _own_loss(stage: Stage, state: State, part: Part, wanted: Tensor) -> dict[str, Any]:
+    """Return the party's own loss on those of the ``wanted`` rows that it holds, for an epoch's record."""
+    assert stage.loss is not None
+    state.train(False)
+    with torch.no_grad():
+        value = stage.loss(state, part.rows, Batch(wanted, part.seeds, (stage.name,)))
+    return {} if value is None else {"validation": {"loss": value}}
 
 
 async def _exchange(
     part: Part, stage: Stage, net: Channel, state: State, progress: Progress, plan: dict[str, Tensor]
 ) -> None:
-    """Play a stage of a single step over all of its rows."""
+    """Run a stage of a single step over all of its rows."""
     rows, began = plan["train"], time.perf_counter()
-    part.watch.on_stage_begin(stage.name, 1, len(rows), 0)
+    part.hooks.callback.on_stage_begin(stage.name, 1, len(rows), 0)
     state.train(True)
     batch = Batch(rows, part.seeds, (stage.name, 0, 0), held_out=plan["validation"])
     at_moment(net, moment(batch), training=True)
     loss = await checked_step(part.method, stage, net, state, part.rows, batch)
-    seconds = time.perf_counter() - began
-    record = {"stage": stage.name, "epoch": 1, **_loss(loss), "seconds": seconds}
+    record = _record(stage, 0, loss, began)
     if stage.validates and len(plan["validation"]):
         record |= await _validate(part, stage.name, 0, net, state, plan)
     if part.leads:
         progress.history.append(record)
-        part.watch.on_epoch_end(record)
+        part.hooks.callback.on_epoch_end(record)
     progress.stage, progress.epoch, progress.best = progress.stage + 1, 0, None
     if part.checkpoints:
-        part.checkpoints.save(state, progress, {})
-        if part.kept is not None:
-            part.kept(progress.history, _chosen(part, progress))
-    part.watch.on_stage_end(stage.name, "done")
+        _checkpoint(part, state, progress, {})
+    part.hooks.callback.on_stage_end(stage.name, "done")
+
+
+def _record(stage: Stage, epoch: int, loss: float | None, began: float) -> dict[str, Any]:
+    """Return an epoch's record.  A stage without a loss, such as an exchange, leaves it out."""
+    seconds = time.perf_counter() - began
+    shown = {} if loss is None else {"loss": loss}
+    return {"stage": stage.name, "epoch": epoch + 1, **shown, "seconds": seconds}
 
 
 def _plan(part: Part, stage: Stage) -> dict[str, Tensor]:
@@ -225,10 +279,6 @@ def _scored(part: Part, stage: Stage, train: Tensor) -> Tensor:
     return known[drawn.to(known.device)[: min(part.settings.score_training, len(part.validation))]].sort().values
 
 
-def _epochs(part: Part, stage: Stage) -> int:
-    return part.settings.epochs if stage.epochs is None else stage.epochs
-
-
 def _batches(part: Part, stage: Stage, epoch: int, plan: Mapping[str, Tensor]) -> Iterator[Tensor]:
     generator = part.seeds.torch("batches", stage.name, epoch)
     size = part.settings.batch_size if stage.batch_size is None else stage.batch_size
@@ -238,13 +288,13 @@ def _batches(part: Part, stage: Stage, epoch: int, plan: Mapping[str, Tensor]) -
 
 
 async def _epoch(
-    part: Part, stage: Stage, net: Channel, state: State, epoch: int, plan: Mapping[str, Tensor]
+    part: Part, stage: Stage, net: Channel, state: State, epoch: int, epochs: int, plan: Mapping[str, Tensor]
 ) -> dict[str, Any]:
     """Train one epoch; return its record."""
     began, total, seen = time.perf_counter(), 0.0, 0
     state.train(True)
     for optimizer in state.optimizers.values():
-        (stage.optimizer or part.seat.optimizer).set_rate(optimizer, epoch, _epochs(part, stage))
+        (stage.optimizer or part.seat.optimizer).set_rate(optimizer, epoch, epochs)
     batches = list(_batches(part, stage, epoch, plan))  # as many in every epoch
     for step, rows in enumerate(batches):
         share = len(rows) * len(batches) / len(plan["train"]) if part.settings.batches == "by-pattern" else 1.0
@@ -253,24 +303,18 @@ async def _epoch(
         loss = await checked_step(part.method, stage, net, state, part.rows, batch)
         if loss is not None:
             total, seen = total + loss * len(rows), seen + len(rows)
-        part.watch.on_batch_end(len(rows), math.nan if loss is None else loss)
-        await asyncio.sleep(0)  # a party that waits for nobody hears Ctrl-C here
+        part.hooks.callback.on_batch_end(len(rows), math.nan if loss is None else loss)
+        await asyncio.sleep(0)  # lets a party that waits for no message receive Ctrl-C
     if stage.finish is not None:
         await stage.finish(net, state, part.rows)
-    seconds = time.perf_counter() - began
-    record = {"stage": stage.name, "epoch": epoch + 1, **_loss(total / seen if seen else None), "seconds": seconds}
+    record = _record(stage, epoch, total / seen if seen else None, began)
     return record if stage.record is None else record | dict(stage.record(state))
-
-
-def _loss(loss: float | None) -> dict[str, float]:
-    """Return the loss for a record; a stage that has none, as a mere exchange, leaves it out."""
-    return {} if loss is None else {"loss": loss}
 
 
 async def _validate(
     part: Part, stage: str, epoch: int, net: Channel, state: State, plan: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """Score validation rows, and some training rows, with everybody's blocks; at the other parties, help to."""
+    """Score validation rows, and some training rows, with all parties' blocks; the other parties take part."""
     rows = torch.cat([plan["validation"], plan["scored"]])
     at_moment(net, f"stage {stage!r}, epoch {epoch + 1}, validation", training=False)
     answered = await predict_rows(part.method, net, state, part.rows, rows, part.seat.roster.blocks, part.seeds)
@@ -278,9 +322,9 @@ async def _validate(
         return {}
     assert part.rows.y is not None
     assert part.seat.task is not None
-    metric, _ = part.settings.metric_for(part.seat.task)
-    shown = sorted({metric, "accuracy" if part.seat.task.kind == "classification" else "mae"})
-    check_numbers(answered, len(plan["validation"]), stage)
+    shown = sorted({part.metric[0], "accuracy" if part.seat.task.kind == "classification" else "mae"})
+    if answered.reasons:
+        check_numbers(answered, len(plan["validation"]), stage)
     y, validation = part.rows.y[rows].cpu(), torch.arange(len(rows)) < len(plan["validation"])
     sets = {"validation": validation} | ({"training": ~validation} if len(plan["scored"]) else {})
     return {of: {name: metrics.selection(answered, y, which, name) for name in shown} for of, which in sets.items()}

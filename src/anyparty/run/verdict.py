@@ -1,4 +1,4 @@
-"""After an epoch: which weights to keep, whether to stop, who is gone and who takes part again."""
+"""Decisions after an epoch: which weights to keep, whether to stop, which parties are gone and which rejoin."""
 
 from __future__ import annotations
 
@@ -26,38 +26,39 @@ async def verdict(
     part: Part, net: Channel, progress: Progress, plan: dict[str, Tensor], record: dict[str, Any], *,
     validates: bool, last: bool,
 ) -> Verdict:  # fmt: skip
-    """Decide, at the active party; hear what was decided, at the others.
+    """Decide at the active party; receive its decision at the others.
 
-    After the ``last`` epoch of a stage nobody is let in: its networks could not follow the others' any more.
+    No party rejoins after the ``last`` epoch of a stage: its networks could not catch up with the others.
     """
     if part.leads:
-        said = _judge(part, progress, record) if validates else Verdict()
-        said = replace(said, back=await _let_in(part, net, progress, plan, record, shut=last or said.stop))
-        return await agree.share_verdict(net, part.seat.roster, said)
-    said = await agree.share_verdict(net, part.seat.roster, None)
-    for name in said.back:
-        part.door.admit(name)
-    return said
+        decided = judge(part, progress, record, *part.metric) if validates else Verdict()
+        decided = replace(decided, back=await _let_in(part, net, progress, plan, record, shut=last or decided.stop))
+        return await agree.share_verdict(net, part.seat.roster, decided)
+    decided = await agree.share_verdict(net, part.seat.roster, None)
+    for name in decided.back:
+        part.hooks.membership.admit(name)
+    return decided
 
 
 async def _let_in(
     part: Part, net: Channel, progress: Progress, plan: dict[str, Tensor], record: dict[str, Any], *, shut: bool
 ) -> tuple[str, ...]:
-    """Note who is gone, and let in who has come back, at the active party; return who takes part again."""
-    gone, back = part.door.gone(), []
+    """Note the parties that are gone, and readmit those that returned, at the active party; return the latter."""
+    membership = part.hooks.membership
+    gone, back = membership.gone(), []
     if gone:
         record["absent"] = gone
-    for name in () if shut else part.door.knocking():
+    for name in () if shut else membership.knocking():
         if is_dropped(net, name):
             continue
-        part.door.admit(name)
+        membership.admit(name)
         try:
-            if part.welcome is not None:
-                await part.welcome(net, name)
+            if part.hooks.welcome is not None:
+                await part.hooks.welcome(net, name)
             await agree.welcome(net, name, part.agreed, (progress.stage, progress.epoch + 1))
             await net.send(name, "plan", plan)
         except AnypartyError as error:
-            part.door.lose(name, str(error))
+            membership.lose(name, str(error))
             continue
         back.append(name)
     if back:
@@ -65,41 +66,32 @@ async def _let_in(
     return tuple(back)
 
 
-def alone(part: Part, stage: Stage, progress: Progress, record: dict[str, Any]) -> Verdict:
-    """Decide for oneself, where nothing crosses: by the stage's own loss, or the active party by its metric."""
-    if "validation" not in record:
+def judge(part: Part, progress: Progress, record: dict[str, Any], metric: str, greater: bool) -> Verdict:
+    """Compare an epoch's validation score with the best one so far.
+
+    Args:
+        part: the party's training loop.
+        progress: its best epoch is updated.
+        record: the epoch's record.
+        metric: the score to compare.
+        greater: whether greater scores are better.
+
+    """
+    value = float(record["validation"][metric])
+    if math.isnan(value):
         return Verdict()
-    if stage.loss is None:
-        return _judge(part, progress, record)
-    return _better(part, progress, record, record["validation"]["loss"], greater=False)
-
-
-def _judge(part: Part, progress: Progress, record: dict[str, Any]) -> Verdict:
-    """Say whether this epoch is the best so far, and whether to stop, at the active party."""
-    assert part.seat.task is not None
-    metric, greater = part.settings.metric_for(part.seat.task)
-    return _better(part, progress, record, float(record["validation"][metric]), greater=greater)
-
-
-def unjudged(part: Part, stage: Stage, progress: Progress) -> str:
-    """Say so where no epoch of a stage had a number to be judged by, at the active party; else nothing."""
-    judged = [each["validation"] for each in progress.history if each["stage"] == stage.name and "validation" in each]
-    if not judged or part.settings.keep != "best":
-        return ""
-    name = "loss"
-    if stage.loss is None:
-        assert part.seat.task is not None
-        name, _ = part.settings.metric_for(part.seat.task)
-    if any(not math.isnan(float(scores[name])) for scores in judged):
-        return ""
-    return f"no epoch had a {name} on the validation rows, so that none was chosen: the last one's weights are kept"
+    better = progress.best is None or (value > progress.best if greater else value < progress.best)
+    if better:
+        progress.best, progress.best_epoch, progress.best_stage = value, progress.epoch, record["stage"]
+    waited = progress.epoch - (progress.best_epoch if progress.best_stage == record["stage"] else -1)
+    return Verdict(keep=better, stop=part.settings.patience is not None and waited >= part.settings.patience)
 
 
 def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
-    """Look at the answers for the validation rows, which stand first: networks may give none where a loss is a number.
+    """Check the predictions for the validation rows, which come first: networks may give NaN although a loss does not.
 
     Raises:
-        Diverged: no validation row has a number, and networks have given none for some of them.
+        Diverged: no validation row has a number, and networks gave none for some of them.
     """
     broken = sum(n < validation and why == NO_NUMBER for n, why in answered.reasons.items())
     if not broken:
@@ -111,46 +103,46 @@ def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
     remark(f"stage {stage!r}: the networks gave no number for some validation rows; their scores are of the others")
 
 
-def _better(part: Part, progress: Progress, record: dict[str, Any], value: float, *, greater: bool) -> Verdict:
-    better = not math.isnan(value) and (
-        progress.best is None or (value > progress.best if greater else value < progress.best)
-    )
-    if better:
-        progress.best, progress.best_epoch, progress.best_stage = value, progress.epoch, record["stage"]
-    if math.isnan(value):
-        return Verdict()
-    waited = progress.epoch - (progress.best_epoch if progress.best_stage == record["stage"] else -1)
-    return Verdict(keep=better, stop=part.settings.patience is not None and waited >= part.settings.patience)
-
-
 def check_ended(part: Part, record: Mapping[str, Any]) -> None:
-    """Stop the active party, before it keeps an epoch that others have not, if the run was ended, here or for another.
+    """Stop the active party if the run was ended, here or at another party.
 
-    Word that a job was ended comes late to a busy server.
+    Otherwise it would keep an epoch that the others did not keep.  A busy server reports the end of a job late.
 
     Raises:
-        Stopped: it was.
+        Stopped: the run was ended.
     """
-    others = ENDED if any(ENDED in why for why in record.get("absent", {}).values()) else ""
-    if part.leads and (why := part.door.told() or others):
+    absent = record.get("absent")
+    others = ENDED if absent and any(ENDED in why for why in absent.values()) else ""
+    if why := part.hooks.membership.told() or others:
         raise Stopped(why)
 
 
 def noted(part: Part, stage: Stage, state: State, progress: Progress, *, averages: bool) -> list[str]:
-    """Return what is to be said of a stage at its end, noted in its record; ``averages``: whether there are any."""
-    remarks = list(_remarks(part, stage, state, progress, averages=averages))
+    """Return and note the remarks on a stage at its end; ``averages`` says whether weights were averaged."""
+    remarks = list(_remarks(part, stage, state, progress, averages=averages)) if part.leads else []
     if remarks:
         note(f"stage {stage.name!r}: {'; '.join(remarks)}")
     return remarks
 
 
 def _remarks(part: Part, stage: Stage, state: State, progress: Progress, *, averages: bool) -> Iterator[str]:
-    """Yield what is to be said of a stage at its end, at the active party."""
-    if not part.leads:
-        return
-    yield from filter(None, (stage.remark(part.rows) if stage.remark else "", unjudged(part, stage, progress)))
+    if stage.remark is not None and (sentence := stage.remark(part.rows)):
+        yield sentence
+    if sentence := _unjudged(part, stage, progress):
+        yield sentence
     taught = state.modules.get("taught")
     if isinstance(taught, Taught) and progress.stage == len(part.method.stages(part.seat)) - 1:
         yield from untaught(part, taught.missed)
     if part.settings.keep == "average" and not averages:
         yield "before the last quarter of the epochs, so that there is nothing to average: the last weights stay"
+
+
+def _unjudged(part: Part, stage: Stage, progress: Progress) -> str:
+    """Return a remark if no epoch of a stage had a score to choose it by, at the active party."""
+    judged = [each["validation"] for each in progress.history if each["stage"] == stage.name and "validation" in each]
+    if not judged or part.settings.keep != "best":
+        return ""
+    name = part.metric[0] if stage.loss is None else "loss"
+    if any(not math.isnan(float(scores[name])) for scores in judged):
+        return ""
+    return f"no epoch had a {name} on the validation rows, so that none was chosen: the last one's weights are kept"

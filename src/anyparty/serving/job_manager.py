@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from anyparty.errors import AnypartyError, RunError
-from anyparty.run.house import Site
+from anyparty.run.allowed import Site
 from anyparty.run.meanwhile import meanwhile
 from anyparty.serving.ipc import IpcChannel, IpcServer
 from anyparty.serving.peer_group import PeerGroup

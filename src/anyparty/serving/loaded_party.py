@@ -21,8 +21,8 @@ from anyparty.config import Config
 from anyparty.errors import ModelError
 from anyparty.methods.method import Method, State
 from anyparty.run import agree, kept_alignment, parts
+from anyparty.run.allowed import Site
 from anyparty.run.files import About
-from anyparty.run.house import Site
 from anyparty.run.kept_alignment import ALIGNMENT
 from anyparty.run.predict_home import Part
 from anyparty.run.read_again import read_again

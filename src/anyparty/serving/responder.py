@@ -16,7 +16,7 @@ import torch
 from anyparty.config import Config
 from anyparty.errors import MessageError, ModelError, PartyLost
 from anyparty.methods.method import Batch
-from anyparty.run.house import Site
+from anyparty.run.allowed import Site
 from anyparty.run.meanwhile import meanwhile
 from anyparty.seeds import Seeds
 from anyparty.serving.batch_executor import BatchExecutor

@@ -1,4 +1,4 @@
-"""What lies in a run's folder and was damaged is named, by whoever reads it."""
+"""A record is written as it was read; damaged files of a run are named in the error."""
 
 import json
 import shutil
@@ -9,7 +9,7 @@ from anyparty import config
 from anyparty.errors import ModelError, ResumeError
 from anyparty.run.checkpoint import PROGRESS, read, write
 from anyparty.run.federation import Federation
-from anyparty.run.kept_record import read_record
+from anyparty.run.record import RunRecord
 
 
 @pytest.fixture
@@ -40,12 +40,19 @@ DAMAGES = [
 ]
 
 
+def test_a_record_is_written_as_it_was_read(copy, tmp_path):
+    change(copy, written_by="a later version", history=[{"stage": "train", "epoch": 1, "loss": None, "clock": 3}])
+    RunRecord.read(copy / "record.json").write(tmp_path / "record.json")
+    before, after = (json.loads((folder / "record.json").read_text()) for folder in (copy, tmp_path))
+    assert json.dumps(after, sort_keys=True) == json.dumps(before, sort_keys=True)  # an integer stays an integer
+
+
 @pytest.mark.parametrize(("values", "said"), DAMAGES)
 def test_a_damaged_record_is_named_with_its_field(copy, values, said):
-    assert read_record(copy / "record.json") == json.loads((copy / "record.json").read_text())
+    assert RunRecord.read(copy / "record.json").to_json() == json.loads((copy / "record.json").read_text())
     change(copy, **values)
     with pytest.raises(ModelError) as caught:
-        read_record(copy / "record.json")
+        RunRecord.read(copy / "record.json")
     assert f"{copy / 'record.json'}: {said}" in str(caught.value)
 
 
