@@ -21,12 +21,12 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anyparty.bench import suites
-from anyparty.bench.missing.suite import Run, Suite
-from anyparty.bench.parties import blocks_of, draw, federation, tables
-from anyparty.bench.suite import Asked
 from anyparty.config import Encoder
 from anyparty.errors import Diverged
+from anyparty.experiments import suites
+from anyparty.experiments.missing_blocks.suite import Run, Suite
+from anyparty.experiments.parties import blocks_of, draw, federation, tables
+from anyparty.experiments.suite import Asked
 from anyparty.methods.fusion import Fusion
 from anyparty.methods.laser import Laser, RunningMeans, draw_order
 from anyparty.methods.method import Batch

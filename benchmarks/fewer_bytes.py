@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from anyparty.bench import runner, suites
-from anyparty.bench.folds.cells import spread
-from anyparty.bench.folds.suite import MethodEntry, Suite
-from anyparty.bench.suite import Asked
+from anyparty.experiments import runner, suites
+from anyparty.experiments.one_exchange.cells import spread
+from anyparty.experiments.one_exchange.suite import MethodEntry, Suite
+from anyparty.experiments.suite import Asked
 from benchmarks.page import Page
 
 HELD_OUT, REPEATS = 0.2, 5

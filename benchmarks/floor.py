@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from joblib import Parallel, delayed
 
-from anyparty.bench import suites
-from anyparty.bench.missing.one import scored, train
-from anyparty.bench.missing.rows import Rows
-from anyparty.bench.missing.suite import Run
-from anyparty.bench.suite import Asked
+from anyparty.experiments import suites
+from anyparty.experiments.missing_blocks.one import scored, train
+from anyparty.experiments.missing_blocks.rows import Rows
+from anyparty.experiments.missing_blocks.suite import Run
+from anyparty.experiments.suite import Asked
 from anyparty.seeds import Seeds
 from anyparty.tables import datasets
 from benchmarks.beyond import held_out

@@ -22,10 +22,10 @@ import numpy as np
 import polars as pl
 import torch
 
-from anyparty.bench import suites
-from anyparty.bench.missing.one import rows_of, train
-from anyparty.bench.missing.suite import Run, Suite
-from anyparty.bench.suite import Asked
+from anyparty.experiments import suites
+from anyparty.experiments.missing_blocks.one import rows_of, train
+from anyparty.experiments.missing_blocks.suite import Run, Suite
+from anyparty.experiments.suite import Asked
 from anyparty.methods.false_vfl import FalseVFL
 from anyparty.methods.table import method
 from anyparty.nets.mlp import MLP

@@ -9,8 +9,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from anyparty.bench.parties import blocks_of
 from anyparty.errors import TableError
+from anyparty.experiments.parties import blocks_of
 from anyparty.seeds import Seeds
 from anyparty.tables import datasets
 from benchmarks.page import Page, quick_asked

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from anyparty.bench import suites
-from anyparty.bench.folds.suite import Suite
-from anyparty.bench.parties import by_columns
 from anyparty.config import Encoder
+from anyparty.experiments import suites
+from anyparty.experiments.one_exchange.suite import Suite
+from anyparty.experiments.parties import by_columns
 from anyparty.methods import fedsvd
 from anyparty.run.federation import Federation
 from anyparty.seeds import Seeds

@@ -42,9 +42,9 @@ def bench(
     """Run a published experiment and set its numbers beside the paper's.
 
     What is done is skipped, so a suite that was stopped goes on with the same command.
-    In Python: anyparty.bench.run("laser-table1", datasets=["hapt"]).
+    In Python: anyparty.experiments.run("laser-table1", datasets=["hapt"]).
     """
-    from anyparty.bench import run
+    from anyparty.experiments import run
 
     console = screen()
     report = run(
