@@ -24,9 +24,10 @@ from torch import Tensor
 from anyparty.config import Encoder
 from anyparty.errors import Diverged
 from anyparty.experiments import suites
-from anyparty.experiments.missing_blocks.suite import Run, Suite
-from anyparty.experiments.parties import blocks_of, draw, federation, tables
-from anyparty.experiments.suite import Asked
+from anyparty.experiments.missing_blocks.missing_blocks_run import MissingBlocksRun
+from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.party_tables import blocks_of, draw, federation, tables
+from anyparty.experiments.suite import Selection
 from anyparty.methods.fusion import Fusion
 from anyparty.methods.laser import Laser, RunningMeans, draw_order
 from anyparty.methods.method import Batch
@@ -123,10 +124,10 @@ CHOICES: dict[str, dict[str, Choice]] = {
 
 def settings_of(dataset: str, missing: str, choice: Choice) -> dict[str, Any]:
     """Return the suite's settings of LASER-VFL with the choice's changes."""
-    runs = suites.load("laser-table1").runs(Asked(datasets=[dataset], methods=["laser"], seeds=1))
+    runs = suites.load("laser-table1").runs(Selection(datasets=[dataset], methods=["laser"], seeds=1))
     (run,) = [
         run for run in runs
-        if isinstance(run, Run) and run.missing == (missing if choice.faithful else "0.0")
+        if isinstance(run, MissingBlocksRun) and run.missing == (missing if choice.faithful else "0.0")
     ]  # fmt: skip
     made = dict(run.settings) | choice.shared | {"keep": choice.keep, "distil": choice.distil}
     for group in ("optimizer", "encoder", "parameters"):
@@ -166,7 +167,7 @@ def score(dataset: str, missing: str, settings: Mapping[str, Any], seed: int, qu
     except Diverged:
         return [math.nan] * len(TESTS)
     suite = suites.load("laser-table1")
-    assert isinstance(suite, Suite)
+    assert isinstance(suite, MissingBlocksSuite)
     found = []
     for test in TESTS:
         seen = draw(test, seeds, "validation", valid)

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from anyparty.experiments import runner, suites
-from anyparty.experiments.one_exchange.cells import spread
-from anyparty.experiments.one_exchange.suite import MethodEntry, Suite
-from anyparty.experiments.suite import Asked
+from anyparty.experiments.aggregation import mean_spread
+from anyparty.experiments.one_exchange.one_exchange_suite import OneExchangeMethod, OneExchangeSuite
+from anyparty.experiments.suite import Selection
 from benchmarks.page import Page
 
 HELD_OUT, REPEATS = 0.2, 5
@@ -34,16 +34,16 @@ CHOICES = {
 }
 
 
-def suite_of(dataset: str, *, kept: bool = False) -> Suite:
+def suite_of(dataset: str, *, kept: bool = False) -> OneExchangeSuite:
     """Return the suite of all choices on one data set."""
     paper = suites.load("apc-fig5")
-    assert isinstance(paper, Suite)
+    assert isinstance(paper, OneExchangeSuite)
     entry, of = paper.datasets[dataset], paper.methods["apc-mse"]
     test = 0 if kept else round(HELD_OUT * entry.rows)
     changed = {"aligned": entry.aligned[:1], "widths": entry.widths[:1], "test": test}
     own = {"classifier_settings": of.classifier_settings} | ({"classify_on": "either"} if kept else {})
     methods = {
-        name: MethodEntry(title=name, name="apc", parameters=choice | own,
+        name: OneExchangeMethod(title=name, name="apc", parameters=choice | own,
                           classifier_settings=of.classifier_settings)
         for name, choice in CHOICES.items()
     }  # fmt: skip
@@ -78,7 +78,7 @@ def main(dataset: str, *, kept: bool, quick: bool, jobs: int) -> None:
                 words=f"fewer_bytes {dataset}{word}")  # fmt: skip
     page.say(f"`python -m benchmarks.fewer_bytes {dataset}{word}`: {repeats} repeats; {entry.rows} rows of the active "
              f"party, {entry.test} of them held out; {entry.aligned[0]} aligned; {entry.metric} x 100.")  # fmt: skip
-    runs = list(suite.runs(Asked(seeds=repeats, quick=quick)))
+    runs = list(suite.runs(Selection(seeds=repeats, quick=quick)))
     folder = Path("runs") / suite.name / ("quick" if quick else "full")
     result = runner.run_all(runs, folder, jobs=jobs, console=page.console)
     for key, why in result.failed.items():
@@ -88,7 +88,7 @@ def main(dataset: str, *, kept: bool, quick: bool, jobs: int) -> None:
         page.write()
 
 
-def table(page: Page, suite: Suite, records: list[dict[str, Any]]) -> None:
+def table(page: Page, suite: OneExchangeSuite, records: list[dict[str, Any]]) -> None:
     """Set all choices beside each other, and say which is chosen."""
     of = {name: [record for record in records if record["run"]["method"] == name] for name in suite.methods}
     scores = {name: [100 * record["score"] for record in each] for name, each in of.items()}
@@ -98,10 +98,10 @@ def table(page: Page, suite: Suite, records: list[dict[str, Any]]) -> None:
     rows = []
     for name, each in of.items():
         less, error = lost(scores[name], scores[FULL])
-        test = [_shown(spread([100 * record["test"] for record in each]))] if held_out else []
+        test = [_shown(mean_spread([100 * record["test"] for record in each]))] if held_out else []
         shown = f"**{name}**" if held_out and name == pick else name
-        rows.append([shown, f"{sent[name] / 1e3:,.1f}", f"{sent[FULL] / sent[name]:.1f}", _shown(spread(scores[name])),
-                     f"{less:+.2f} ± {error:.2f}", *test])  # fmt: skip
+        rows.append([shown, f"{sent[name] / 1e3:,.1f}", f"{sent[FULL] / sent[name]:.1f}",
+                     _shown(mean_spread(scores[name])), f"{less:+.2f} ± {error:.2f}", *test])  # fmt: skip
     folds = ("folds of training rows", "lost", "test rows") if held_out else ("folds", "lost")
     page.table("Precision and width of a passive party's embedding", ("", "kB sent", "times fewer", *folds), rows)
     told = f"Chosen on training rows: {pick}, {sent[FULL] / sent[pick]:.1f} times fewer bytes. " if held_out else ""

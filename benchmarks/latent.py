@@ -23,9 +23,9 @@ import polars as pl
 import torch
 
 from anyparty.experiments import suites
-from anyparty.experiments.missing_blocks.one import rows_of, train
-from anyparty.experiments.missing_blocks.suite import Run, Suite
-from anyparty.experiments.suite import Asked
+from anyparty.experiments.missing_blocks.missing_blocks_run import MissingBlocksRun, load_rows, train
+from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.suite import Selection
 from anyparty.methods.false_vfl import FalseVFL
 from anyparty.methods.table import method
 from anyparty.nets.mlp import MLP
@@ -43,8 +43,10 @@ SEEDS = 5
 def main(*, quick: bool) -> None:
     page = Page("latent", "FALSE-VFL in time and memory", quick)
     whole = suites.load("false-tables")
-    assert isinstance(whole, Suite)
-    runs = {(r.dataset, r.method, r.missing): r for r in whole.runs(Asked(seeds=1)) if isinstance(r, Run)}
+    assert isinstance(whole, MissingBlocksSuite)
+    runs = {
+        (r.dataset, r.method, r.missing): r for r in whole.runs(Selection(seeds=1)) if isinstance(r, MissingBlocksRun)
+    }
     isolet = runs["isolet", "false-vfl-1", "MCAR 2"]
     torch.set_num_threads(1 if quick else 2)
     epochs = measured(isolet, 2 if quick else None)
@@ -112,7 +114,7 @@ class Epochs(Watch):
         self.each[record["stage"]] = {name: min(value, before[name]) for name, value in took.items()}
         self.began = now
 
-    def whole(self, run: Run, what: str) -> float:
+    def whole(self, run: MissingBlocksRun, what: str) -> float:
         """Return what all epochs of a run take."""
         of = run.settings
         named = {"pretrain": "pretrain_epochs", "pseudo": "unlabelled_epochs"}
@@ -122,18 +124,18 @@ class Epochs(Watch):
         return sum(found[what] * epochs[stage] for stage, found in self.each.items())
 
 
-def measured(run: Run, epochs: int | None, *, last: bool = False) -> Epochs:
+def measured(run: MissingBlocksRun, epochs: int | None, *, last: bool = False) -> Epochs:
     """Train a run, or so many ``epochs`` of each of its stages, with a watch on every epoch, or the ``last``."""
     if epochs is not None:
         given = run.settings["parameters"]
         parameters = {**given, **{name: epochs for name in ("pretrain_epochs", "unlabelled_epochs") if name in given}}
         run = replace(run, settings={**run.settings, "epochs": epochs, "parameters": parameters})
-    rows, watch = rows_of(run, None), Epochs(last=last)
+    rows, watch = load_rows(run, None), Epochs(last=last)
     train(run, rows, rows.draw_train(run.missing), watch)
     return watch
 
 
-def in_turns(run: Run, rounds: int, epochs: int) -> list[str]:
+def in_turns(run: MissingBlocksRun, rounds: int, epochs: int) -> list[str]:
     """Train the start of stage 1 without negligible samples and with all, in turns: s of the last epoch, a ratio."""
     made = method(run.method)
     assert isinstance(made, FalseVFL)

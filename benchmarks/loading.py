@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 from anyparty.errors import TableError
-from anyparty.experiments.parties import blocks_of
+from anyparty.experiments.party_tables import blocks_of
 from anyparty.seeds import Seeds
 from anyparty.tables import datasets
 from benchmarks.page import Page, quick_asked

@@ -17,8 +17,8 @@ import torch
 
 from anyparty.config import Encoder
 from anyparty.experiments import suites
-from anyparty.experiments.one_exchange.suite import Suite
-from anyparty.experiments.parties import by_columns
+from anyparty.experiments.one_exchange.one_exchange_suite import OneExchangeSuite
+from anyparty.experiments.party_tables import by_columns
 from anyparty.methods import fedsvd
 from anyparty.run.federation import Federation
 from anyparty.seeds import Seeds
@@ -37,7 +37,7 @@ SECRET = bytes(range(32))  # of the key generator
 def apc(*, quick: bool) -> tuple[dict[str, float], int]:
     """Train and answer; return seconds by what took them, and how many answers there were."""
     suite = suites.load("apc-fig5")
-    assert isinstance(suite, Suite)
+    assert isinstance(suite, OneExchangeSuite)
     entry = suite.datasets["credit"]
     data = datasets.load("credit", progress=False)
     places = Seeds(0).numpy("rows").permutation(len(data.y_train))[: entry.rows]

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import torch
 
-from anyparty.experiments.parties import blocks_of, draw, federation, tables
+from anyparty.experiments.party_tables import blocks_of, draw, federation, tables
 from anyparty.nets.optimizer import Optimizer
 from anyparty.nets.resnet import ResNet
 from anyparty.seeds import Seeds

@@ -15,15 +15,16 @@ from rich.console import Console
 
 from anyparty import experiments
 from anyparty.errors import ConfigError, RunError
-from anyparty.experiments import parties, runner
-from anyparty.experiments.missing_blocks import compare
-from anyparty.experiments.missing_blocks.cells import cells_of
-from anyparty.experiments.missing_blocks.suite import Run, Suite
-from anyparty.experiments.suite import Asked
+from anyparty.experiments import experiment, party_tables, runner
+from anyparty.experiments.missing_blocks.missing_blocks_results import SCORE, aggregate, difference, is_outside
+from anyparty.experiments.missing_blocks.missing_blocks_run import MissingBlocksRun
+from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.pages import render
+from anyparty.experiments.suite import Selection
 from anyparty.storage import write_json
 
 
-def tiny(**changes) -> Suite:
+def tiny(**changes) -> MissingBlocksSuite:
     """Breast Cancer, which ships with a dependency: two methods, two epochs."""
     entry = {
         "metric": "client_accuracy", "unit": "accuracy, %", "batch_size": 64, "embedding": 4,
@@ -33,7 +34,7 @@ def tiny(**changes) -> Suite:
             for name in ("laser", "standard")
         },
     }  # fmt: skip
-    return Suite.model_validate(
+    return MissingBlocksSuite.model_validate(
         {
             "name": "tiny", "title": "Tiny", "paper": "None", "parties": [3], "train_missing": ["0.1"],
             "test_missing": ["0.0", "0.5"], "differs": ["In all."], "datasets": {"breast-cancer": entry},
@@ -43,9 +44,9 @@ def tiny(**changes) -> Suite:
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory) -> tuple[Path, list[Run], runner.Result]:
+def done(tmp_path_factory) -> tuple[Path, list[MissingBlocksRun], runner.SuiteResult]:
     folder = tmp_path_factory.mktemp("runs")
-    runs = list(tiny().runs(Asked(seeds=2)))
+    runs = list(tiny().runs(Selection(seeds=2)))
     return folder, runs, runner.run_all(runs, folder)
 
 
@@ -110,7 +111,7 @@ def test_what_runs_warn_of_stands_in_their_records_and_is_said_once(done, tmp_pa
     text = shown.file.getvalue()
     assert all(text.count(sentence) == 1 for sentence in set().union(*told))
     assert "UserWarning" not in text
-    assert runner.finished(tmp_path, both[0]) == result.records[both[0].key]
+    assert runner.stored_record(tmp_path, both[0]) == result.records[both[0].key]
     said = Console(file=io.StringIO(), width=200)
     runner.run_all(both, tmp_path, console=said)
     assert "as sure as" not in said.file.getvalue()
@@ -130,7 +131,7 @@ def test_what_stopped_a_run_is_forgotten_when_it_is_done(done, tmp_path, monkeyp
         patched.setattr(type(run), "execute", lambda *_: 1 / 0)
         assert "ZeroDivisionError" in runner.run_all([run], tmp_path).failed[run.key]
     assert (tmp_path / run.key / "error.txt").exists()
-    assert runner.run_all([run], tmp_path).records[run.key]["code"] == runner.code()
+    assert runner.run_all([run], tmp_path).records[run.key]["code"] == runner.source_hash()
     assert [path.name for path in (tmp_path / run.key).iterdir()] == ["record.json"]
 
 
@@ -140,23 +141,23 @@ def test_a_page_says_that_it_is_quick_which_versions_ran_and_what_it_took_the_pl
         record = result.records[run.key] | {"versions": {"anyparty": "0.0.1" if run.seed else "0.0.2"}}
         record["code"] = f"code{run.seed}"
         write_json(tmp_path / run.key / "record.json", record)
-    monkeypatch.setattr(experiments.suites, "load", lambda _: tiny())
+    monkeypatch.setattr(experiment.suites, "load", lambda _: tiny())
     whole = experiments.run("tiny", seeds=2, folder=tmp_path)
     assert "- versions: anyparty 0.0.1; and anyparty 0.0.2" in whole.markdown
-    assert "- code: the runs are of 2 states of the source: code0, code1" in whole.markdown
+    assert "- code: the runs executed 2 versions of the source: code0, code1" in whole.markdown
     assert (whole.replaced, "mean nothing" in whole.markdown) == ("", False)
     assert experiments.run("tiny", seeds=1, folder=tmp_path).replaced == ""
     one = experiments.run("tiny", methods=["laser"], seeds=1, folder=tmp_path)
     assert one.replaced == "anyparty bench tiny --seeds 1 --jobs 1"
     assert (tmp_path / "table.md").read_text() == one.markdown
-    monkeypatch.setattr(experiments.runner, "run_all", lambda *_, **__: result)
+    monkeypatch.setattr(experiment.runner, "run_all", lambda *_, **__: result)
     quick = experiments.run("tiny", quick=True, folder=tmp_path).markdown
-    assert quick.splitlines()[:3] == ["# Tiny", "", experiments.QUICK]
+    assert quick.splitlines()[:3] == ["# Tiny", "", experiment.QUICK]
 
 
 def test_two_suites_in_one_folder_are_refused(done, tmp_path):
     _, runs, _ = done
-    with FileLock(tmp_path / ".lock"), pytest.raises(ConfigError, match="another suite is at work here"):
+    with FileLock(tmp_path / ".lock"), pytest.raises(ConfigError, match="another suite is running in this folder"):
         runner.run_all(runs, tmp_path)
 
 
@@ -174,45 +175,45 @@ def test_the_same_seed_draws_the_same_masks_for_every_method(done):
 def test_the_table_sets_both_beside_each_other(done):
     _, _, result = done
     made = tiny()
-    cells = cells_of(made, result.records)
+    page = render(made, result.records, {"seeds": "2"})
+    cells = aggregate(made, result.records)
     assert len(cells) == 4
-    far, near = (cell for cell in cells if cell.method == "laser")
-    assert far.outside
-    assert not near.outside
-    assert far.difference == pytest.approx(far.ours[0] - 10.0)
-    text = compare.markdown(made, cells, {"seeds": "2"})
-    assert f"{far.ours[0]:.1f} ± {far.ours[1]:.1f}** ▲" in text or f"{far.ours[0]:.1f} ± {far.ours[1]:.1f} ▲" in text
+    far, near = (cell for cell in cells if cell["method"] == "laser")
+    assert is_outside(far)
+    assert not is_outside(near)
+    mean, spread = far.mean_spread(SCORE)
+    assert difference(far) == pytest.approx(mean - 10.0)
+    text = page.markdown
+    assert f"{mean:.1f} ± {spread:.1f}** ▲" in text or f"{mean:.1f} ± {spread:.1f} ▲" in text
     assert "| *paper* | 10.0 ± 0.5 | 99.9 ± 50.0 | |" in text
     assert "- In all." in text
-    assert compare.as_csv(cells).count("\n") == 5
-    one = cells_of(made, {name: r for name, r in result.records.items() if r["run"]["seed"] == 0})
-    spreads = [[line["std"] for line in csv.DictReader(io.StringIO(compare.as_csv(found)))] for found in (cells, one)]
-    assert all(float(spread) >= 0 for spread in spreads[0])
-    assert spreads[1] == [""] * 4  # one seed has none
-    beyond = [[line["outside_both_spreads"] for line in csv.DictReader(io.StringIO(compare.as_csv(found)))]
-              for found in (cells, one)]  # fmt: skip
-    assert set(beyond[0]) == {"True", "False", ""}
-    assert set(beyond[1]) == {""}
+    assert page.csv.count("\n") == 5
+    one = render(made, {name: r for name, r in result.records.items() if r["run"]["seed"] == 0}, {})
+    of_both, of_one = (list(csv.DictReader(io.StringIO(found.csv))) for found in (page, one))
+    assert all(float(line["std"]) >= 0 for line in of_both)
+    assert [line["std"] for line in of_one] == [""] * 4  # one seed has none
+    assert {line["outside_both_spreads"] for line in of_both} == {"True", "False", ""}
+    assert {line["outside_both_spreads"] for line in of_one} == {""}
 
 
 def test_plots_are_written(done, tmp_path):
     made = tiny()
-    made.page(done[2].records, {}).plot(tmp_path / "plot")
+    render(made, done[2].records, {}).plot(tmp_path / "plot")
     assert (tmp_path / "plot.png").stat().st_size > 5000
     assert "<svg" in (tmp_path / "plot.svg").read_text()
 
 
 def test_with_several_numbers_of_parties_they_are_the_columns_and_time_is_shown(done, tmp_path):
     made = tiny(parties=[2, 3])
-    page = made.page(done[2].records, {})
-    laser = next(cell for cell in page.cells if (cell.method, cell.test) == ("laser", "0.5"))
+    page = render(made, done[2].records, {})
+    laser = next(cell for cell in page.cells if (cell["method"], cell["test"]) == ("laser", "0.5"))
     row = next(line for line in page.markdown.splitlines() if line.startswith("| Laser |") and "±" in line)
-    assert row.split(" | ")[1] == ""  # no run with two parties
+    assert row.startswith("| Laser | | ")  # no run with two parties
     assert "| method | K = 2 | K = 3 |" in page.markdown
     assert "CPU seconds of a training epoch, breast-cancer, missing 0.1:" in page.markdown
-    assert f"| Laser |  | {laser.epoch:.2f} |" in page.markdown
+    assert f"| Laser | | {laser.mean('epoch_seconds'):.2f} |" in page.markdown
     took = [r["cpu_seconds"] / 2 for r in done[2].records.values() if r["run"]["method"] == "laser"]
-    assert laser.epoch == pytest.approx(sum(took) / len(took))
+    assert laser.mean("epoch_seconds") == pytest.approx(sum(took) / len(took))
     page.plot(tmp_path / "plot")
     assert ">CPU seconds of an epoch</text>" in (tmp_path / "plot.svg").read_text()
 
@@ -222,7 +223,7 @@ def test_a_data_set_that_is_not_there(tmp_path):
     page = tmp_path / "runs" / "table.md"
     page.parent.mkdir()
     page.write_text("- command: `another`")
-    said = r"(?s)none of the 3 runs could be done, and no page is made\n'hapt-laser-.*UCI 341"
+    said = r"(?s)all 3 runs failed, and no page is written\n'hapt-laser-.*UCI 341"
     with pytest.raises(RunError, match=said):
         experiments.run("laser-table1", datasets=["hapt"], methods=["laser"], seeds=1, quick=True,
                   data_dir=tmp_path, folder=tmp_path / "runs")  # fmt: skip
@@ -240,16 +241,16 @@ def test_the_folder_of_the_environment_is_one_of_several(call, tmp_path, monkeyp
 
 
 def test_the_command_of_a_page_names_the_device():
-    assert experiments._command("apc-fig5", Asked(device="cuda"), 2).endswith("--jobs 2 --device cuda")
-    assert "--device" not in experiments._command("apc-fig5", Asked(), 2)
+    assert experiment._command("apc-fig5", Selection(device="cuda"), 2).endswith("--jobs 2 --device cuda")
+    assert "--device" not in experiment._command("apc-fig5", Selection(), 2)
 
 
 def test_mechanisms_are_named_as_text():
-    assert str(parties.mechanism_of("0.25")) == str(parties.mechanism_of(" 0.25"))
+    assert str(party_tables.mechanism_of("0.25")) == str(party_tables.mechanism_of(" 0.25"))
     with pytest.raises(ConfigError, match="no missingness 'betta'; did you mean 'beta'"):
-        parties.mechanism_of("betta")
+        party_tables.mechanism_of("betta")
     named = {"MNAR 7": {"name": "mnar", "p": 0.7}}
-    assert str(parties.mechanism_of("MNAR 7", named)) == "MNAR(p=0.7)"
+    assert str(party_tables.mechanism_of("MNAR 7", named)) == "MNAR(p=0.7)"
 
 
 def test_a_record_that_lacks_a_score_is_not_finished(done):
@@ -260,8 +261,8 @@ def test_a_record_that_lacks_a_score_is_not_finished(done):
     del record["scores"]["0.5"]
     path.write_text(json.dumps(record))
     try:
-        assert runner.finished(folder, runs[0]) is None
-        assert runner.finished(folder, runs[1]) is not None
+        assert runner.stored_record(folder, runs[0]) is None
+        assert runner.stored_record(folder, runs[1]) is not None
     finally:
         path.write_text(whole)
 
@@ -291,7 +292,7 @@ def test_a_back_end_that_is_not_there_is_named(done, tmp_path):
 def test_a_page_counts_the_runs_of_each_device(done, tmp_path, monkeypatch):
     folder, runs, _ = done
     made = shutil.copytree(folder, tmp_path / "runs")
-    monkeypatch.setattr(experiments.suites, "load", lambda _name: tiny())
+    monkeypatch.setattr(experiment.suites, "load", lambda _name: tiny())
     assert "by device" not in experiments.run("tiny", seeds=2, folder=made, so_far=True).markdown
     path = made / runs[0].key / "record.json"
     record = json.loads(path.read_text())

@@ -4,8 +4,8 @@ import pytest
 
 from anyparty.errors import ConfigError
 from anyparty.experiments import suites
-from anyparty.experiments.missing_blocks.suite import Suite
-from anyparty.experiments.suite import Asked, device_in
+from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.suite import Selection, training_device
 from anyparty.methods.table import METHODS, method
 from anyparty.tables import datasets
 
@@ -13,14 +13,14 @@ from anyparty.tables import datasets
 @pytest.mark.parametrize("name", suites.names())
 def test_every_run_of_a_suite_could_be_made(name):
     made = suites.load(name)
-    for run in made.runs(Asked(seeds=1, datasets=list(made.datasets))):
+    for run in made.runs(Selection(seeds=1, datasets=list(made.datasets))):
         assert run.dataset in datasets.NAMES
         if run.settings.get("reads") != "columns":
             assert run.settings["name"] in METHODS
             method(run.settings["name"], **run.settings["parameters"])
 
 
-@pytest.mark.parametrize("name", [name for name in suites.names() if isinstance(suites.load(name), Suite)])
+@pytest.mark.parametrize("name", [name for name in suites.names() if isinstance(suites.load(name), MissingBlocksSuite)])
 def test_published_numbers_of_missing_blocks_fill_their_tables(name):
     made = suites.load(name)
     for dataset, tables in made.published.items():
@@ -32,17 +32,17 @@ def test_published_numbers_of_missing_blocks_fill_their_tables(name):
 
 def test_keys_differ_exactly_where_results_do():
     made = suites.load("laser-table1")
-    runs = list(made.runs(Asked(seeds=2)))
+    runs = list(made.runs(Selection(seeds=2)))
     assert len({run.key for run in runs}) == len(runs)
-    again = list(made.runs(Asked(seeds=2)))
+    again = list(made.runs(Selection(seeds=2)))
     assert [run.key for run in runs] == [run.key for run in again]
-    quick = list(made.runs(Asked(seeds=2, quick=True)))
+    quick = list(made.runs(Selection(seeds=2, quick=True)))
     assert not {run.key for run in runs} & {run.key for run in quick}
 
 
 def test_changes_for_a_share_of_missing_blocks():
     made = suites.load("laser-table1")
-    of = {run.missing: run.settings for run in made.runs(Asked(datasets=["hapt"], methods=["laser"], seeds=1))}
+    of = {run.missing: run.settings for run in made.runs(Selection(datasets=["hapt"], methods=["laser"], seeds=1))}
     assert of["0.1"]["optimizer"]["lr"] == 0.03
     assert (of["0.5"]["optimizer"]["lr"], of["0.5"]["optimizer"]["momentum"]) == (0.02, 0.7)
     assert of["0.5"]["optimizer"]["weight_decay"] == 1e-4
@@ -53,11 +53,11 @@ def test_changes_for_a_share_of_missing_blocks():
     [
         (lambda: suites.load("laser-tabel1"), "no suite 'laser-tabel1'; did you mean 'laser-table1'?"),
         (
-            lambda: list(suites.load("laser-table1").runs(Asked(datasets=["hatp"]))),
+            lambda: list(suites.load("laser-table1").runs(Selection(datasets=["hatp"]))),
             "no data set 'hatp'; did you mean 'hapt'?",
         ),
         (
-            lambda: list(suites.load("laser-table1").runs(Asked(methods=["lazer"]))),
+            lambda: list(suites.load("laser-table1").runs(Selection(methods=["lazer"]))),
             "no method 'lazer'; did you mean 'laser'?",
         ),
     ],
@@ -70,10 +70,10 @@ def test_what_does_not_exist(ask, said):
 
 def test_what_asks_for_a_gpu_is_run_where_it_is_named_alone():
     made = suites.load("laser-table1")
-    assert {run.dataset for run in made.runs(Asked(seeds=1))} == {"hapt", "credit"}
+    assert {run.dataset for run in made.runs(Selection(seeds=1))} == {"hapt", "credit"}
     (run,) = [
         run
-        for run in made.runs(Asked(datasets=["cifar10"], methods=["laser"], seeds=1, device="cuda"))
+        for run in made.runs(Selection(datasets=["cifar10"], methods=["laser"], seeds=1, device="cuda"))
         if run.missing == "0.1"
     ]
     assert run.settings["train"] == {"device": "cuda"}
@@ -83,14 +83,14 @@ def test_what_asks_for_a_gpu_is_run_where_it_is_named_alone():
 
 @pytest.mark.parametrize("name", ["laser-table1", "flex-table3", "apc-fig5", "false-tables"])
 def test_a_run_is_the_same_wherever_it_trains(name):
-    here, there = (list(suites.load(name).runs(Asked(seeds=1, device=device))) for device in ("cpu", "cuda"))
+    here, there = (list(suites.load(name).runs(Selection(seeds=1, device=device))) for device in ("cpu", "cuda"))
     assert [run.key for run in here] == [run.key for run in there]
-    assert {device_in({"run": vars(run)}) for run in here} == {"cpu"}
-    assert {device_in({"run": vars(run)}) for run in there} == {"cuda"}
+    assert {training_device({"run": vars(run)}) for run in here} == {"cpu"}
+    assert {training_device({"run": vars(run)}) for run in there} == {"cuda"}
 
 
 def test_a_method_may_stop_at_a_number_of_parties():
     most = dict.fromkeys(("combinatorial", "laser"), 0)
-    for run in suites.load("laser-fig2").runs(Asked(methods=list(most), seeds=1)):
+    for run in suites.load("laser-fig2").runs(Selection(methods=list(most), seeds=1)):
         most[run.method] = max(most[run.method], run.parties)
     assert most == {"combinatorial": 7, "laser": 32}

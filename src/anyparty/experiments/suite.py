@@ -1,11 +1,11 @@
-"""A suite: a published experiment as data.  Its settings, its paper's numbers, the runs that make ours, their page."""
+"""The contract of a suite: one published experiment as data, and the runs that reproduce it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,40 +15,20 @@ from pydantic import BaseModel, ConfigDict
 from anyparty.config.base import Settings
 from anyparty.errors import ConfigError, nearest
 
-
-@dataclass(frozen=True, kw_only=True)
-class Page:
-    """A suite's results beside the paper's.
-
-    Attributes:
-        cells: the numbers, one object each.
-        markdown: the tables.
-        csv: one line a cell.
-        draw: draws the figures beside a path, as PNG and SVG.
-
-    """
-
-    cells: Sequence[Any] = ()
-    markdown: str
-    csv: str
-    draw: Callable[[Path], object]
-
-    def plot(self, path: Path) -> None:
-        """Draw the figures beside ``path``; none where there is no number."""
-        if self.cells:
-            self.draw(path)
+Records = Mapping[str, Mapping[str, Any]]
+"""Records of finished runs, by the runs' keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run(ABC):
-    """One run of a suite: what one process does and one record holds.
+class SuiteRun(ABC):
+    """One run of a suite: one process executes it and writes one record.
 
     Attributes:
-        suite: the suite's name.
-        dataset: the data set's.
+        suite: name of the suite.
+        dataset: name of the data set.
         method: key of the method's entry.
-        seed: of everything random.
-        settings: all else that decides the result, as data.
+        seed: seed of all random numbers.
+        settings: all other values that determine the result, as data.
 
     """
 
@@ -61,38 +41,41 @@ class Run(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """What tells this run from the others of its suite, for people; a part of the folder's name."""
+        """Readable name that distinguishes the run in its suite; the folder's name starts with it."""
 
     @property
     def key(self) -> str:
-        """The run's folder: its label, and a hash of everything that decides its result: where it trains does not."""
-        text = json.dumps(vars(self) | {"settings": _anywhere(self.settings)}, sort_keys=True, default=str)
+        """Name of the run's folder: its label and a hash of all values that determine the result.
+
+        The device is not one of them.
+        """
+        text = json.dumps(vars(self) | {"settings": _without_device(self.settings)}, sort_keys=True, default=str)
         return f"{self.label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @abstractmethod
     def execute(self, data_dir: Path | None) -> dict[str, Any]:
-        """Do the run; return its record, which holds at least ``run`` and ``seconds``.
+        """Execute the run and return its record, which has at least ``run`` and ``seconds``.
 
         Raises:
-            TableError: the data set is not there (the sentence says where to get it).
+            TableError: the data set is not found (the message says where to get it).
             AnypartyError: the run failed.
         """
 
-    def whole(self, record: Mapping[str, Any]) -> bool:
-        """Say whether a record that was found is this run's, with all that it should hold."""
+    def is_complete(self, record: Mapping[str, Any]) -> bool:
+        """Return whether a stored record has all results of this run."""
         return "seconds" in record
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """Which of a suite's runs are wanted, and how.
+class Selection:
+    """The runs of a suite that a user selects.
 
     Attributes:
-        datasets: some of the suite's data sets; without, all that are not heavy.
-        methods: some of its methods; all without.
-        seeds: how many seeds, 0, 1, ...
-        quick: a small part of the work, to see that all of it works.
-        device: where networks train.
+        datasets: some of the suite's data sets; by default all that are not heavy.
+        methods: some of its methods; by default all.
+        seeds: number of seeds: 0, 1, ...
+        quick: train only briefly, to check that everything works.
+        device: device on which networks train.
 
     """
 
@@ -103,24 +86,28 @@ class Asked:
     device: str = "cpu"
 
 
-ALL = Asked()
+ALL = Selection()
 
 
-def _anywhere(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings without the device, on whichever level they name it."""
-    return {key: _anywhere(value) if key == "train" else value for key, value in settings.items() if key != "device"}
+def _without_device(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without the device, which may stand at the top or below ``train``."""
+    return {key: _without_device(value) if key == "train" else value for key, value in settings.items()
+            if key != "device"}  # fmt: skip
 
 
-def device_in(record: Mapping[str, Any]) -> str:
-    """Return where the run of a record was trained."""
+def training_device(record: Mapping[str, Any]) -> str:
+    """Return the device on which the run of a record was trained."""
     settings = record["run"]["settings"]
     return str(settings.get("device") or settings.get("train", {}).get("device", "cpu"))
 
 
-class Entry(Settings):
-    """How a suite uses one data set; one that is ``heavy`` is run where it is named alone.
+class SuiteDataset(Settings):
+    """Use of one data set in a suite.
 
-    ``differs`` are sentences as the suite's, which only pages with this data set have.
+    Attributes:
+        heavy: run this data set only if the user names it.
+        differs: sentences like the suite's ``differs``, for pages with this data set only.
+
     """
 
     heavy: bool = False
@@ -128,76 +115,67 @@ class Entry(Settings):
 
 
 class Suite(BaseModel, ABC):
-    """What every suite has; each kind adds its own settings and numbers.
+    """Fields and methods that all suites share; each kind adds its settings and published numbers.
 
     Attributes:
-        name, title: the command line's name, and the page's heading.
-        paper: authors, venue, year, which table.
-        differs: sentences on where this is not the published experiment.
-        datasets: by name, how it uses them.
+        name: name on the command line.
+        kind: kind of experiment; it selects the class and the renderer.
+        title: heading of the page.
+        paper: authors, venue, year and table.
+        differs: sentences that say where this is not the published experiment.
+        datasets: entries of the data sets, by name.
 
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
+    kind: str
     title: str
     paper: str
     differs: list[str] = []
-    datasets: Mapping[str, Entry]
+    datasets: Mapping[str, SuiteDataset]
 
     @property
     def home(self) -> str:
-        """The folder of its runs, below ``runs/bench``; suites over the same runs share one."""
+        """Folder of the runs below ``runs/bench``; suites that share runs share it."""
         return self.name
 
     @property
     def prefix(self) -> str:
-        """What the names of its own files there begin with."""
+        """Prefix of this suite's own files in that folder."""
         return "" if self.home == self.name else f"{self.name}-"
 
     @abstractmethod
-    def runs(self, asked: Asked = ALL) -> Iterator[Run]:
-        """Yield the runs, those of one seed after those of the one before: a suite that was stopped has whole tables.
+    def runs(self, selection: Selection = ALL) -> Iterator[SuiteRun]:
+        """Yield the runs ordered by seed, so that a suite that was stopped has complete tables.
 
         Raises:
-            ConfigError: a data set or method that the suite does not have.
+            ConfigError: the suite does not have a selected data set or method.
         """
 
-    def later(self, records: Mapping[str, Mapping[str, Any]], asked: Asked = ALL) -> Iterator[Run]:  # noqa: ARG002
-        """Yield the runs whose settings follow from the records of ``runs``, such as a learning rate; none here."""
+    def later(self, records: Records, selection: Selection = ALL) -> Iterator[SuiteRun]:  # noqa: ARG002
+        """Yield runs whose settings depend on the records of ``runs``, such as a learning rate; by default none."""
         return iter(())
 
-    def asked_for(self, asked: Asked) -> list[str]:
-        """Return the data sets that are wanted, in the suite's order.
+    def selected_datasets(self, selection: Selection) -> list[str]:
+        """Return the names of the selected data sets, in the suite's order.
 
         Raises:
             ConfigError: the suite does not have one of them.
         """
         light = [name for name, entry in self.datasets.items() if not entry.heavy]
-        return chosen("data set", asked.datasets or light, self.datasets)
-
-    @abstractmethod
-    def page(self, records: Mapping[str, Mapping[str, Any]], about: Mapping[str, str]) -> Page:
-        """Return the results, from finished runs' records by key; ``about`` is said below the tables."""
+        return select("data set", selection.datasets or light, self.datasets)
 
 
-def chosen(what: str, wanted: Sequence[str] | None, known: Iterable[str]) -> list[str]:
-    """Return the known names that are wanted, in the suite's order; all of them if nothing is.
+def select(what: str, wanted: Sequence[str] | None, known: Iterable[str]) -> list[str]:
+    """Return the known names that are wanted, in the suite's order; all of them if ``wanted`` is empty.
 
     Raises:
-        ConfigError: a name is not known; the nearest one is suggested.
+        ConfigError: a name is not known; the message suggests the nearest one.
     """
     names = list(known)
     for name in wanted or ():
         if name not in names:
             raise ConfigError(f"the suite has no {what} {name!r}{nearest(name, names)}")
     return [name for name in names if not wanted or name in wanted]
-
-
-def footer(suite: Suite, found: Iterable[Any], about: Mapping[str, str]) -> list[str]:
-    """Return a page's last lines: where the suite differs from the published experiment, and how it was made."""
-    shown = {cell.dataset for cell in found}
-    said = [*suite.differs, *(line for name, of in suite.datasets.items() if name in shown for line in of.differs)]
-    lines = ["Where this differs from the published experiment:", "", *(f"- {line}" for line in said), ""]
-    return lines + [f"- {name}: {value}" for name, value in about.items()]

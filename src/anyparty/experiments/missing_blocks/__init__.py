@@ -1,1 +1,1 @@
-"""Suites of blocks missing in training and at test: a method, a mechanism for each of the two, a metric."""
+"""Suites with missing blocks: methods are compared under mechanisms of missingness in training and at test."""

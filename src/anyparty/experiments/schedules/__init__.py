@@ -1,1 +1,1 @@
-"""Suites of schedules on a virtual clock: time units until a target is reached, by algorithm, speeds and latency."""
+"""Suites of schedules on a virtual clock: time until a target accuracy, by algorithm, party speeds and latency."""

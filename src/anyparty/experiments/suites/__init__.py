@@ -1,34 +1,36 @@
-"""The suites that ship with the package: published tables as TOML, each of one kind.
+"""The suites that ship with the package: published tables as TOML, one file each.
 
-One that says ``base = "NAME"`` is another view of that suite's runs: what it does not say itself is as there.
+A suite with ``base = "NAME"`` is another view of that suite's runs; it inherits all values that it does not set.
 """
 
 from __future__ import annotations
 
 import tomllib
-from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
 from anyparty.errors import ConfigError, nearest
+from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.one_exchange.one_exchange_suite import OneExchangeSuite
+from anyparty.experiments.schedules.schedules_suite import SchedulesSuite
 from anyparty.experiments.suite import Suite
 
-KINDS = {  # kind: where its Suite is
-    "clock": "anyparty.experiments.schedules.suite",
-    "folds": "anyparty.experiments.one_exchange.suite",
-    "missing": "anyparty.experiments.missing_blocks.suite",
+KINDS: dict[str, type[Suite]] = {
+    "missing_blocks": MissingBlocksSuite,
+    "one_exchange": OneExchangeSuite,
+    "schedules": SchedulesSuite,
 }
 
 
 def names() -> list[str]:
-    """Return the suites' names."""
+    """Return the names of all suites."""
     return sorted(
         entry.name.removesuffix(".toml") for entry in files(__name__).iterdir() if entry.name.endswith(".toml")
     )
 
 
 def load(name: str) -> Suite:
-    """Return a suite by name.
+    """Load a suite by name.
 
     Raises:
         ConfigError: there is no such suite.
@@ -39,9 +41,7 @@ def load(name: str) -> Suite:
     if "base" in values:
         base = values.pop("base")
         values = _read(base) | values | {"runs_of": base}
-    kind = import_module(KINDS[values.pop("kind")]).Suite
-    made: Suite = kind.model_validate({"name": name, **values})
-    return made
+    return KINDS[values["kind"]].model_validate({"name": name, **values})
 
 
 def _read(name: str) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from pydantic import ValidationError
 
 from anyparty import costs
 from anyparty.errors import ConfigError
-from anyparty.experiments import parties, runner, suites
-from anyparty.experiments.one_exchange import one
-from anyparty.experiments.one_exchange.cells import claimed, over_widths
-from anyparty.experiments.one_exchange.suite import Suite
-from anyparty.experiments.suite import Asked
+from anyparty.experiments import party_tables, runner, suites
+from anyparty.experiments.one_exchange.one_exchange_results import claimed, over_widths
+from anyparty.experiments.one_exchange.one_exchange_run import party_frames
+from anyparty.experiments.one_exchange.one_exchange_suite import OneExchangeSuite
+from anyparty.experiments.pages import render
+from anyparty.experiments.suite import Selection
 from anyparty.methods.vfedtrans import VFedTrans
 from anyparty.tables import datasets
 
@@ -24,9 +25,9 @@ ENTRY = {
 NARROW = {"embedding": 4, "active_embedding": 3, "passive_embedding": 5, "joint_hidden": [4], "student_hidden": [4]}
 
 
-def tiny(**changes) -> Suite:
+def tiny(**changes) -> OneExchangeSuite:
     """Breast Cancer, which ships with a dependency: four methods, two epochs, three folds."""
-    return Suite.model_validate(
+    return OneExchangeSuite.model_validate(
         {
             "name": "tiny", "title": "Tiny", "paper": "None", "differs": ["In all."], "folds": 3,
             "train": {"epochs": 2, "validation": 0.1}, "datasets": {"breast-cancer": ENTRY},
@@ -46,7 +47,7 @@ def tiny(**changes) -> Suite:
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     made = tiny()
-    runs = list(made.runs(Asked(seeds=2)))
+    runs = list(made.runs(Selection(seeds=2)))
     result = runner.run_all(runs, tmp_path_factory.mktemp("runs"))
     assert result.failed == {}
     return made, runs, result.records
@@ -55,7 +56,7 @@ def done(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page(done):
     made, _, records = done
-    return made.page(records, {"command": "`none`"})
+    return render(made, records, {"command": "`none`"})
 
 
 @pytest.mark.parametrize("name", ["apc-fig5", "apc-fig8"])
@@ -97,7 +98,7 @@ def test_the_columns_and_rows_of_each_party(done):
     _, runs, _ = done
     run = next(run for run in runs if run.method == "apc" and (run.width, run.aligned) == (1, 40))
     data = datasets.load("breast-cancer")
-    frames, test = one._frames(run, data)
+    frames, test = party_frames(run, data)
     assert test == {}
     assert frames["active"].columns == ["id", "mean texture", "label"]
     assert set(frames["passive"].columns) == {"id", *data.features} - {"mean texture"}
@@ -128,7 +129,7 @@ def test_every_fold_is_scored_and_what_crossed_is_counted(done):
 def test_the_same_rows_for_every_method_of_a_repeat_and_others_in_the_next(done):
     _, runs, _ = done
     data = datasets.load("breast-cancer")
-    values = {(run.method, run.seed): tuple(one._frames(run, data)[0]["active"]["mean texture"]) for run in runs}
+    values = {(run.method, run.seed): tuple(party_frames(run, data)[0]["active"]["mean texture"]) for run in runs}
     assert values["local", 0] == values["apc", 0] == values["vfedtrans", 0]
     assert values["apc", 0] != values["apc", 1]
 
@@ -137,12 +138,12 @@ def test_tables(done, page):
     made, _, records = done
     cells = page.cells
     assert len(cells) == 2 * (1 + 2 + 2)
-    apc = next(cell for cell in cells if (cell.method, cell.width, cell.aligned) == ("apc", 2, 60))
+    apc = next(cell for cell in cells if (cell["method"], cell["width"], cell["aligned"]) == ("apc", 2, 60))
     scores = [100 * record["score"] for record in records.values()
               if (run := record["run"])["method"] == "apc" and (run["width"], run["aligned"]) == (2, 60)]  # fmt: skip
-    assert apc.score == (pytest.approx(np.mean(scores)), pytest.approx(np.std(scores, ddof=1)))
+    assert apc.mean_spread("score") == (pytest.approx(np.mean(scores)), pytest.approx(np.std(scores, ddof=1)))
     assert "60 aligned | 40 aligned" in page.markdown
-    assert f"{apc.score[0]:.1f} ± {apc.score[1]:.1f}" in page.markdown
+    assert "{:.1f} ± {:.1f}".format(*apc.mean_spread("score")) in page.markdown
     mean, _ = over_widths(made, cells, "breast-cancer", "local", 40)
     assert f"{mean:.1f} ± " in page.markdown
     rows = list(csv.DictReader(StringIO(page.csv)))
@@ -158,7 +159,7 @@ def test_of_some_widths_there_is_no_mean(done, page):
     """Fewer columns are harder: a mean over those that have run would flatter a suite that is half done."""
     made, _, records = done
     some = {key: each for key, each in records.items() if (each["run"]["method"], each["run"]["width"]) != ("local", 2)}
-    cells = made.page(some, {}).cells
+    cells = render(made, some, {}).cells
     assert over_widths(made, cells, "breast-cancer", "local", 40) is None
     assert over_widths(made, cells, "breast-cancer", "apc", 40) == over_widths(
         made, page.cells, "breast-cancer", "apc", 40
@@ -170,9 +171,9 @@ def test_what_has_not_run_as_often_as_the_others_is_not_set_beside_them(done, pa
     some = {key: each for key, each in records.items()
             if (each["run"]["method"], each["run"]["width"], each["run"]["seed"]) != ("local", 2, 1)}  # fmt: skip
     assert len(some) == len(records) - 1
-    part = made.page(some, {})
+    part = render(made, some, {})
     assert over_widths(made, part.cells, "breast-cancer", "local", 40) is None
-    assert "Left out: 1 cells that have not run 2 times yet, as the others have." in part.markdown
+    assert "Left out: 1 cells that do not have 2 repeats yet, as the others have." in part.markdown
     assert "Left out" not in page.markdown
     columns = part.markdown.split("2 columns at the active party:")[1].split("columns at")[0]
     local, apc = made.methods["local"].title, made.methods["apc"].title
@@ -184,7 +185,7 @@ def test_one_repeat_has_no_spread(done):
     made, _, records = done
     alone = {key: each for key, each in records.items() if each["run"]["seed"] == 0}
     assert 0 < len(alone) < len(records)
-    of = made.page(alone, {})
+    of = render(made, alone, {})
     (row, *_) = csv.DictReader(StringIO(of.csv))
     assert (row["std"], row["repeats"]) == ("", "1")
     assert f"{float(row['mean']):.1f}" in of.markdown
@@ -194,7 +195,7 @@ def test_one_repeat_has_no_spread(done):
 @pytest.mark.parametrize("shows", ["scores", "costs"])
 def test_plots(done, page, tmp_path, shows):
     made = tiny(shows=shows)
-    made.page(done[2], {}).plot(tmp_path / "plot")
+    render(made, done[2], {}).plot(tmp_path / "plot")
     assert (tmp_path / "plot.png").stat().st_size > 5000
     assert "<svg" in (tmp_path / "plot.svg").read_text()
 
@@ -202,7 +203,7 @@ def test_plots(done, page, tmp_path, shows):
 def test_claims_by_hand(done):
     """A gain is the greatest over numbers of aligned rows, a loss between two of them, bytes a ratio of formulas."""
     made, _, records = done
-    cells = made.page(records, {}).cells
+    cells = render(made, records, {}).cells
     mean = {(m, a): over_widths(made, cells, "breast-cancer", m, a)[0] for m in ("apc", "vfedtrans") for a in (60, 40)}
     claim = made.claims[0].model_copy(update={"over": "vfedtrans"})
     gains = [mean["apc", a] - mean["vfedtrans", a] for a in (60, 40)]
@@ -210,7 +211,7 @@ def test_claims_by_hand(done):
     loss = claim.model_copy(update={"kind": "loss", "aligned": (60, 40)})
     assert claimed(made, cells, loss) == pytest.approx(mean["apc", 60] - mean["apc", 40])
     ratio = costs.vfedtrans(60, 2, 28).bytes_sent / costs.apc(60, 5).bytes_sent
-    mine = [cell for cell in cells if cell.width == 2]
+    mine = [cell for cell in cells if cell["width"] == 2]
     assert claimed(made, mine, claim.model_copy(update={"kind": "bytes"})) == pytest.approx(ratio)
     assert claimed(made, [], claim) is None
 
@@ -228,30 +229,30 @@ def test_held_out_rows_and_the_papers_numbers(tmp_path):
         datasets={"breast-cancer": ENTRY | {"rows": 0, "test": 20, "widths": [2]}}, methods=answers, claims=[],
         published={"breast-cancer": {"splitnn": {"60": printed}}},
     )  # fmt: skip
-    runs = list(made.runs(Asked(seeds=1)))
+    runs = list(made.runs(Selection(seeds=1)))
     result = runner.run_all(runs, tmp_path)
     assert result.failed == {}
-    frames, test = one._frames(runs[0], datasets.load("breast-cancer"))
+    frames, test = party_frames(runs[0], datasets.load("breast-cancer"))
     assert {name: len(frame) for name, frame in frames.items()} == {"active": 40, "passive": 40}
     assert {name: len(frame) for name, frame in test.items()} == {"active": 20, "passive": 20}
     assert not set(test["active"]["id"]) & set(frames["active"]["id"])
-    fewer, same = one._frames(next(run for run in runs if run.aligned == 40), datasets.load("breast-cancer"))
+    fewer, same = party_frames(next(run for run in runs if run.aligned == 40), datasets.load("breast-cancer"))
     assert same["active"].drop("id").equals(test["active"].drop("id"))  # columns of a table share their test rows
     assert set(fewer["active"].drop("id").rows()) < set(frames["active"].drop("id").rows())
-    page = made.page(result.records, {})
+    page = render(made, result.records, {})
     assert "| *paper* | 90.0 ± 1.0 |" in page.markdown
     assert "| 380 ± 60 |" in page.markdown
     assert "| 27.04 ± 4.27 |" in page.markdown
-    joint = next(cell for cell in page.cells if (cell.method, cell.aligned) == ("joint", 60))
-    assert joint.sent == [costs.apc(40, 5).bytes_sent]
+    joint = next(cell for cell in page.cells if (cell["method"], cell["aligned"]) == ("joint", 60))
+    assert joint.measures["bytes"] == {0: costs.apc(40, 5).bytes_sent}
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"aligned": [60, 2]}, "2 aligned rows to train on are fewer than 3 folds"),
-     ({"aligned": [60, 40], "test": 40, "rows": 0}, "0 aligned rows to train on are fewer than 3 folds"),
-     ({"aligned": [121]}, "121 aligned rows of the active party's 120"),
-     ({"widths": [3]}, r"widths \[3\] of 2 columns")],
+    [({"aligned": [60, 2]}, "2 aligned training rows are fewer than 3 folds"),
+     ({"aligned": [60, 40], "test": 40, "rows": 0}, "0 aligned training rows are fewer than 3 folds"),
+     ({"aligned": [121]}, "121 aligned rows are more than the active party's 120 rows"),
+     ({"widths": [3]}, r"widths \[3\] must be between 1 and 2")],
 )  # fmt: skip
 def test_a_suite_that_cannot_be(changes, said):
     with pytest.raises(ValidationError, match=said):
@@ -261,19 +262,19 @@ def test_a_suite_that_cannot_be(changes, said):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [({"columns": ["mean texture", "worst"]}, "data set 'breast-cancer' has no column 'worst'"),
-     ({"rows": 600}, "data set 'breast-cancer' has 569 rows, the suite wants 600")],
+     ({"rows": 600}, "data set 'breast-cancer' has 569 rows, the suite needs 600")],
 )  # fmt: skip
 def test_a_run_that_cannot_be_is_named(changes, said, tmp_path):
     made = tiny(datasets={"breast-cancer": ENTRY | changes})
-    runs = list(made.runs(Asked(seeds=1, methods=["local"])))
+    runs = list(made.runs(Selection(seeds=1, methods=["local"])))
     result = runner.run_all(runs[:1], tmp_path)
     assert said in next(iter(result.failed.values()))
 
 
 def test_the_rest_of_the_columns_goes_to_one_party_alone():
     data = datasets.load("breast-cancer")
-    with pytest.raises(ConfigError, match=r"parties \['b', 'c'\] are to have the rest"):
-        parties.by_columns(data, np.arange(5), {"a": ["mean texture"]}, {"a": 5, "b": 5, "c": 5}, labels="a")
+    with pytest.raises(ConfigError, match=r"columns of the parties \['b', 'c'\] are not named"):
+        party_tables.by_columns(data, np.arange(5), {"a": ["mean texture"]}, {"a": 5, "b": 5, "c": 5}, labels="a")
 
 
 def test_what_the_paper_prints_is_all_there():
@@ -287,5 +288,5 @@ def test_what_the_paper_prints_is_all_there():
 
 def test_data_that_must_be_asked_for_is_run_where_it_is_named():
     made = suites.load("apc-fig5")
-    assert {run.dataset for run in made.runs(Asked(seeds=1))} == {"breast-cancer", "credit"}
-    assert {run.dataset for run in made.runs(Asked(seeds=1, datasets=["mimic3"]))} == {"mimic3"}
+    assert {run.dataset for run in made.runs(Selection(seeds=1))} == {"breast-cancer", "credit"}
+    assert {run.dataset for run in made.runs(Selection(seeds=1, datasets=["mimic3"]))} == {"mimic3"}

@@ -16,13 +16,20 @@ import pytest
 from matplotlib.figure import Figure
 
 from anyparty.experiments import runner, suites
-from anyparty.experiments.missing_blocks import gaps, plots, ratios
-from anyparty.experiments.missing_blocks.cells import cells_of
-from anyparty.experiments.missing_blocks.one import execute
-from anyparty.experiments.missing_blocks.rows import Rows
-from anyparty.experiments.missing_blocks.suite import Suite
-from anyparty.experiments.parties import mechanism_of
-from anyparty.experiments.suite import Asked
+from anyparty.experiments.missing_blocks import missing_blocks_page
+from anyparty.experiments.missing_blocks.missing_blocks_results import (
+    SCORE,
+    aggregate,
+    gaps,
+    published_means,
+    published_ratios,
+    ratios,
+)
+from anyparty.experiments.missing_blocks.missing_blocks_run import RunRows
+from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.pages import render
+from anyparty.experiments.party_tables import mechanism_of
+from anyparty.experiments.suite import Selection
 from anyparty.seeds import Seeds
 from anyparty.tables import datasets
 from anyparty.tables.datasets.dataset import Dataset
@@ -42,7 +49,7 @@ METHODS = {
 }
 
 
-def tiny(**changes) -> Suite:
+def tiny(**changes) -> MissingBlocksSuite:
     """Breast Cancer at three parties, 40 labels of which 12 on whole rows; two training and two test mechanisms."""
     entry = {
         "metric": "accuracy", "unit": "accuracy, %", "batch_size": 32, "embedding": 4, "encoder": {"hidden": [4]},
@@ -55,7 +62,7 @@ def tiny(**changes) -> Suite:
         "vanilla": {"MCAR 2": [[80.0, 1.0], [60.0, 1.0]], "MNAR 7": [[70.0, 1.0], [66.0, 1.0]]},
         "false-vfl-1": {"MCAR 2": [[90.0, 1.0], [60.0, 1.0]], "MNAR 7": [[69.0, 1.0], [70.0, 1.0]]},
     }
-    return Suite.model_validate(
+    return MissingBlocksSuite.model_validate(
         {
             "name": "tiny", "title": "Tiny", "paper": "None", "layout": "training", "differs": ["In all."],
             "train_missing": ["MCAR 2", "MNAR 7"], "test_missing": ["MCAR 0", "MAR 1"],
@@ -70,7 +77,7 @@ def tiny(**changes) -> Suite:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    runs = list(tiny().runs(Asked(seeds=1)))
+    runs = list(tiny().runs(Selection(seeds=1)))
     result = runner.run_all(runs, tmp_path_factory.mktemp("runs"))
     assert not result.failed
     return result
@@ -94,8 +101,8 @@ def test_every_test_row_is_scored_whoever_has_the_labels(done):
 
 
 def test_labels_are_as_scarce_as_the_suite_says():
-    run = next(iter(tiny().runs(Asked(seeds=1))))
-    rows = Rows(datasets.load("breast-cancer").split(Seeds(0)), 3, run.settings, Seeds(0))
+    run = next(iter(tiny().runs(Selection(seeds=1))))
+    rows = RunRows(datasets.load("breast-cancer").split(Seeds(0)), 3, run.settings, Seeds(0))
     drawn = rows.draw_train("MCAR 2")
     assert drawn.labeled.sum() == 40
     assert drawn.observed[drawn.labeled].all(axis=1).sum() >= 12
@@ -111,10 +118,12 @@ def test_a_class_without_a_label_in_training_counts_as_wrong(monkeypatch):
     made = Dataset(name="three", title="Three", task="classification", X_train=X, y_train=y, source="", licence="",
                    X_test=X[::3], y_test=y[::3])  # fmt: skip
     monkeypatch.setattr(datasets, "load", lambda *_, **__: made)
-    run = next(iter(tiny().runs(Asked(seeds=1, methods=["false-vfl-1"]))))
-    labelled, drawn = np.isin(np.arange(180), np.flatnonzero(y < 2)[::3]), Rows.draw_train
-    monkeypatch.setattr(Rows, "draw_train", lambda self, mechanism: replace(drawn(self, mechanism), labeled=labelled))
-    record = execute(run, None)
+    run = next(iter(tiny().runs(Selection(seeds=1, methods=["false-vfl-1"]))))
+    labelled, drawn = np.isin(np.arange(180), np.flatnonzero(y < 2)[::3]), RunRows.draw_train
+    monkeypatch.setattr(
+        RunRows, "draw_train", lambda self, mechanism: replace(drawn(self, mechanism), labeled=labelled)
+    )
+    record = run.execute(None)
     scores = record["scores"]["MCAR 0"]
     assert scores["unseen"] == {"2": 20}
     assert scores["overall"]["rows"] == 60
@@ -124,11 +133,11 @@ def test_a_class_without_a_label_in_training_counts_as_wrong(monkeypatch):
 
 def test_a_page_has_a_table_for_each_training_mechanism_and_the_gaps(done):
     made = tiny()
-    page = made.page(done.records, {"seeds": "1"})
+    page = render(made, done.records, {"seeds": "1"})
     assert page.markdown.count("trained under") == 2
     assert "| missing at test | MCAR 0 | MAR 1 | s / training |" in page.markdown
     assert "Blocks missing: " in page.markdown
-    means = {(c.dataset, c.method, c.missing, c.test): c.ours[0] for c in page.cells}
+    means = {(c["dataset"], c["method"], c["missing"], c["test"]): c.mean(SCORE) for c in page.cells}
     by_hand = [  # of the others vanilla alone is printed
         means["breast-cancer", "false-vfl-1", missing, test] - means["breast-cancer", "vanilla", missing, test]
         for missing in ("MCAR 2", "MNAR 7")
@@ -141,20 +150,20 @@ def test_a_page_has_a_table_for_each_training_mechanism_and_the_gaps(done):
 
 def test_the_page_is_whole_with_some_runs_alone(done):
     some = {key: record for key, record in done.records.items() if record["run"]["method"] == "false-vfl-1"}
-    page = tiny().page(some, {})
+    page = render(tiny(), some, {})
     assert "Mean over configurations" in page.markdown
-    assert "Gap to the strongest" not in page.markdown
-    page = tiny().page({key: r for key, r in done.records.items() if r["run"]["method"] == "vanilla"}, {})
+    assert "Gap to the best" not in page.markdown
+    page = render(tiny(), {key: r for key, r in done.records.items() if r["run"]["method"] == "vanilla"}, {})
     assert "The paper's own methods" not in page.markdown
-    assert tiny().page({}, {}).csv.count("\n") == 1
+    assert render(tiny(), {}, {}).csv.count("\n") == 1
 
 
 def test_what_the_paper_does_not_have_stands_apart(done):
     made = tiny()
     entry = made.datasets["breast-cancer"]
     entry.methods["laser"] = entry.methods["laser"].model_copy(update={"beyond": True})
-    page = made.page(done.records, {})
-    means = {(c.method, c.missing, c.test): c.ours[0] for c in page.cells}
+    page = render(made, done.records, {})
+    means = {(c["method"], c["missing"], c["test"]): c.mean(SCORE) for c in page.cells}
     ours = [means["laser", missing, test] for missing in ("MCAR 2", "MNAR 7") for test in ("MCAR 0", "MAR 1")]
     ahead = sum(mean >= paper for mean, paper in zip(ours, (90.0, 60.0, 69.0, 70.0), strict=True))
     assert f"| laser, breast-cancer | 4 | 1 (0) | {fmean(ours):.1f} | 72.2 | {ahead} of 4 |" in page.markdown
@@ -164,13 +173,13 @@ def test_what_the_paper_does_not_have_stands_apart(done):
         for test in ("MCAR 0", "MAR 1")
     ]
     assert f"| ours | 4 | {fmean(by_hand):.1f} |" in page.markdown
-    alone = made.page({key: r for key, r in done.records.items() if r["run"]["method"] == "laser"}, {})
+    alone = render(made, {key: r for key, r in done.records.items() if r["run"]["method"] == "laser"}, {})
     assert "## Beyond the paper" in alone.markdown
     assert "The paper's own methods" not in alone.markdown
 
 
 def test_plots_have_a_panel_for_each_training_mechanism(done, tmp_path):
-    tiny().page(done.records, {}).plot(tmp_path / "plot")
+    render(tiny(), done.records, {}).plot(tmp_path / "plot")
     assert (tmp_path / "plot.png").stat().st_size > 5000
     assert (tmp_path / "plot.svg").read_text().count("missing in training: ") == 2
 
@@ -179,9 +188,9 @@ def test_a_method_has_one_colour_in_every_panel(done):
     """Also in one where others have yet to run: the legend is of all panels."""
     colours = {}
     for kept in (set(tiny().datasets["breast-cancer"].methods), {"false-vfl-1"}):
-        cells = cells_of(tiny(), {key: r for key, r in done.records.items() if r["run"]["method"] in kept})
+        cells = aggregate(tiny(), {key: r for key, r in done.records.items() if r["run"]["method"] in kept})
         axis = Figure().subplots()
-        plots._panel(tiny(), axis, "breast-cancer", "MCAR 2", False, cells)
+        missing_blocks_page._score_panel(tiny(), axis, "breast-cancer", "MCAR 2", False, cells)
         handles, labels = axis.get_legend_handles_labels()
         colours[len(kept)] = {label: handle[0].get_color() for handle, label in zip(handles, labels, strict=True)}
     many, alone = colours.values()
@@ -191,17 +200,17 @@ def test_a_method_has_one_colour_in_every_panel(done):
 
 def test_ratios_by_hand(done):
     made = tiny(layout="ratios", published_ratios={"breast-cancer": {"vanilla": [98.0, 97.0]}})
-    cells = cells_of(made, done.records)
-    means = {(c.method, c.missing, c.test): c.ours[0] for c in cells}
-    found = ratios.ratios(made, cells)
+    cells = aggregate(made, done.records)
+    means = {(c["method"], c["missing"], c["test"]): c.mean(SCORE) for c in cells}
+    found = ratios(made, cells)
     assert len(found) == 2 * len(METHODS)
     expected = 100 * means["laser", "MNAR 7", "MAR 1"] / means["laser", "MCAR 2", "MAR 1"]
     assert found["breast-cancer", "laser", "MAR 1"] == pytest.approx(expected)
-    text = made.page(done.records, {}).markdown
+    text = render(made, done.records, {}).markdown
     assert "| *paper* | 98.0 | 97.0 |" in text
     assert f"{expected:.1f}" in text
     lines = {(line["method"], line["test_missing"]): line
-             for line in csv.DictReader(io.StringIO(made.page(done.records, {}).csv))}  # fmt: skip
+             for line in csv.DictReader(io.StringIO(render(made, done.records, {}).csv))}  # fmt: skip
     assert lines.keys() == {(method, test) for _, method, test in found}
     assert lines["laser", "MAR 1"]["ratio"] == lines["laser", "MAR 1"]["ratio_compared"] == f"{expected:.3f}"
     assert lines["vanilla", "MAR 1"]["paper_ratio"] == "97.0"
@@ -215,9 +224,9 @@ def test_a_plot_of_ratios_shows_the_tables_numbers(done, tmp_path, monkeypatch):
         drawn.extend(Figure().subplots(1, number, squeeze=False).flat)
         yield drawn
 
-    monkeypatch.setattr(plots, "panels", panels)
-    made.page(done.records, {}).plot(tmp_path / "plot")
-    found = ratios.ratios(made, cells_of(made, done.records))
+    monkeypatch.setattr(missing_blocks_page, "panels", panels)
+    render(made, done.records, {}).plot(tmp_path / "plot")
+    found = ratios(made, aggregate(made, done.records))
     (axis,) = drawn
     handles, labels = axis.get_legend_handles_labels()
     assert labels == [entry.title for entry in made.datasets["breast-cancer"].methods.values()]
@@ -228,7 +237,7 @@ def test_a_plot_of_ratios_shows_the_tables_numbers(done, tmp_path, monkeypatch):
 
 def test_without_both_trainings_there_is_no_plot_of_ratios(done, tmp_path):
     less = {key: record for key, record in done.records.items() if record["run"]["missing"] == "MCAR 2"}
-    page = tiny(layout="ratios").page(less, {})
+    page = render(tiny(layout="ratios"), less, {})
     assert page.cells
     page.plot(tmp_path / "plot")
     assert not list(tmp_path.iterdir())
@@ -239,7 +248,7 @@ class TestThePapersOwnNumbers:
 
     def test_gaps_are_those_of_table_2(self):
         made = suites.load("false-tables")
-        found = gaps.gaps(made, gaps.printed(made))
+        found = gaps(made, published_means(made))
         table = {
             "isolet": 15.7, "hapt": 7.3, "fashion-mnist": 4.5, "modelnet10": 9.1,
             ("train", "MCAR 2"): 5.3, ("train", "MCAR 5"): 10.4, ("train", "MAR 1"): 9.2, ("train", "MAR 2"): 9.6,
@@ -256,16 +265,16 @@ class TestThePapersOwnNumbers:
     def test_ratios_are_those_of_the_tables(self):
         """Both are printed rounded; those of the baselines' numbers with a star differ by more, up to seven points."""
         made = suites.load("false-table18")
-        means = gaps.printed(made)
-        for (dataset, method, test), ratio in ratios.printed(made).items():
+        means = published_means(made)
+        for (dataset, method, test), ratio in published_ratios(made).items():
             high, low = (means[dataset, method, missing, test] for missing in ("MCAR 5", "MCAR 2"))
             own = made.datasets[dataset].methods[method].own
             assert ratio == pytest.approx(100 * high / low, abs=0.2 if own else 7.0)
 
     def test_the_least_falls_are_counted_as_in_the_paper(self):
         made = suites.load("false-table18")
-        cells = json.dumps(made.page({}, {}).markdown)
-        assert "in the paper in 23 of 28" in cells
+        cells = json.dumps(render(made, {}, {}).markdown)
+        assert "23 of 28 in the paper" in cells
 
 
 class TestWhatTheTablesSayOfThemselves:
@@ -313,17 +322,17 @@ class TestWhatTheTablesSayOfThemselves:
 
 def test_table_18_looks_at_the_runs_of_the_tables():
     whole, part = suites.load("false-tables"), suites.load("false-table18")
-    ours = {run.key for run in part.runs(Asked(seeds=1))}
-    assert ours < {run.key for run in whole.runs(Asked(seeds=1))}
+    ours = {run.key for run in part.runs(Selection(seeds=1))}
+    assert ours < {run.key for run in whole.runs(Selection(seeds=1))}
     assert len(ours) == 2 * 8 * 3  # of ModelNet10 none, where it is not named
     assert (part.home, part.prefix) == ("false-tables", "false-table18-")
 
 
 def test_quick_runs_take_a_hundredth_of_both_stages():
     made = suites.load("false-tables")
-    (run, *_) = made.runs(Asked(datasets=["isolet"], methods=["false-vfl-1"], seeds=1, quick=True))
+    (run, *_) = made.runs(Selection(datasets=["isolet"], methods=["false-vfl-1"], seeds=1, quick=True))
     assert (run.settings["epochs"], run.settings["parameters"]["pretrain_epochs"]) == (3, 3)
-    (run, *_) = made.runs(Asked(datasets=["isolet"], methods=["false-vfl-1"], seeds=1))
+    (run, *_) = made.runs(Selection(datasets=["isolet"], methods=["false-vfl-1"], seeds=1))
     assert (run.settings["epochs"], run.settings["parameters"]["pretrain_epochs"]) == (300, 300)
     assert (run.settings["batch_size"], run.settings["parameters"]["pretrain_batch_size"]) == (128, 512)
 
@@ -333,7 +342,7 @@ def test_views_are_dealt_out_as_often_as_the_suite_says():
     X = rng.integers(0, 255, size=(5, 4, 1, 2, 2)).astype(np.uint8)
     made = Dataset(name="objects", title="Objects", task="classification", X_train=X, y_train=np.arange(5),
                    X_test=X[:2], y_test=np.arange(2), source="", licence="")  # fmt: skip
-    rows = Rows(made, 2, {"cut": "views", "repeats": (6, 2)}, Seeds(0))
+    rows = RunRows(made, 2, {"cut": "views", "repeats": (6, 2)}, Seeds(0))
     (first, second), y = rows.train
     assert first.shape == second.shape == (30, 4)
     assert y.tolist() == list(range(5)) * 6
@@ -344,7 +353,7 @@ def test_views_are_dealt_out_as_often_as_the_suite_says():
 
 def test_some_rows_are_drawn_by_the_seed():
     made = datasets.load("breast-cancer").split(Seeds(0))
-    rows = [Rows(made, 3, {"cut": "columns", "rows": 50}, Seeds(seed)).train[0][0] for seed in (1, 1, 2)]
+    rows = [RunRows(made, 3, {"cut": "columns", "rows": 50}, Seeds(seed)).train[0][0] for seed in (1, 1, 2)]
     assert rows[0].shape == (50, 10)
     assert np.array_equal(rows[0], rows[1])
     assert not np.array_equal(rows[0], rows[2])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from anyparty.experiments.figure import panels
+from anyparty.experiments.output import panels
 
 
 def drawn(path: Path, names: list[list[str]], **how) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from anyparty.experiments.missing_blocks import gaps, ratios
-from anyparty.experiments.missing_blocks.cells import cells_of
-from anyparty.experiments.missing_blocks.suite import Suite
+from anyparty.experiments.missing_blocks.missing_blocks_results import aggregate, gaps, published_means, ratios
+from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.pages import render
 
 METHODS = {"weak": {}, "strong": {}, "own-1": {"own": True}, "own-2": {"own": True}, "extra": {"beyond": True}}
 PRINTED = {
@@ -17,14 +17,14 @@ PRINTED = {
 }
 
 
-def made(**changes) -> Suite:
+def made(**changes) -> MissingBlocksSuite:
     """Two training and two test mechanisms; in print ``strong`` and ``own-2`` are far ahead."""
     entry = {"metric": "accuracy", "unit": "accuracy, %", "batch_size": 32, "embedding": 4, "encoder": {"hidden": [4]}}
     methods = {
         key: {"title": key.title(), "name": "laser", "epochs": 1, "optimizer": {"lr": 0.01}, **of}
         for key, of in METHODS.items()
     }
-    return Suite.model_validate(
+    return MissingBlocksSuite.model_validate(
         {
             "name": "made", "title": "Made up", "paper": "None", "layout": "training", "parties": [3],
             "train_missing": ["MCAR 2", "MCAR 5"], "test_missing": ["MCAR 0", "MAR 1"],
@@ -51,7 +51,7 @@ def scored(method: str, missing: str, *of_seed: tuple[float, float], first: int 
 
 def page(records: dict, **changes) -> str:
     """Return the page of some records."""
-    return made(**changes).page(records, {}).markdown
+    return render(made(**changes), records, {}).markdown
 
 
 def row(text: str, title: str) -> str:
@@ -149,10 +149,10 @@ class TestSeedsAreAlike:
         text = page(records, parties=[2, 3])
         assert "| method | K = 2 | K = 3 | seeds |\n|---|---|---|---|" in text
         assert row(text, "Weak").endswith("| **60.0** | 1 to 2 (0-1) |")
-        assert row(text, "Extra") == "| Extra | **65.0** |  | 1 (0) |"
+        assert row(text, "Extra") == "| Extra | **65.0** | | 1 (0) |"
 
     def test_a_figure_says_it_in_its_legend(self, tmp_path):
-        made().page(self.UNEVEN, {}).plot(tmp_path / "plot")
+        render(made(), self.UNEVEN, {}).plot(tmp_path / "plot")
         drawn = (tmp_path / "plot.svg").read_text()
         assert "Weak; seeds: 2 (0-1)" in drawn
         assert "Own-1; seeds: 1 (0)" in drawn
@@ -163,7 +163,7 @@ class TestBeyondThePaper:
 
     def test_as_printed_it_is_said_that_the_draws_are_others(self):
         text = page(self.RECORDS)
-        assert "as printed, which were trained and tested on other draws:" in text
+        assert "as printed. The paper trained and tested on other random draws:" in text
         assert "| Extra, breast-cancer | 2 | 2 (0-1) | 72.5 | 77.5 | 0 of 2 |" in text
 
     def test_as_run_here_it_is_over_the_same_seeds(self):
@@ -173,7 +173,7 @@ class TestBeyondThePaper:
 
     def test_without_an_own_method_here_there_is_no_such_table(self):
         text = page(scored("extra", "MCAR 2", (60, 50)))
-        assert "as printed, which" in text
+        assert "as printed. The paper" in text
         assert "as run here" not in text
 
 
@@ -182,7 +182,7 @@ class TestRatios:
 
     def test_a_ratio_is_over_the_seeds_of_both_trainings(self):
         records = scored("weak", "MCAR 2", (60, 50), (90, 90)) | scored("weak", "MCAR 5", (30, 40))
-        found = ratios.ratios(made(layout="ratios"), cells_of(made(), records))
+        found = ratios(made(layout="ratios"), aggregate(made(), records))
         assert found["breast-cancer", "weak", "MCAR 0"] == pytest.approx(50.0)
         assert found["breast-cancer", "weak", "MAR 1"] == pytest.approx(80.0)
 
@@ -207,14 +207,14 @@ class TestRatios:
             for key, record in scored(method, missing, scores).items()
         }
         text = page(both, layout="ratios", published_ratios=self.PAPER)
-        assert "in the paper, of the same methods, in 1 of 2, of all 0 of 2." in text
+        assert "in the paper 1 of 2 with the same methods, 0 of 2 in all." in text
 
     def test_a_column_of_own_methods_alone_is_not_led(self):
         records = scored("own-1", "MCAR 2", (50, 50)) | scored("own-1", "MCAR 5", (30, 30))
         text = page(records, layout="ratios", published_ratios=self.PAPER)
-        assert "one of the paper's own methods in the paper in 0 of 2." in text
+        assert "one of the paper's own methods has the highest ratio: 0 of 2 in the paper." in text
 
 
 def test_the_papers_own_gaps_are_as_they_were():
     """All that is printed, on its own: 80 - 70 and 75 - 65, twice."""
-    assert list(gaps.gaps(made(), gaps.printed(made())).values()) == pytest.approx([10.0] * 4)
+    assert list(gaps(made(), published_means(made())).values()) == pytest.approx([10.0] * 4)

@@ -13,11 +13,12 @@ from matplotlib.figure import Figure
 from anyparty import experiments
 from anyparty.errors import ConfigError
 from anyparty.experiments import runner, suites
-from anyparty.experiments.schedules import choice, compare, figure
-from anyparty.experiments.schedules.curve import time_of, times
-from anyparty.experiments.schedules.one import amounts, execute
-from anyparty.experiments.schedules.suite import Suite
-from anyparty.experiments.suite import Asked
+from anyparty.experiments.pages import render
+from anyparty.experiments.schedules import schedules_page
+from anyparty.experiments.schedules.schedules_results import aggregate, time_to_target, times
+from anyparty.experiments.schedules.schedules_run import flex_amounts
+from anyparty.experiments.schedules.schedules_suite import ChosenRate, SchedulesSuite
+from anyparty.experiments.suite import Selection
 from anyparty.schedules.table import schedule
 from anyparty.tables.partition import cut
 
@@ -25,7 +26,7 @@ RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 SHARED = {"labels": "shared"}
 
 
-def tiny(**changes) -> Suite:
+def tiny(**changes) -> SchedulesSuite:
     """Breast Cancer, which ships with a dependency: two parties of unlike speed."""
     values = {
         "name": "tiny", "title": "Tiny", "paper": "None", "rates": [0.3, 0.01], "latencies": [1.0, 10.0],
@@ -40,14 +41,14 @@ def tiny(**changes) -> Suite:
         },
         "published": {"k2": {"vafl": [[6.0, 0.5], []], "flex": [[2.0, 0.1], [4.0, 0.1]]}}, "differs": ["In all."],
     }  # fmt: skip
-    return Suite.model_validate(values | changes)
+    return SchedulesSuite.model_validate(values | changes)
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     folder, made = tmp_path_factory.mktemp("runs"), tiny()
-    first = runner.run_all(list(made.runs(Asked(seeds=2))), folder)
-    later = list(made.later(first.records, Asked(seeds=2)))
+    first = runner.run_all(list(made.runs(Selection(seeds=2))), folder)
+    later = list(made.later(first.records, Selection(seeds=2)))
     second = runner.run_all(later, folder)
     assert not first.failed | second.failed
     return folder, first.records, later, first.records | second.records
@@ -55,7 +56,7 @@ def done(tmp_path_factory):
 
 class TestTwoSteps:
     def test_every_rate_with_seed_0_and_the_reference_with_every_seed(self):
-        runs = list(tiny().runs(Asked(seeds=2)))
+        runs = list(tiny().runs(Selection(seeds=2)))
         asked = [(run.method, run.rate, run.seed) for run in runs]
         assert asked == [("reference", 0.02, 0), ("reference", 0.02, 1), ("vafl", 0.3, 0), ("vafl", 0.01, 0),
                          ("flex", 0.3, 0), ("flex", 0.01, 0)]  # fmt: skip
@@ -64,7 +65,7 @@ class TestTwoSteps:
 
     def test_then_the_chosen_rate_with_the_other_seeds(self, done):
         _, first, later, _ = done
-        rates = {place[2]: found.rate for place, found in choice.rates(tiny(), first).items()}
+        rates = {place[2]: found.rate for place, found in tiny().chosen_rates(first).items()}
         assert [(run.method, run.rate, run.latency, run.seed) for run in later] == [
             ("vafl", rates["vafl"], 1.0, 0), ("vafl", rates["vafl"], 1.0, 1), ("vafl", rates["vafl"], 10.0, 1),
             ("flex", rates["flex"], 10.0, 1),
@@ -72,10 +73,10 @@ class TestTwoSteps:
 
     def test_some_of_the_methods(self, done):
         made, first = tiny(), done[1]
-        assert {run.method for run in made.runs(Asked(methods=["flex"]))} == {"flex", "reference"}
-        assert {run.method for run in made.later(first, Asked(methods=["flex"]))} == {"flex"}
+        assert {run.method for run in made.runs(Selection(methods=["flex"]))} == {"flex", "reference"}
+        assert {run.method for run in made.later(first, Selection(methods=["flex"]))} == {"flex"}
         with pytest.raises(ConfigError, match=r"no method 'flax'; did you mean 'flex'\?"):
-            list(made.runs(Asked(methods=["flax"])))
+            list(made.runs(Selection(methods=["flax"])))
 
     def test_the_command_does_both_and_goes_on_where_it_was(self, done, monkeypatch):
         folder, _, _, records = done
@@ -91,9 +92,13 @@ class TestTwoSteps:
     def test_one_that_takes_anothers_rate_searches_none(self, done):
         also = {"title": "Too", "schedule": {"name": "flex", **SHARED}, "epochs": 3, "rate_of": "flex"}
         made = tiny(algorithms=tiny().model_dump()["algorithms"] | {"flex-too": also})
-        assert [run.method for run in made.runs(Asked(methods=["flex-too"], seeds=1))] == ["reference", "flex", "flex"]
-        (run,) = made.later(done[1], Asked(methods=["flex-too"], seeds=1))
-        assert (run.method, run.rate) == ("flex-too", choice.rates(made, done[1])["breast-cancer", "k2", "flex"].rate)
+        assert [run.method for run in made.runs(Selection(methods=["flex-too"], seeds=1))] == [
+            "reference",
+            "flex",
+            "flex",
+        ]
+        (run,) = made.later(done[1], Selection(methods=["flex-too"], seeds=1))
+        assert (run.method, run.rate) == ("flex-too", made.chosen_rates(done[1])["breast-cancer", "k2", "flex"].rate)
 
 
 def record(method="flex", rate=0.3, seed=0, latency=10.0, curve=(), diverged="", **more):
@@ -115,7 +120,7 @@ class TestChoice:
     def test_is_the_lowest_training_loss_and_not_the_highest_score(self):
         records = named(record(rate=0.3, curve=[(0.1, 0.1), (0.9, 0.9)]), record(rate=0.1, curve=[(0.5, 0.2)]),
                         record(rate=0.01, curve=[(0.7, 0.95)]))  # fmt: skip
-        (found,) = choice.rates(tiny(), records).values()
+        (found,) = tiny().chosen_rates(records).values()
         assert (found.rate, found.at_an_end) == (0.1, False)
         assert found.losses == {0.3: 0.9, 0.1: 0.5, 0.01: 0.7}
 
@@ -123,58 +128,58 @@ class TestChoice:
         good = {"rate": 0.1, "curve": [(0.1, 0.9)]}
         records = named(record(rate=0.3, diverged="nan", curve=[(0.1, 0.9)]), record(rate=0.01, curve=[(0.7, 0.9)]),
                         record(seed=1, **good), record(latency=1.0, **good))  # fmt: skip
-        (found,) = choice.rates(tiny(), records).values()
+        (found,) = tiny().chosen_rates(records).values()
         assert (found.rate, found.losses[0.3], found.at_an_end) == (0.01, math.inf, True)
 
     def test_is_none_where_every_rate_diverged(self):
         records = named(record(diverged="nan"))
-        assert choice.rates(tiny(), records) == {}
+        assert tiny().chosen_rates(records) == {}
         assert list(tiny().later(records)) == []
 
     def test_targets_come_from_the_reference_alone(self):
         records = named(record("reference", curve=[(1.0, 0.5), (1.0, 0.8)]), record(curve=[(0.1, 1.0)]),
                         record("reference", seed=1, curve=[(1.0, 0.6)]))  # fmt: skip
-        assert choice.targets(tiny(), records) == {("breast-cancer", 2): pytest.approx(0.9 * 0.7)}
+        assert tiny().targets(records) == {("breast-cancer", 2): pytest.approx(0.9 * 0.7)}
 
     def test_a_data_set_may_have_a_share_of_its_own_and_its_runs_stay_the_same(self):
         at = {"batch_size": 128, "embedding": 4, "encoder": {"hidden": [4]}}
         own = tiny(datasets={"breast-cancer": at | {"share": 0.5}})
         assert [run.key for run in own.runs()] == [run.key for run in tiny().runs()]
         records = named(record("reference", curve=[(1.0, 0.8)]), record("flex", curve=[(0.1, 0.3), (0.1, 0.5)]))
-        assert choice.targets(own, records) == {("breast-cancer", 2): pytest.approx(0.4)}
-        assert "40.0 % with 2 parties: 0.5 of what" in own.page(records, {}).markdown
+        assert own.targets(records) == {("breast-cancer", 2): pytest.approx(0.4)}
+        assert "40.0 % with 2 parties: 0.5 of what" in render(own, records, {}).markdown
 
 
 class TestTimes:
     def test_until_the_target(self):
         made = record(curve=[(1.0, 0.2), (1.0, 0.6), (1.0, 0.4), (1.0, 0.9)])
-        assert time_of(tiny(), made, 0.2, 10.0) == 14
-        assert time_of(tiny(), made, 0.5, 10.0) == pytest.approx(14 + 14 * 0.3 / 0.4)
-        assert time_of(tiny(), made, 0.65, 10.0) == pytest.approx(42 + 14 * 0.5)
-        assert time_of(tiny(), made, 0.65, 1.0) == pytest.approx(15 + 5 * 0.5)
-        assert time_of(tiny(), made, 0.95, 10.0) is None
-        assert time_of(tiny(), record(), 0.5, 10.0) is None
+        assert time_to_target(tiny(), made, 0.2, 10.0) == 14
+        assert time_to_target(tiny(), made, 0.5, 10.0) == pytest.approx(14 + 14 * 0.3 / 0.4)
+        assert time_to_target(tiny(), made, 0.65, 10.0) == pytest.approx(42 + 14 * 0.5)
+        assert time_to_target(tiny(), made, 0.65, 1.0) == pytest.approx(15 + 5 * 0.5)
+        assert time_to_target(tiny(), made, 0.95, 10.0) is None
+        assert time_to_target(tiny(), record(), 0.5, 10.0) is None
 
     def test_one_training_of_rounds_serves_every_latency(self):
         """What is reckoned from a training at one latency is what the clock says of a training at another."""
         made = tiny()
         run = next(run for run in made.runs() if run.method == "flex")
-        at_10, at_1 = (json.loads(json.dumps(execute(replace(run, latency=late), None))) for late in (10.0, 1.0))
+        at_10, at_1 = (json.loads(json.dumps(replace(run, latency=late).execute(None))) for late in (10.0, 1.0))
         assert times(made, at_10, 1.0) == [point["time"] for point in at_1["curve"]]
         assert [point["score"] for point in at_10["curve"]] == [point["score"] for point in at_1["curve"]]
 
     def test_amounts_give_the_rate_of_the_idle_round(self):
         """tau is 4 and 2; local momentum 0.5: wbar = 1.5 after two iterations."""
         clock = {"timeout": 4.0, "iteration": {"b": 2.0}, "use": {"a": (0.5,)}}
-        found = amounts(0.1, clock, {"a": 0.0, "b": 0.5})
+        found = flex_amounts(0.1, clock, {"a": 0.0, "b": 0.5})
         assert found == {"a": pytest.approx(0.1 * 4), "b": pytest.approx(0.1 * 2 * 1.5)}
 
 
 class TestPage:
     def test_a_rate_at_an_end_of_its_grid_is_marked(self):
         losses = {0.01: 0.5, 0.1: 0.3, 0.3: 0.4}
-        assert [choice.Choice(rate=rate, losses=losses).at_an_end for rate in losses] == [True, False, True]
-        assert not choice.Choice(rate=0.3, losses={0.3: 0.4}).at_an_end  # nothing was chosen
+        assert [ChosenRate(rate=rate, losses=losses).at_an_end for rate in losses] == [True, False, True]
+        assert not ChosenRate(rate=0.3, losses={0.3: 0.4}).at_an_end  # nothing was chosen
 
     def test_ratios_beside_the_papers_and_how_many_reached_the_target(self):
         records = named(
@@ -183,32 +188,36 @@ class TestPage:
             record("vafl", seed=1, curve=[(0.1, 0.1)]), record("vafl", seed=2, diverged="nan"),
         )  # fmt: skip
         made = tiny()
-        flex_1, vafl, flex = compare.cells(made, records)
-        assert (flex_1.latency, vafl.method, flex.latency) == (1.0, "vafl", 10.0)
-        assert flex.times == pytest.approx((14 + 14 * 0.6, 14 + 14 * 0.5))
-        assert (vafl.times, vafl.seeds, vafl.diverged) == ((14.0,), 3, 1)
-        assert vafl.ratio == pytest.approx(14 / (14 + 14 * 0.6))  # of seed 0, with which both arrive
-        assert (vafl.best, vafl.last) == (pytest.approx(0.415), pytest.approx(0.35))
-        assert (flex_1.paper, flex_1.paper_ratio, vafl.paper, vafl.paper_ratio) == ((2000.0, 100.0), 1.0, (), None)
-        text = compare.markdown(made, records, [flex_1, vafl, flex], {"seeds": "3"})
-        assert "| VAFL, 1 of 3 diverged | 0.3 |  | 14 (1 of 3)<br>0.62 · *–* | 41.5 | 35.0 | 50.0 |" in text
+        cells = aggregate(made, records)
+        flex_1, vafl, flex = cells
+        assert (flex_1["latency"], vafl["method"], flex["latency"]) == (1.0, "vafl", 10.0)
+        assert flex.measures["time"] == pytest.approx({0: 14 + 14 * 0.6, 1: 14 + 14 * 0.5})
+        assert vafl.measures["time"] == {0: 14.0}
+        assert vafl.measures["diverged"] == {0: 0, 1: 0, 2: 1}
+        assert vafl["ratio"] == pytest.approx(14 / (14 + 14 * 0.6))  # of seed 0, with which both arrive
+        assert (vafl.mean("best"), vafl.mean("last")) == (pytest.approx(0.415), pytest.approx(0.35))
+        papers = [cell[name] for cell in (flex_1, vafl) for name in ("paper", "paper_ratio")]
+        assert papers == [(2000.0, 100.0), 1.0, (), None]
+        page = render(made, records, {"seeds": "3"})
+        text = page.markdown
+        assert "| VAFL, 1 of 3 diverged | 0.3 | | 14 (1 of 3)<br>0.62 · *–* | 41.5 | 35.0 | 50.0 |" in text
         assert "| Flex-VFL | 0.3 | 8 ± 0<br>1.00 · *1.00* | 22 ± 1<br>1.00 · *1.00* | 82.0 | 82.0 | 50.0 |" in text
         assert "72.0 % with 2 parties: 0.9 of what the same networks reach without a schedule" in text
-        assert compare.as_csv([vafl]).splitlines()[1].startswith("breast-cancer,k2,vafl,10.0,0.3,False,0.72")
+        assert page.csv.splitlines()[2].startswith("breast-cancer,k2,vafl,10.0,0.3,False,0.72")
 
     def test_the_grid_is_shown(self, done):
         made, records = tiny(), done[3]
-        text = compare.page(made, records, {}).markdown
+        text = render(made, records, {}).markdown
         (line,) = [line for line in text.splitlines() if line.startswith("| two parties: Flex-VFL |")]
-        losses = choice.rates(made, records)["breast-cancer", "k2", "flex"].losses
+        losses = made.chosen_rates(records)["breast-cancer", "k2", "flex"].losses
         assert all(f"{loss:.4f}" in line for loss in losses.values())
         assert f"**{min(losses.values()):.4f}**" in line
 
     def test_without_the_reference_there_is_no_target_and_no_number(self):
-        assert compare.cells(tiny(), named(record(curve=[(0.1, 0.9)]))) == []
+        assert aggregate(tiny(), named(record(curve=[(0.1, 0.9)]))) == []
 
 
-@pytest.mark.parametrize("name", [name for name in suites.names() if isinstance(suites.load(name), Suite)])
+@pytest.mark.parametrize("name", [name for name in suites.names() if isinstance(suites.load(name), SchedulesSuite)])
 def test_shipped_suites_name_what_exists(name):
     made = suites.load(name)
     assert made.beside in made.algorithms
@@ -226,7 +235,7 @@ def test_shipped_suites_name_what_exists(name):
         assert all(len(times) == len(made.latencies) for times in tables.values())
 
 
-@pytest.mark.parametrize("name", [name for name in suites.names() if isinstance(suites.load(name), Suite)])
+@pytest.mark.parametrize("name", [name for name in suites.names() if isinstance(suites.load(name), SchedulesSuite)])
 @pytest.mark.parametrize(
     ("dataset", "shape", "along", "words"),
     [
@@ -266,9 +275,9 @@ class TestFigure:
             drawn.extend(Figure().subplots(1, number, squeeze=False).flat)
             yield drawn
 
-        monkeypatch.setattr(figure, "panels", panels)
-        targets = {("breast-cancer", 2): 0.9}
-        figure.plot(suite, {str(k): each for k, each in enumerate(records)}, targets, tmp_path / "plot")
+        monkeypatch.setattr(schedules_page, "panels", panels)
+        monkeypatch.setattr(SchedulesSuite, "targets", lambda *_: {("breast-cancer", 2): 0.9})
+        schedules_page.plot(suite, {str(k): each for k, each in enumerate(records)}, tmp_path / "plot")
         (axis,) = drawn
         return axis
 
