@@ -1,13 +1,13 @@
 """APC-VFL's one message with fewer bytes: python -m benchmarks.fewer_bytes [breast-cancer|credit] [--kept] [--quick].
 
 The protocol is that of ``apc-fig5`` (five columns at the active party, the most aligned rows), but a fifth of the
-active party's rows is held out of everything.  On the others each choice of precision and width is trained and
-cross-validated; chosen is the one with the fewest bytes whose folds are not worse than the full message's by more than
-one standard error of the paired difference over repeats.  Test rows are read once, for the table's last column.
+active party's rows is held out of everything. Each choice of precision and width is trained and cross-validated on the
+other rows. The table marks the choice with the fewest bytes whose folds are not worse than the full message's by more
+than one standard error of the paired difference over repeats. Test rows are read once, for the table's last column.
 
-With ``--kept`` the active party keeps what crossed (``classify_on = "either"``), so that answers rest on the message
-itself and not on what a student learnt from it.  All rows take part then, nothing is chosen, and the table is what
-cross-validation says of every choice.
+With ``--kept`` the active party keeps the received embeddings (``classify_on = "either"``), so predictions use the
+message itself and not a student of it. Then all rows take part, no choice is marked, and the table has the
+cross-validation scores of all choices.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ def chosen(scores: Mapping[str, list[float]], sent: Mapping[str, float]) -> str:
 
 
 def lost(values: list[float], full: list[float]) -> tuple[float, float]:
-    """Return how much worse these repeats are than the full message's, and the standard error of that mean."""
+    """Return the mean loss of these repeats against the full message's, and its standard error."""
     off = [b - a for a, b in zip(values, full, strict=True)]
     return statistics.fmean(off), statistics.stdev(off) / math.sqrt(len(off)) if len(off) > 1 else 0.0
 
 
 def main(dataset: str, *, kept: bool, quick: bool, jobs: int) -> None:
-    """Run what is not done yet, and write the page."""
+    """Execute the runs that are not finished, and write the page."""
     suite, repeats = suite_of(dataset, kept=kept), 2 if quick else REPEATS
     entry = suite.datasets[dataset]
     name, word, what = ("_kept", " --kept", ", what crossed is kept") if kept else ("", "", "")
@@ -89,7 +89,7 @@ def main(dataset: str, *, kept: bool, quick: bool, jobs: int) -> None:
 
 
 def table(page: Page, suite: OneExchangeSuite, records: list[dict[str, Any]]) -> None:
-    """Set all choices beside each other, and say which is chosen."""
+    """Write the table of all choices, and mark the chosen one."""
     of = {name: [record for record in records if record["run"]["method"] == name] for name in suite.methods}
     scores = {name: [100 * record["score"] for record in each] for name, each in of.items()}
     held_out = "test" in records[0]

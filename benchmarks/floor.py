@@ -1,8 +1,8 @@
 """FALSE-VFL's floor of deviations, chosen on training rows: python -m benchmarks.floor [isolet|hapt] [--quick].
 
-No paper says what a standard deviation may not fall below, and it matters (decision 12).  A fifth of the training rows,
-of Isolet and HAPT those of a fifth of their people, is held out of both stages and scored as ``false-tables`` scores
-test rows, under its seven mechanisms.  The suite's test rows are not read.  Needs ANYPARTY_DATA.
+No paper gives a lower bound of standard deviations, and it matters (decision 12). A fifth of the training rows (for
+Isolet and HAPT the rows of a fifth of the people) is held out of both stages and scored as ``false-tables`` scores test
+rows, under its seven mechanisms. The suite's test rows are not read. Needs ANYPARTY_DATA.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PERSON = {"isolet": "speaker", "hapt": "subject"}
 
 
 def run_of(dataset: str, missing: str, floor: float, *, quick: bool) -> MissingBlocksRun:
-    """Return the suite's run of FALSE-VFL-I with another floor; a ``quick`` one has two epochs of each stage."""
+    """Return the suite's run of FALSE-VFL-I with another floor; a quick run has two epochs of each stage."""
     asked = Selection(datasets=[dataset], methods=["false-vfl-1"], seeds=1)
     found = suites.load("false-tables").runs(asked)
     (run,) = [each for each in found if isinstance(each, MissingBlocksRun) and each.missing == missing]
@@ -39,7 +39,7 @@ def run_of(dataset: str, missing: str, floor: float, *, quick: bool) -> MissingB
 
 
 def rows_of(run: MissingBlocksRun) -> RunRows:
-    """Return training rows alone: those of a fifth of the people in the place of test rows."""
+    """Return only training rows; those of a fifth of the people replace the test rows."""
     data = datasets.load(run.dataset, progress=False)
     out = held_out(data.groups_train.get(PERSON[run.dataset]), len(data.y_train), run.seed)
     apart = replace(

@@ -1,11 +1,11 @@
-"""FALSE-VFL's targets: both stages on Isolet in time, and the memory of many importance samples; what a suite costs.
+"""FALSE-VFL's targets: time of both stages on Isolet, memory of many importance samples, and the cost of a suite.
 
     python -m benchmarks.latent            trains FALSE-VFL-I on Isolet in full, 20 minutes on 2 quiet cores at most
     python -m benchmarks.latent --quick    a few epochs of it, and times them out; needs ANYPARTY_DATA too
 
-The second table holds the gradient that leaves out negligible samples against the exact one (decision 10): a few epochs
-of stage 1 in turns, of which the last counts, for weights are even at first.  The third takes two epochs of each stage
-of every method of ``false-tables``, and counts processor seconds: what one training, and the suite, would take of one
+The second table compares the gradient without negligible samples with the exact one (decision 10): a few epochs of
+stage 1 in turns; the last one counts, because the weights are even at first. The third measures two epochs of each
+stage of every method of ``false-tables``. It estimates the processor seconds of one training and of the suite on one
 core.
 """
 
@@ -96,18 +96,18 @@ def main(*, quick: bool) -> None:
 
 @dataclass
 class Epochs(Watch):
-    """The fastest epoch of each stage, or its ``last``, in seconds and processor seconds."""
+    """Records the fastest or the ``last`` epoch of each stage, in seconds and processor seconds."""
 
     last: bool = False
     each: dict[str, dict[str, float]] = field(default_factory=dict)
     began: tuple[float, float] = (0.0, 0.0)
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:  # noqa: ARG002
-        """The first epoch begins."""
+        """Start the time of the first epoch."""
         self.began = time.perf_counter(), time.process_time()
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """An epoch is over, and the next begins."""
+        """Record an epoch, and start the time of the next."""
         now = time.perf_counter(), time.process_time()
         took = dict(zip(("seconds", "processor"), (n - b for n, b in zip(now, self.began, strict=True)), strict=True))
         before = took if self.last else self.each.get(record["stage"], took)
@@ -115,7 +115,7 @@ class Epochs(Watch):
         self.began = now
 
     def whole(self, run: MissingBlocksRun, what: str) -> float:
-        """Return what all epochs of a run take."""
+        """Return the estimated time of all epochs of a run."""
         of = run.settings
         named = {"pretrain": "pretrain_epochs", "pseudo": "unlabelled_epochs"}
         epochs: dict[str, int]
@@ -125,7 +125,7 @@ class Epochs(Watch):
 
 
 def measured(run: MissingBlocksRun, epochs: int | None, *, last: bool = False) -> Epochs:
-    """Train a run, or so many ``epochs`` of each of its stages, with a watch on every epoch, or the ``last``."""
+    """Train a run, or ``epochs`` of each of its stages; return the times of the fastest or the ``last`` epoch."""
     if epochs is not None:
         given = run.settings["parameters"]
         parameters = {**given, **{name: epochs for name in ("pretrain_epochs", "unlabelled_epochs") if name in given}}
@@ -136,7 +136,7 @@ def measured(run: MissingBlocksRun, epochs: int | None, *, last: bool = False) -
 
 
 def in_turns(run: MissingBlocksRun, rounds: int, epochs: int) -> list[str]:
-    """Train the start of stage 1 without negligible samples and with all, in turns: s of the last epoch, a ratio."""
+    """Train the start of stage 1 without negligible samples and with all, in turns; return seconds and their ratio."""
     made = method(run.method)
     assert isinstance(made, FalseVFL)
     took: dict[float, list[float]] = {made.negligible: [], 0.0: []}
@@ -156,7 +156,7 @@ def _own_process() -> str:
 
 
 def memory() -> dict[str, float]:
-    """Train two batches of stage 1 in this process; return its peak, and what it held before, in GiB."""
+    """Train two batches of stage 1 in this process; return its peak memory and the memory before, in GiB."""
     rng = np.random.default_rng(0)
     ids = np.arange(2 * BATCH)
     frames = {

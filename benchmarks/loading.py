@@ -1,7 +1,7 @@
-"""Reading and cutting each data set, after the first time: python -m benchmarks.loading.
+"""Time to read and cut each data set, after the first time: python -m benchmarks.loading.
 
-Every data set in a process of its own reading, as a run does: files checked against their sha256, decompressed, split,
-cut into four parties' blocks.  Data sets whose files are not there are named.  Needs ANYPARTY_DATA.
+A separate process reads every data set as a run does: it checks the sha256 of files, decompresses them, splits rows and
+cuts them into four parties' blocks. The page lists data sets whose files are missing. Needs ANYPARTY_DATA.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ONE = "import sys; from benchmarks.loading import seconds; print(seconds(sys.arg
 
 
 def seconds(name: str) -> str:
-    """Return the seconds that one data set takes in this process, and its rows; or why it is not there."""
+    """Return the seconds to read one data set in this process and its rows, or the reason why it is missing."""
     import time  # noqa: PLC0415 - the clock starts after the imports
 
     began = time.perf_counter()
@@ -39,7 +39,7 @@ def seconds(name: str) -> str:
 
 
 def in_a_process(name: str) -> list[str]:
-    """Return the seconds and the rows, or "-" and why there are none."""
+    """Return the seconds and the rows, or "-" and the reason."""
     words = [sys.executable, "-c", ONE, name]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip().split(" ", 1)  # noqa: S603
 
