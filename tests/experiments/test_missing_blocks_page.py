@@ -1,4 +1,4 @@
-"""What stands side by side is of the same methods, configurations and seeds: made-up scores, numbers by hand."""
+"""Compared numbers have the same methods, configurations and seeds; invented scores, expected numbers by hand."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TestBothSidesAreAlike:
         assert row(text, "ours") == "| ours | 59.0 |"
         assert text.count("| *paper* | 52.0 |") == 1  # 56 and 48, not Own-2's 80 and 75
 
-    def test_what_the_paper_does_not_print_counts_on_neither_side(self):
+    def test_methods_that_the_paper_does_not_print_count_on_neither_side(self):
         records = (
             scored("weak", "MCAR 2", (60, 50))
             | scored("strong", "MCAR 2", (90, 90))

@@ -1,4 +1,4 @@
-"""Suites of one exchange: the paper's columns at the parties, whole runs, tables that say what runs came to."""
+"""One-exchange suites: columns at the parties, whole runs, tables."""
 
 import csv
 from io import StringIO
@@ -60,8 +60,8 @@ def page(done):
 
 
 @pytest.mark.parametrize("name", ["apc-fig5", "apc-fig8"])
-def test_what_a_suite_says_of_vfedtrans_are_its_settings(name):
-    """What is the method's own, and that optimizer, batches, stopping and classifier are the comparison's."""
+def test_the_sentence_on_vfedtrans_matches_the_settings(name):
+    """The sentence separates the method's own settings from those of the comparison."""
     suite, own = suites.load(name), VFedTrans()
     (said,) = (line for line in suite.differs if "VFedTrans" in line)
     theirs, ours = said.split("All else is this comparison's: ")
@@ -87,7 +87,7 @@ def test_a_method_may_depart_from_the_suites_training_in_its_own_run_alone():
         assert other.key != one_of.key
 
 
-def test_what_learns_from_nobody_is_run_once_for_all_numbers_of_aligned_rows(done):
+def test_methods_without_other_parties_run_once_for_all_numbers_of_aligned_rows(done):
     _, runs, _ = done
     assert len({run.key for run in runs}) == len(runs) == 2 * 2 * (1 + 2 * 2)
     assert {run.aligned for run in runs if run.method == "local"} == {0}
@@ -113,7 +113,7 @@ def test_the_columns_and_rows_of_each_party(done):
         assert np.float32(row["mean texture"]) == whole[place]
 
 
-def test_every_fold_is_scored_and_what_crossed_is_counted(done):
+def test_every_fold_is_scored_and_messages_are_counted(done):
     _, _, records = done
     for record in records.values():
         assert len(record["folds"]) == 3
@@ -155,8 +155,8 @@ def test_tables(done, page):
     assert "- In all." in page.markdown
 
 
-def test_of_some_widths_there_is_no_mean(done, page):
-    """Fewer columns are harder: a mean over those that have run would flatter a suite that is half done."""
+def test_there_is_no_mean_over_only_some_widths(done, page):
+    """Fewer columns are harder, so a mean over some widths would be biased."""
     made, _, records = done
     some = {key: each for key, each in records.items() if (each["run"]["method"], each["run"]["width"]) != ("local", 2)}
     cells = render(made, some, {}).cells
@@ -166,7 +166,7 @@ def test_of_some_widths_there_is_no_mean(done, page):
     )
 
 
-def test_what_has_not_run_as_often_as_the_others_is_not_set_beside_them(done, page):
+def test_cells_with_fewer_repeats_are_left_out(done, page):
     made, _, records = done
     some = {key: each for key, each in records.items()
             if (each["run"]["method"], each["run"]["width"], each["run"]["seed"]) != ("local", 2, 1)}  # fmt: skip
@@ -277,7 +277,7 @@ def test_the_rest_of_the_columns_goes_to_one_party_alone():
         party_tables.by_columns(data, np.arange(5), {"a": ["mean texture"]}, {"a": 5, "b": 5, "c": 5}, labels="a")
 
 
-def test_what_the_paper_prints_is_all_there():
+def test_all_printed_rows_are_in_the_suite():
     made = suites.load("apc-table2")
     for dataset, methods in made.published.items():
         for method, rows in methods.items():
@@ -286,7 +286,7 @@ def test_what_the_paper_prints_is_all_there():
     assert made.published["credit"]["apc"][7500].score == (0.322, 0.016)
 
 
-def test_data_that_must_be_asked_for_is_run_where_it_is_named():
+def test_a_data_set_that_needs_a_request_runs_only_if_named():
     made = suites.load("apc-fig5")
     assert {run.dataset for run in made.runs(Selection(seeds=1))} == {"breast-cancer", "credit"}
     assert {run.dataset for run in made.runs(Selection(seeds=1, datasets=["mimic3"]))} == {"mimic3"}

@@ -1,4 +1,4 @@
-"""Panels, one legend of what is in any of them, and the same bytes from the same numbers."""
+"""Panels share one legend, and the same numbers give the same bytes."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ def drawn(path: Path, names: list[list[str]], **how) -> str:
     return path.with_suffix(".svg").read_text()
 
 
-def test_a_name_stands_once_in_the_legend_whichever_panels_it_is_in(tmp_path):
+def test_a_name_is_once_in_the_legend_of_all_panels(tmp_path):
     svg = drawn(tmp_path / "figure", [["Local"], ["Local", "Ensemble"], [], ["Plug"]])
     assert [svg.count(f">{name}<") for name in ("Local", "Ensemble", "Plug")] == [1, 1, 1]
 

@@ -1,4 +1,4 @@
-"""Runs are recorded one by one, skipped when done, redone when half-written, and do not stop each other."""
+"""Runs write one record each, are skipped if finished, repeated if incomplete, and do not stop each other."""
 
 import csv
 import importlib.util
@@ -56,7 +56,7 @@ def test_a_record_for_every_run(done):
     assert set(result.records) == {run.key for run in runs} == {path.name for path in folder.iterdir() if path.is_dir()}
 
 
-def test_what_is_done_is_skipped_and_what_is_half_written_redone(done):
+def test_finished_runs_are_skipped_and_incomplete_ones_repeated(done):
     folder, runs, _ = done
     records = [folder / run.key / "record.json" for run in runs]
     before = {path: path.stat().st_mtime_ns for path in records}
@@ -79,8 +79,8 @@ def test_a_failed_run_is_named_and_does_not_stop_the_others(done, tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_process_that_is_replaced_is_not_spoken_of(done, tmp_path, monkeypatch):
-    """Joblib ends a process that has grown, or idled long, and gives its job to a new one: nothing to act on."""
+def test_a_replaced_worker_process_causes_no_warning(done, tmp_path, monkeypatch):
+    """Joblib replaces a worker that has grown or was idle; the user need not act."""
     said = "A worker stopped while some jobs were given to the executor. This can be caused by a too short timeout."
     attempt = runner.attempt
 
@@ -95,8 +95,8 @@ def test_a_process_that_is_replaced_is_not_spoken_of(done, tmp_path, monkeypatch
 
 
 @pytest.mark.filterwarnings("default")
-def test_what_runs_warn_of_stands_in_their_records_and_is_said_once(done, tmp_path):
-    """Sentences, above the bar; with two processes too, which would write into it."""
+def test_warnings_are_recorded_and_shown_once(done, tmp_path):
+    """They are shown above the progress bar, also from two processes."""
     _, runs, _ = done
     settings = dict(runs[0].settings, name="false-vfl-1", epochs=1, batch_size=16, parameters={"floor": 9.0, "top": 2})
     both = [replace(run, settings=settings) for run in runs if run.method == runs[0].method]
@@ -125,7 +125,7 @@ def test_a_record_that_cannot_be_written_does_not_stop_the_others(done, tmp_path
     assert "record.json: cannot be written" in result.failed[runs[0].key]
 
 
-def test_what_stopped_a_run_is_forgotten_when_it_is_done(done, tmp_path, monkeypatch):
+def test_an_error_file_is_removed_when_the_run_succeeds(done, tmp_path, monkeypatch):
     run = done[1][0]
     with monkeypatch.context() as patched:
         patched.setattr(type(run), "execute", lambda *_: 1 / 0)
@@ -135,7 +135,7 @@ def test_what_stopped_a_run_is_forgotten_when_it_is_done(done, tmp_path, monkeyp
     assert [path.name for path in (tmp_path / run.key).iterdir()] == ["record.json"]
 
 
-def test_a_page_says_that_it_is_quick_which_versions_ran_and_what_it_took_the_place_of(done, tmp_path, monkeypatch):
+def test_a_page_shows_quick_mode_versions_and_the_replaced_command(done, tmp_path, monkeypatch):
     _, runs, result = done
     for run in runs:
         record = result.records[run.key] | {"versions": {"anyparty": "0.0.1" if run.seed else "0.0.2"}}
@@ -172,7 +172,7 @@ def test_the_same_seed_draws_the_same_masks_for_every_method(done):
         assert len(masks) == 1
 
 
-def test_the_table_sets_both_beside_each_other(done):
+def test_the_table_shows_ours_above_the_papers(done):
     _, _, result = done
     made = tiny()
     page = render(made, result.records, {"seeds": "2"})
@@ -218,8 +218,8 @@ def test_with_several_numbers_of_parties_they_are_the_columns_and_time_is_shown(
     assert ">CPU seconds of an epoch</text>" in (tmp_path / "plot.svg").read_text()
 
 
-def test_a_data_set_that_is_not_there(tmp_path):
-    """No page takes the place of one that is there."""
+def test_a_missing_data_set(tmp_path):
+    """An existing page stays."""
     page = tmp_path / "runs" / "table.md"
     page.parent.mkdir()
     page.write_text("- command: `another`")
@@ -230,8 +230,8 @@ def test_a_data_set_that_is_not_there(tmp_path):
     assert page.read_text() == "- command: `another`"
 
 
-def test_the_folder_of_the_environment_is_one_of_several(call, tmp_path, monkeypatch):
-    """--data-dir is here and nowhere else; ANYPARTY_DATA comes before the cache and the publishers."""
+def test_the_folder_of_the_environment_is_searched_with_others(call, tmp_path, monkeypatch):
+    """--data-dir is the only folder; ANYPARTY_DATA comes before the cache and downloads."""
     given, nothing = [], experiments.Report(cells=[], markdown="", folder=tmp_path, failed={})
     monkeypatch.setattr(experiments, "run", lambda *_, **how: given.append(how["data_dir"]) or nothing)
     monkeypatch.setenv("ANYPARTY_DATA", str(tmp_path))
@@ -245,7 +245,7 @@ def test_the_command_of_a_page_names_the_device():
     assert "--device" not in experiment._command("apc-fig5", Selection(), 2)
 
 
-def test_mechanisms_are_named_as_text():
+def test_mechanisms_by_name():
     assert str(party_tables.mechanism_of("0.25")) == str(party_tables.mechanism_of(" 0.25"))
     with pytest.raises(ConfigError, match="no missingness 'betta'; did you mean 'beta'"):
         party_tables.mechanism_of("betta")
@@ -270,7 +270,7 @@ def test_a_record_that_lacks_a_score_is_not_finished(done):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_dask_cluster_gives_the_same_numbers(done, tmp_path):
-    """Started here; its own warnings are its own."""
+    """The test starts the cluster; dask's own warnings are ignored."""
     pytest.importorskip("distributed", reason="the extra 'dask' is not installed")
     _, runs, here = done
     there = runner.run_all(runs, tmp_path, jobs=2, backend="dask")
@@ -280,7 +280,7 @@ def test_a_dask_cluster_gives_the_same_numbers(done, tmp_path):
         assert record["scores"] == here.records[key]["scores"]
 
 
-def test_a_back_end_that_is_not_there_is_named(done, tmp_path):
+def test_a_missing_back_end_is_named(done, tmp_path):
     _, runs, _ = done
     with pytest.raises(ConfigError, match="no back end 'dusk'; did you mean 'dask'"):
         runner.run_all(runs, tmp_path, backend="dusk")
@@ -303,7 +303,7 @@ def test_a_page_counts_the_runs_of_each_device(done, tmp_path, monkeypatch):
     )
 
 
-def test_a_device_that_nobody_has_is_told_before_the_first_run(tmp_path):
+def test_an_unknown_device_is_reported_before_the_first_run(tmp_path):
     with pytest.raises(ConfigError, match=r"--device: 'gpu' cannot be used here \(torch knows no such device\)"):
         experiments.run("laser-table1", datasets=["hapt"], device="gpu", folder=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()

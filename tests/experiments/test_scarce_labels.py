@@ -158,7 +158,7 @@ def test_the_page_is_whole_with_some_runs_alone(done):
     assert render(tiny(), {}, {}).csv.count("\n") == 1
 
 
-def test_what_the_paper_does_not_have_stands_apart(done):
+def test_methods_beyond_the_paper_have_their_own_section(done):
     made = tiny()
     entry = made.datasets["breast-cancer"]
     entry.methods["laser"] = entry.methods["laser"].model_copy(update={"beyond": True})
@@ -277,7 +277,7 @@ class TestThePapersOwnNumbers:
         assert "23 of 28 in the paper" in cells
 
 
-class TestWhatTheTablesSayOfThemselves:
+class TestSentencesOfThePages:
     def test_a_page_has_its_own_data_sets_sentences_alone(self):
         made = suites.load("laser-table1")
         pages = {

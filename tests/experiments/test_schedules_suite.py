@@ -78,7 +78,7 @@ class TestTwoSteps:
         with pytest.raises(ConfigError, match=r"no method 'flax'; did you mean 'flex'\?"):
             list(made.runs(Selection(methods=["flax"])))
 
-    def test_the_command_does_both_and_goes_on_where_it_was(self, done, monkeypatch):
+    def test_the_command_runs_both_steps_and_resumes(self, done, monkeypatch):
         folder, _, _, records = done
         monkeypatch.setattr(suites, "load", lambda name: tiny())  # noqa: ARG005
         stamps = {path: path.stat().st_mtime_ns for path in folder.glob("*/record.json")}
@@ -161,7 +161,7 @@ class TestTimes:
         assert time_to_target(tiny(), record(), 0.5, 10.0) is None
 
     def test_one_training_of_rounds_serves_every_latency(self):
-        """What is reckoned from a training at one latency is what the clock says of a training at another."""
+        """Times computed from a training at one latency equal the clock of a training at another."""
         made = tiny()
         run = next(run for run in made.runs() if run.method == "flex")
         at_10, at_1 = (json.loads(json.dumps(replace(run, latency=late).execute(None))) for late in (10.0, 1.0))
@@ -243,7 +243,7 @@ def test_shipped_suites_name_what_exists(name):
         ("hapt", (1, 561), -1, {9: "nine of 561 with 12 parties", 1: "one with 4"}),
     ],
 )
-def test_what_no_party_has_is_said(name, dataset, shape, along, words):
+def test_the_dropped_remainder_is_stated(name, dataset, shape, along, words):
     """Fashion-MNIST's pictures are 28 rows of pixels high, HAPT has 561 columns."""
     made = suites.load(name)
     over = {}
@@ -304,12 +304,12 @@ class TestFigure:
         bands = [y for band in axis.collections for y in band.get_paths()[0].vertices[:, 1]]
         assert 0 <= min(bands) < max(bands) == 100
 
-    def test_it_says_of_how_many_seeds_a_mean_is(self, monkeypatch, tmp_path):
+    def test_the_legend_gives_the_number_of_seeds(self, monkeypatch, tmp_path):
         axis = self.axes(self.records(), monkeypatch, tmp_path)
         said = [text.get_text() for text in axis.get_legend().get_texts()]
         assert said == ["Flex-VFL: 1 of 2 seeds, the others diverged"]
         assert axis.get_legend_handles_labels()[1] == ["VAFL", "Flex-VFL", "Late"]  # for the legend of all panels
 
-    def test_where_all_are_in_their_means_nothing_is_said(self, monkeypatch, tmp_path):
+    def test_there_is_no_panel_legend_if_all_seeds_converged(self, monkeypatch, tmp_path):
         records = [each for each in self.records() if not each["diverged"]]
         assert self.axes(records, monkeypatch, tmp_path).get_legend() is None

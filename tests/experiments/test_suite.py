@@ -1,4 +1,4 @@
-"""Suites are data: they load, name what exists, and every run is known by what decides its result."""
+"""Suites load, name existing methods and data sets, and a run's key follows from the values that decide its result."""
 
 import pytest
 
@@ -62,13 +62,13 @@ def test_changes_for_a_share_of_missing_blocks():
         ),
     ],
 )
-def test_what_does_not_exist(ask, said):
+def test_unknown_names_get_a_suggestion(ask, said):
     with pytest.raises(ConfigError) as caught:
         ask()
     assert said in str(caught.value)
 
 
-def test_what_asks_for_a_gpu_is_run_where_it_is_named_alone():
+def test_heavy_data_sets_run_only_if_named():
     made = suites.load("laser-table1")
     assert {run.dataset for run in made.runs(Selection(seeds=1))} == {"hapt", "credit"}
     (run,) = [
@@ -82,7 +82,7 @@ def test_what_asks_for_a_gpu_is_run_where_it_is_named_alone():
 
 
 @pytest.mark.parametrize("name", ["laser-table1", "flex-table3", "apc-fig5", "false-tables"])
-def test_a_run_is_the_same_wherever_it_trains(name):
+def test_a_runs_key_does_not_depend_on_the_device(name):
     here, there = (list(suites.load(name).runs(Selection(seeds=1, device=device))) for device in ("cpu", "cuda"))
     assert [run.key for run in here] == [run.key for run in there]
     assert {training_device({"run": vars(run)}) for run in here} == {"cpu"}

@@ -5,30 +5,18 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anyparty.experiments.aggregation import Cell, shared_seeds
+from anyparty.experiments.missing_blocks import missing_blocks_results as results
 from anyparty.experiments.missing_blocks.missing_blocks_results import (
     SCORE,
     Configuration,
-    aggregate,
-    best_means,
-    best_methods,
-    comparable_means,
-    comparable_ratios,
-    comparable_seeds,
     configuration,
-    difference,
-    gaps,
-    is_outside,
-    led_columns,
     mean_place,
     method_entry,
-    published_means,
-    published_ratios,
-    ratios,
-    training_pairs,
 )
 from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
 from anyparty.experiments.output import (
@@ -76,7 +64,7 @@ RUN_HERE = (
 
 def page(suite: MissingBlocksSuite, records: Records, about: Mapping[str, str]) -> SuitePage:
     """Render the results of a suite."""
-    cells = aggregate(suite, records)
+    cells = results.aggregate(suite, records)
     body, csv, draw = (
         (_ratio_body, _ratio_csv, plot_ratios) if suite.layout == "ratios" else (_score_body, _score_csv, plot_scores)
     )
@@ -101,8 +89,9 @@ def _tables_by_mechanism(suite: MissingBlocksSuite, dataset: str, here: Sequence
     """Return one table of a data set, or one for each training mechanism."""
     title = f"## {dataset}, {suite.parties_of(dataset)[0]} parties: {suite.datasets[dataset].unit}"
     if suite.layout == "columns":
-        columns = [(missing, test) for missing in suite.train_missing for test in suite.test_missing]
-        heads = ["missing in training → at test", *(f"{missing} → {test}" for missing, test in columns)]
+        pairs = list(product(suite.train_missing, suite.test_missing))
+        heads = ["missing in training → at test", *(f"{missing} → {test}" for missing, test in pairs)]
+        columns = [{"missing": missing, "test": test} for missing, test in pairs]
         return [title, "", *_score_table(suite, dataset, here, columns, heads), ""]
     lines = list[str]()
     for missing in suite.train_missing:
@@ -110,7 +99,7 @@ def _tables_by_mechanism(suite: MissingBlocksSuite, dataset: str, here: Sequence
         if trained:
             at_test = {cell["test"]: f"{cell['test']} {cell.mean('missing_at_test'):.0%}" for cell in trained}
             rates = f"{trained[0].mean('missing_in_training'):.0%} in training; at test {', '.join(at_test.values())}"
-            columns = [(missing, test) for test in suite.test_missing]
+            columns = [{"test": test} for test in suite.test_missing]
             heads = ["missing at test", *suite.test_missing]
             lines += [f"{title}, trained under {missing}", "", f"Blocks missing: {rates}.", ""]
             lines += [*_score_table(suite, dataset, trained, columns, heads), ""]
@@ -118,26 +107,25 @@ def _tables_by_mechanism(suite: MissingBlocksSuite, dataset: str, here: Sequence
 
 
 def _score_table(
-    suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell], columns: Sequence[tuple[str, str]],
-    heads: Sequence[str],
+    suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell], columns: Sequence[Mapping[str, Any]],
+    heads: Sequence[str], *, seconds: bool = True,
 ) -> list[str]:  # fmt: skip
-    at = {(cell["method"], cell["missing"], cell["test"]): cell for cell in here}
-    best = {(missing, test): best_methods([cell for cell in here if cell.matches(missing=missing, test=test)])
-            for missing, test in columns}  # fmt: skip
+    """Return a table of methods by columns; facts that its cells share tell a column from the others."""
+    best = [results.best_methods([cell for cell in here if cell.matches(**facts)]) for facts in columns]
     uneven, rows = _seeds_differ(here), []
     for method, entry in suite.datasets[dataset].methods.items():
-        row = [at.get((method, *column)) for column in columns]
+        row = [next((cell for cell in here if cell.matches(method=method, **facts)), None) for facts in columns]
         own = [cell for cell in row if cell]
         if own:
             rows.append([
-                entry.title, *(_shown(cell, best[column]) for cell, column in zip(row, columns, strict=True)),
+                entry.title, *(_shown(cell, methods) for cell, methods in zip(row, best, strict=True)),
                 *([_seeds_text(cell.seeds(SCORE) for cell in own)] if uneven else []),
-                f"{statistics.fmean(cell.mean('seconds') for cell in own):.0f}",
+                *([f"{statistics.fmean(cell.mean('seconds') for cell in own):.0f}"] if seconds else []),
             ])  # fmt: skip
         if any(cell["paper"] for cell in own):
             paper = [with_spread(*cell["paper"]) if cell and cell["paper"] else "" for cell in row]
-            rows.append(["*paper*", *paper, *([""] if uneven else []), ""])
-    heads = [*heads, *(["seeds"] if uneven else []), "s / training"]
+            rows.append(["*paper*", *paper, *[""] * (uneven + seconds)])
+    heads = [*heads, *(["seeds"] if uneven else []), *(["s / training"] if seconds else [])]
     return markdown_table(heads, rows, text_columns=len(heads))
 
 
@@ -145,37 +133,28 @@ def _shown(cell: Cell | None, best: Container[str]) -> str:
     """Return our number: bold if its method is one of the best, marked if it is outside both spreads."""
     if cell is None:
         return ""
-    mark = (" ▲" if (difference(cell) or 0) > 0 else " ▼") if is_outside(cell) else ""
+    mark = (" ▲" if (results.difference(cell) or 0) > 0 else " ▼") if results.is_outside(cell) else ""
     return bold(with_spread(*cell.mean_spread(SCORE)), cell["method"] in best) + mark
 
 
 def _tables_by_parties(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) -> list[str]:
     """Return for each pair of mechanisms a table of the metric by number of parties, and one of the time."""
-    entry, several, lines = suite.datasets[dataset], suite.parties_of(dataset), list[str]()
+    several, lines = suite.parties_of(dataset), list[str]()
     heads = ["method", *(f"K = {parties}" for parties in several)]
-    for missing, test in [(missing, test) for missing in suite.train_missing for test in suite.test_missing]:
-        of = [cell for cell in here if cell.matches(missing=missing, test=test)]
-        at = {(cell["method"], cell["parties"]): cell for cell in of}
-        methods = {method: each.title for method, each in entry.methods.items() if any(m == method for m, _ in at)}
-        if not methods:
-            continue
-        best = {parties: best_methods([cell for cell in of if cell["parties"] == parties]) for parties in several}
-        uneven = _seeds_differ(of)
-        scores = [
-            [title, *(_shown(at.get((method, parties)), best[parties]) for parties in several),
-             *([_seeds_text(cell.seeds(SCORE) for cell in of if cell["method"] == method)] if uneven else [])]
-            for method, title in methods.items()
-        ]  # fmt: skip
-        times = [
-            [title, *(f"{at[method, parties].mean('epoch_seconds'):.2f}" if (method, parties) in at else ""
-                      for parties in several)]
-            for method, title in methods.items()
-        ]  # fmt: skip
-        more = ["seeds"] if uneven else []
-        lines += [f"## {dataset}, missing {missing} → {test}: {entry.unit}", ""]
-        lines += [*markdown_table([*heads, *more], scores, text_columns=len(heads) + 1), ""]
-        lines += [f"CPU seconds of a training epoch, {dataset}, missing {missing}:", ""]
-        lines += [*markdown_table(heads, times, text_columns=len(heads)), ""]
+    for missing, test in product(suite.train_missing, suite.test_missing):
+        cells = [cell for cell in here if cell.matches(missing=missing, test=test)]
+        if cells:
+            at = {
+                (method_entry(suite, cell).title, cell["parties"]): f"{cell.mean('epoch_seconds'):.2f}"
+                for cell in cells
+            }
+            times = [[title, *(at.get((title, parties), "") for parties in several)]
+                     for title in dict.fromkeys(title for title, _ in at)]  # fmt: skip
+            columns = [{"parties": parties} for parties in several]
+            lines += [f"## {dataset}, missing {missing} → {test}: {suite.datasets[dataset].unit}", ""]
+            lines += [*_score_table(suite, dataset, cells, columns, heads, seconds=False), ""]
+            lines += [f"CPU seconds of a training epoch, {dataset}, missing {missing}:", ""]
+            lines += [*markdown_table(heads, times, text_columns=len(heads)), ""]
     return lines
 
 
@@ -185,7 +164,8 @@ def _score_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:  # noqa
     return csv_text(names, (
         [cell["dataset"], cell["method"], cell["parties"], cell["missing"], cell["test"],
          *(fixed(value, 3) for value in cell.mean_spread(SCORE)), len(cell.seeds(SCORE)),
-         *(cell["paper"] or ("", "")), fixed(difference(cell), 3), is_outside(cell), f"{cell.mean('seconds'):.1f}"]
+         *(cell["paper"] or ("", "")), fixed(results.difference(cell), 3), results.is_outside(cell),
+         f"{cell.mean('seconds'):.1f}"]
         for cell in cells
     ))  # fmt: skip
 
@@ -213,17 +193,17 @@ def _seeds_text(each: Iterable[Iterable[int]]) -> str:
 
 def _own_methods(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
     """Return the section on the paper's own methods: their means, and their gaps to the other methods."""
-    theirs = published_means(suite)
+    theirs = results.published_means(suite)
     printed = [cell for cell in cells
                if not method_entry(suite, cell).beyond and (not theirs or mean_place(cell) in theirs)]  # fmt: skip
     own = [cell for cell in printed if method_entry(suite, cell).own]
-    ours, papers = (best_means(suite, means, own=True) for means in comparable_means(own, theirs))
+    ours, papers = (results.best_means(suite, means, own=True) for means in results.comparable_means(own, theirs))
     if not ours:
         return []
     lines = ["## The paper's own methods", "", COMPARED, ""]
     lines += [f"Mean over configurations of the best of them ({_titles(suite, own)}; {_counts(own, ours)}):", ""]
     lines += [*_means_table(lambda at: at[0], ours, papers), ""]
-    ours, papers = (gaps(suite, means) for means in comparable_means(printed, theirs))
+    ours, papers = (results.gaps(suite, means) for means in results.comparable_means(printed, theirs))
     if not ours:
         return lines
     others = [cell for cell in printed if not method_entry(suite, cell).own and configuration(cell) in ours]
@@ -247,16 +227,16 @@ def _beyond_the_paper(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[
         if method_entry(suite, cell).beyond:
             groups.setdefault((cell["dataset"], cell["method"]), []).append(cell)
     own = [cell for cell in cells if method_entry(suite, cell).own]
-    printed, lines = best_means(suite, published_means(suite), own=True), list[str]()
+    printed, lines = results.best_means(suite, results.published_means(suite), own=True), list[str]()
     as_printed, as_run = list[list[str]](), list[list[str]]()
     for (dataset, method), group in groups.items():
         title = f"{suite.datasets[dataset].methods[method].title}, {dataset}"
         ours = {configuration(cell): cell.mean(SCORE) for cell in group}
-        as_printed += _compared(title, ours, printed, comparable_seeds(group))
+        as_printed += _compared(title, ours, printed, results.comparable_seeds(group))
         compared = [*group, *(cell for cell in own if cell["dataset"] == dataset)]
-        means, _ = comparable_means(compared, {})
+        means, _ = results.comparable_means(compared, {})
         ours = {(dataset, *place[2:]): mean for place, mean in means.items() if place[1] == method}
-        as_run += _compared(title, ours, best_means(suite, means, own=True), comparable_seeds(compared))
+        as_run += _compared(title, ours, results.best_means(suite, means, own=True), results.comparable_seeds(compared))
     for sentence, other, rows in (
         (PRINTED, "*paper*", as_printed),
         (RUN_HERE.format(titles=_titles(suite, own)), "paper's own, run here", as_run),
@@ -286,7 +266,7 @@ def _titles(suite: MissingBlocksSuite, cells: Iterable[Cell]) -> str:
 
 def _counts(compared: Iterable[Cell], at: Iterable[Configuration]) -> str:
     """Return the number of configurations and the seeds of each."""
-    seeds = comparable_seeds(compared)
+    seeds = results.comparable_seeds(compared)
     each = [seeds[place] for place in at]
     return f"configurations: {len(each)}, seeds of each: {_seeds_text(each)}"
 
@@ -308,7 +288,7 @@ def _ratio_body(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
     lines = list[str]()
     for dataset, entry in suite.datasets.items():
         here = [cell for cell in cells if cell["dataset"] == dataset]
-        if training_pairs(suite, here):
+        if results.training_pairs(suite, here):
             lines += [f"## {dataset}: {entry.unit}, ratio in %", "", *_ratio_table(suite, dataset, here), ""]
     lines += [RATIO_LEGEND.format(less=suite.train_missing[0], more=suite.train_missing[-1]), ""]
     return [
@@ -320,18 +300,26 @@ def _ratio_body(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> list[str]:
 
 def _leads(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
     """Return in how many columns the paper's own methods lead: here, and as printed."""
-    theirs = published_ratios(suite)
-    ours = {place: ratio for place, ratio in comparable_ratios(suite, cells).items() if not theirs or place in theirs}
+    theirs = results.published_ratios(suite)
+    ours = {
+        place: ratio
+        for place, ratio in results.comparable_ratios(suite, cells).items()
+        if not theirs or place in theirs
+    }
     same = {place: theirs[place] for place in ours if place in theirs}
-    counts = ["{} of {}".format(*led_columns(suite, of)) for of in (ours, same, theirs)]
-    if not led_columns(suite, ours)[1]:
+    counts = ["{} of {}".format(*results.led_columns(suite, of)) for of in (ours, same, theirs)]
+    if not results.led_columns(suite, ours)[1]:
         return f"{counts[2]} in the paper"
     here = f"{counts[0]} where they and others were run"
     return f"{here}; in the paper {counts[1]} with the same methods, {counts[2]} in all" if same else here
 
 
 def _ratio_table(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) -> list[str]:
-    pairs, own, compared = training_pairs(suite, here), ratios(suite, here), comparable_ratios(suite, here)
+    pairs, own, compared = (
+        results.training_pairs(suite, here),
+        results.ratios(suite, here),
+        results.comparable_ratios(suite, here),
+    )
     best = {test: max(ratio for (*_, t), ratio in compared.items() if t == test) for *_, test in compared}
     uneven, rows = _seeds_differ(cell for pair in pairs.values() for cell in pair), []
     for method, entry in suite.datasets[dataset].methods.items():
@@ -350,11 +338,15 @@ def _ratio_table(suite: MissingBlocksSuite, dataset: str, here: Sequence[Cell]) 
 
 def _ratio_csv(suite: MissingBlocksSuite, cells: Sequence[Cell]) -> str:
     """Return one line for each ratio: over the seeds of its own trainings, and over those that its column shares."""
-    pairs, compared, theirs = training_pairs(suite, cells), comparable_ratios(suite, cells), published_ratios(suite)
+    pairs, compared, theirs = (
+        results.training_pairs(suite, cells),
+        results.comparable_ratios(suite, cells),
+        results.published_ratios(suite),
+    )
     names = ["dataset", "method", "test_missing", "ratio", "seeds", "ratio_compared", "paper_ratio"]
     return csv_text(names, (
         [*at, fixed(ratio, 3), len(shared_seeds(pairs[at], SCORE)), fixed(compared.get(at), 3), theirs.get(at, "")]
-        for at, ratio in ratios(suite, cells).items()
+        for at, ratio in results.ratios(suite, cells).items()
     ))  # fmt: skip
 
 
@@ -405,7 +397,7 @@ def _score_panel(
 
 def plot_ratios(suite: MissingBlocksSuite, cells: Sequence[Cell], path: Path) -> None:
     """Draw a panel for each data set: each method's ratio against missingness at test; nothing without ratios."""
-    own, pairs = ratios(suite, cells), training_pairs(suite, cells)
+    own, pairs = results.ratios(suite, cells), results.training_pairs(suite, cells)
     datasets = [dataset for dataset in suite.datasets if any(place[0] == dataset for place in own)]
     if not datasets:
         return
