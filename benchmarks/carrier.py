@@ -64,9 +64,9 @@ def main(*, quick: bool) -> None:
         "take turns in one job, in a fresh order each round; ratios are within a round, medians over rounds, quartiles "
         "in brackets. Times are by the clock on the wall."
     )
-    told = measured(5 if quick else 15, 10 if quick else 40)
-    steps(page, Times(told["seconds"]))
-    weight(page, told["bytes"])
+    result = measured(5 if quick else 15, 10 if quick else 40)
+    steps(page, Times(result["seconds"]))
+    weight(page, result["bytes"])
     slow_line(page, 3 if quick else 6)
     niceness = f", niceness {os.nice(0)}" if os.nice(0) else ""
     page.say(f"Load after the run: {os.getloadavg()[0]:.1f}{niceness}.")
@@ -136,15 +136,15 @@ def slow_line(page: Page, epochs: int) -> None:
         page.say("ANYPARTY_DATA names no folder with HAPT, so the slow line was not measured.")
         return
     with tempfile.TemporaryDirectory() as home:
-        told = trained(Path(home), epochs)
-    batches = told["batches"]
+        result = trained(Path(home), epochs)
+    batches = result["batches"]
     floor = batches * ROUND_TRIP_S
-    seconds = Spread.of(told["seconds"])
-    ratio = Spread.of([each / floor for each in told["seconds"]])
+    seconds = Spread.of(result["seconds"])
+    ratio = Spread.of([each / floor for each in result["seconds"]])
     page.table(
         "LASER-VFL on HAPT, four parties, 50 ms from party to server and back",
         ["epochs", "batches an epoch", "batches x 50 ms, s", "an epoch, s", "ratio", "target"],
-        [[str(len(told["seconds"])), str(batches), f"{floor:.2f}", str(seconds), str(ratio), judged(ratio, 1.5)]],
+        [[str(len(result["seconds"])), str(batches), f"{floor:.2f}", str(seconds), str(ratio), judged(ratio, 1.5)]],
     )
     page.say(
         "Every passive party's connections go through a relay that holds each chunk back for 25 ms in each direction "

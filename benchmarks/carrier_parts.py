@@ -271,8 +271,8 @@ def sent(port: int) -> int | None:
     if shutil.which("ss") is None:
         return None
     words = ["ss", "-tniH", f"sport = :{port}"]
-    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout  # noqa: S603
-    return sum(map(int, re.findall(r"bytes_(?:sent|received):(\d+)", told)))
+    output = subprocess.run(words, capture_output=True, text=True, check=True).stdout  # noqa: S603
+    return sum(map(int, re.findall(r"bytes_(?:sent|received):(\d+)", output)))
 
 
 def context() -> Any:

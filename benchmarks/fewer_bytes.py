@@ -104,8 +104,8 @@ def table(page: Page, suite: OneExchangeSuite, records: list[dict[str, Any]]) ->
                      _shown(mean_spread(scores[name])), f"{less:+.2f} ± {error:.2f}", *test])  # fmt: skip
     folds = ("folds of training rows", "lost", "test rows") if held_out else ("folds", "lost")
     page.table("Precision and width of a passive party's embedding", ("", "kB sent", "times fewer", *folds), rows)
-    told = f"Chosen on training rows: {pick}, {sent[FULL] / sent[pick]:.1f} times fewer bytes. " if held_out else ""
-    page.say(f"{told}Lost: the mean paired difference to the full message, and its standard error.")
+    sentence = f"Chosen on training rows: {pick}, {sent[FULL] / sent[pick]:.1f} times fewer bytes. " if held_out else ""
+    page.say(f"{sentence}Lost: the mean paired difference to the full message, and its standard error.")
 
 
 def _shown(value: tuple[float, float]) -> str:

@@ -51,13 +51,13 @@ def main(*, quick: bool) -> None:
     torch.set_num_threads(1 if quick else 2)
     epochs = measured(isolet, 2 if quick else None)
     minutes = epochs.whole(isolet, "seconds") / 60
-    told = "two epochs of each stage, times their number" if quick else "in full"
+    extent = "two epochs of each stage, times their number" if quick else "in full"
     peak = json.loads(_own_process())["peak"]
     page.table(
         "Against the targets",
         ("what", "measured", "target"),
         [
-            [f"FALSE-VFL-I on Isolet, both stages, minutes ({told})", f"{minutes:.1f}", target(minutes, MINUTES)],
+            [f"FALSE-VFL-I on Isolet, both stages, minutes ({extent})", f"{minutes:.1f}", target(minutes, MINUTES)],
             [f"a batch of stage 1 at L = {L}, B = {BATCH}, K = {PARTIES}: peak of the process, GiB", f"{peak:.2f}",
              target(peak, MOST_GIB)],
         ],

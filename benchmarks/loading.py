@@ -52,12 +52,12 @@ def main(*, quick: bool) -> None:
     )
     rows, absent = [], []
     for name in (name for name in datasets.NAMES if name not in TRACES):
-        said = [in_a_process(name) for _ in range(times)]
-        if said[0][0] == "-":
+        results = [in_a_process(name) for _ in range(times)]
+        if results[0][0] == "-":
             absent.append(name)
             continue
-        took = Spread.of([float(each[0]) for each in said])
-        rows.append([name, said[0][1], str(took), "met" if took.high <= MOST_S else "MISSED"])
+        took = Spread.of([float(each[0]) for each in results])
+        rows.append([name, results[0][1], str(took), "met" if took.high <= MOST_S else "MISSED"])
     page.table(f"Seconds to {PARTIES} parties' blocks", ["data set", "rows", "seconds", f"<= {MOST_S:g} s"], rows)
     if absent:
         page.say(f"Not on this machine: {', '.join(absent)}.")

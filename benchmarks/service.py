@@ -109,8 +109,8 @@ def service(place: Path, *, after: int = 3) -> Iterator[Client]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - ourselves
         try:
             assert process.stdout is not None
-            said = process.stdout.readline()
-            yield Client(int(re.findall(r"\d+", said)[-1]))
+            line = process.stdout.readline()
+            yield Client(int(re.findall(r"\d+", line)[-1]))
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(60)
@@ -122,12 +122,12 @@ def serve_here(place: str, after: int) -> None:
     import uvicorn  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    app = application(place, limits=Limits(budget_ms=BUDGET_MS))  # a request that grants much less counts for nobody
+    app = application(place, limits=Limits(budget_ms=BUDGET_MS))  # smaller budgets do not count against a party
     app.state.service.breaker.after = after
-    with listening("127.0.0.1", 0) as door:
-        print(door.getsockname()[1], flush=True)
+    with listening("127.0.0.1", 0) as listener:
+        print(listener.getsockname()[1], flush=True)
         with contextlib.suppress(KeyboardInterrupt):
-            uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).run(sockets=[door])
+            uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).run(sockets=[listener])
 
 
 @contextmanager
