@@ -1,1 +1,1 @@
-"""Speed and size, measured: each program prints a table and leaves it in ``results/``; see README.md."""
+"""Measurements of speed and size. Each program prints a table and writes it to ``results/``; see README.md."""

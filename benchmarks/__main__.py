@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other: ``python -m benchmarks [--quick]``."""
+"""Run the main benchmarks in sequence: ``python -m benchmarks [--quick]``."""
 
 from benchmarks import coroutines, many_parties, million_rows, step_time
 from benchmarks.page import quick_asked

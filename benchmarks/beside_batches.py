@@ -1,6 +1,6 @@
-"""The prediction service: how long a request for one id takes while others ask for thousands, by where those compute.
+"""The prediction service: latency of a request for one id while others request thousands, by where those compute.
 
-Three parties and the service in one process, without HTTP; networks wide enough that a batch takes seconds.
+Three parties and the service run in one process without HTTP. The networks are so wide that a batch takes seconds.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main(*, quick: bool) -> None:
 
 
 async def waits(service: Predictor, others: Mapping[str, LoadedParty], turns: int, *, batches: bool) -> list[float]:
-    """Return the milliseconds of requests for one id."""
+    """Return the latencies of requests for one id, in milliseconds."""
     ids, found, lots = list(service.index.places)[:MAX_ROWS], [], np.random.default_rng(0)
 
     async def one_after_the_other() -> None:

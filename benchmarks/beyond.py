@@ -1,9 +1,9 @@
-"""What goes beyond the paper's LASER-VFL, chosen on validation rows: python -m benchmarks.beyond [hapt|credit].
+"""Choose LASER-VFL's settings beyond the paper's, on validation rows: python -m benchmarks.beyond [hapt|credit].
 
-The training rows alone: a fifth of them (on HAPT a fifth of their subjects, since the official test rows are other
-people's) is held out and scored as the suite scores test rows, with nothing, a tenth and half of the blocks missing.
-A run reads no test row of its own seed; where none are official, as on Credit, most of its rows are test rows of the
-suite's other seeds.  Needs the data sets of ``laser-table1`` (ANYPARTY_DATA).
+A fifth of the training rows is held out and scored as the suite scores test rows, with none, a tenth and half of the
+blocks missing. On HAPT it is a fifth of the subjects, because the official test rows are of other people. A run reads
+no test row of its own seed. If there are no official test rows, as on Credit, most of its rows are test rows of other
+seeds. Needs the data sets of ``laser-table1`` (ANYPARTY_DATA).
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anyparty.bench import suites
-from anyparty.bench.missing.suite import Run, Suite
-from anyparty.bench.parties import blocks_of, draw, federation, tables
-from anyparty.bench.suite import Asked
 from anyparty.config import Encoder
 from anyparty.errors import Diverged
+from anyparty.experiments import suites
+from anyparty.experiments.missing_blocks.missing_blocks_run import MissingBlocksRun
+from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.party_tables import blocks_of, draw, federation, tables
+from anyparty.experiments.suite import Selection
 from anyparty.methods.fusion import Fusion
 from anyparty.methods.laser import Laser, RunningMeans, draw_order
 from anyparty.methods.method import Batch
@@ -55,16 +56,16 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class Distilled(Laser):
-    """LASER-VFL whose predictors of fewer parties also learn from their head's predictor of all that have the row.
+    """LASER-VFL whose predictors of fewer parties also learn from their head's predictor of all parties with the row.
 
-    The cross-entropy to that one's probabilities, which no gradient passes, has the weight ``distil`` beside a task's
-    own loss.  Not in the package: it was tried here.
+    The cross-entropy to that predictor's detached probabilities has the weight ``distil`` beside a task's own loss. The
+    package does not have this variant.
     """
 
     distil: float
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """Return (7) and the distillation, over the same random tasks."""
+        """Return (7) and the distillation loss, over the same random tasks."""
         order = draw_order(observed, fusion.owners, batch.generator("tasks"))
         means = RunningMeans.apply(fusion.heads.products(h), order)  # type: ignore[no-untyped-call]
         outputs = fusion.heads.finish(means)  # [B, M, T, C]
@@ -122,11 +123,11 @@ CHOICES: dict[str, dict[str, Choice]] = {
 
 
 def settings_of(dataset: str, missing: str, choice: Choice) -> dict[str, Any]:
-    """Return the suite's settings of LASER-VFL with the choice's changes."""
-    runs = suites.load("laser-table1").runs(Asked(datasets=[dataset], methods=["laser"], seeds=1))
+    """Return the suite's settings of LASER-VFL with a choice's changes."""
+    runs = suites.load("laser-table1").runs(Selection(datasets=[dataset], methods=["laser"], seeds=1))
     (run,) = [
         run for run in runs
-        if isinstance(run, Run) and run.missing == (missing if choice.faithful else "0.0")
+        if isinstance(run, MissingBlocksRun) and run.missing == (missing if choice.faithful else "0.0")
     ]  # fmt: skip
     made = dict(run.settings) | choice.shared | {"keep": choice.keep, "distil": choice.distil}
     for group in ("optimizer", "encoder", "parameters"):
@@ -135,7 +136,7 @@ def settings_of(dataset: str, missing: str, choice: Choice) -> dict[str, Any]:
 
 
 def held_out(groups: NDArray[Any] | None, n: int, seed: int) -> NDArray[np.bool_]:
-    """Return which training rows are held out: [n] bool."""
+    """Return the mask of held-out training rows: [n] bool."""
     draw_from = np.random.default_rng(1000 + seed)
     if groups is None:
         return draw_from.random(n) < HELD_OUT
@@ -144,7 +145,7 @@ def held_out(groups: NDArray[Any] | None, n: int, seed: int) -> NDArray[np.bool_
 
 
 def score(dataset: str, missing: str, settings: Mapping[str, Any], seed: int, quick: bool) -> list[float]:
-    """Train on the other rows; return the metric on those held out, for each of ``TESTS``; NaN if it diverged."""
+    """Train on the other rows; return the metric on the held-out rows for each of ``TESTS``; NaN if it diverged."""
     torch.set_num_threads(1)
     seeds, data = Seeds(seed), datasets.load(dataset, progress=False)
     data = data.split(seeds)
@@ -166,7 +167,7 @@ def score(dataset: str, missing: str, settings: Mapping[str, Any], seed: int, qu
     except Diverged:
         return [math.nan] * len(TESTS)
     suite = suites.load("laser-table1")
-    assert isinstance(suite, Suite)
+    assert isinstance(suite, MissingBlocksSuite)
     found = []
     for test in TESTS:
         seen = draw(test, seeds, "validation", valid)

@@ -1,7 +1,7 @@
-"""The carrier between processes: a step against what its messages and its computation cost, bytes, a slow line.
+"""The transport between processes: a step against the cost of its messages and computation, bytes, and a slow line.
 
-Real parties, each in its own processes, mutual TLS, over NVIDIA FLARE; what they play is in ``carrier_parts``.  The
-last table reads HAPT from the folder that ``ANYPARTY_DATA`` names.
+Real parties run in their own processes over NVIDIA FLARE with mutual TLS; ``carrier_parts`` has their code. The last
+table reads HAPT from the folder in ``ANYPARTY_DATA``.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def main(*, quick: bool) -> None:
         "take turns in one job, in a fresh order each round; ratios are within a round, medians over rounds, quartiles "
         "in brackets. Times are by the clock on the wall."
     )
-    told = measured(5 if quick else 15, 10 if quick else 40)
-    steps(page, Times(told["seconds"]))
-    weight(page, told["bytes"])
+    result = measured(5 if quick else 15, 10 if quick else 40)
+    steps(page, Times(result["seconds"]))
+    weight(page, result["bytes"])
     slow_line(page, 3 if quick else 6)
     niceness = f", niceness {os.nice(0)}" if os.nice(0) else ""
     page.say(f"Load after the run: {os.getloadavg()[0]:.1f}{niceness}.")
@@ -105,7 +105,7 @@ def steps(page: Page, times: Times) -> None:
 
 
 def judged(ratio: Spread, most: float) -> str:
-    """Return a target, and whether both quartiles are on one side of it: met, missed, or too noisy to say."""
+    """Return a target and its result: met or missed if both quartiles are on one side of it, else too noisy."""
     side = {(True, True): "met", (False, False): "MISSED"}.get((ratio.low <= most, ratio.high <= most))
     return f"<= {most:g} {side or 'too noisy to say'}"
 
@@ -136,15 +136,15 @@ def slow_line(page: Page, epochs: int) -> None:
         page.say("ANYPARTY_DATA names no folder with HAPT, so the slow line was not measured.")
         return
     with tempfile.TemporaryDirectory() as home:
-        told = trained(Path(home), epochs)
-    batches = told["batches"]
+        result = trained(Path(home), epochs)
+    batches = result["batches"]
     floor = batches * ROUND_TRIP_S
-    seconds = Spread.of(told["seconds"])
-    ratio = Spread.of([each / floor for each in told["seconds"]])
+    seconds = Spread.of(result["seconds"])
+    ratio = Spread.of([each / floor for each in result["seconds"]])
     page.table(
         "LASER-VFL on HAPT, four parties, 50 ms from party to server and back",
         ["epochs", "batches an epoch", "batches x 50 ms, s", "an epoch, s", "ratio", "target"],
-        [[str(len(told["seconds"])), str(batches), f"{floor:.2f}", str(seconds), str(ratio), judged(ratio, 1.5)]],
+        [[str(len(result["seconds"])), str(batches), f"{floor:.2f}", str(seconds), str(ratio), judged(ratio, 1.5)]],
     )
     page.say(
         "Every passive party's connections go through a relay that holds each chunk back for 25 ms in each direction "
@@ -155,7 +155,7 @@ def slow_line(page: Page, epochs: int) -> None:
 
 @contextmanager
 def started(folder: Path) -> Iterator[Path]:
-    """Run a federation's sites here."""
+    """Run the sites of a federation on this machine."""
     before = {name: os.environ.get(name) for name in ("PYTHONPATH", "OMP_NUM_THREADS")}
     os.environ |= {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     try:
@@ -168,7 +168,7 @@ def started(folder: Path) -> Iterator[Path]:
 
 
 def measured(rounds: int, count: int) -> dict[str, Any]:
-    """Let four parties take turns; return what the active one measured."""
+    """Let four parties take turns; return the active party's measurements."""
     with tempfile.TemporaryDirectory() as home:
         folder, port = Path(home) / "fed", free_port()
         site = {"parts": {"train": "benchmarks.carrier_parts:turns"}, "threads": 1}
@@ -183,7 +183,7 @@ def measured(rounds: int, count: int) -> dict[str, Any]:
 
 
 def trained(home: Path, epochs: int) -> dict[str, Any]:
-    """Train on HAPT over a slow line; return the seconds of each epoch but the first, and the batches of one."""
+    """Train on HAPT over a slow line; return the seconds of each epoch after the first, and the batches of an epoch."""
     tables = hapt(home)
     port, relay = free_port(), free_port()
     folder, path = home / "fed", home / "hapt.toml"
@@ -201,7 +201,7 @@ def trained(home: Path, epochs: int) -> dict[str, Any]:
 
 
 def hapt(home: Path) -> dict[str, Path]:
-    """Write HAPT, cut into four parties, as tables."""
+    """Write HAPT as the tables of four parties."""
     data, tables = datasets.load("hapt"), {}
     ids = [f"window {i}" for i in range(len(data.X_train))]
     wide = data.X_train.shape[1] // 4
@@ -216,7 +216,7 @@ def hapt(home: Path) -> dict[str, Path]:
 
 @contextmanager
 def delayed(port: int, to: int, delay_s: float) -> Iterator[None]:
-    """Relay connections, each chunk held back for so long in either direction."""
+    """Relay connections and delay each chunk in both directions."""
     with socket.create_server(("127.0.0.1", port), backlog=64) as server:
 
         def accept() -> None:
@@ -242,7 +242,7 @@ def delayed(port: int, to: int, delay_s: float) -> Iterator[None]:
 
 
 def hold(frm: socket.socket, to: socket.socket, delay_s: float) -> None:
-    """Pass on what comes, so much later."""
+    """Relay received bytes after the delay."""
     chunks: deque[tuple[float, bytes]] = deque()
     some = threading.Semaphore(0)
 

@@ -1,10 +1,10 @@
-"""What each party plays in ``benchmarks.carrier``, in its own process: the same steps in several ways, in turns.
+"""A party's code in ``benchmarks.carrier``, in its own process: the same steps in several ways, in turns.
 
-step       LASER-VFL's step as a run does it: embeddings up, gradients down, over our channel
+step       LASER-VFL's step as in a run: embeddings up, gradients down, over our channel
 two calls  the same step by FLARE's own requests: one for the embeddings, one with the gradients
-echo       as many bytes up and down as a step has, over FLARE's cells alone: no message of ours, no computation
+echo       the bytes of a step up and down over FLARE's cells only: no messages of ours, no computation
 channel    the same over our channel
-compute    each party's computation of a step, one party after the other, nothing sent
+compute    each party's computation of a step, one party after the other, without messages
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ Result = dict[str, Any]
 
 @dataclass
 class Table:
-    """One party at the table: its networks, its channel, and FLARE's own means.
+    """One party: its networks, its channel, and FLARE's engine.
 
     Attributes:
         net: the channel.
-        models: networks of its own for each way.
+        models: separate networks for each way.
         batches: the rows of each step.
-        inbox: what FLARE's cells brought.
+        inbox: messages received by FLARE's cells.
         kept: embeddings that wait for their gradients, by step.
-        everyone: the seconds of all parties' computation together, when it was last measured.
+        everyone: total seconds of all parties' computation at the last measurement.
 
     """
 
@@ -67,12 +67,12 @@ class Table:
 
     @property
     def me(self) -> str:
-        """The party."""
+        """Name of this party."""
         return self.net.me
 
     @property
     def leads(self) -> bool:
-        """Whether it is the active one."""
+        """Whether this is the active party."""
         return self.me == "p0"
 
     @property
@@ -83,7 +83,7 @@ class Table:
     # ---- turns
 
     async def meet(self, last: Callable[[], int | None] = lambda: None) -> int | None:
-        """Wait until all are here; return what the active party did last before all went on."""
+        """Wait for all parties; return the active party's last value before they continue."""
         if not self.leads:
             await self.net.send("p0", "here", {})
             await self.net.recv("p0", "go", {})
@@ -96,7 +96,7 @@ class Table:
         return done
 
     async def take(self, way: str, steps: int) -> float:
-        """Do so many steps in one way; return the seconds, at the active party."""
+        """Take steps in one way; return the seconds, at the active party."""
         await self.meet()
         if way == "compute":
             return await self.compute_in_turns(steps)
@@ -107,14 +107,14 @@ class Table:
     # ---- ours
 
     async def step(self, steps: int) -> None:
-        """Train as a run does."""
+        """Train as in a run."""
         model = self.models["step"]
         wired = Guarded(Counted(self.net, Ledger()), model.world.roster, model.method.can.messages)
         for batch in self.batches[:steps]:
             await model.method.step(wired, model.states[self.me], model.world.rows[self.me], batch)
 
     async def channel(self, steps: int, shape: tuple[int, int] = (BATCH, EMBEDDING)) -> None:
-        """Send and answer, over our channel."""
+        """Send and reply over our channel."""
         tensors, expect = {"h": torch.zeros(shape)}, {"h": Expect(shape)}
         for _ in range(steps):
             if self.leads:
@@ -129,7 +129,7 @@ class Table:
     # ---- FLARE's cells alone
 
     def listen(self) -> None:
-        """Let what FLARE's cells bring into the inbox, and answer FLARE's requests."""
+        """Put messages of FLARE's cells into the inbox, and reply to FLARE's requests."""
         loop, cells = asyncio.get_running_loop(), self.net.carrier
         parties = {cells.address(name): name for name in (self.me, *self.net.sessions)}  # type: ignore[attr-defined]
 
@@ -144,7 +144,7 @@ class Table:
             engine.register_aux_message_handler("backward", self.backward)
 
     async def echo(self, steps: int) -> None:
-        """Send and answer bytes."""
+        """Send bytes and reply with bytes."""
         cells, data = self.net.carrier, bytes(4 * BATCH * EMBEDDING)
 
         def put(to: str) -> None:
@@ -161,7 +161,7 @@ class Table:
     # ---- FLARE's own two calls
 
     async def two_calls(self, steps: int) -> None:
-        """Ask all for their embeddings, then give all their gradients; a passive party only answers."""
+        """Request all embeddings, then send all gradients; a passive party only replies."""
         if not self.leads:
             return
         model = self.models["two calls"]
@@ -179,13 +179,13 @@ class Table:
             learn(method, state, mine[1], gradients["p0"])
 
     async def give(self, name: str, number: int, gradient: Tensor) -> None:
-        """Give one party its gradient; FLARE 2.9's request with each party's own contents fails (a TypeError)."""
+        """Send one party its gradient; FLARE 2.9's request with separate contents for each party raises TypeError."""
         engine, asked = self.context.get_engine(), Shareable({"number": number, "g": gradient.numpy()})
         done = await asyncio.to_thread(engine.send_aux_request, [name], "backward", asked, WAIT_S, self.context)
         assert done[name].get_return_code() == ReturnCode.OK
 
     def forward(self, topic: str, request: Shareable, fl_ctx: Any) -> Shareable:  # noqa: ARG002
-        """Answer with the embeddings."""
+        """Reply with the embeddings."""
         model, number = self.models["two calls"], request["number"]
         self.kept[number] = encode(model.method, model, self.me, self.batches[number])
         reply = make_reply(ReturnCode.OK)
@@ -204,7 +204,7 @@ class Table:
     # ---- computation alone
 
     async def compute_in_turns(self, steps: int) -> float:
-        """Let one party after the other compute; return the slowest one's seconds, at the active party."""
+        """Let one party after the other compute; return the slowest party's seconds, at the active party."""
         if not self.leads:
             await self.net.recv("p0", "compute", {})
             await self.net.send("p0", "computed", {"s": torch.tensor([await self.compute(steps)], dtype=torch.float64)})
@@ -217,7 +217,7 @@ class Table:
         return max(seconds)
 
     async def compute(self, steps: int) -> float:
-        """Do what a step computes here."""
+        """Do this party's computation of a step."""
         model, shape = self.models["compute"], (BATCH, EMBEDDING)
         method, state, rows = model.method, model.states[self.me], model.world.rows[self.me]
         h, g = torch.randn(shape), 1e-6 * torch.randn(shape)  # so small that its networks stay what they are
@@ -234,7 +234,7 @@ class Table:
     # ---- bytes
 
     async def weigh(self, shape: tuple[int, int], steps: int, port: int) -> tuple[int, int] | None:
-        """Return the bytes of the tensors that crossed, and of all that crossed, at the active party."""
+        """Return the bytes of the tensors sent, and of all traffic, at the active party."""
         before = await self.meet(partial(sent, port))
         await self.channel(steps, shape)
         await asyncio.sleep(REST_S if self.leads else 3 * REST_S)  # receipts
@@ -267,16 +267,16 @@ def theirs(answer: Shareable) -> Tensor:
 
 
 def sent(port: int) -> int | None:
-    """Return the bytes in both directions of all connections to a port here, without TCP's own headers."""
+    """Return the bytes in both directions of all connections to a local port, without TCP headers."""
     if shutil.which("ss") is None:
         return None
     words = ["ss", "-tniH", f"sport = :{port}"]
-    told = subprocess.run(words, capture_output=True, text=True, check=True).stdout  # noqa: S603
-    return sum(map(int, re.findall(r"bytes_(?:sent|received):(\d+)", told)))
+    output = subprocess.run(words, capture_output=True, text=True, check=True).stdout  # noqa: S603
+    return sum(map(int, re.findall(r"bytes_(?:sent|received):(\d+)", output)))
 
 
 def context() -> Any:
-    """Return FLARE's context of the job: that of the frame in which FLARE called us."""
+    """Return FLARE's context of the job, from the frame in which FLARE called this code."""
     frame = sys._getframe()  # noqa: SLF001
     while "fl_ctx" not in frame.f_locals:
         assert frame.f_back is not None
@@ -285,7 +285,7 @@ def context() -> Any:
 
 
 async def turns(site: Any, config: Any, net: Any, *, rounds: int, steps: int, port: int, **_: Any) -> Result | None:  # noqa: ARG001
-    """Take turns; return the seconds a step of every way and round, and the bytes, at the active party."""
+    """Take turns; return the seconds per step of every way and round, and the bytes, at the active party."""
     ways = ("step", "two calls", "echo", "channel", "compute")
     world = World.of(4)
     models = {way: Model.of(world, "laser") for way in ("step", "two calls", "compute")}

@@ -1,7 +1,7 @@
-"""What a virtual clock costs a simulated step: python -m benchmarks.clock.
+"""The cost of a virtual clock per simulated step: python -m benchmarks.clock.
 
-A step is one party's in a round (of VAFL: a meeting): ask everybody's local iterations, say what the round takes, move
-the clock on.  Every party reckons for itself, so that a round of K parties has K of them.
+A step is one party's part of a round (VAFL: of a meeting): get all parties' local iterations, compute the duration of
+the round, advance the clock. Every party does so for itself, so a round of K parties has K steps.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ COUNTS, SAMPLES, MOST_US = (4, 12, 64), 276, 50.0  # parties; a day of Google's 
 
 
 def clock_of(names: list[str], *, trace: bool) -> Clock:
-    """Return a clock on which every party has a speed of its own."""
+    """Return a clock on which every party has its own speed."""
     speeds = {name: 1 + 3 * k / len(names) for k, name in enumerate(names)}
     use = {name: tuple(((k + r) % 10) / 20 for r in range(SAMPLES)) for k, name in enumerate(names)} if trace else {}
     return Clock(iteration=speeds, latency=10.0, timeout=20.0, use=use)
 
 
 def stepping(name: str, parties: int, *, trace: bool) -> Callable[[int], object]:
-    """Return one step of the active party's clock, by its number."""
+    """Return a function that takes one step of the active party's clock, by number."""
     names = [f"party{k + 1}" for k in range(parties)]
     roster = Roster((*(Party(name=each) for each in names), Party(name="server", columns=False, labels=True)), "server")
     made, local = schedule(name)
@@ -45,7 +45,7 @@ def stepping(name: str, parties: int, *, trace: bool) -> Callable[[int], object]
 
 
 def contender(step: Callable[[int], object]) -> Contender:
-    """Return what does so many steps."""
+    """Return a contender that takes a number of steps."""
 
     def run(steps: int) -> float:
         began = now()

@@ -1,4 +1,4 @@
-"""What playing the parties as coroutines costs, over the same mathematics in one autograd graph."""
+"""The cost of running the parties as coroutines, compared with the same mathematics in one autograd graph."""
 
 from __future__ import annotations
 

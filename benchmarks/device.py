@@ -1,6 +1,6 @@
-"""What a GPU is good for: training steps there and on all cores of the same machine: python -m benchmarks.device.
+"""Training steps on a GPU and on all cores of the same machine: python -m benchmarks.device.
 
-Where there is no GPU, nothing is measured.
+Without a GPU, nothing is measured.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ METHODS: tuple[tuple[str, str, dict[str, object]], ...] = (
 
 @dataclass
 class Steps:
-    """Steps of one stage, as a run does them, on a device.
+    """Steps of one stage, as in a run, on a device.
 
     Attributes:
-        name, stage, parameters: the method, and which stage of it.
-        device: where all parties compute.
+        name, stage, parameters: the method, and one of its stages.
+        device: device of all parties.
         features, batch: columns of all parties, rows of a batch.
         encoder: the parties' networks.
 
@@ -83,7 +83,7 @@ class Steps:
         }  # fmt: skip
 
     def __call__(self, steps: int) -> float:
-        """Do so many steps; return their seconds, by the clock on the wall."""
+        """Take a number of steps; return their seconds of wall-clock time."""
         states, lots = self.states, torch.Generator().manual_seed(1)
         batches = [
             Batch(torch.randint(4 * self.batch, (self.batch,), generator=lots).to(self.device), Seeds(0),

@@ -1,13 +1,13 @@
 """APC-VFL's one message with fewer bytes: python -m benchmarks.fewer_bytes [breast-cancer|credit] [--kept] [--quick].
 
 The protocol is that of ``apc-fig5`` (five columns at the active party, the most aligned rows), but a fifth of the
-active party's rows is held out of everything.  On the others each choice of precision and width is trained and
-cross-validated; chosen is the one with the fewest bytes whose folds are not worse than the full message's by more than
-one standard error of the paired difference over repeats.  Test rows are read once, for the table's last column.
+active party's rows is held out of everything. Each choice of precision and width is trained and cross-validated on the
+other rows. The table marks the choice with the fewest bytes whose folds are not worse than the full message's by more
+than one standard error of the paired difference over repeats. Test rows are read once, for the table's last column.
 
-With ``--kept`` the active party keeps what crossed (``classify_on = "either"``), so that answers rest on the message
-itself and not on what a student learnt from it.  All rows take part then, nothing is chosen, and the table is what
-cross-validation says of every choice.
+With ``--kept`` the active party keeps the received embeddings (``classify_on = "either"``), so predictions use the
+message itself and not a student of it. Then all rows take part, no choice is marked, and the table has the
+cross-validation scores of all choices.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from anyparty.bench import runner, suites
-from anyparty.bench.folds.cells import spread
-from anyparty.bench.folds.suite import MethodEntry, Suite
-from anyparty.bench.suite import Asked
+from anyparty.experiments import runner, suites
+from anyparty.experiments.aggregation import mean_spread
+from anyparty.experiments.one_exchange.one_exchange_suite import OneExchangeMethod, OneExchangeSuite
+from anyparty.experiments.suite import Selection
 from benchmarks.page import Page
 
 HELD_OUT, REPEATS = 0.2, 5
@@ -34,16 +34,16 @@ CHOICES = {
 }
 
 
-def suite_of(dataset: str, *, kept: bool = False) -> Suite:
+def suite_of(dataset: str, *, kept: bool = False) -> OneExchangeSuite:
     """Return the suite of all choices on one data set."""
     paper = suites.load("apc-fig5")
-    assert isinstance(paper, Suite)
+    assert isinstance(paper, OneExchangeSuite)
     entry, of = paper.datasets[dataset], paper.methods["apc-mse"]
     test = 0 if kept else round(HELD_OUT * entry.rows)
     changed = {"aligned": entry.aligned[:1], "widths": entry.widths[:1], "test": test}
     own = {"classifier_settings": of.classifier_settings} | ({"classify_on": "either"} if kept else {})
     methods = {
-        name: MethodEntry(title=name, name="apc", parameters=choice | own,
+        name: OneExchangeMethod(title=name, name="apc", parameters=choice | own,
                           classifier_settings=of.classifier_settings)
         for name, choice in CHOICES.items()
     }  # fmt: skip
@@ -64,13 +64,13 @@ def chosen(scores: Mapping[str, list[float]], sent: Mapping[str, float]) -> str:
 
 
 def lost(values: list[float], full: list[float]) -> tuple[float, float]:
-    """Return how much worse these repeats are than the full message's, and the standard error of that mean."""
+    """Return the mean loss of these repeats against the full message's, and its standard error."""
     off = [b - a for a, b in zip(values, full, strict=True)]
     return statistics.fmean(off), statistics.stdev(off) / math.sqrt(len(off)) if len(off) > 1 else 0.0
 
 
 def main(dataset: str, *, kept: bool, quick: bool, jobs: int) -> None:
-    """Run what is not done yet, and write the page."""
+    """Execute the runs that are not finished, and write the page."""
     suite, repeats = suite_of(dataset, kept=kept), 2 if quick else REPEATS
     entry = suite.datasets[dataset]
     name, word, what = ("_kept", " --kept", ", what crossed is kept") if kept else ("", "", "")
@@ -78,7 +78,7 @@ def main(dataset: str, *, kept: bool, quick: bool, jobs: int) -> None:
                 words=f"fewer_bytes {dataset}{word}")  # fmt: skip
     page.say(f"`python -m benchmarks.fewer_bytes {dataset}{word}`: {repeats} repeats; {entry.rows} rows of the active "
              f"party, {entry.test} of them held out; {entry.aligned[0]} aligned; {entry.metric} x 100.")  # fmt: skip
-    runs = list(suite.runs(Asked(seeds=repeats, quick=quick)))
+    runs = list(suite.runs(Selection(seeds=repeats, quick=quick)))
     folder = Path("runs") / suite.name / ("quick" if quick else "full")
     result = runner.run_all(runs, folder, jobs=jobs, console=page.console)
     for key, why in result.failed.items():
@@ -88,8 +88,8 @@ def main(dataset: str, *, kept: bool, quick: bool, jobs: int) -> None:
         page.write()
 
 
-def table(page: Page, suite: Suite, records: list[dict[str, Any]]) -> None:
-    """Set all choices beside each other, and say which is chosen."""
+def table(page: Page, suite: OneExchangeSuite, records: list[dict[str, Any]]) -> None:
+    """Write the table of all choices, and mark the chosen one."""
     of = {name: [record for record in records if record["run"]["method"] == name] for name in suite.methods}
     scores = {name: [100 * record["score"] for record in each] for name, each in of.items()}
     held_out = "test" in records[0]
@@ -98,14 +98,14 @@ def table(page: Page, suite: Suite, records: list[dict[str, Any]]) -> None:
     rows = []
     for name, each in of.items():
         less, error = lost(scores[name], scores[FULL])
-        test = [_shown(spread([100 * record["test"] for record in each]))] if held_out else []
+        test = [_shown(mean_spread([100 * record["test"] for record in each]))] if held_out else []
         shown = f"**{name}**" if held_out and name == pick else name
-        rows.append([shown, f"{sent[name] / 1e3:,.1f}", f"{sent[FULL] / sent[name]:.1f}", _shown(spread(scores[name])),
-                     f"{less:+.2f} ± {error:.2f}", *test])  # fmt: skip
+        rows.append([shown, f"{sent[name] / 1e3:,.1f}", f"{sent[FULL] / sent[name]:.1f}",
+                     _shown(mean_spread(scores[name])), f"{less:+.2f} ± {error:.2f}", *test])  # fmt: skip
     folds = ("folds of training rows", "lost", "test rows") if held_out else ("folds", "lost")
     page.table("Precision and width of a passive party's embedding", ("", "kB sent", "times fewer", *folds), rows)
-    told = f"Chosen on training rows: {pick}, {sent[FULL] / sent[pick]:.1f} times fewer bytes. " if held_out else ""
-    page.say(f"{told}Lost: the mean paired difference to the full message, and its standard error.")
+    sentence = f"Chosen on training rows: {pick}, {sent[FULL] / sent[pick]:.1f} times fewer bytes. " if held_out else ""
+    page.say(f"{sentence}Lost: the mean paired difference to the full message, and its standard error.")
 
 
 def _shown(value: tuple[float, float]) -> str:

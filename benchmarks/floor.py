@@ -1,8 +1,8 @@
 """FALSE-VFL's floor of deviations, chosen on training rows: python -m benchmarks.floor [isolet|hapt] [--quick].
 
-No paper says what a standard deviation may not fall below, and it matters (decision 12).  A fifth of the training rows,
-of Isolet and HAPT those of a fifth of their people, is held out of both stages and scored as ``false-tables`` scores
-test rows, under its seven mechanisms.  The suite's test rows are not read.  Needs ANYPARTY_DATA.
+No paper gives a lower bound of standard deviations, and it matters (decision 12). A fifth of the training rows (for
+Isolet and HAPT the rows of a fifth of the people) is held out of both stages and scored as ``false-tables`` scores test
+rows, under its seven mechanisms. The suite's test rows are not read. Needs ANYPARTY_DATA.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ from typing import Any
 import torch
 from joblib import Parallel, delayed
 
-from anyparty.bench import suites
-from anyparty.bench.missing.one import scored, train
-from anyparty.bench.missing.rows import Rows
-from anyparty.bench.missing.suite import Run
-from anyparty.bench.suite import Asked
+from anyparty.experiments import suites
+from anyparty.experiments.missing_blocks.missing_blocks_run import MissingBlocksRun, RunRows, score, train
+from anyparty.experiments.suite import Selection
 from anyparty.seeds import Seeds
 from anyparty.tables import datasets
 from benchmarks.beyond import held_out
@@ -30,40 +28,40 @@ MISSING = ("MCAR 2", "MAR 1")
 PERSON = {"isolet": "speaker", "hapt": "subject"}
 
 
-def run_of(dataset: str, missing: str, floor: float, *, quick: bool) -> Run:
-    """Return the suite's run of FALSE-VFL-I with another floor; a ``quick`` one has two epochs of each stage."""
-    asked = Asked(datasets=[dataset], methods=["false-vfl-1"], seeds=1)
+def run_of(dataset: str, missing: str, floor: float, *, quick: bool) -> MissingBlocksRun:
+    """Return the suite's run of FALSE-VFL-I with another floor; a quick run has two epochs of each stage."""
+    asked = Selection(datasets=[dataset], methods=["false-vfl-1"], seeds=1)
     found = suites.load("false-tables").runs(asked)
-    (run,) = [each for each in found if isinstance(each, Run) and each.missing == missing]
+    (run,) = [each for each in found if isinstance(each, MissingBlocksRun) and each.missing == missing]
     few: dict[str, Any] = {"pretrain_epochs": 2} if quick else {}
     changed = {"parameters": {**run.settings["parameters"], "floor": floor, **few}}
     return replace(run, settings={**run.settings, **changed, **({"epochs": 2} if quick else {})})
 
 
-def rows_of(run: Run) -> Rows:
-    """Return training rows alone: those of a fifth of the people in the place of test rows."""
+def rows_of(run: MissingBlocksRun) -> RunRows:
+    """Return only training rows; those of a fifth of the people replace the test rows."""
     data = datasets.load(run.dataset, progress=False)
     out = held_out(data.groups_train.get(PERSON[run.dataset]), len(data.y_train), run.seed)
     apart = replace(
         data, X_train=data.X_train[~out], y_train=data.y_train[~out], X_test=data.X_train[out],
         y_test=data.y_train[out], groups_train={}, groups_test={},
     )  # fmt: skip
-    return Rows(apart, run.parties, run.settings, Seeds(run.seed))
+    return RunRows(apart, run.parties, run.settings, Seeds(run.seed))
 
 
-def score(run: Run) -> list[float]:
+def accuracies(run: MissingBlocksRun) -> list[float]:
     """Train a run; return the accuracy on rows held out under every test mechanism, in %."""
     torch.set_num_threads(1)
     rows = rows_of(run)
     model = train(run, rows, rows.draw_train(run.missing))
-    return [100 * scored(model, rows, rows.draw_test(test)).overall["accuracy"] for test in run.tests]
+    return [100 * score(model, rows, rows.draw_test(test)).overall["accuracy"] for test in run.tests]
 
 
 def main(dataset: str, *, quick: bool, jobs: int) -> None:
     page = Page(f"floor_{dataset}", f"FALSE-VFL's floor of deviations, on training rows: {dataset}", quick,
                 words=f"floor {dataset}")  # fmt: skip
     runs = [run_of(dataset, missing, floor, quick=quick) for missing in MISSING for floor in FLOORS]
-    found = Parallel(n_jobs=jobs)(delayed(score)(run) for run in runs)
+    found = Parallel(n_jobs=jobs)(delayed(accuracies)(run) for run in runs)
     length = "two epochs of each stage" if quick else "both stages at their published length"
     page.say(
         f"FALSE-VFL-I of `false-tables`, {dataset}, seed 0, {length}, trained on the rows "

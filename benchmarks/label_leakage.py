@@ -1,17 +1,17 @@
-"""What a passive party learns of labels from the gradients that it receives: an attack, measured.
+"""An attack: the information about labels in the gradients that a passive party receives.
 
     python -m benchmarks.label_leakage [--data-dir FOLDER]    Credit and Online Shoppers, 5 seeds
     python -m benchmarks.label_leakage --quick                Breast Cancer, one seed; needs no data sets
 
-Two parties: the active one holds labels and half of the columns, the passive one holds the other half.  The attacker is
-the passive party.  It runs its code unchanged, and reads the messages that it receives:
+The active party holds labels and half of the columns, the passive party the other half. The attacker is the passive
+party. It runs its code unchanged and reads the messages that it receives:
 
     G [n, H]   the gradients of one epoch, one row for each training row (messages ``gradient``)
     v [H]      their first singular direction (right singular vector of G, not centred)
     G v [n]    its score of each row: no label is used
 
-The score separates the two classes up to its sign, which an attacker settles with one label or the classes' shares.
-So the AUROC here is the greater one of A and 1 - A.  Labels with more than two classes are not measured.
+The score separates the two classes up to its sign, which one known label or the class shares determine. So the AUROC
+here is the greater of A and 1 - A.  Labels with more than two classes are not measured.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SHORT = {name: {"pretrain_epochs": 1} for name in ("fedhssl", "false-vfl-1", "fa
 
 @dataclass(frozen=True)
 class Case:
-    """One way to train: a method with its parameters, perhaps under a schedule, perhaps with rows without a label."""
+    """One way to train: a method with its parameters, optionally a schedule and unlabelled rows."""
 
     title: str
     method: str
@@ -70,11 +70,11 @@ class Case:
 
 @dataclass
 class Tap:
-    """The passive party's end of the channel: it notes what its own party sends and receives in training.
+    """The passive party's end of the channel; it records the messages of training.
 
     Attributes:
         channel: the channel beneath.
-        tags: what was received, by tag: how many messages.
+        tags: number of received messages, by tag.
         rows: by stage, places [B] of the rows of each gradient, in the first epoch.
         gradients: by stage, the gradients [B, ...] of the first epoch.
         embeddings: by stage, the embeddings that the party sent of these rows.
@@ -91,17 +91,17 @@ class Tap:
 
     @property
     def me(self) -> str:
-        """The party whose end of the channel this is."""
+        """The party of this end of the channel."""
         return self.channel.me
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
-        """Send; note the embeddings of the batch."""
+        """Send a message; record the embeddings of the batch."""
         if tag == "embedding":
             (self.sent,) = tensors.values()
         return await self.channel.send(to, tag, tensors)
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
-        """Receive; note the gradients of the first epoch of each stage."""
+        """Receive a message; record the gradients of the first epoch of each stage."""
         got = await self.channel.recv(frm, tag, expect)
         self.tags[tag] = self.tags.get(tag, 0) + 1
         if tag == "gradient" and self.at is not None and self.at[1] == 0:
@@ -118,7 +118,7 @@ class Tap:
         await self.channel.close()
 
     def around(self, step: Step) -> Step:
-        """Return a party's step that first notes which rows of its own it works on, which the party knows."""
+        """Return a party's step that first records its row places; the party knows them."""
 
         async def noting(net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
             if rows.block is not None and len(batch.moment) == 3:
@@ -137,14 +137,14 @@ def score(messages: Sequence[Tensor]) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def auroc(y: np.ndarray[Any, Any], scores: np.ndarray[Any, Any]) -> float:
-    """Return the AUROC of scores whose sign is free: the greater one of A and 1 - A."""
+    """Return the AUROC of scores with unknown sign: the greater of A and 1 - A."""
     found = float(roc_auc_score(y, scores))
     return max(found, 1 - found)
 
 
 @dataclass(frozen=True)
 class Found:
-    """What the attack found in one training.
+    """The results of the attack on one training.
 
     Attributes:
         tags: the messages that the passive party received in training, by tag.
@@ -157,7 +157,7 @@ class Found:
 
 
 def attack(case: Case, frames: Mapping[str, pl.DataFrame], seed: int) -> Found:
-    """Train for one epoch of each stage with the passive party's channel tapped, and attack what it received."""
+    """Train one epoch of each stage, record the passive party's messages, and attack them."""
     given = dict(frames)
     truth = given[ACTIVE][LABEL].to_numpy()
     if case.unlabelled:
@@ -185,7 +185,7 @@ def attack(case: Case, frames: Mapping[str, pl.DataFrame], seed: int) -> Found:
 
 
 def _trained(federation: Federation, config: Config) -> Tap:
-    """Let both parties train; return what the passive one noted."""
+    """Let both parties train; return the passive party's records."""
     method = scheduled(chosen(config), config)
     taps: list[Tap] = []
 
@@ -212,7 +212,7 @@ def _trained(federation: Federation, config: Config) -> Tap:
 
 
 def _watched(method: Method, tap: Tap) -> Method:
-    """Return the same method, whose steps tell the tap on which rows they work."""
+    """Return the same method with steps that record their rows in the tap."""
     watched = copy.copy(method)
 
     def stages(seat: Seat) -> list[Stage]:
@@ -223,7 +223,7 @@ def _watched(method: Method, tap: Tap) -> Method:
 
 
 def cases() -> list[Case]:
-    """Return all methods, forms and schedules that are attacked."""
+    """Return all attacked methods, forms and schedules."""
     heads: tuple[tuple[str, dict[str, Any]], ...] = (("linear", {"head_hidden": []}), ("MLP", MLP_HEAD))
     found = [Case(f"{name}, {head} heads", name, shape) for name in SPLIT for head, shape in heads]
     found += [

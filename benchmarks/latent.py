@@ -1,11 +1,11 @@
-"""FALSE-VFL's targets: both stages on Isolet in time, and the memory of many importance samples; what a suite costs.
+"""FALSE-VFL's targets: time of both stages on Isolet, memory of many importance samples, and the cost of a suite.
 
     python -m benchmarks.latent            trains FALSE-VFL-I on Isolet in full, 20 minutes on 2 quiet cores at most
     python -m benchmarks.latent --quick    a few epochs of it, and times them out; needs ANYPARTY_DATA too
 
-The second table holds the gradient that leaves out negligible samples against the exact one (decision 10): a few epochs
-of stage 1 in turns, of which the last counts, for weights are even at first.  The third takes two epochs of each stage
-of every method of ``false-tables``, and counts processor seconds: what one training, and the suite, would take of one
+The second table compares the gradient without negligible samples with the exact one (decision 10): a few epochs of
+stage 1 in turns; the last one counts, because the weights are even at first. The third measures two epochs of each
+stage of every method of ``false-tables``. It estimates the processor seconds of one training and of the suite on one
 core.
 """
 
@@ -22,10 +22,10 @@ import numpy as np
 import polars as pl
 import torch
 
-from anyparty.bench import suites
-from anyparty.bench.missing.one import rows_of, train
-from anyparty.bench.missing.suite import Run, Suite
-from anyparty.bench.suite import Asked
+from anyparty.experiments import suites
+from anyparty.experiments.missing_blocks.missing_blocks_run import MissingBlocksRun, load_rows, train
+from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.suite import Selection
 from anyparty.methods.false_vfl import FalseVFL
 from anyparty.methods.table import method
 from anyparty.nets.mlp import MLP
@@ -43,19 +43,21 @@ SEEDS = 5
 def main(*, quick: bool) -> None:
     page = Page("latent", "FALSE-VFL in time and memory", quick)
     whole = suites.load("false-tables")
-    assert isinstance(whole, Suite)
-    runs = {(r.dataset, r.method, r.missing): r for r in whole.runs(Asked(seeds=1)) if isinstance(r, Run)}
+    assert isinstance(whole, MissingBlocksSuite)
+    runs = {
+        (r.dataset, r.method, r.missing): r for r in whole.runs(Selection(seeds=1)) if isinstance(r, MissingBlocksRun)
+    }
     isolet = runs["isolet", "false-vfl-1", "MCAR 2"]
     torch.set_num_threads(1 if quick else 2)
     epochs = measured(isolet, 2 if quick else None)
     minutes = epochs.whole(isolet, "seconds") / 60
-    told = "two epochs of each stage, times their number" if quick else "in full"
+    extent = "two epochs of each stage, times their number" if quick else "in full"
     peak = json.loads(_own_process())["peak"]
     page.table(
         "Against the targets",
         ("what", "measured", "target"),
         [
-            [f"FALSE-VFL-I on Isolet, both stages, minutes ({told})", f"{minutes:.1f}", target(minutes, MINUTES)],
+            [f"FALSE-VFL-I on Isolet, both stages, minutes ({extent})", f"{minutes:.1f}", target(minutes, MINUTES)],
             [f"a batch of stage 1 at L = {L}, B = {BATCH}, K = {PARTIES}: peak of the process, GiB", f"{peak:.2f}",
              target(peak, MOST_GIB)],
         ],
@@ -94,26 +96,26 @@ def main(*, quick: bool) -> None:
 
 @dataclass
 class Epochs(Watch):
-    """The fastest epoch of each stage, or its ``last``, in seconds and processor seconds."""
+    """Records the fastest or the ``last`` epoch of each stage, in seconds and processor seconds."""
 
     last: bool = False
     each: dict[str, dict[str, float]] = field(default_factory=dict)
     began: tuple[float, float] = (0.0, 0.0)
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:  # noqa: ARG002
-        """The first epoch begins."""
+        """Start the time of the first epoch."""
         self.began = time.perf_counter(), time.process_time()
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """An epoch is over, and the next begins."""
+        """Record an epoch, and start the time of the next."""
         now = time.perf_counter(), time.process_time()
         took = dict(zip(("seconds", "processor"), (n - b for n, b in zip(now, self.began, strict=True)), strict=True))
         before = took if self.last else self.each.get(record["stage"], took)
         self.each[record["stage"]] = {name: min(value, before[name]) for name, value in took.items()}
         self.began = now
 
-    def whole(self, run: Run, what: str) -> float:
-        """Return what all epochs of a run take."""
+    def whole(self, run: MissingBlocksRun, what: str) -> float:
+        """Return the estimated time of all epochs of a run."""
         of = run.settings
         named = {"pretrain": "pretrain_epochs", "pseudo": "unlabelled_epochs"}
         epochs: dict[str, int]
@@ -122,19 +124,19 @@ class Epochs(Watch):
         return sum(found[what] * epochs[stage] for stage, found in self.each.items())
 
 
-def measured(run: Run, epochs: int | None, *, last: bool = False) -> Epochs:
-    """Train a run, or so many ``epochs`` of each of its stages, with a watch on every epoch, or the ``last``."""
+def measured(run: MissingBlocksRun, epochs: int | None, *, last: bool = False) -> Epochs:
+    """Train a run, or ``epochs`` of each of its stages; return the times of the fastest or the ``last`` epoch."""
     if epochs is not None:
         given = run.settings["parameters"]
         parameters = {**given, **{name: epochs for name in ("pretrain_epochs", "unlabelled_epochs") if name in given}}
         run = replace(run, settings={**run.settings, "epochs": epochs, "parameters": parameters})
-    rows, watch = rows_of(run, None), Epochs(last=last)
+    rows, watch = load_rows(run, None), Epochs(last=last)
     train(run, rows, rows.draw_train(run.missing), watch)
     return watch
 
 
-def in_turns(run: Run, rounds: int, epochs: int) -> list[str]:
-    """Train the start of stage 1 without negligible samples and with all, in turns: s of the last epoch, a ratio."""
+def in_turns(run: MissingBlocksRun, rounds: int, epochs: int) -> list[str]:
+    """Train the start of stage 1 without negligible samples and with all, in turns; return seconds and their ratio."""
     made = method(run.method)
     assert isinstance(made, FalseVFL)
     took: dict[float, list[float]] = {made.negligible: [], 0.0: []}
@@ -154,7 +156,7 @@ def _own_process() -> str:
 
 
 def memory() -> dict[str, float]:
-    """Train two batches of stage 1 in this process; return its peak, and what it held before, in GiB."""
+    """Train two batches of stage 1 in this process; return its peak memory and the memory before, in GiB."""
     rng = np.random.default_rng(0)
     ids = np.arange(2 * BATCH)
     frames = {

@@ -1,7 +1,7 @@
-"""Reading and cutting each data set, after the first time: python -m benchmarks.loading.
+"""Time to read and cut each data set, after the first time: python -m benchmarks.loading.
 
-Every data set in a process of its own reading, as a run does: files checked against their sha256, decompressed, split,
-cut into four parties' blocks.  Data sets whose files are not there are named.  Needs ANYPARTY_DATA.
+A separate process reads every data set as a run does: it checks the sha256 of files, decompresses them, splits rows and
+cuts them into four parties' blocks. The page lists data sets whose files are missing. Needs ANYPARTY_DATA.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from anyparty.bench.parties import blocks_of
 from anyparty.errors import TableError
+from anyparty.experiments.party_tables import blocks_of
 from anyparty.seeds import Seeds
 from anyparty.tables import datasets
 from benchmarks.page import Page, quick_asked
@@ -23,7 +23,7 @@ ONE = "import sys; from benchmarks.loading import seconds; print(seconds(sys.arg
 
 
 def seconds(name: str) -> str:
-    """Return the seconds that one data set takes in this process, and its rows; or why it is not there."""
+    """Return the seconds to read one data set in this process and its rows, or the reason why it is missing."""
     import time  # noqa: PLC0415 - the clock starts after the imports
 
     began = time.perf_counter()
@@ -39,7 +39,7 @@ def seconds(name: str) -> str:
 
 
 def in_a_process(name: str) -> list[str]:
-    """Return the seconds and the rows, or "-" and why there are none."""
+    """Return the seconds and the rows, or "-" and the reason."""
     words = [sys.executable, "-c", ONE, name]
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip().split(" ", 1)  # noqa: S603
 
@@ -52,12 +52,12 @@ def main(*, quick: bool) -> None:
     )
     rows, absent = [], []
     for name in (name for name in datasets.NAMES if name not in TRACES):
-        said = [in_a_process(name) for _ in range(times)]
-        if said[0][0] == "-":
+        results = [in_a_process(name) for _ in range(times)]
+        if results[0][0] == "-":
             absent.append(name)
             continue
-        took = Spread.of([float(each[0]) for each in said])
-        rows.append([name, said[0][1], str(took), "met" if took.high <= MOST_S else "MISSED"])
+        took = Spread.of([float(each[0]) for each in results])
+        rows.append([name, results[0][1], str(took), "met" if took.high <= MOST_S else "MISSED"])
     page.table(f"Seconds to {PARTIES} parties' blocks", ["data set", "rows", "seconds", f"<= {MOST_S:g} s"], rows)
     if absent:
         page.say(f"Not on this machine: {', '.join(absent)}.")

@@ -79,7 +79,7 @@ def main(*, quick: bool) -> None:
 
 
 def training(K: int, quick: bool) -> tuple[Spread, Spread]:
-    """Return the milliseconds of LASER's step, and how many times Standard's that is."""
+    """Return the milliseconds of LASER-VFL's step, and its ratio to Standard VFL's."""
     every: dict[str, Contender] = {
         "laser": Coroutines(Model.of(World.of(K, 0.3), "laser")),
         "standard": Coroutines(Model.of(World.of(K), "standard")),
@@ -89,7 +89,7 @@ def training(K: int, quick: bool) -> tuple[Spread, Spread]:
 
 
 def step_memory(K: int) -> int:
-    """Return the peak of bytes allocated during a step, beyond what stays from step to step."""
+    """Return the peak of bytes allocated during a step, beyond the bytes that stay between steps."""
     train = Coroutines(Model.of(World.of(K, 0.3), "laser"))
     train(2)
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
@@ -103,7 +103,7 @@ def step_memory(K: int) -> int:
 
 
 def in_own_process(K: int) -> int:
-    """Return by how many bytes a process grows that trains for ten steps."""
+    """Return the growth in bytes of a process that trains for ten steps."""
     command = [sys.executable, "-m", "benchmarks.many_parties", "--grow", str(K)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - our own program
     return int(json.loads(done.stdout))
@@ -119,7 +119,7 @@ def grow(K: int) -> int:
 
 
 def scoring(K: int, quick: bool) -> tuple[Spread, Spread, Spread, str]:
-    """Return microseconds a row: LASER's, one network's over as many parties, their ratio, and every subset's."""
+    """Return microseconds per row: LASER-VFL's, one network's over as many parties, their ratio, and every subset's."""
     rows = 1024 if quick else 4096
     laser = Scores(K, "laser", K // 2, rows)
     every: dict[str, Contender] = {"laser": laser, "standard": Scores(K // 2, "standard", K // 2, rows, K)}
@@ -135,7 +135,7 @@ def scoring(K: int, quick: bool) -> tuple[Spread, Spread, Spread, str]:
 
 
 class Scores:
-    """Scores rows that the first ``present`` of K parties have; a step is all rows once."""
+    """Scores rows that the first ``present`` of K parties hold; a step scores all rows once."""
 
     def __init__(self, K: int, name: str, present: int, rows: int, features_as: int | None = None) -> None:
         world = World.of(K, n=rows, blocks=features_as or K)
@@ -143,7 +143,7 @@ class Scores:
         self.asked = world.roster.blocks[:present]
 
     def __call__(self, steps: int) -> float:
-        """Score all rows so many times; return the seconds."""
+        """Score all rows several times; return the seconds."""
         model, wanted = self.model, torch.arange(self.rows)
 
         def part(name: str) -> Callable[[Channel], Awaitable[Predictions | None]]:
@@ -157,7 +157,7 @@ class Scores:
 
 
 class EverySubset:
-    """Scores as ``Scores`` does, and then evaluates every other subset's predictor on embeddings of the same size."""
+    """Scores like ``Scores``, then evaluates every other subset's predictor on embeddings of the same size."""
 
     def __init__(self, one: Scores) -> None:
         self.one = one
@@ -166,7 +166,7 @@ class EverySubset:
         self.members = (torch.arange(1, 2**K).unsqueeze(1) >> torch.arange(K)) & 1 == 1
 
     def __call__(self, steps: int) -> float:
-        """Do so for all rows so many times; return the seconds."""
+        """Score all rows several times; return the seconds."""
         heads = self.one.model.lead.modules["heads"]
         seconds, began = self.one(steps), now()
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""How much memory this process has, and had at most since it was last asked to forget (Linux)."""
+"""Memory of this process now, and its peak since the last reset (Linux)."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ STATUS, FORGET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def resident() -> int:
-    """Return the bytes that this process holds in memory."""
+    """Return the resident bytes of this process."""
     return _bytes("VmRSS")
 
 
 def reset_peak() -> None:
-    """Let the peak begin anew, at what is held now."""
+    """Reset the peak to the present resident bytes."""
     FORGET.write_text("5", encoding="ascii")
 
 
 def peak_since_reset() -> int:
-    """Return the most bytes that this process has held since ``reset_peak``."""
+    """Return the peak of resident bytes since ``reset_peak``."""
     return _bytes("VmHWM")
 
 

@@ -1,4 +1,4 @@
-"""A million rows of four parties: reading, aligning, preparing, and an epoch of LASER-VFL, in time and memory."""
+"""Time and memory for a million rows of four parties: reading, aligning, preparing, and an epoch of LASER-VFL."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def in_own_process(folder: Path, kind: str) -> dict[str, Any]:
 
 
 def stages(folder: Path, kind: str) -> dict[str, Any]:
-    """Play all stages in this process; return the seconds and GiB of each."""
+    """Run all stages in this process; return the seconds and GiB of each."""
     seen: dict[str, Stage] = {}
 
     def timed(name: str, work: Callable[[], T]) -> T:
@@ -135,19 +135,19 @@ def stages(folder: Path, kind: str) -> dict[str, Any]:
 
 
 class Meter(Watch):
-    """Notes when all parties are prepared, and what an epoch of training takes."""
+    """Records the end of preparation, and time and memory of an epoch."""
 
     def __init__(self, seen: dict[str, Stage]) -> None:
         self.seen, self.rows = seen, 0
         self.begin()
 
     def begin(self) -> None:
-        """Let a stage begin."""
+        """Start a stage."""
         self.before, self.began, self.worked = resident(), time.perf_counter(), time.process_time()
         reset_peak()
 
     def end(self, name: str) -> None:
-        """Note a stage's seconds and GiB."""
+        """Record a stage's seconds and GiB."""
         self.seen[name] = {
             "seconds": time.perf_counter() - self.began,
             "processor": time.process_time() - self.worked,
@@ -156,13 +156,13 @@ class Meter(Watch):
         }
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:  # noqa: ARG002
-        """All parties are prepared, and know which rows to train on."""
+        """End the preparation: all parties know their training rows."""
         self.rows = rows
         self.end("prepare")
         self.begin()
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:  # noqa: ARG002
-        """The epoch is done."""
+        """End the epoch."""
         self.end("train an epoch")
 
 

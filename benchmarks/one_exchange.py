@@ -1,8 +1,9 @@
-"""How long one exchange takes: python -m benchmarks.one_exchange [--quick].
+"""Time of one exchange: python -m benchmarks.one_exchange [--quick].
 
-APC-VFL on Credit from tables in memory to answers of the active party alone: 20,000 rows with five columns, of which a
-passive party has 10,000 with the others, the paper's networks, batches and patience; against 2 minutes on 2 cores.
-FedSVD of 10,000 rows and 30 columns, beside numpy's decomposition of the same columns side by side; against 10 seconds.
+APC-VFL on Credit, from tables in memory to predictions of the active party: 20,000 rows with five columns, and a
+passive party with the other columns of 10,000 of them; the paper's networks, batches and patience. Target: 2 minutes on
+2 cores.
+FedSVD of 10,000 rows and 30 columns, compared with numpy's decomposition of all columns. Target: 10 seconds.
 Needs ANYPARTY_DATA.
 """
 
@@ -15,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from anyparty.bench import suites
-from anyparty.bench.folds.suite import Suite
-from anyparty.bench.parties import by_columns
 from anyparty.config import Encoder
+from anyparty.experiments import suites
+from anyparty.experiments.one_exchange.one_exchange_suite import OneExchangeSuite
+from anyparty.experiments.party_tables import by_columns
 from anyparty.methods import fedsvd
 from anyparty.run.federation import Federation
 from anyparty.seeds import Seeds
@@ -35,9 +36,9 @@ SECRET = bytes(range(32))  # of the key generator
 
 
 def apc(*, quick: bool) -> tuple[dict[str, float], int]:
-    """Train and answer; return seconds by what took them, and how many answers there were."""
+    """Train and predict; return the seconds of each part, and the number of predictions."""
     suite = suites.load("apc-fig5")
-    assert isinstance(suite, Suite)
+    assert isinstance(suite, OneExchangeSuite)
     entry = suite.datasets["credit"]
     data = datasets.load("credit", progress=False)
     places = Seeds(0).numpy("rows").permutation(len(data.y_train))[: entry.rows]
@@ -60,7 +61,7 @@ def apc(*, quick: bool) -> tuple[dict[str, float], int]:
 
 
 def decomposed(rows: int) -> tuple[float, float, float]:
-    """Return the seconds of FedSVD between two parties, of numpy's SVD, and how far their spaces are apart."""
+    """Return the seconds of FedSVD between two parties and of numpy's SVD, and the distance of their spaces."""
     generator = torch.Generator().manual_seed(0)
     blocks = {"task": torch.randn(rows, TASK_COLUMNS, generator=generator),
               "data": torch.randn(rows, DATA_COLUMNS, generator=generator)}  # fmt: skip

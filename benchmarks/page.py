@@ -1,4 +1,4 @@
-"""A benchmark's page: shown as it is made, and kept as Markdown with what it takes to make it again."""
+"""A benchmark's page: printed while it is made, and saved as Markdown with its command and machine."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Page:
     """Tables and sentences of one benchmark, in order.
 
     Attributes:
-        name: of the program, ``python -m benchmarks.NAME``.
-        title: what it measures.
-        quick: fewer rounds and smaller sizes; kept in a folder of its own, so that it replaces no real result.
-        words: the command's, where they are not its name.
+        name: name of the program, ``python -m benchmarks.NAME``.
+        title: subject of the measurement.
+        quick: fewer rounds and smaller sizes; saved in a separate folder, so that it replaces no real result.
+        words: words of the command, if they differ from the name.
     """
 
     name: str
@@ -42,13 +42,13 @@ class Page:
 
     @property
     def folder(self) -> Path:
-        """Where the page and its plots go."""
+        """Folder of the page and its plots."""
         folder = RESULTS / "quick" if self.quick else RESULTS
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
     def table(self, heading: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Show a table, and keep it; an empty row is a line across, on the terminal."""
+        """Print a table and add it to the page; an empty row is a line on the terminal."""
         shown = Table(title=heading, title_justify="left")
         for i, column in enumerate(columns):
             shown.add_column(column, justify="right" if i else "left")
@@ -64,7 +64,7 @@ class Page:
         self.parts.append(text)
 
     def plot(self, file: Path, caption: str) -> None:
-        """Add a picture that stands beside the page."""
+        """Add a picture from the folder of the page."""
         self.console.print(f"plot: {file}", highlight=False)
         self.parts.append(f"![{caption}]({file.name})")
 
@@ -90,7 +90,7 @@ class Page:
 
 
 def target(value: float | Spread, most: float | None = None, *, least: float | None = None) -> str:
-    """Return a target in words, and whether ``value`` meets it; of a spread, its median, if it says anything."""
+    """Return a target in words and whether ``value`` meets it; of a spread the median counts, unless too noisy."""
     if most is None and least is None:
         return ""
     bound = f"<= {most:g}" if most is not None else f">= {least:g}"
@@ -104,7 +104,7 @@ def target(value: float | Spread, most: float | None = None, *, least: float | N
 
 
 def quick_asked(about: str | None) -> bool:
-    """Return whether the command line says ``--quick``."""
+    """Return whether the command line has ``--quick``."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--quick", action="store_true", help="fewer rounds and smaller sizes: a look, not a result")
     return bool(parser.parse_args().quick)

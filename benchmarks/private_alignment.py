@@ -1,7 +1,7 @@
-"""Private alignment: ids a second, memory and bytes, all parties on one machine; beside it ``openmined.psi``.
+"""Private alignment: ids per second, memory and bytes, all parties on one machine; compared with ``openmined.psi``.
 
-Every measurement runs in a process of its own, so that its memory is its own.  ``openmined-psi`` is no dependency of
-ours: put it in an environment of its own and name that environment's Python,
+Every measurement runs in a separate process, so that its memory is measured separately. ``openmined-psi`` is not a
+dependency; install it in a separate environment and name that environment's Python:
 
     python -m venv /tmp/psi && /tmp/psi/bin/pip install openmined-psi
     PSI_PYTHON=/tmp/psi/bin/python python -m benchmarks.private_alignment
@@ -49,7 +49,7 @@ print(json.dumps({"seconds": time.perf_counter() - began, "cpu": used.ru_utime +
 
 @dataclass
 class _Transit:
-    """What is on its way between all parties, in bytes."""
+    """Bytes in transit between all parties."""
 
     now: int = 0
     most: int = 0
@@ -63,7 +63,7 @@ class _Transit:
 
 @dataclass
 class _Weighed:
-    """A channel that knows what is on its way."""
+    """A channel that counts the bytes in transit."""
 
     channel: Channel
     transit: _Transit
@@ -86,7 +86,7 @@ class _Weighed:
 
 
 def align(parties: int, n: int, batch: int) -> dict[str, float]:
-    """Align tables of which neighbours share a half, in this process; return what it took."""
+    """Align tables in this process, of which neighbours share half of their ids; return the measurements."""
     names = [f"p{k}" for k in range(parties)]
     roster = Roster(tuple(Party(name=name) for name in names), names[0])
     ids = {name: [f"id-{i}" for i in range(k * (n // 2), k * (n // 2) + n)] for k, name in enumerate(names)}
@@ -110,8 +110,8 @@ def align(parties: int, n: int, batch: int) -> dict[str, float]:
 
 
 def _curve(n: int, parties: int) -> float:
-    """Return the CPU seconds that the arithmetic alone takes: an id is hashed once, and its point blinded K + 1 times,
-    or K times at the passive one of two parties, which has nobody to visit.
+    """Return the CPU seconds of the arithmetic: an id is hashed once, and its point is blinded K + 1 times, or K times
+    at the passive one of two parties, which has no other party to visit.
     """
     few = [f"id-{i}" for i in range(4_000)]
     began = time.thread_time()
@@ -133,14 +133,14 @@ def _cpu() -> float:
 
 
 def measured(*numbers: int) -> dict[str, float]:
-    """Run ``align`` in a process of its own."""
+    """Run ``align`` in a separate process."""
     code = f"import json; from benchmarks.private_alignment import align; print(json.dumps(align{numbers}))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)  # noqa: S603
     return dict(json.loads(done.stdout))
 
 
 def psi(n: int) -> dict[str, float] | None:
-    """Run ``openmined.psi``, both parties in one process; ``None`` if it is not there."""
+    """Run ``openmined.psi``, both parties in one process; return ``None`` if it is not installed."""
     python = os.environ.get("PSI_PYTHON", sys.executable)
     done = subprocess.run([python, "-c", PSI, str(n)], check=False, capture_output=True, text=True)  # noqa: S603
     return dict(json.loads(done.stdout)) if done.returncode == 0 else None

@@ -1,7 +1,7 @@
-"""That the ResNet path learns: LASER-VFL on CIFAR-10's quadrants, 12,000 images: python -m benchmarks.resnet_check.
+"""Check that ResNet encoders learn on CIFAR-10's quadrants, 12,000 images: python -m benchmarks.resnet_check.
 
-Not the published experiment, which trains 50,000 images for 100 epochs on a GPU: the suite's networks (ResNet-18 of
-widths 32 to 256 at each of four parties) for a few epochs on what two cores allow.  Needs ANYPARTY_DATA.
+The published experiment trains 50,000 images for 100 epochs on a GPU. This check trains the suite's networks (ResNet-18
+of widths 32 to 256 at each of four parties) for the few epochs that two cores allow. Needs ANYPARTY_DATA.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 import numpy as np
 import torch
 
-from anyparty.bench.parties import blocks_of, draw, federation, tables
+from anyparty.experiments.party_tables import blocks_of, draw, federation, tables
 from anyparty.nets.optimizer import Optimizer
 from anyparty.nets.resnet import ResNet
 from anyparty.seeds import Seeds

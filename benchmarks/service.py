@@ -1,8 +1,8 @@
 """The prediction service: milliseconds for one id, over HTTP on loopback, from processes with mutual TLS between them.
 
-Three parties with 20,000 rows, as ``anyparty federate`` starts them; the service in its own process; one client that
-asks for one id after the other over one connection.  One party hangs: its process is stopped (SIGSTOP), so that its
-machine answers and it does not.
+Three parties with 20,000 rows run as ``anyparty federate`` starts them, the service runs in its own process, and one
+client requests one id after the other over one connection. A hanging party is a stopped process (SIGSTOP): its machine
+replies, but the party does not.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def made(home: Path, rows: int) -> Path:
 
 
 class Times(NamedTuple):
-    """Milliseconds of requests, and how many were answered by all the parties that were there."""
+    """Milliseconds of requests, and the number of predictions that used all available parties."""
 
     ms: list[float]
     whole: int
@@ -77,13 +77,13 @@ class Client:
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Return what the service answers."""
+        """Return the service's reply."""
         words = None if body is None else json.dumps(body)
         self.connection.request("POST" if body else "GET", path, words, {"content-type": "application/json"})
         return json.loads(self.connection.getresponse().read())
 
     def until(self, parties: int, timeout_s: float = 300.0) -> None:
-        """Wait until so many parties are connected."""
+        """Wait until a number of parties are connected."""
         end = time.monotonic() + timeout_s
         while sum(why == "connected" for why in self.ask("/ready")["parties"].values()) != parties:
             if time.monotonic() > end:
@@ -91,7 +91,7 @@ class Client:
             time.sleep(0.5)
 
     def times(self, rounds: int, there: set[str], **how: Any) -> Times:
-        """Return the milliseconds of so many requests for one id, answered by parties that are there."""
+        """Return the milliseconds of a number of requests for one id, and how many used all available parties."""
         found, whole, lots = [], 0, np.random.default_rng(1)
         for row in lots.integers(0, 1000, rounds):
             began = time.perf_counter()
@@ -104,32 +104,30 @@ class Client:
 
 @contextmanager
 def service(place: Path, *, after: int = 3) -> Iterator[Client]:
-    """Serve in a process of its own; nobody waits for a party that missed ``after`` requests in a row."""
+    """Serve in a separate process; a party that missed ``after`` requests in a row is skipped."""
     command = [sys.executable, "-m", "benchmarks.service", "--serve", str(place), str(after)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - ourselves
         try:
             assert process.stdout is not None
-            said = process.stdout.readline()
-            yield Client(int(re.findall(r"\d+", said)[-1]))
+            line = process.stdout.readline()
+            yield Client(int(re.findall(r"\d+", line)[-1]))
         finally:
             process.send_signal(signal.SIGINT)
             process.wait(60)
 
 
 def serve_here(place: str, after: int) -> None:
-    """Serve until Ctrl-C; the port is on the standard output."""
+    """Serve until Ctrl-C; print the port on standard output."""
     import torch  # noqa: PLC0415
     import uvicorn  # noqa: PLC0415
 
     torch.set_num_threads(1)
-    app = application(
-        place, limits=ServiceLimits(budget_ms=BUDGET_MS)
-    )  # a request that grants much less counts for nobody
+    app = application(place, limits=ServiceLimits(budget_ms=BUDGET_MS))  # smaller budgets do not count against a party
     app.state.predictor.breaker.after = after
-    with listening_socket("127.0.0.1", 0) as door:
-        print(door.getsockname()[1], flush=True)
+    with listening_socket("127.0.0.1", 0) as listener:
+        print(listener.getsockname()[1], flush=True)
         with contextlib.suppress(KeyboardInterrupt):
-            uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).run(sockets=[door])
+            uvicorn.Server(uvicorn.Config(app, log_level="error", access_log=False)).run(sockets=[listener])
 
 
 @contextmanager
@@ -153,7 +151,7 @@ def federation(home: Path, rows: int) -> Iterator[Path]:
 
 @contextmanager
 def hanging(house: Path, party: str) -> Iterator[None]:
-    """Stop a party's process in the job for a while."""
+    """Stop a party's process in the job temporarily."""
     kit = str((house / "kits" / party).resolve())
     found = [each for each in flare.processes(house)
              if kit in (words := " ".join(each.cmdline())) and "worker_process" in words]  # fmt: skip
@@ -168,7 +166,7 @@ def hanging(house: Path, party: str) -> Iterator[None]:
 
 
 def alone(house: Path, home: Path) -> Path:
-    """Return a copy of the active party's kit, with no federation beside it."""
+    """Return a copy of the active party's kit without a federation."""
     kit = home / "alone" / "kits" / "bank"
     shutil.copytree(house / "kits" / "bank", kit, ignore=shutil.ignore_patterns("internal"))
     return kit

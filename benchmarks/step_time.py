@@ -1,4 +1,4 @@
-"""What a training step costs: LASER-VFL and the others against Standard VFL, and against a plain loop."""
+"""The time of a training step: LASER-VFL and other methods, compared with Standard VFL and with a plain loop."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def report(K: int, missing: float, times: Times, *, judged: bool) -> list[list[s
 
 
 def check_reference(draws: int = 300) -> None:
-    """Hold the plain loop to the exact sum over all subsets, as a mean over many draws."""
+    """Check that the plain loop's mean over many draws equals the exact sum over all subsets."""
     for missing in (0.0, 0.3):
         model = Model.of(World.of(4, missing, n=512), "laser", tasks="all")
         batch, loop = model.batches(1)[0], PlainLoop(model)

@@ -1,8 +1,8 @@
-"""Times on a machine that does other things too: contenders take turns, and what is stated is a ratio.
+"""Timing on a busy machine: contenders take turns, and the result is a ratio.
 
-Every round runs each contender once, in a fresh order, for about as long as the others; a round's ratio is between
-neighbours in time, and the median over rounds is what a table shows, with the quartiles as its spread.
-On one thread the clock counts that thread's own time, so that what others do on the machine counts as little as can be.
+Every round runs each contender once, in a new order, for about the same time. A round's ratio compares neighbours in
+time; a table shows the median over rounds, with the quartiles as its spread. On one thread the clock counts that
+thread's own time, so that other processes affect it as little as possible.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Contender = Callable[[int], float]
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of some numbers, and their quartiles."""
+    """Median and quartiles of some numbers."""
 
     median: float
     low: float
@@ -42,27 +42,27 @@ class Spread:
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds a step, by contender, one number a round."""
+    """Seconds per step, by contender, one number for each round."""
 
     rounds: Mapping[str, list[float]]
 
     def milliseconds(self, name: str) -> Spread:
-        """Return the milliseconds of a step."""
+        """Return the milliseconds per step."""
         return Spread.of([1e3 * seconds for seconds in self.rounds[name]])
 
     def microseconds(self, name: str) -> Spread:
-        """Return the microseconds of a step."""
+        """Return the microseconds per step."""
         return Spread.of([1e6 * seconds for seconds in self.rounds[name]])
 
     def ratio(self, name: str, to: str) -> Spread:
-        """Return how many times as long a step of ``name`` takes as one of ``to``, in the same round."""
+        """Return the ratio of the time of a step of ``name`` to that of ``to`` in the same round."""
         return Spread.of([a / b for a, b in zip(self.rounds[name], self.rounds[to], strict=True)])
 
 
 def alternate(contenders: Mapping[str, Contender], rounds: int, turn_s: float) -> Times:
-    """Let the contenders take turns of about ``turn_s`` seconds each, for so many rounds after a first to warm up.
+    """Let the contenders take turns of about ``turn_s`` seconds each, for a number of rounds after a warm-up round.
 
-    A machine that is so busy that this takes over ``MOST_S`` seconds of the clock on the wall plays ``LEAST`` rounds.
+    If this takes more than ``MOST_S`` seconds of wall-clock time, only ``LEAST`` rounds are run.
     """
     steps = {}
     for name, run in contenders.items():
@@ -81,13 +81,13 @@ def alternate(contenders: Mapping[str, Contender], rounds: int, turn_s: float) -
 
 
 def now() -> float:
-    """Return seconds: of this thread's work if torch computes on one thread, else of the clock on the wall."""
+    """Return seconds: this thread's CPU time if torch uses one thread, else wall-clock time."""
     return time.thread_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Compute on ``count`` threads for a while."""
+    """Set torch's number of threads temporarily."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

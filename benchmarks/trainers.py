@@ -1,6 +1,6 @@
-"""Four ways to do the same training steps: as the package does, and three that it is held against.
+"""Four ways to take the same training steps: the package's, and three to compare it with.
 
-They share the networks' shapes, the rows and the optimizers.
+They share the shapes of the networks, the rows and the optimizers.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from benchmarks.worlds import TASK, Model
 
 @dataclass
 class Coroutines:
-    """As a run does it: every party a coroutine, every message copied, counted and checked."""
+    """The steps of a run: every party is a coroutine, and every message is copied, counted and checked."""
 
     model: Model
     ledger: Ledger = field(default_factory=Ledger)
 
     def __call__(self, steps: int) -> float:
-        """Do so many steps; return the seconds between the first party's start and the last one's end."""
+        """Take a number of steps; return the seconds between the first party's start and the last party's end."""
         batches, marks = self.model.batches(steps), []
 
         def part(name: str) -> Callable[[Channel], Awaitable[None]]:
@@ -63,7 +63,7 @@ class OneGraph:
     model: Model
 
     def __call__(self, steps: int) -> float:
-        """Do so many steps; return their seconds."""
+        """Take a number of steps; return their seconds."""
         model, fused = self.model, fusion(self.model)
         optimizers = [optimizer for state in model.states.values() for optimizer in state.optimizers.values()]
         batches, began = model.batches(steps), now()
@@ -81,15 +81,15 @@ class OneGraph:
 
 @dataclass
 class Cut:
-    """One owner of all data again, but a graph of its own for every party: embeddings copied up, gradients down.
+    """One owner of all data, but a separate graph for every party: embeddings are copied up, gradients down.
 
-    What is between this and ``OneGraph`` no carrier can save; what is between this and ``Coroutines`` is the carrier.
+    The difference to ``OneGraph`` is independent of the transport; the difference to ``Coroutines`` is the transport.
     """
 
     model: Model
 
     def __call__(self, steps: int) -> float:
-        """Do so many steps; return their seconds."""
+        """Take a number of steps; return their seconds."""
         model, fused, lead = self.model, fusion(self.model), self.model.lead.optimizers["heads"]
         batches, began = model.batches(steps), now()
         for batch in batches:
@@ -113,16 +113,16 @@ class Cut:
 
 @dataclass
 class PlainLoop:
-    """LASER-VFL as one would first write it: Algorithm 1, a loop over heads and one sampled subset of every size.
+    """LASER-VFL in its simplest form: Algorithm 1, a loop over heads and one sampled subset of every size.
 
-    Where all rows of a batch share a pattern, a subset is drawn once for the batch (as the paper does); where they do
-    not, once a row, by a mask.  All in one autograd graph, without parties or messages.
+    If all rows of a batch share a pattern, a subset is drawn once for the batch, as in the paper; otherwise once for
+    each row, by a mask. All is in one autograd graph, without parties or messages.
     """
 
     model: Model
 
     def __call__(self, steps: int) -> float:
-        """Do so many steps; return their seconds."""
+        """Take a number of steps; return their seconds."""
         model = self.model
         optimizers = [optimizer for state in model.states.values() for optimizer in state.optimizers.values()]
         batches, began = model.batches(steps), now()
@@ -160,7 +160,7 @@ class PlainLoop:
         return total / len(y)
 
     def head(self, m: int, mean: Tensor) -> Tensor:
-        """Return what head m answers: [B, H] -> [B, C]."""
+        """Return the output of head m: [B, H] -> [B, C]."""
         heads = self.model.lead.modules["heads"]
         assert isinstance(heads, StackedMLP)
         return functional.linear(mean, heads.first.weight[m], heads.first.bias[m])
@@ -190,7 +190,7 @@ def _labels(model: Model, batch: Batch) -> Tensor:
 
 
 def fusion(model: Model) -> Fusion:
-    """Return what the active party fuses with."""
+    """Return the active party's fusion module."""
     owners = model.method.rule.owners(model.world.roster)
     every = torch.tensor(() if owners is None else owners, dtype=torch.int64)
     heads = model.lead.modules["heads"]

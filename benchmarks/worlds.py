@@ -1,4 +1,4 @@
-"""Rows, parties and networks to time with: the shapes of the published HAPT experiment, random numbers in them."""
+"""Random rows, parties and networks for timing, with the shapes of the published HAPT experiment."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TASK = Task(kind="classification", classes=tuple(f"activity {c}" for c in range(
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """K parties over N rows, each block absent from a row with probability ``missing``; labels at the first party."""
+    """K parties and N rows; blocks are missing with probability ``missing``, and the first party has the labels."""
 
     roster: Roster
     rows: Mapping[str, Rows]
@@ -35,7 +35,7 @@ class World:
         cls, K: int, missing: float = 0.0, n: int = N, blocks: int | None = None, *, features: int = FEATURES,
         device: str = "cpu",
     ) -> World:  # fmt: skip
-        """Draw a world: 560 features in K (or so many) equal blocks; what does not divide is left out."""
+        """Draw a world: 560 features in equal blocks; the remainder is left out."""
         lots = torch.Generator().manual_seed(0)
         roster = Roster(tuple(Party(name=f"p{k}", labels=k == 0) for k in range(K)), "p0")
         observed = torch.rand(n, K, generator=lots) >= missing
@@ -57,13 +57,13 @@ class World:
 
     @property
     def lead(self) -> Rows:
-        """What the active party knows."""
+        """The active party's rows."""
         return self.rows[self.roster.active]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model:
-    """A method with all parties' networks, freshly drawn, over a world."""
+    """A method with the newly initialised networks of all parties of a world."""
 
     world: World
     method: Split
@@ -72,7 +72,7 @@ class Model:
 
     @classmethod
     def of(cls, world: World, name: str, **parameters: object) -> Model:
-        """Let every party begin."""
+        """Initialise all parties."""
         made = method(name, embedding=EMBEDDING, **parameters)
         assert isinstance(made, Split)
         states = {}
@@ -86,11 +86,11 @@ class Model:
 
     @property
     def lead(self) -> State:
-        """What the active party trains."""
+        """The active party's state."""
         return self.states[self.world.roster.active]
 
     def batches(self, count: int) -> list[Batch]:
-        """Draw batches of the rows that the method trains on."""
+        """Draw batches of the method's training rows."""
         usable = self.method.stages(self.lead.seat)[0].rows(self.world.lead).nonzero().squeeze(1)
         lots = torch.Generator().manual_seed(1)
         picked = [usable[torch.randint(len(usable), (BATCH,), generator=lots)] for _ in range(count)]

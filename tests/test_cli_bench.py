@@ -33,14 +33,14 @@ def test_a_suite_without_its_data_names_every_run_that_failed(tmp_path):
     assert result.exit_code == 2
     assert result.stderr.count("hapt-laser-k4-") >= 3
     assert result.stderr.count("is not there: looked in") == 1
-    assert "none of the 3 runs could be done" in result.stderr
+    assert "all 3 runs failed" in result.stderr
 
 
 def test_the_table_of_what_is_done_so_far_is_made_without_a_run_also_while_runs_go_on(tmp_path):
     words = ["bench", "apc-kept", "--dataset", "breast-cancer", "--folder", str(tmp_path / "runs"), "--quick"]
     nothing = runner.invoke(app, [*words, "--so-far"])
     assert nothing.exit_code == 2
-    assert "none of the 100 runs is done yet; leave --so-far out to run them" in nothing.stderr
+    assert "none of the 100 runs is finished; leave out --so-far to run them" in nothing.stderr
     whole = runner.invoke(app, [*words, "--method", "local", "--seeds", "1"])
     with FileLock(tmp_path / "runs" / ".lock"):
         part = runner.invoke(app, [*words, "--so-far"])

@@ -17,7 +17,7 @@ SOURCE = Path(anyparty.__file__).parent
 # Each room may import those above it.  A new room finds its place here.
 ROOMS = (
     "errors", "storage", "export", "seeds", "terms", "costs", "predictions", "metrics", "tables", "align", "blocks",
-    "nets", "config", "methods", "schedules", "wire", "run", "serving", "report", "bench", "demo", "doctor", "cli",
+    "nets", "config", "methods", "schedules", "wire", "run", "serving", "report", "experiments", "demo", "doctor", "cli",
     "__main__",
 )  # fmt: skip
 STRANGERS = {("methods", "wire"), ("wire", "methods")}  # only run brings them together

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from anyparty.bench import suites
+from anyparty.experiments import suites
 
 from .pages import ROOT
 

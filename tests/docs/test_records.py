@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from anyparty.bench import suites
+from anyparty.experiments import suites
+from anyparty.experiments.pages import render
 
 from .pages import ROOT
 
@@ -48,6 +49,6 @@ def test_most_pages_have_records():
 @pytest.mark.slow
 @pytest.mark.parametrize(("suite", "dataset", "path"), PAGES, ids=lambda value: getattr(value, "stem", value))
 def test_a_page_is_what_its_records_say(suite, dataset, path):
-    page, place = suites.load(suite).page(records(path), {}), RESULTS / suite / f"{dataset}.md"
+    page, place = render(suites.load(suite), records(path), {}), RESULTS / suite / f"{dataset}.md"
     assert tables(page.markdown) == tables(place.read_text(encoding="utf-8"))
     assert page.csv == place.with_suffix(".csv").read_text(encoding="utf-8")

@@ -102,7 +102,7 @@ def test_a_part_that_is_whole_or_too_long(publisher, tmp_path, part):
 
 def test_a_wrong_checksum_is_refused_and_the_file_thrown_away(publisher, tmp_path):
     to = tmp_path / "b.bin"
-    with refused(f"its sha256 is {SHA256}, expected 00ff; it was thrown away.*verify=False"):
+    with refused(f"its sha256 is {SHA256}, expected 00ff; the download was deleted.*verify=False"):
         get(publisher, "/whole", to, sha256="00ff")
     assert [file.name for file in tmp_path.iterdir()] == ["b.bin.part.lock"]
     assert get(publisher, "/whole", to, sha256="00ff", verify=False).read_bytes() == CONTENT
@@ -117,7 +117,7 @@ def test_a_resumed_file_that_is_another_is_refused(publisher, tmp_path):
 
 
 def test_errors_are_sentences(publisher, tmp_path):
-    with refused("cannot download .*/gone: Not Found; .* or fetch it by other means and save it as .*b.bin"):
+    with refused("cannot download .*/gone: Not Found; .* or download it by other means and save it as .*b.bin"):
         get(publisher, "/gone", tmp_path / "b.bin")
     with refused("begins with https://"):
         fetch.download("file:///etc/hosts", tmp_path / "b.bin")

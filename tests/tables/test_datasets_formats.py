@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unlzw3 import unlzw
 
 from anyparty.tables import datasets
 from anyparty.tables.datasets import formats
@@ -61,8 +62,8 @@ def compress(data, most=16, clear_at=0):
 
 
 @given(st.binary(max_size=300), st.sampled_from([9, 12, 16]), st.integers(0, 40))
-def test_uncompress_undoes_compress(data, most, clear_at):
-    assert formats.uncompress(compress(data, most, clear_at)) == data
+def test_unlzw_undoes_compress(data, most, clear_at):
+    assert unlzw(compress(data, most, clear_at)) == data
 
 
 @pytest.mark.parametrize("most", [10, 13, 16])
@@ -71,16 +72,16 @@ def test_codes_that_grow(most, clear_at):
     rng = np.random.default_rng(0)
     data = "".join(f"{number:.4f}, " for number in rng.normal(size=8000)).encode()
     packed = compress(data, most, clear_at)
-    assert formats.uncompress(packed) == data
+    assert unlzw(packed) == data
     if shutil.which("gzip"):
         ours = subprocess.run(["gzip", "-dc"], input=packed, capture_output=True, check=True)  # noqa: S607
         assert ours.stdout == data, "the test's own compress is not the real one"
 
 
 @pytest.mark.parametrize("data", [b"", b"\x1f\x8b\x08", b"\x1f\x9d\x91", b"\x1f\x9d\x90\xff\xff\xff\xff"])
-def test_uncompress_refuses_what_is_not_compressed(data):
-    with pytest.raises(ValueError, match=r"no file of Unix compress|bits|beyond the dictionary"):
-        formats.uncompress(data)
+def test_unlzw_rejects_other_data(data):
+    with pytest.raises(ValueError, match="Invalid"):
+        unlzw(data)
 
 
 def test_idx(tmp_path):
@@ -93,7 +94,7 @@ def test_idx(tmp_path):
 def test_idx_refuses_other_files(tmp_path, raw):
     file = tmp_path / "x.gz"
     file.write_bytes(gzip.compress(raw))
-    with pytest.raises(ValueError, match=r"no idx file|reshape"):
+    with pytest.raises(ValueError, match=r"not an idx file|reshape"):
         formats.idx(file)
 
 

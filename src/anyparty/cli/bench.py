@@ -23,28 +23,29 @@ def bench(
     ],
     dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Some of the suite's data sets.")] = None,
     method: Annotated[list[str] | None, typer.Option("--method", help="Some of the suite's methods.")] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds.")] = 5,
-    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Runs at once.")] = 1,
-    quick: Annotated[bool, typer.Option("--quick", help="Few epochs: shows that all works.")] = False,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds.")] = 5,
+    jobs: Annotated[int, typer.Option("--jobs", min=1, help="Number of parallel runs.")] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Train only briefly, to check that everything works.")] = False,
     data_dir: Annotated[
         Path | None,
-        typer.Option("--data-dir", help="Where data sets lie; without: in ANYPARTY_DATA, the cache, or fetched."),
+        typer.Option("--data-dir", help="Folder of the data sets; by default ANYPARTY_DATA, the cache, downloads."),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--folder", help="Where records go.", show_default="runs/bench/SUITE")
+        Path | None, typer.Option("--folder", help="Folder of the records.", show_default="runs/bench/SUITE")
     ] = None,
     backend: Annotated[str | None, typer.Option("--backend", help="A joblib back end: ray or dask.")] = None,
-    device: Annotated[str, typer.Option("--device", help="Where networks train: cpu, cuda.")] = "cpu",
+    device: Annotated[str, typer.Option("--device", help="Device on which networks train: cpu or cuda.")] = "cpu",
     so_far: Annotated[
-        bool, typer.Option("--so-far", help="Run nothing: make the table of what is done, also while runs go on.")
+        bool,
+        typer.Option("--so-far", help="Run nothing; write the table of the finished runs."),
     ] = False,
 ) -> None:
-    """Run a published experiment and set its numbers beside the paper's.
+    """Run a published experiment and compare its numbers with the paper's.
 
-    What is done is skipped, so a suite that was stopped goes on with the same command.
-    In Python: anyparty.bench.run("laser-table1", datasets=["hapt"]).
+    Finished runs are skipped, so the same command continues a suite that was stopped.
+    In Python: anyparty.experiments.run("laser-table1", datasets=["hapt"]).
     """
-    from anyparty.bench import run
+    from anyparty.experiments import run
 
     console = screen()
     report = run(
@@ -55,7 +56,7 @@ def bench(
     console.print(f"Records, tables and plots are in {report.folder}", soft_wrap=True)
     if report.replaced:
         more = "--so-far" + (f" --folder {shlex.quote(str(folder))}" if folder else "")
-        say(f"The page that was there, of '{report.replaced}', is replaced; that command with {more} makes it again.",
+        say(f"The existing page of '{report.replaced}' was replaced; that command with {more} writes it again.",
             "yellow")  # fmt: skip
     for key, why in report.failed.items():
         say(f"{key} failed: {why}")

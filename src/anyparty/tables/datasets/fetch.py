@@ -1,15 +1,18 @@
-"""Downloads: with progress, resumed where they broke off, refused where their checksum is wrong."""
+"""Downloads with progress: an interrupted one resumes, and a file with a wrong checksum is rejected.
+
+pooch was considered: it cannot resume a download, so this code would remain as its downloader, with five more packages.
+"""
 
 from __future__ import annotations
 
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import Any
 
+from filelock import FileLock
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -23,19 +26,28 @@ TIMEOUT_S = 30.0
 def download(
     url: str, to: Path, *, sha256: str = "", progress: bool = True, timeout_s: float = TIMEOUT_S, verify: bool = True
 ) -> Path:
-    """Fetch ``url`` into the file ``to``, which appears only when it is whole and its checksum is right.
+    """Download a file; it appears at ``to`` only when it is complete and its checksum is right.
 
-    What has come so far lies in ``to`` + ".part"; when the connection breaks, the next call asks for the rest.  One
-    process downloads a file at a time, others wait for it.
+    The bytes received so far are in ``to`` + ".part"; the next call requests the rest. Other processes wait while one
+    downloads the same file.
+
+    Args:
+        url: address, with https:// or http://.
+        to: path of the file; an existing file is not downloaded again.
+        sha256: expected checksum; empty accepts any file.
+        progress: show a progress bar on stderr.
+        timeout_s: time-out of the connection.
+        verify: compare the checksum.
 
     Raises:
-        TableError: no connection, an error of the server, an incomplete or wrong file.
+        TableError: no connection, an error of the server, an incomplete or a wrong file.
+
     """
     if not url.startswith(("https://", "http://")):
         raise TableError(f"cannot download {url!r}: expected an address that begins with https://")
     to.parent.mkdir(parents=True, exist_ok=True)
     part = to.with_name(to.name + ".part")
-    with _alone(part):
+    with FileLock(part.with_name(part.name + ".lock")):
         if to.exists():
             return to
         try:
@@ -44,21 +56,21 @@ def download(
             if isinstance(error, urllib.error.HTTPError):
                 error.close()
             raise TableError(
-                f"cannot download {url}: {getattr(error, 'reason', error)}; check the connection and run again (what "
-                f"came is kept), or fetch it by other means and save it as {to}"
+                f"cannot download {url}: {getattr(error, 'reason', error)}; check the connection and run again (the "
+                f"bytes received so far are kept), or download it by other means and save it as {to}"
             ) from error
         if verify and sha256 and (found := sha256_of(part)) != sha256:
             part.unlink()
             raise TableError(
-                f"{url} is not the expected file: its sha256 is {found}, expected {sha256}; it was thrown away. If its "
-                f"publisher has renewed it, save it as {to} and pass verify=False"
+                f"{url} is not the expected file: its sha256 is {found}, expected {sha256}; the download was deleted. "
+                f"If its publisher has renewed it, save it as {to} and pass verify=False"
             )
         part.replace(to)
     return to
 
 
 def _fetch(url: str, part: Path, *, progress: bool, timeout_s: float) -> None:
-    """Bring ``part`` to full length, from where it stands."""
+    """Complete ``part``, starting from its present length."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 - checked
     try:
@@ -68,7 +80,7 @@ def _fetch(url: str, part: Path, *, progress: bool, timeout_s: float) -> None:
             raise
         error.close()
         length = (error.headers.get("Content-Range") or "").rpartition("/")[2]
-        if length != str(have):  # 416 for a part that is exactly whole is no error
+        if length != str(have):  # a part of the full length is complete; a longer one is another file
             part.unlink()
             _fetch(url, part, progress=progress, timeout_s=timeout_s)
         return
@@ -87,21 +99,8 @@ def _fetch(url: str, part: Path, *, progress: bool, timeout_s: float) -> None:
 
 
 @contextmanager
-def _bar(name: str, have: int, total: int | None, *, shown: bool) -> Iterator[Any]:
+def _bar(name: str, have: int, total: int | None, *, shown: bool) -> Iterator[Callable[[int], None]]:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=not shown) as bar:
         task = bar.add_task(name, total=total, completed=have)
         yield lambda size: bar.update(task, advance=size)
-
-
-@contextmanager
-def _alone(part: Path) -> Iterator[None]:
-    """Let one process at a time pass, where the system can (POSIX)."""
-    try:
-        import fcntl  # noqa: PLC0415 - not on every system
-    except ImportError:  # pragma: no cover
-        yield
-        return
-    with part.with_name(part.name + ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
+from unlzw3 import unlzw
 
 from anyparty.tables.datasets import files, formats
 from anyparty.tables.datasets.dataset import Array, Fields
@@ -110,7 +111,7 @@ def isolet_zip(paths: Sequence[Path]) -> Fields:
                 name: archive.read(_ending(archive.namelist(), f"{end}.data.Z"))
                 for name, end in (("train", "isolet1+2+3+4"), ("test", "isolet5"))
             }
-        return {name: formats.numbers(formats.uncompress(raw), 618, ",") for name, raw in packed.items()}
+        return {name: formats.numbers(unlzw(raw), 618, ",") for name, raw in packed.items()}
 
     tables = files.unpacked(paths, make)
     train, test = tables["train"], tables["test"]

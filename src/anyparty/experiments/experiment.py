@@ -1,0 +1,157 @@
+"""``run``: execute a suite and write its page, with the results beside the paper's."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from anyparty.errors import ConfigError, RunError, some
+from anyparty.experiments import runner, suites
+from anyparty.experiments.aggregation import Cell
+from anyparty.experiments.pages import render
+from anyparty.experiments.suite import Records, Selection, SuiteRun, training_device
+from anyparty.run.device import device_of
+from anyparty.run.record import versions
+from anyparty.storage import writing
+
+QUICK = "**Made with --quick, a small part of the work: these numbers mean nothing.**"
+COUNTS = r" --(seeds|jobs) \d+"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The results of a suite.
+
+    Attributes:
+        cells: the aggregated runs, one for each number of the tables.
+        markdown: the tables.
+        folder: folder of the records, table.md, table.csv and the plots.
+        failed: errors of the failed runs, by the runs' keys.
+        replaced: command of the page that this one replaced, if that showed other data sets or methods; the command
+            with ``--so-far`` writes that page again.
+
+    """
+
+    cells: Sequence[Cell]
+    markdown: str
+    folder: Path
+    failed: dict[str, str]
+    replaced: str = ""
+
+
+def run(
+    name: str,
+    *,
+    datasets: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    seeds: int = 5,
+    jobs: int = 1,
+    quick: bool = False,
+    backend: str | None = None,
+    device: str = "cpu",
+    data_dir: Path | None = None,
+    folder: Path | None = None,
+    console: Console | None = None,
+    so_far: bool = False,
+) -> Report:
+    """Execute the runs of a suite that are not finished, and compare the results with the paper's.
+
+    Args:
+        name: the suite.
+        datasets: some of its data sets; by default all that are not heavy.
+        methods: some of its methods; by default all.
+        seeds: number of seeds: 0, 1, ...
+        jobs: number of parallel runs.
+        quick: train only briefly, to check that everything works; the numbers mean nothing.
+        backend: a joblib back end, "ray" or "dask"; by default processes of this machine.
+        device: device on which networks train, as torch names it, such as "cuda".
+        data_dir: folder of the data sets; by default ``ANYPARTY_DATA``, the cache and downloads.
+        folder: folder of the records; by default runs/bench/NAME, with the name of the suite whose runs it shares.
+        console: console for the progress bar.
+        so_far: execute nothing and write the page of the finished runs, also while the suite is running.
+
+    Raises:
+        ConfigError: the suite, data set, method or back end is unknown, another suite is running in the folder, or
+            ``so_far`` finds no finished run.
+        RunError: all runs failed; an existing page stays.
+
+    """
+    suite = suites.load(name)
+    selection = Selection(datasets=datasets, methods=methods, seeds=seeds, quick=quick, device=device)
+    runs = list(suite.runs(selection))
+    if backend is None and not so_far:
+        device_of(device, "--device")
+    folder = folder or Path("runs") / "bench" / (f"{suite.home}-quick" if quick else suite.home)
+
+    def execute(some_runs: Sequence[SuiteRun]) -> runner.SuiteResult:
+        if so_far:
+            return runner.finished_runs(some_runs, folder)
+        return runner.run_all(some_runs, folder, data_dir=data_dir, jobs=jobs, backend=backend, console=console)
+
+    result = execute(runs)
+    if so_far and not result.records:
+        raise ConfigError(f"{folder}: none of the {len(runs)} runs is finished; leave out --so-far to run them")
+    if later := list(suite.later(result.records, selection)):
+        runs, after = runs + later, execute(later)
+        result = runner.SuiteResult(result.records | after.records, result.failed | after.failed)
+    if not result.records:
+        reasons = [f"{some(key for key, each in result.failed.items() if each == why)}: {why}"
+                   for why in dict.fromkeys(result.failed.values())]  # fmt: skip
+        raise RunError("\n".join([f"{folder}: all {len(runs)} runs failed, and no page is written", *reasons]))
+    command = _command(name, selection, jobs)
+    about = {"command": f"`{command}`", **_about(result, len(runs), None if so_far else jobs)}
+    page, path = render(suite, result.records, about), folder / f"{suite.prefix}table.md"
+    title, _, tables = page.markdown.partition("\n")
+    markdown = f"{title}\n\n{QUICK}\n{tables}" if quick else page.markdown
+    replaced = _other_command(path, command)
+    for file, text in ((path, markdown), (path.with_suffix(".csv"), page.csv)):
+        with writing(file) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    page.plot(folder / f"{suite.prefix}plot")
+    return Report(cells=page.cells, markdown=markdown, folder=folder, failed=result.failed, replaced=replaced)
+
+
+def _about(result: runner.SuiteResult, total: int, jobs: int | None) -> dict[str, str]:
+    """Return facts about the runs for the page; ``jobs`` is ``None`` if none were executed now."""
+    records: Records = result.records
+    minutes = sum(record["seconds"] for record in records.values()) / 60
+    at_once = "" if jobs is None else f"{jobs} at once, "
+    failed = "" if jobs is None else f", {len(result.failed)} failed"
+    used = [record["versions"] for record in records.values() if "versions" in record] or [versions()]
+    about = {
+        "runs": f"{len(records)} of {total} done{failed}",
+        "training time": f"{minutes:.0f} minutes in all, {at_once}one thread each",
+        "made": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "versions": "; and ".join(sorted({", ".join(f"{key} {value}" for key, value in each.items())
+                                          for each in used})),
+    }  # fmt: skip
+    if len(code := sorted({record["code"] for record in records.values() if "code" in record})) > 1:
+        about["code"] = f"the runs executed {len(code)} versions of the source: {', '.join(code)}"
+    if set(devices := Counter(training_device(record) for record in records.values())) != {"cpu"}:
+        about["runs by device"] = ", ".join(f"{n} on {name}" for name, n in sorted(devices.items()))
+    if result.failed:
+        about["failed"] = "; ".join(f"{key} ({why})" for key, why in result.failed.items())
+    return about
+
+
+def _other_command(page: Path, command: str) -> str:
+    """Return the command of an existing page if it shows other data sets or methods, else an empty text."""
+    before = re.search(r"^- command: `(.+)`$", page.read_text(encoding="utf-8") if page.exists() else "", re.MULTILINE)
+    if before is None or re.sub(COUNTS, "", before[1]) == re.sub(COUNTS, "", command):
+        return ""
+    return before[1]
+
+
+def _command(name: str, selection: Selection, jobs: int) -> str:
+    words = ["anyparty", "bench", name]
+    words += [word for each in selection.datasets or () for word in ("--dataset", each)]
+    words += [word for each in selection.methods or () for word in ("--method", each)]
+    words += ["--seeds", str(selection.seeds), "--jobs", str(jobs)] + (["--quick"] if selection.quick else [])
+    return shlex.join(words + (["--device", selection.device] if selection.device != "cpu" else []))

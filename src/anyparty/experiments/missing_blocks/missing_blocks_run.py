@@ -1,0 +1,197 @@
+"""One run of a missing-blocks suite: blocks of a data set, one training, scores under each test mechanism."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+
+from anyparty import metrics
+from anyparty.blocks.missing import Drawn, Labels, Missing, normalised
+from anyparty.config import Encoder
+from anyparty.experiments.party_tables import LABELS, blocks_of, draw, federation, mechanism_of, tables
+from anyparty.experiments.suite import SuiteRun
+from anyparty.nets.optimizer import Optimizer
+from anyparty.run.model import Model
+from anyparty.run.record import versions
+from anyparty.run.watch import Watch
+from anyparty.seeds import Seeds
+from anyparty.tables import datasets, labels
+from anyparty.tables.datasets.dataset import Dataset
+from anyparty.tables.partition import views
+
+Blocks = list[NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingBlocksRun(SuiteRun):
+    """One training, scored under all test mechanisms.
+
+    Attributes:
+        parties: number of parties, K.
+        missing: mechanism of the training rows.
+        tests: mechanisms of the test rows.
+
+    """
+
+    parties: int
+    missing: str
+    tests: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """See the base class."""
+        missing = self.missing.lower().replace(" ", "")
+        return f"{self.dataset}-{self.method}-k{self.parties}-{missing}-s{self.seed}"
+
+    def is_complete(self, record: Mapping[str, Any]) -> bool:
+        """See the base class: the record has a score for each test mechanism."""
+        return set(record.get("scores", ())) == set(self.tests)
+
+    def execute(self, data_dir: Path | None) -> dict[str, Any]:
+        """See the base class.
+
+        The federation is built as a user would build it: one table for each party, without the rows that it lacks.
+        """
+        torch.set_num_threads(1)  # runs are parallel, one thread each
+        rows = load_rows(self, data_dir)
+        drawn = rows.draw_train(self.missing)
+        began, began_cpu = time.perf_counter(), time.process_time()
+        model = train(self, rows, drawn)
+        seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - began_cpu
+        scores = {}
+        for mechanism in self.tests:
+            seen = rows.draw_test(mechanism)
+            scores[mechanism] = score(model, rows, seen).to_json() | {"missing": seen.rate}
+        return {
+            "run": vars(self) | {"key": self.key},
+            "scores": scores,
+            "missing": drawn.rate,
+            "seconds": seconds,
+            "cpu_seconds": cpu_seconds,
+            "epochs": len(model.history),
+            "best_epoch": model.best_epoch + 1,
+            "bytes_sent": sum(tally.bytes_sent for tally in model.ledger.flows.values()),
+            "data": rows.data.note,
+            "versions": versions(),
+        }
+
+
+@dataclass(frozen=True)
+class RunRows:
+    """Training and test rows of one run, cut into K blocks [n, d_k].
+
+    Attributes:
+        data: the data set, with test rows.
+        parties: number of parties, K.
+        settings: settings of the run: ``cut``, and if given ``rows``, ``repeats``, ``labelled``, ``mechanisms``.
+        seeds: random streams of the run.
+
+    """
+
+    data: Dataset
+    parties: int
+    settings: Mapping[str, Any]
+    seeds: Seeds
+
+    @cached_property
+    def train(self) -> tuple[Blocks, NDArray[Any]]:
+        """Blocks and labels of the training rows; with the setting ``rows``, of so many rows drawn at random."""
+        X, y = self.data.X_train, self.data.y_train
+        wanted = self.settings.get("rows")
+        if wanted is not None and wanted < len(y):
+            kept = np.sort(self.seeds.numpy("rows").permutation(len(y))[:wanted])
+            X, y = X[kept], y[kept]
+        return self._cut(X, y, "train")
+
+    @cached_property
+    def test(self) -> tuple[Blocks, NDArray[Any]]:
+        """Blocks and labels of the test rows."""
+        assert self.data.X_test is not None
+        assert self.data.y_test is not None
+        return self._cut(self.data.X_test, self.data.y_test, "test")
+
+    def _cut(self, X: NDArray[Any], y: NDArray[Any], part: str) -> tuple[Blocks, NDArray[Any]]:
+        if "repeats" not in self.settings:
+            return blocks_of(X, self.settings["cut"], self.parties), y
+        times, rng = self.settings["repeats"][part == "test"], self.seeds.numpy("views", part)
+        each = [views(X, self.parties, pick=rng) for _ in range(times)]
+        scaled = [np.concatenate(of_party).astype(np.float32) / 255 for of_party in zip(*each, strict=True)]
+        return [block.reshape(len(block), -1) for block in scaled], np.tile(y, times)
+
+    def draw_train(self, mechanism: str) -> Drawn:
+        """Draw which party holds which training row, and which rows are labelled if labels are scarce."""
+        how, scarce = self._mechanism(mechanism), self.settings.get("labelled")
+        if scarce is not None:
+            how = Labels(n=scarce["n"], aligned=scarce["aligned"], rest=how)
+        return draw(mechanism, self.seeds, "train", self._values(self.train[0]), how)
+
+    def draw_test(self, mechanism: str) -> Drawn:
+        """Draw which party holds which test row."""
+        return draw(mechanism, self.seeds, "test", self._values(self.test[0]), self._mechanism(mechanism))
+
+    def _mechanism(self, name: str) -> Missing:
+        return mechanism_of(name, self.settings.get("mechanisms"))
+
+    def _values(self, blocks: Blocks) -> Blocks:
+        """Return the values that mechanisms read: normalised by the training rows if the suite defines mechanisms."""
+        return normalised(blocks, self.train[0]) if "mechanisms" in self.settings else blocks
+
+
+def load_rows(run: MissingBlocksRun, data_dir: Path | None) -> RunRows:
+    """Load the rows of a run.
+
+    Raises:
+        TableError: the data set is not found.
+    """
+    seeds = Seeds(run.seed)
+    data = datasets.load(run.dataset, data_dir=data_dir, progress=False).split(seeds)
+    return RunRows(data, run.parties, run.settings, seeds)
+
+
+def train(run: MissingBlocksRun, rows: RunRows, drawn: Drawn, watch: Watch | None = None) -> Model:
+    """Train a run's model on the blocks and labels that were drawn.
+
+    Raises:
+        AnypartyError: the run failed.
+    """
+    settings, at = run.settings, run.settings.get("labels_at", LABELS)
+    frames = tables(*rows.train, drawn.observed, labeled=drawn.labeled, at=at)
+    return federation(frames, scale=settings["scale"], at=at, task=rows.data.task).train(
+        settings["name"],
+        parameters={"embedding": settings["embedding"], **settings["parameters"]},
+        encoder=Encoder.model_validate(settings["encoder"]).make(),
+        optimizer=Optimizer(**settings["optimizer"]),
+        seed=run.seed,
+        watch=watch,
+        **({"validation": 0.0, "test": 0.0, "patience": None, "keep": "last", "score_training": 0} | settings["train"]),
+        **{key: settings[key] for key in ("epochs", "batch_size", "balance")},
+    )
+
+
+def score(model: Model, rows: RunRows, seen: Drawn) -> metrics.Evaluation:
+    """Score all test rows, including those that the active party does not hold.
+
+    A row counts as wrong if its class was not seen in training.
+    """
+    blocks, y = rows.test
+    frames = tables(blocks, y, seen.observed)
+    answers = model.predict({name: frame for name, frame in frames.items() if name in model.roster.names})
+    assert answers.ids is not None
+    answers = answers.take(sorted(range(len(answers)), key=answers.ids.__getitem__))  # guesses are drawn in this order
+    assert answers.ids is not None
+    at = [int(name) for name in answers.ids]
+    label = pl.Series("label", y[at])
+    unseen = labels.unseen(label, model.task)
+    task = replace(model.task, classes=(*model.task.classes, *unseen))
+    numbers, _ = labels.encode(label, task, LABELS)
+    observed = torch.from_numpy(seen.observed[at])
+    return metrics.evaluate(answers, numbers, None, observed, Seeds(model.seed), unseen=unseen)

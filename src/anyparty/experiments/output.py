@@ -1,0 +1,144 @@
+"""Output of all suites: one Markdown table, one CSV, one grid of panels."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from anyparty.experiments.aggregation import Cell
+from anyparty.experiments.suite import Suite
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PANELS_ACROSS = 3  # more panels side by side are too small to read
+LETTER, HANDLE = 0.075, 0.6  # inches of a letter in the legend, and of the line before a name
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuitePage:
+    """The results of a suite beside the paper's.
+
+    Attributes:
+        cells: the aggregated runs.
+        markdown: the tables.
+        csv: the numbers of the tables, one line each.
+        draw: function that draws the figures at a path, as PNG and SVG.
+
+    """
+
+    cells: Sequence[Cell]
+    markdown: str
+    csv: str
+    draw: Callable[[Path], object]
+
+    def plot(self, path: Path) -> None:
+        """Draw the figures at ``path``, if there are results."""
+        if self.cells:
+            self.draw(path)
+
+
+def markdown_page(suite: Suite, cells: Iterable[Cell], body: Iterable[str], about: Mapping[str, str]) -> str:
+    """Return a whole page: title, tables, differences from the published experiment, and how the page was made."""
+    shown = {cell["dataset"] for cell in cells}
+    of_datasets = [line for name, entry in suite.datasets.items() if name in shown for line in entry.differs]
+    lines = [f"# {suite.title}", "", f"{suite.paper}. Suite `{suite.name}`.", "", *body]
+    lines += ["Where this differs from the published experiment:", ""]
+    lines += [*(f"- {line}" for line in [*suite.differs, *of_datasets]), ""]
+    lines += [f"- {name}: {value}" for name, value in about.items()]
+    return "\n".join(lines) + "\n"
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: int = 1) -> list[str]:
+    """Return the lines of a Markdown table; columns after the first ``text_columns`` are aligned right.
+
+    >>> markdown_table(["", "F1"], [["LASER", "91.2"], ["Plug", ""]])
+    ['| | F1 |', '|---|---:|', '| LASER | 91.2 |', '| Plug | |']
+    """
+    align = ["---"] * text_columns + ["---:"] * (len(heads) - text_columns)
+    lines = [_line(heads), f"|{'|'.join(align[: len(heads)])}|"]
+    return lines + [_line(row) for row in rows]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
+
+
+def csv_text(names: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a CSV with a header; ``None`` and NaN become empty cells."""
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(names)
+    for row in rows:
+        writer.writerow(["" if isinstance(value, float) and math.isnan(value) else value for value in row])
+    return text.getvalue()
+
+
+def fixed(value: float | None, digits: int) -> str:
+    """Return a number with so many digits after the point; an empty text for ``None`` and NaN."""
+    return "" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def with_spread(mean: float, spread: float = math.nan, *, digits: int = 1) -> str:
+    """Return "mean ± spread", or the mean alone if there is no spread."""
+    return f"{mean:,.{digits}f}" + ("" if math.isnan(spread) else f" ± {spread:,.{digits}f}")
+
+
+def bold(text: str, condition: bool = True) -> str:
+    """Return a text in bold if a condition holds."""
+    return f"**{text}**" if condition else text
+
+
+@contextmanager
+def panels(
+    number: int,
+    path: Path,
+    *,
+    across: int = PANELS_ACROSS,
+    size: tuple[float, float] = (4.2, 2.9),
+    same_y: Literal["none", "row", "all"] = "none",
+    along: Literal["both", "y"] = "both",
+) -> Iterator[list[Axes]]:
+    """Yield axes to draw on, then add one legend for all panels and write the figure as PNG and SVG.
+
+    The same drawing gives the same bytes.
+
+    Args:
+        number: number of panels.
+        path: path of the files, without suffix.
+        across: panels side by side.
+        size: size of a panel, in inches.
+        same_y: panels that share their y scale: none, those of a row, or all.
+        along: axes with grid lines.
+
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415 - slow to import
+
+    from anyparty.report.style import lines, png, styled, svg  # noqa: PLC0415 - imports matplotlib
+
+    across = min(across, number)
+    rows = -(-number // across)
+    with styled():
+        figure = Figure(figsize=(across * size[0], rows * size[1]), layout="constrained")
+        axes = list(figure.subplots(rows, across, squeeze=False, sharey=same_y).flat)
+        for axis in axes[number:]:
+            axis.remove()
+        for axis in axes[:number]:
+            lines(axis, along)
+        yield axes[:number]
+        named = {
+            name: line for axis in figure.axes for line, name in zip(*axis.get_legend_handles_labels(), strict=True)
+        }
+        if named:
+            fit = int(across * size[0] / (LETTER * max(map(len, named)) + HANDLE))
+            beside = min(max(fit, 1), len(named))
+            beside = math.ceil(len(named) / math.ceil(len(named) / beside))  # legend rows of equal length
+            figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=beside)
+    path.with_suffix(".png").write_bytes(png(figure))
+    path.with_suffix(".svg").write_bytes(svg(figure))

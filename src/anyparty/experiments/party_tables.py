@@ -1,0 +1,127 @@
+"""A data set as the parties' tables: columns in blocks or by name, without the rows that a party does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from anyparty.blocks.missing import MCAR, Drawn, Missing, missing
+from anyparty.config import Config
+from anyparty.errors import ConfigError, nearest
+from anyparty.run.federation import Federation
+from anyparty.seeds import Seeds
+from anyparty.tables.datasets import Dataset
+from anyparty.tables.partition import cut
+
+LABELS = "server"  # a party with all labels and no columns, so that no label is missing with a block
+
+
+def blocks_of(X: NDArray[Any], how: str, parties: int) -> list[NDArray[Any]]:
+    """Cut rows [n, ...] into K flat blocks [n, d_k], one for each party; images are scaled to [0, 1]."""
+    if X.dtype == np.uint8:
+        X = X.astype(np.float32) / 255
+    return [np.ascontiguousarray(block.reshape(len(block), -1)) for block in cut(X, how, parties)]
+
+
+def mechanism_of(text: str, defined: Mapping[str, Mapping[str, Any]] | None = None) -> Missing:
+    """Return a mechanism of missingness by name: one that the suite defines, a number p for MCAR(p), or a known one.
+
+    >>> mechanism_of("0.1"), mechanism_of("beta"), mechanism_of("MNAR 9", {"MNAR 9": {"name": "mnar", "p": 0.9}})
+    (MCAR(p=0.1), BetaMCAR(a=2.0, b=2.0), MNAR(p=0.9))
+    """
+    if defined and text in defined:
+        return missing(defined[text])
+    try:
+        return MCAR(p=float(text))
+    except ValueError:
+        return missing(text)
+
+
+def draw(mechanism: str, seeds: Seeds, name: str, blocks: Sequence[NDArray[Any]], how: Missing | None = None) -> Drawn:
+    """Draw which party observes which row, by ``how`` or the mechanism's name; the same for all methods of a seed."""
+    how = how or mechanism_of(mechanism)
+    return how.draw(seeds, f"{name} {mechanism}", len(blocks[0]), len(blocks), blocks)
+
+
+def tables(
+    blocks: Sequence[NDArray[Any]],
+    y: NDArray[Any],
+    observed: NDArray[np.bool_],
+    *,
+    labeled: NDArray[np.bool_] | None = None,
+    at: str = LABELS,
+    shared: bool = False,
+) -> dict[str, pl.DataFrame]:
+    """Return each party's table of the rows that it observes.
+
+    Args:
+        blocks: the parties' columns, K blocks [n, d_k].
+        y: labels [n].
+        observed: whether party k observes row n, [n, K].
+        labeled: rows whose label is known, [n]; by default all.
+        at: party that has the labels; by default a table of its own with all labels.
+        shared: give every party the labels of its rows.
+
+    """
+    ids = np.char.zfill(np.arange(len(y)).astype(str), 7)
+    label = pl.Series("label", y)
+    if labeled is not None:
+        label = pl.select(pl.when(pl.Series(labeled)).then(label).alias("label")).to_series()
+    frames = {}
+    for k, block in enumerate(blocks):
+        rows = observed[:, k]
+        columns = pl.from_numpy(block[rows], schema=[f"x{c}" for c in range(block.shape[1])])
+        own = columns.insert_column(0, pl.Series("id", ids[rows]))
+        has_labels = shared or at == f"party{k + 1}"
+        frames[f"party{k + 1}"] = own.with_columns(label.filter(pl.Series(rows))) if has_labels else own
+    return frames if at in frames else frames | {LABELS: pl.DataFrame([pl.Series("id", ids), label])}
+
+
+def federation(frames: dict[str, pl.DataFrame], *, scale: bool, at: str = LABELS, task: str = "auto") -> Federation:
+    """Return the federation of these tables; the party ``at``, which has the labels, is the active one."""
+    parties = {
+        name: {"scale": scale} | ({"label": "label"} if name != at and "label" in frame.columns else {})
+        for name, frame in frames.items()
+    }
+    about = {"label": "label", "active": at, "task": task}
+    return Federation.from_config(Config.of({"federation": about, "parties": parties}), frames)
+
+
+def by_columns(
+    data: Dataset, places: NDArray[np.int64], columns: Mapping[str, Sequence[str]], held: Mapping[str, int], *,
+    labels: str,
+) -> dict[str, pl.DataFrame]:  # fmt: skip
+    """Return each party's table: named columns for named parties, and all other columns for the remaining party.
+
+    Args:
+        data: a data set; only its training rows are used.
+        places: indices of the rows, in order.
+        columns: names of the columns, by party.
+        held: number of rows of each party: the first ones of ``places``.
+        labels: the party that has the labels.
+
+    Raises:
+        ConfigError: the data set does not have a column, or more than one party would get the remaining columns.
+
+    """
+    named = [name for names in columns.values() for name in names]
+    for name in named:
+        if name not in data.features:
+            raise ConfigError(f"data set {data.name!r} has no column {name!r}{nearest(name, data.features)}")
+    rest = [name for name in data.features if name not in named]
+    ids = np.char.zfill(np.arange(len(places)).astype(str), 7)
+    unnamed = [party for party in held if party not in columns]
+    if len(unnamed) > 1:
+        raise ConfigError(f"the columns of the parties {unnamed} are not named; at most one party can get the rest")
+    frames = {}
+    for party, count in held.items():
+        names = list(columns.get(party, rest))
+        block = data.X_train[places[:count]][:, [data.features.index(name) for name in names]]
+        table = pl.from_numpy(np.ascontiguousarray(block, dtype=np.float64), schema=names)
+        frames[party] = table.insert_column(0, pl.Series("id", ids[:count]))
+    frames[labels] = frames[labels].with_columns(label=pl.Series(data.y_train[places[: held[labels]]]))
+    return frames

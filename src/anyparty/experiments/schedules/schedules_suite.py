@@ -1,0 +1,259 @@
+"""Suites of schedules as data, and the runs of their tables.
+
+A suite has data sets, cases (parties, their speeds and the time-out) and algorithms. Its runs have two steps:
+
+1. For every data set and case, each algorithm trains at each rate of the grid with seed 0. The reference, which has no
+   schedule, trains with every seed; the target is a share of its score.
+2. Each algorithm trains with the other seeds, at the rate with the lowest final training loss (the paper's way, section
+   VII-A). Seed 0 of that rate is finished already and counts.
+
+The second step reads the rates from the records of the first, so an interrupted suite continues with the same rates. In
+a schedule with rounds, latency only stretches time, so one training serves every latency. If parties communicate one by
+one (VAFL), latency determines their order: such an algorithm trains once for each latency, at the rate that was chosen
+at one of them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from anyparty.config import Encoder, Settings
+from anyparty.experiments.schedules.schedules_run import SchedulesRun
+from anyparty.experiments.suite import ALL, Records, Selection, Suite, SuiteDataset, select
+from anyparty.nets.optimizer import Optimizer
+from anyparty.schedules.table import schedule
+
+REFERENCE = "reference"
+
+
+class SchedulesDataset(SuiteDataset):
+    """Use of one data set.
+
+    Attributes:
+        rows: number of training rows, drawn by the seed; 0 takes all.
+        share: replaces the reference's share.
+        rates: replaces the suite's grid.
+
+    """
+
+    metric: Literal["accuracy"] = "accuracy"
+    batch_size: int
+    embedding: int
+    encoder: Encoder
+    cut: str = "columns"
+    scale: bool = True
+    rows: int = 0
+    share: float | None = None
+    rates: tuple[float, ...] = ()
+
+
+class CaseEntry(Settings):
+    """Parties and clock, the same for all algorithms of a case.
+
+    Attributes:
+        timeout: time-out of a round, in time units.
+        within: time in which each party completes its ``iterations`` and the server completes ``server``.
+        trace: instead of ``iterations``, the seed draws a machine of Google's cluster for each party. An iteration
+            takes 1 time unit on an idle machine. The machine's mean use applies to all rounds ("average"), or each
+            sample to one round ("varying").
+        momentum: local momentum of the parties, then of the server.
+
+    """
+
+    title: str
+    parties: int
+    timeout: float
+    within: float = 1.0
+    iterations: tuple[float, ...] = ()
+    server: float = 1.0
+    trace: Literal["", "average", "varying"] = ""
+    momentum: tuple[float, ...]
+
+
+class AlgorithmEntry(Settings):
+    """A schedule, its length and its grid.
+
+    Attributes:
+        epochs: epochs of one party; a schedule in which parties communicate one by one multiplies them by the number of
+            parties.
+        rates: replaces the suite's grid.
+        rate_of: algorithm whose chosen rate this one uses instead of its own search.
+
+    """
+
+    title: str
+    schedule: dict[str, Any]
+    epochs: int
+    rates: tuple[float, ...] = ()
+    rate_of: str = ""
+
+    @property
+    def at_once(self) -> bool:
+        """Whether its parties communicate one by one, in an order that depends on latency."""
+        return schedule(**self.schedule)[0].at_once
+
+
+class ReferenceEntry(Settings):
+    """The training without a schedule; a target is the share ``share`` of its score."""
+
+    epochs: int
+    optimizer: Optimizer
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenRate:
+    """The learning rate of an algorithm.
+
+    Attributes:
+        rate: the rate with the lowest training loss.
+        losses: mean training loss of the last epoch with seed 0, by rate; infinite if the run diverged.
+
+    """
+
+    rate: float
+    losses: Mapping[float, float]
+
+    @property
+    def at_an_end(self) -> bool:
+        """Whether the rate is the lowest or highest of the grid, so that a better one may be outside."""
+        return len(self.losses) > 1 and self.rate in {min(self.losses), max(self.losses)}
+
+
+class SchedulesSuite(Suite):
+    """Time units until a target, for several algorithms under several clocks.
+
+    Attributes:
+        method: name and parameters of the split method.
+        rates: grid of learning rates.
+        latencies: latencies of the tables, in time units.
+        search_latency: latency at which rates are chosen.
+        held_out: share of the training rows that the curve is scored on.
+        beside: algorithm that the others are compared with.
+        published: the paper's (mean, spread) in thousands of time units for each latency, by case and algorithm; an
+            empty pair is a target that was not reached.
+        says: paragraphs below the tables.
+
+    """
+
+    kind: Literal["schedules"] = "schedules"
+    datasets: dict[str, SchedulesDataset]
+    cases: dict[str, CaseEntry]
+    algorithms: dict[str, AlgorithmEntry]
+    reference: ReferenceEntry
+    method: dict[str, Any]
+    rates: tuple[float, ...]
+    latencies: tuple[float, ...]
+    search_latency: float
+    held_out: float
+    beside: str
+    published: dict[str, dict[str, tuple[tuple[float, ...], ...]]] = {}
+    says: list[str] = []
+
+    def runs(self, selection: Selection = ALL) -> Iterator[SchedulesRun]:
+        """See the base class: the first step. ``quick`` has a tenth of the epochs, and two rates amid the grid."""
+        wanted = select("method", selection.methods, self.algorithms)
+        for dataset in self.selected_datasets(selection):
+            for parties in dict.fromkeys(case.parties for case in self.cases.values()):
+                for seed in range(selection.seeds):
+                    yield self._reference(dataset, parties, seed, selection)
+            for case in self.cases:
+                for name in self._searched(wanted):
+                    for rate in self._grid(dataset, name, selection):
+                        yield self._run(dataset, case, name, rate, 0, self.search_latency, selection)
+
+    def later(self, records: Records, selection: Selection = ALL) -> Iterator[SchedulesRun]:
+        """See the base class: the second step."""
+        rates = self.chosen_rates(records)
+        wanted = select("method", selection.methods, self.algorithms)
+        for seed in range(selection.seeds):
+            for dataset in self.selected_datasets(selection):
+                for case in self.cases:
+                    for name in wanted:
+                        found, entry = rates.get((dataset, case, name)), self.algorithms[name]
+                        if found is None:
+                            continue
+                        for latency in self.latencies if entry.at_once else (self.search_latency,):
+                            if seed or latency != self.search_latency or entry.rate_of:
+                                yield self._run(dataset, case, name, found.rate, seed, latency, selection)
+
+    def chosen_rates(self, records: Records) -> dict[tuple[str, str, str], ChosenRate]:
+        """Return the rate of each data set, case and algorithm; if all rates diverged, there is none."""
+        losses: dict[tuple[str, str, str], dict[float, float]] = {}
+        for record in records.values():
+            run = record["run"]
+            searched = run["method"] in self.algorithms and not self.algorithms[run["method"]].rate_of
+            if searched and run["seed"] == 0 and run["latency"] == self.search_latency:
+                by_rate = losses.setdefault((run["dataset"], run["case"], run["method"]), {})
+                by_rate[run["rate"]] = math.inf if record["diverged"] else record["curve"][-1]["loss"]
+        rates = {
+            place: ChosenRate(rate=min(sorted(by_rate), key=by_rate.__getitem__), losses=dict(sorted(by_rate.items())))
+            for place, by_rate in losses.items()
+            if math.isfinite(min(by_rate.values()))
+        }
+        for dataset, case, source in list(rates):
+            for name, entry in self.algorithms.items():
+                if entry.rate_of == source:
+                    rates[dataset, case, name] = rates[dataset, case, source]
+        return rates
+
+    def targets(self, records: Records) -> dict[tuple[str, int], float]:
+        """Return the target of each data set and number of parties: a share of the reference's mean last score."""
+        scores: dict[tuple[str, int], list[float]] = {}
+        for record in records.values():
+            run = record["run"]
+            if run["method"] not in self.algorithms and not record["diverged"]:
+                place = (run["dataset"], run["settings"]["case"]["parties"])
+                scores.setdefault(place, []).append(record["curve"][-1]["score"])
+        return {place: self.share(place[0]) * statistics.fmean(each) for place, each in scores.items()}
+
+    def _searched(self, wanted: Sequence[str]) -> list[str]:
+        """Return the algorithms that need a search: the selected ones, and those whose rate a selected one uses."""
+        named = {self.algorithms[name].rate_of or name for name in wanted}
+        return [name for name in self.algorithms if name in named]
+
+    def _grid(self, dataset: str, name: str, selection: Selection) -> tuple[float, ...]:
+        grid = self.algorithms[name].rates or self.datasets[dataset].rates or self.rates
+        return grid[len(grid) // 2 :][:2] if selection.quick else grid
+
+    def _run(
+        self, dataset: str, case: str, name: str, rate: float, seed: int, latency: float, selection: Selection
+    ) -> SchedulesRun:
+        entry, of = self.algorithms[name], self.cases[case]
+        epochs = max(1, entry.epochs // 10) if selection.quick else entry.epochs
+        own = {
+            "schedule": entry.schedule,
+            "epochs": epochs * (of.parties if entry.at_once else 1),
+            "case": of.model_dump(exclude={"title"}),
+        }
+        return SchedulesRun(
+            suite=self.name, dataset=dataset, method=name, case=case, rate=rate, latency=latency, seed=seed,
+            settings=self._shared(dataset, selection) | own,
+        )  # fmt: skip
+
+    def _reference(self, dataset: str, parties: int, seed: int, selection: Selection) -> SchedulesRun:
+        own = {
+            "epochs": max(1, self.reference.epochs // 10) if selection.quick else self.reference.epochs,
+            "optimizer": asdict(self.reference.optimizer),
+            "case": {"parties": parties},
+        }
+        return SchedulesRun(
+            suite=self.name, dataset=dataset, method=REFERENCE, case=f"{parties} parties",
+            rate=self.reference.optimizer.lr, latency=0.0, seed=seed, settings=self._shared(dataset, selection) | own,
+        )  # fmt: skip
+
+    def _shared(self, dataset: str, selection: Selection) -> dict[str, Any]:
+        method = {key: value for key, value in self.method.items() if key != "name"}
+        at = self.datasets[dataset].model_dump(exclude={"embedding", "heavy", "share", "rates", "differs"})
+        parameters = {**method, "embedding": self.datasets[dataset].embedding}
+        shared = {"name": self.method["name"], "parameters": parameters, "held_out": self.held_out}
+        return at | shared | ({} if selection.device == "cpu" else {"device": selection.device})
+
+    def share(self, dataset: str) -> float:
+        """Return the share of the reference's score that is the target."""
+        own = self.datasets[dataset].share
+        return self.reference.share if own is None else own

@@ -1,0 +1,181 @@
+"""The contract of a suite: one published experiment as data, and the runs that reproduce it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from anyparty.config.base import Settings
+from anyparty.errors import ConfigError, nearest
+
+Records = Mapping[str, Mapping[str, Any]]
+"""Records of finished runs, by the runs' keys."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteRun(ABC):
+    """One run of a suite: one process executes it and writes one record.
+
+    Attributes:
+        suite: name of the suite.
+        dataset: name of the data set.
+        method: key of the method's entry.
+        seed: seed of all random numbers.
+        settings: all other values that determine the result, as data.
+
+    """
+
+    suite: str
+    dataset: str
+    method: str
+    seed: int
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """Readable name that distinguishes the run in its suite; the folder's name starts with it."""
+
+    @property
+    def key(self) -> str:
+        """Name of the run's folder: its label and a hash of all values that determine the result.
+
+        The device is not one of them.
+        """
+        text = json.dumps(vars(self) | {"settings": _without_device(self.settings)}, sort_keys=True, default=str)
+        return f"{self.label}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+    @abstractmethod
+    def execute(self, data_dir: Path | None) -> dict[str, Any]:
+        """Execute the run and return its record, which has at least ``run`` and ``seconds``.
+
+        Raises:
+            TableError: the data set is not found (the message says where to get it).
+            AnypartyError: the run failed.
+        """
+
+    def is_complete(self, record: Mapping[str, Any]) -> bool:
+        """Return whether a stored record has all results of this run."""
+        return "seconds" in record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The runs of a suite that a user selects.
+
+    Attributes:
+        datasets: some of the suite's data sets; by default all that are not heavy.
+        methods: some of its methods; by default all.
+        seeds: number of seeds: 0, 1, ...
+        quick: train only briefly, to check that everything works.
+        device: device on which networks train.
+
+    """
+
+    datasets: Sequence[str] | None = None
+    methods: Sequence[str] | None = None
+    seeds: int = 5
+    quick: bool = False
+    device: str = "cpu"
+
+
+ALL = Selection()
+
+
+def _without_device(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings without the device, which may stand at the top or below ``train``."""
+    return {key: _without_device(value) if key == "train" else value for key, value in settings.items()
+            if key != "device"}  # fmt: skip
+
+
+def training_device(record: Mapping[str, Any]) -> str:
+    """Return the device on which the run of a record was trained."""
+    settings = record["run"]["settings"]
+    return str(settings.get("device") or settings.get("train", {}).get("device", "cpu"))
+
+
+class SuiteDataset(Settings):
+    """Use of one data set in a suite.
+
+    Attributes:
+        heavy: run this data set only if the user names it.
+        differs: sentences like the suite's ``differs``, for pages with this data set only.
+
+    """
+
+    heavy: bool = False
+    differs: tuple[str, ...] = ()
+
+
+class Suite(BaseModel, ABC):
+    """Fields and methods that all suites share; each kind adds its settings and published numbers.
+
+    Attributes:
+        name: name on the command line.
+        kind: kind of experiment; it selects the class and the renderer.
+        title: heading of the page.
+        paper: authors, venue, year and table.
+        differs: sentences that say where this is not the published experiment.
+        datasets: entries of the data sets, by name.
+
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    kind: str
+    title: str
+    paper: str
+    differs: list[str] = []
+    datasets: Mapping[str, SuiteDataset]
+
+    @property
+    def home(self) -> str:
+        """Folder of the runs below ``runs/bench``; suites that share runs share it."""
+        return self.name
+
+    @property
+    def prefix(self) -> str:
+        """Prefix of this suite's own files in that folder."""
+        return "" if self.home == self.name else f"{self.name}-"
+
+    @abstractmethod
+    def runs(self, selection: Selection = ALL) -> Iterator[SuiteRun]:
+        """Yield the runs ordered by seed, so that a suite that was stopped has complete tables.
+
+        Raises:
+            ConfigError: the suite does not have a selected data set or method.
+        """
+
+    def later(self, records: Records, selection: Selection = ALL) -> Iterator[SuiteRun]:  # noqa: ARG002
+        """Yield runs whose settings depend on the records of ``runs``, such as a learning rate; by default none."""
+        return iter(())
+
+    def selected_datasets(self, selection: Selection) -> list[str]:
+        """Return the names of the selected data sets, in the suite's order.
+
+        Raises:
+            ConfigError: the suite does not have one of them.
+        """
+        light = [name for name, entry in self.datasets.items() if not entry.heavy]
+        return select("data set", selection.datasets or light, self.datasets)
+
+
+def select(what: str, wanted: Sequence[str] | None, known: Iterable[str]) -> list[str]:
+    """Return the known names that are wanted, in the suite's order; all of them if ``wanted`` is empty.
+
+    Raises:
+        ConfigError: a name is not known; the message suggests the nearest one.
+    """
+    names = list(known)
+    for name in wanted or ():
+        if name not in names:
+            raise ConfigError(f"the suite has no {what} {name!r}{nearest(name, names)}")
+    return [name for name in names if not wanted or name in wanted]

@@ -1,0 +1,48 @@
+"""The suites that ship with the package: published tables as TOML, one file each.
+
+A suite with ``base = "NAME"`` is another view of that suite's runs; it inherits all values that it does not set.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.resources import files
+from typing import Any
+
+from anyparty.errors import ConfigError, nearest
+from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.one_exchange.one_exchange_suite import OneExchangeSuite
+from anyparty.experiments.schedules.schedules_suite import SchedulesSuite
+from anyparty.experiments.suite import Suite
+
+KINDS: dict[str, type[Suite]] = {
+    "missing_blocks": MissingBlocksSuite,
+    "one_exchange": OneExchangeSuite,
+    "schedules": SchedulesSuite,
+}
+
+
+def names() -> list[str]:
+    """Return the names of all suites."""
+    return sorted(
+        entry.name.removesuffix(".toml") for entry in files(__name__).iterdir() if entry.name.endswith(".toml")
+    )
+
+
+def load(name: str) -> Suite:
+    """Load a suite by name.
+
+    Raises:
+        ConfigError: there is no such suite.
+    """
+    if name not in names():
+        raise ConfigError(f"no suite {name!r}{nearest(name, names())}")
+    values = _read(name)
+    if "base" in values:
+        base = values.pop("base")
+        values = _read(base) | values | {"runs_of": base}
+    return KINDS[values["kind"]].model_validate({"name": name, **values})
+
+
+def _read(name: str) -> dict[str, Any]:
+    return tomllib.loads((files(__name__) / f"{name}.toml").read_text(encoding="utf-8"))

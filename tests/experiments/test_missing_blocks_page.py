@@ -1,0 +1,220 @@
+"""Compared numbers have the same methods, configurations and seeds; invented scores, expected numbers by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from anyparty.experiments.missing_blocks.missing_blocks_results import aggregate, gaps, published_means, ratios
+from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
+from anyparty.experiments.pages import render
+
+METHODS = {"weak": {}, "strong": {}, "own-1": {"own": True}, "own-2": {"own": True}, "extra": {"beyond": True}}
+PRINTED = {
+    "weak": {"MCAR 2": [[50.0, 1.0], [40.0, 1.0]], "MCAR 5": [[50.0, 1.0], [40.0, 1.0]]},
+    "strong": {"MCAR 2": [[70.0, 1.0], [65.0, 1.0]], "MCAR 5": [[70.0, 1.0], [65.0, 1.0]]},
+    "own-1": {"MCAR 2": [[56.0, 1.0], [48.0, 1.0]], "MCAR 5": [[46.0, 1.0], [38.0, 1.0]]},
+    "own-2": {"MCAR 2": [[80.0, 1.0], [75.0, 1.0]], "MCAR 5": [[80.0, 1.0], [75.0, 1.0]]},
+}
+
+
+def made(**changes) -> MissingBlocksSuite:
+    """Two training and two test mechanisms; in print ``strong`` and ``own-2`` are far ahead."""
+    entry = {"metric": "accuracy", "unit": "accuracy, %", "batch_size": 32, "embedding": 4, "encoder": {"hidden": [4]}}
+    methods = {
+        key: {"title": key.title(), "name": "laser", "epochs": 1, "optimizer": {"lr": 0.01}, **of}
+        for key, of in METHODS.items()
+    }
+    return MissingBlocksSuite.model_validate(
+        {
+            "name": "made", "title": "Made up", "paper": "None", "layout": "training", "parties": [3],
+            "train_missing": ["MCAR 2", "MCAR 5"], "test_missing": ["MCAR 0", "MAR 1"],
+            "datasets": {"breast-cancer": {**entry, "methods": methods}}, "published": {"breast-cancer": PRINTED},
+            **changes,
+        }
+    )  # fmt: skip
+
+
+def scored(method: str, missing: str, *of_seed: tuple[float, float], first: int = 0, parties: int = 3) -> dict:
+    """Return records of a method by key, one for each seed from ``first`` on: its two scores, in per cent."""
+    return {
+        f"{method}-{parties}-{missing}-{seed}": {
+            "run": {"dataset": "breast-cancer", "method": method, "parties": parties, "missing": missing, "seed": seed},
+            "scores": {
+                test: {"clients": {}, "overall": {"accuracy": score / 100}, "missing": 0.2}
+                for test, score in zip(("MCAR 0", "MAR 1"), scores, strict=True)
+            },
+            "missing": 0.2, "seconds": 1.0, "cpu_seconds": 1.0, "epochs": 1,
+        }
+        for seed, scores in enumerate(of_seed, first)
+    }  # fmt: skip
+
+
+def page(records: dict, **changes) -> str:
+    """Return the page of some records."""
+    return render(made(**changes), records, {}).markdown
+
+
+def row(text: str, title: str) -> str:
+    """Return the first line of a table that begins with a title."""
+    return next(line for line in text.splitlines() if line.startswith(f"| {title} |"))
+
+
+class TestBothSidesAreAlike:
+    def test_gaps_are_of_the_methods_and_configurations_that_have_run(self):
+        """Weak and Own-1 alone, and under MCAR 5 Own-1 alone: Strong, Own-2 and MCAR 5 do not count in print either."""
+        text = page(
+            scored("weak", "MCAR 2", (60, 50)) | scored("own-1", "MCAR 2", (70, 48)) | scored("own-1", "MCAR 5", (1, 1))
+        )
+        assert "| ours | 2 | 4.0 | 1 of 2 |" in text  # 10 and -2
+        assert "| *paper* | 2 | 7.0 | 2 of 2 |" in text  # 6 and 8
+        assert "(others: Weak; configurations: 2, seeds of each: 1 (0)):" in text
+        table = text[text.index("| | MCAR 0 | MAR 1 |") :].splitlines()
+        assert table[2:4] == ["| ours | 10.0 | -2.0 |", "| *paper* | 6.0 | 8.0 |"]
+
+    def test_a_configuration_where_a_method_has_yet_to_run_is_left_out(self):
+        """Strong has run under MCAR 5 alone: beside Weak alone, under MCAR 2, Own-1 would be far ahead."""
+        records = scored("weak", "MCAR 5", (60, 50)) | scored("strong", "MCAR 5", (80, 60))
+        records |= scored("own-1", "MCAR 5", (70, 58)) | scored("own-1", "MCAR 2", (90, 90))
+        text = page(records | scored("weak", "MCAR 2", (10, 10)))
+        assert "| ours | 2 | -6.0 | 0 of 2 |" in text  # -10 and -2
+        assert "| *paper* | 2 | -25.5 | 0 of 2 |" in text  # -24 and -27
+
+    def test_means_are_of_the_own_methods_that_have_run(self):
+        text = page(scored("own-1", "MCAR 2", (70, 48)))
+        assert "(Own-1; configurations: 2, seeds of each: 1 (0)):\n\n| | breast-cancer |" in text
+        assert row(text, "ours") == "| ours | 59.0 |"
+        assert text.count("| *paper* | 52.0 |") == 1  # 56 and 48, not Own-2's 80 and 75
+
+    def test_methods_that_the_paper_does_not_print_count_on_neither_side(self):
+        records = (
+            scored("weak", "MCAR 2", (60, 50))
+            | scored("strong", "MCAR 2", (90, 90))
+            | scored("own-1", "MCAR 2", (70, 48))
+        )
+        some = {"breast-cancer": {method: PRINTED[method] for method in ("weak", "own-1")}}
+        text = page(records, published=some)
+        assert "| ours | 2 | 4.0 | 1 of 2 |" in text
+        assert "| *paper* | 2 | 7.0 | 2 of 2 |" in text
+
+    def test_a_paper_without_numbers_leaves_ours_alone(self):
+        text = page(scored("weak", "MCAR 2", (60, 50)) | scored("own-1", "MCAR 2", (70, 48)), published={})
+        assert "| ours | 2 | 4.0 | 1 of 2 |" in text
+        assert "*paper*" not in text
+
+
+class TestSeedsAreAlike:
+    UNEVEN = scored("weak", "MCAR 2", (60, 50), (90, 90)) | scored("own-1", "MCAR 2", (70, 48))
+
+    def test_gaps_are_over_the_seeds_that_all_methods_have(self):
+        """On seed 0 the gaps are 10 and -2; with Weak's easy seed 1 they would be -5 and -22."""
+        text = page(self.UNEVEN)
+        assert "| ours | 2 | 4.0 | 1 of 2 |" in text
+
+    def test_a_configuration_without_a_seed_in_common_is_left_out_of_both(self):
+        text = page(self.UNEVEN | scored("weak", "MCAR 5", (1, 1)) | scored("own-1", "MCAR 5", (2, 2), first=1))
+        assert "| ours | 2 | 4.0 | 1 of 2 |" in text
+        assert "| *paper* | 2 | 7.0 | 2 of 2 |" in text
+
+    def test_bold_is_the_best_on_the_seeds_of_all_rows(self):
+        """Weak's mean over both seeds, 75, is above Own-1's 70 of one; on that one it is behind."""
+        text = page(self.UNEVEN)
+        assert row(text, "Weak").startswith("| Weak | 75.0 ± 21.2")
+        assert row(text, "Own-1").startswith("| Own-1 | **70.0** | 48.0 |")
+        assert "compared over the seeds that all its rows have" in text
+
+    def test_nothing_is_bold_without_a_seed_in_common(self):
+        text = page(scored("weak", "MCAR 2", (60, 50)) | scored("own-1", "MCAR 2", (70, 48), first=1))
+        assert "**" not in row(text, "Weak") + row(text, "Own-1")
+        assert row(text, "Own-1").endswith("| 1 (1) | 1 |")
+
+    def test_a_column_says_how_many_seeds_rows_have_where_they_differ(self):
+        text = page(self.UNEVEN)
+        assert "| missing at test | MCAR 0 | MAR 1 | seeds | s / training |\n|---|---|---|---|---|" in text
+        assert row(text, "Weak").endswith("| 2 (0-1) | 1 |")
+        assert row(text, "Own-1").endswith("| 1 (0) | 1 |")
+        assert "| *paper* | 50.0 ± 1.0 | 40.0 ± 1.0 | | |" in text
+
+    def test_no_such_column_where_they_do_not(self):
+        text = page(scored("weak", "MCAR 2", (60, 50), (70, 70)) | scored("own-1", "MCAR 2", (70, 48), (71, 49)))
+        assert "| missing at test | MCAR 0 | MAR 1 | s / training |" in text
+        assert "| *paper* | 50.0 ± 1.0 | 40.0 ± 1.0 | |" in text
+
+    def test_so_it_is_against_the_number_of_parties(self):
+        """A row's cells may differ as well: two seeds with two parties, one with three."""
+        records = (
+            scored("weak", "MCAR 2", (60, 50), (90, 90), parties=2)
+            | scored("weak", "MCAR 2", (60, 50))
+            | scored("extra", "MCAR 2", (65, 45), parties=2)
+        )
+        text = page(records, parties=[2, 3])
+        assert "| method | K = 2 | K = 3 | seeds |\n|---|---|---|---|" in text
+        assert row(text, "Weak").endswith("| **60.0** | 1 to 2 (0-1) |")
+        assert row(text, "Extra") == "| Extra | **65.0** | | 1 (0) |"
+
+    def test_a_figure_says_it_in_its_legend(self, tmp_path):
+        render(made(), self.UNEVEN, {}).plot(tmp_path / "plot")
+        drawn = (tmp_path / "plot.svg").read_text()
+        assert "Weak; seeds: 2 (0-1)" in drawn
+        assert "Own-1; seeds: 1 (0)" in drawn
+
+
+class TestBeyondThePaper:
+    RECORDS = scored("extra", "MCAR 2", (60, 50), (90, 90)) | scored("own-1", "MCAR 2", (70, 48))
+
+    def test_as_printed_it_is_said_that_the_draws_are_others(self):
+        text = page(self.RECORDS)
+        assert "as printed. The paper trained and tested on other random draws:" in text
+        assert "| Extra, breast-cancer | 2 | 2 (0-1) | 72.5 | 77.5 | 0 of 2 |" in text
+
+    def test_as_run_here_it_is_over_the_same_seeds(self):
+        text = page(self.RECORDS)
+        assert "as run here (Own-1), over the seeds that all of them have:" in text
+        assert "| Extra, breast-cancer | 2 | 1 (0) | 55.0 | 59.0 | 1 of 2 |" in text
+
+    def test_without_an_own_method_here_there_is_no_such_table(self):
+        text = page(scored("extra", "MCAR 2", (60, 50)))
+        assert "as printed. The paper" in text
+        assert "as run here" not in text
+
+
+class TestRatios:
+    PAPER = {"breast-cancer": {"weak": [100.0, 90.0], "strong": [120.0, 80.0], "own-1": [110.0, 85.0]}}
+
+    def test_a_ratio_is_over_the_seeds_of_both_trainings(self):
+        records = scored("weak", "MCAR 2", (60, 50), (90, 90)) | scored("weak", "MCAR 5", (30, 40))
+        found = ratios(made(layout="ratios"), aggregate(made(), records))
+        assert found["breast-cancer", "weak", "MCAR 0"] == pytest.approx(50.0)
+        assert found["breast-cancer", "weak", "MAR 1"] == pytest.approx(80.0)
+
+    def test_methods_are_compared_over_the_seeds_that_all_have(self):
+        """Weak's own two seeds give 100; on seed 0, which Own-1 has, 50 against its 60."""
+        records = (
+            scored("weak", "MCAR 2", (60, 50), (60, 50))
+            | scored("weak", "MCAR 5", (30, 50), (90, 50))
+            | scored("own-1", "MCAR 2", (50, 50))
+            | scored("own-1", "MCAR 5", (30, 30))
+        )
+        text = page(records, layout="ratios", published_ratios=self.PAPER)
+        assert row(text, "Weak") == "| Weak | 100.0 | **100.0** | 2 (0-1) |"
+        assert row(text, "Own-1") == "| Own-1 | **60.0** | 60.0 | 1 (0) |"
+
+    def test_leads_are_counted_among_the_methods_that_have_run(self):
+        """In print Own-1 is ahead of Weak once in two columns, and with Strong nowhere."""
+        both = {
+            key: record
+            for missing, scores in (("MCAR 2", (50, 50)), ("MCAR 5", (30, 30)))
+            for method in ("weak", "own-1")
+            for key, record in scored(method, missing, scores).items()
+        }
+        text = page(both, layout="ratios", published_ratios=self.PAPER)
+        assert "in the paper 1 of 2 with the same methods, 0 of 2 in all." in text
+
+    def test_a_column_of_own_methods_alone_is_not_led(self):
+        records = scored("own-1", "MCAR 2", (50, 50)) | scored("own-1", "MCAR 5", (30, 30))
+        text = page(records, layout="ratios", published_ratios=self.PAPER)
+        assert "one of the paper's own methods has the highest ratio: 0 of 2 in the paper." in text
+
+
+def test_the_papers_own_gaps_are_as_they_were():
+    """All that is printed, on its own: 80 - 70 and 75 - 65, twice."""
+    assert list(gaps(made(), published_means(made())).values()) == pytest.approx([10.0] * 4)
