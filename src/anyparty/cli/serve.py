@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from anyparty.cli.guard import sentences
-from anyparty.cli.options import AllowCode, allowed, own_code
+from anyparty.cli.errors import with_errors
+from anyparty.cli.options import AllowCode, allowed_modules, announce_user_code
 
 
-@sentences
+@with_errors
 def serve(
     place: Annotated[
         Path, typer.Argument(metavar="HOUSE_OR_RUN", help="A federation's folder or the active party's kit, or a run.")
@@ -49,10 +49,10 @@ def serve(
     from anyparty.run.runs import tables_from
     from anyparty.serve.limits import Limits, Tokens, certificates
 
-    code, resolved = allowed(allow_code), None
+    code, resolved = allowed_modules(allow_code), None
     if config is not None:
         resolved = settings.load(config, allow_code=code)
-        own_code(resolved, config.parent, typer.echo)
+        announce_user_code(resolved, config.parent, typer.echo)
     service.serve(
         place, host=host, port=port, limits=Limits(budget_ms=budget_ms, batch_ids=batch_ids),
         tokens=Tokens.read(token_file), tls=certificates(tls_cert, tls_key, client_ca),
