@@ -12,12 +12,12 @@ from pathlib import Path
 from rich import print  # noqa: A004 - it shows tables
 
 from anyparty import MLP, Federation, Model, Optimizer
-from anyparty.demo import data
+from anyparty.cli import demo_data
 
 
 def main(folder: Path) -> None:
     """Train, score, save, load and predict."""
-    data.write(folder)
+    demo_data.write(folder)
     tables = {name: folder / f"{name}.csv" for name in ("mean", "error", "worst")}
     new = {name: folder / "test" / f"{name}.csv" for name in ("mean", "error", "worst")}
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from anyparty import Federation, config
-from anyparty.demo import data
+from anyparty.cli import demo_data
 from anyparty.methods.fusion import EMBEDDING, GRADIENT, Fusion, Rule
 from anyparty.methods.method import Batch, Method
 from anyparty.methods.split import Split
@@ -52,9 +52,9 @@ def maximum(h: Tensor, there: Tensor) -> Tensor:
 
 def main(folder: Path) -> None:
     """Train it and LASER-VFL on the demo's tables; print accuracies on its test rows, by who is there."""
-    data.write(folder)
+    demo_data.write(folder)
     federation = Federation.from_config(config.load(folder / "federation.toml"))
-    tests = {name: folder / "test" / f"{name}.csv" for name in data.PARTIES}
+    tests = {name: folder / "test" / f"{name}.csv" for name in demo_data.PARTIES}
     methods: tuple[Method | None, ...] = (Split(rule=Maximum(), embedding=32), None)  # None: as the settings say
     for method in methods:
         model = federation.train(method)

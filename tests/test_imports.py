@@ -17,8 +17,7 @@ SOURCE = Path(anyparty.__file__).parent
 # Each room may import those above it.  A new room finds its place here.
 ROOMS = (
     "errors", "storage", "export", "seeds", "terms", "costs", "predictions", "metrics", "tables", "align", "blocks",
-    "nets", "config", "methods", "schedules", "wire", "run", "serving", "report", "experiments", "demo", "doctor", "cli",
-    "__main__",
+    "nets", "config", "methods", "schedules", "wire", "run", "serving", "report", "experiments", "cli", "__main__",
 )  # fmt: skip
 STRANGERS = {("methods", "wire"), ("wire", "methods")}  # only run brings them together
 
@@ -93,7 +92,7 @@ def test_the_core_does_without_extras() -> None:
     code = (
         f"import sys\nfor name in {EXTRAS}: sys.modules[name] = None\n"
         "from anyparty import Federation, Model\nimport anyparty.report.page, anyparty.cli\n"
-        "from anyparty.doctor import examine\nprint(*examine(), sep='\\n')"
+        "from anyparty.cli.doctor import examine\nprint(*examine(), sep='\\n')"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)  # noqa: S603
     assert shown.returncode == 0, shown.stderr

@@ -18,7 +18,8 @@ import pytest
 
 from anyparty import METHODS, Federation, config
 from anyparty.config import Config
-from anyparty.report import choose, privacy, worth
+from anyparty.report import party_set_scores
+from docs import generate_tables
 from tests.ports import free_port
 
 from .pages import DOCS, ELSEWHERE, LINK, ROOT, anchors, blocks, pages, text, without_code
@@ -118,7 +119,7 @@ def program(words: list[str], folder: Path) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def _quick():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worth, "RESAMPLES", 5)
+        patch.setattr(party_set_scores, "RESAMPLES", 5)
         yield
 
 
@@ -217,10 +218,13 @@ def imported(source: str) -> set[tuple[str, str]]:
 
 def test_the_table_of_methods_is_what_they_declare() -> None:
     page = text("choose.md")
-    assert choose.tables()["methods"] in page
-    assert privacy.filled(page, choose.tables()) == page
+    tables = generate_tables.method_tables()
+    assert tables["methods"] in page
+    assert generate_tables.with_tables(page, tables) == page
     assert [name for name in METHODS if f"`{name}`" not in page] == []
-    assert {choose.PAGES.get(name, name) for name in METHODS} <= {path.stem for path in (DOCS / "methods").glob("*.md")}
+    assert {generate_tables.SHARED_PAGES.get(name, name) for name in METHODS} <= {
+        path.stem for path in (DOCS / "methods").glob("*.md")
+    }
 
 
 def test_every_trouble_is_a_sentence_of_ours() -> None:

@@ -1,4 +1,4 @@
-"""Three houses with partly the same people, each training at home over the in-process carrier."""
+"""Three parties with overlapping rows that train as sites do, over the in-memory transport."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHARE = 0.8
 
 @dataclass(frozen=True)
 class Site:
-    """What a house says about itself."""
+    """A party's own settings."""
 
     party: str
     table: Path | None
@@ -36,7 +36,7 @@ class Site:
 
 
 def frames(n: int = 200, seed: int = 3) -> dict[str, pl.DataFrame]:
-    """Return each house's table; ids and cells are large numbers: none comes up by chance in what crosses."""
+    """Return each party's table; ids and cells are large numbers that messages do not contain by chance."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, 6)) * 54_321.0 + 3e5
     y = np.where(x[:, 1] > 3e5, "defaulted", "repaid")
@@ -55,7 +55,7 @@ def frames(n: int = 200, seed: int = 3) -> dict[str, pl.DataFrame]:
 
 
 def build(folder: Path, tables: Mapping[str, pl.DataFrame] | None = None, names: tuple[str, ...] = NAMES):
-    """Write each house's table into its own folder, and return the houses."""
+    """Write each party's table into its own folder, and return the sites."""
     sites = {}
     for name, frame in (tables or frames()).items():
         (folder / name).mkdir(parents=True)
@@ -66,7 +66,7 @@ def build(folder: Path, tables: Mapping[str, pl.DataFrame] | None = None, names:
 
 def settings(method: str = "laser", *, two_label_holders: bool = False, schedule: str = "", clock: Any = None,
              **train: Any) -> Config:  # fmt: skip
-    """Return the settings of a short run; with two label holders each hosts its own head, where a method knows how."""
+    """Return the settings of a short run; each of two label holders hosts its own head if the method supports it."""
     clinic = {"label": "y"} if two_label_holders else {"drop": ("y",)}
     wanted = {"embedding": 8} | ({"hosting": "labelers"} if two_label_holders else {})
     return Config.of(
@@ -94,12 +94,12 @@ def takes(name: str, key: str, value: Any) -> bool:
 def play(
     sites: Mapping[str, Site], config: Config, wrap: Callable[[Channel], Channel] = lambda c: c, **how: Any
 ) -> dict[str, Any]:
-    """Let all houses train."""
+    """Train at all sites."""
     return _all(train_at_home, sites, config, wrap, **how)
 
 
 def predict(sites: Mapping[str, Site], config: Config, wrap: Callable[[Channel], Channel] = lambda c: c) -> Any:
-    """Let all houses predict their own rows together, after a training."""
+    """Predict the rows of all sites together, after a training."""
     return _all(predict_at_home, sites, config, wrap)
 
 
@@ -111,7 +111,7 @@ def _all(work: Any, sites: Mapping[str, Site], config: Config, wrap: Any, **how:
 
 
 def ledger(sites: Mapping[str, Site], file: str = "record.json") -> list[dict[str, Any]]:
-    """Return what all houses say they sent."""
+    """Return the ledgers of all sites."""
     kept = [json.loads((site.folder / file).read_text(encoding="utf-8")) for site in sites.values()]
     return [row for record in kept for row in record["ledger"]]
 

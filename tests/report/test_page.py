@@ -1,4 +1,4 @@
-"""The page stands on its own, holds every section, and its numbers are those of the records."""
+"""The page is self-contained, has every section, and shows the numbers of the records."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ from anyparty.methods.split import Split
 from anyparty.methods.standard import Standard
 from anyparty.methods.table import method
 from anyparty.metrics.scores import Answers
-from anyparty.report import ledgers, model_sections, page, quality, score_figures, sections, worth
-from anyparty.report.model_sections import Scores
-from anyparty.report.records import find
-from anyparty.report.section import named
+from anyparty.report import calibration, figures, page, party_set_scores, sections
+from anyparty.report.elements import metric_label
+from anyparty.report.party_set_scores import PartySetScores, load_with_test_rows
+from anyparty.report.recorded_runs import find_runs
+from anyparty.report.run_scores import RunScores
+from anyparty.report.traffic import declared_messages, total_traffic
 from anyparty.run.federation import Federation
 from anyparty.run.runs import evaluate_run
 from anyparty.terms import Task
@@ -41,7 +43,7 @@ VOID = {"meta", "br", "hr", "img", "link", "input", "path", "use", "rect"}
 
 
 class Reader(HTMLParser):
-    """Reads a page: its tables, its names, its text; an element that is not closed is an error."""
+    """Reads a page's tables, ids and text; an unclosed element is an error."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -92,15 +94,15 @@ class Reader(HTMLParser):
 @pytest.fixture(autouse=True, scope="module")
 def _quick():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worth, "ORDERS", 4)
-        patch.setattr(worth, "RESAMPLES", 20)
-        patch.setattr(worth, "FEWER_RESAMPLES", 4)
+        patch.setattr(party_set_scores, "ORDERS", 4)
+        patch.setattr(party_set_scores, "RESAMPLES", 20)
+        patch.setattr(party_set_scores, "FEWER_RESAMPLES", 4)
         yield
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> dict[str, Path]:
-    """Runs of two, five and twelve parties, and one that was stopped half way; nobody may change them."""
+    """Train runs of two, five and twelve parties, and one that is stopped; tests must not change them."""
     folder = tmp_path_factory.mktemp("runs")
     return {
         "two": trained.train(trained.write(folder / "two", trained.FIVE[:2], kind="number"), "run"),
@@ -116,7 +118,7 @@ def read(paths, out: Path, **how) -> Reader:
 
 @pytest.fixture(scope="module")
 def pages(runs, tmp_path_factory) -> dict[str, Reader]:
-    """Each run's page."""
+    """Write each run's page."""
     return {name: read(run, tmp_path_factory.mktemp(name)) for name, run in runs.items()}
 
 
@@ -133,21 +135,21 @@ def test_a_page_stands_on_its_own(pages, which):
 
 @pytest.mark.parametrize(("which", "folded"), [("two", 1), ("five", 2), ("twelve", 1)])
 def test_long_tables_are_folded(pages, which, folded):
-    """The whole ledger always, all sets of five parties, and nothing that is short."""
+    """The full ledger is always folded, the sets of five parties too, and no short table."""
     source = pages[which].source
     assert source.count('class="wide folded"') == source.count("<details>") == folded
-    assert ("every set in numbers" in source) == (which == "five")
+    assert ("all sets as a table" in source) == (which == "five")
 
 
 def test_of_many_parties_sets_are_not_listed(pages):
     heads = [table[0][0] for table in pages["twelve"].tables]
-    assert "parties asked" in heads
-    assert "asked" not in heads
-    assert "asked" in [table[0][0] for table in pages["five"].tables]
+    assert "number of parties" in heads
+    assert "parties" not in heads
+    assert "parties" in [table[0][0] for table in pages["five"].tables]
 
 
 @pytest.mark.parametrize(
-    ("which", "figures"),
+    ("which", "names"),
     [
         ("two", {"overlap", "training", "sets", "brings", "residuals", "flows", "tags"}),
         ("five", {"overlap", "training", "sets", "brings", "calibration", "confusion", "flows", "tags"}),
@@ -155,9 +157,9 @@ def test_of_many_parties_sets_are_not_listed(pages):
         ("half", {"overlap", "training", "flows", "tags"}),
     ],
 )
-def test_every_figure_is_a_file_too(pages, which, figures):
+def test_every_figure_is_a_file_too(pages, which, names):
     folder = pages[which].path.parent / "figures"
-    assert {path.name for path in folder.iterdir()} == {f"{name}.{kind}" for name in figures for kind in ("png", "svg")}
+    assert {path.name for path in folder.iterdir()} == {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
     drawn = imread(folder / "overlap.png")[..., :3]
     assert drawn.std() > 0.05
     assert drawn[0, 0].min() > 0.99
@@ -171,7 +173,7 @@ def test_its_numbers_are_those_of_the_records(runs, pages):
         [row["sender"], row["receiver"], row["tag"], f"{row['messages']:,}", f"{row['bytes_sent']:,}"]
         for row in sorted(kept["ledger"], key=lambda row: list(row.values())[:3])
     ]
-    held = shown.table("party", "rows", "nobody else has")
+    held = shown.table("party", "rows", "rows of no other party")
     assert {name: int(cells[0]) for name, cells in held.items()} == kept["overlap"]["held"]
     assert f"{len(kept['history'])} epochs" in shown.text
     assert f"after epoch {kept['best_epoch']}" in shown.text
@@ -183,7 +185,7 @@ def test_its_numbers_are_those_of_the_records(runs, pages):
 
 
 def test_scores_of_sets_of_parties_are_those_of_evaluate(runs, pages):
-    shown = pages["five"].table("asked", "accuracy")
+    shown = pages["five"].table("parties", "accuracy")
     assert len(shown) == 2**5 - 1
     for parties in (["bank"], ["bank", "clinic", "town"], list(trained.FIVE)):
         scores = evaluate_run(runs["five"], parties=parties).overall
@@ -191,35 +193,35 @@ def test_scores_of_sets_of_parties_are_those_of_evaluate(runs, pages):
         assert shown[" + ".join(parties)][0].split()[0] == f"{scores['accuracy']:.3f}"
 
 
-def test_a_set_that_cannot_answer_counts_with_what_needs_nobody(runs):
-    of = worth.Worth.begin(worth.reopened(runs["five"]))
-    answers, alone = of.of.filled({"shop"}), of.of.predict({"shop"})
+def test_unanswered_rows_get_the_constant_prediction(runs):
+    of = PartySetScores.of(load_with_test_rows(runs["five"]))
+    answers, alone = of.tested.answers_for_all({"shop"}), of.tested.predict({"shop"})
     lacking = ~alone.answered
     assert 0 < int(lacking.sum()) < len(lacking)
-    assert answers.scores[lacking].eq(of.of.prior).all()
+    assert answers.scores[lacking].eq(of.tested.constant).all()
     assert answers.scores[~lacking].eq(alone.scores[~lacking]).all()
     labels = pl.read_csv(runs["five"].parent / "party0.csv")["y"]
-    assert of.of.prior.sum() == pytest.approx(1.0)
-    assert of.of.prior.max() == pytest.approx(labels.value_counts()["count"].max() / len(labels), abs=0.06)
+    assert of.tested.constant.sum() == pytest.approx(1.0)
+    assert of.tested.constant.max() == pytest.approx(labels.value_counts()["count"].max() / len(labels), abs=0.06)
 
 
 @pytest.mark.parametrize("which", ["two", "five", "twelve"])
-def test_what_parties_bring_sums_to_the_gain_over_nobody(runs, which):
-    of = worth.Worth.begin(worth.reopened(runs[which]))
+def test_contributions_sum_to_the_gain(runs, which):
+    of = PartySetScores.of(load_with_test_rows(runs[which]))
     found = of.shapley()
-    better = (of(frozenset(of.of.parties)) - of(frozenset()))[0] * (1 if of.greater else -1)
-    assert sum(share.value for share in found.shares.values()) == pytest.approx(better)
+    better = (of.values(of.all_parties) - of.values(frozenset()))[0] * (1 if of.greater else -1)
+    assert sum(share.value for share in found.values.values()) == pytest.approx(better)
     assert found.gain == pytest.approx(better)
     assert bool(found.orders) == (which == "twelve")
 
 
 def test_more_test_rows_than_needed_are_not_all_scored(runs):
-    few = worth.reopened(runs["five"], most=10)
-    assert len(few.wanted) == len(few.y) == 10
+    few = load_with_test_rows(runs["five"], most=10)
+    assert len(few.test_rows) == len(few.y) == 10
 
 
 def test_a_metric_may_be_chosen(runs, tmp_path):
-    shown = read(runs["two"], tmp_path, metric="mae").table("asked", "MAE")
+    shown = read(runs["two"], tmp_path, metric="mae").table("parties", "MAE")
     scores = evaluate_run(runs["two"]).overall
     assert float(shown["bank + shop"][0].split()[0]) == pytest.approx(scores["mae"], abs=5e-5)
     with pytest.raises(ConfigError, match="metric 'auroc' is for a classification"):
@@ -229,7 +231,7 @@ def test_a_metric_may_be_chosen(runs, tmp_path):
 @pytest.mark.parametrize(
     ("metric", "said"), [("auroc", "metric 'auroc' is for a classification"), ("rmsee", "did you mean 'rmse'")]
 )
-def test_a_metric_that_does_not_fit_is_refused_without_the_model_too(runs, tmp_path, metric, said):
+def test_a_metric_that_does_not_fit_is_rejected_without_the_model(runs, tmp_path, metric, said):
     run = shutil.copytree(runs["two"], tmp_path / "run")
     (run / "model.json").unlink()
     with pytest.raises(ConfigError, match=said):
@@ -237,15 +239,15 @@ def test_a_metric_that_does_not_fit_is_refused_without_the_model_too(runs, tmp_p
 
 
 def test_without_the_model_a_metric_is_the_records(runs, tmp_path):
-    """At the head, first in the table, and beside other runs; one that the record lacks is refused."""
-    overall = find([runs["two"]])[0].evaluation["overall"]
+    """It is at the top, first in the table, and in the comparison; a metric that is not recorded is rejected."""
+    overall = find_runs([runs["two"]])[0].evaluation["overall"]
     shown = read(runs["two"], tmp_path / "one", metric="mae", model=False)
     (mae, rmse, *_) = shown.table("all test rows", "MAE", "RMSE")["all"]
     assert [float(mae), float(rmse)] == pytest.approx([overall["mae"], overall["rmse"]], rel=1e-3)
     assert f"MAE, test{mae}" in shown.text
     beside = read([runs["two"], runs["half"]], tmp_path / "two", metric="mae", model=False).tables[0]
     assert [row[beside[0].index("MAE, as recorded")] for row in beside[1:]] == [mae, "–"]
-    with pytest.raises(ConfigError, match=r"--metric loss: the record of run has rmse, mae of its test rows"):
+    with pytest.raises(ConfigError, match=r"--metric loss: the record of run has only rmse, mae"):
         page.write([runs["two"]], tmp_path, metric="loss", model=False)
 
 
@@ -262,82 +264,82 @@ def test_a_page_is_not_written_to_a_file(runs, tmp_path):
 
 
 def test_a_metric_that_is_undefined_leaves_a_dash(tmp_path):
-    """One class alone among the test rows: their AUROC is no number."""
+    """The AUROC of test rows of a single class is NaN."""
     settings = trained.write(tmp_path, trained.FIVE[:2])
     run = trained.train(settings, "run", "train.test=0.03")
-    of = worth.reopened(run)
+    of = load_with_test_rows(run)
     assert len(of.y) < 8
     only = of.y == of.y[0]
-    narrow = replace(of, wanted=of.wanted[only], y=of.y[only])
-    scores = model_sections.Scores(worth=worth.Worth.begin(narrow, "auroc"))
-    (found,) = find([run])
-    section = model_sections.by_set(found, scores)
-    assert [row[1] for row in section.grids[1].rows] == ["–"] * 3
+    narrow = replace(of, test_rows=of.test_rows[only], y=of.y[only])
+    scores = RunScores(sets=PartySetScores.of(narrow, "auroc"))
+    (found,) = find_runs([run])
+    section = sections.scores_section(found, scores)
+    assert [row[1] for row in section.tables[1].rows] == ["–"] * 3
     assert "–" in section.text[0]
-    assert model_sections.brings(scores).lacks == "AUROC is not defined on these test rows."
-    (sets,) = section.drawn
+    assert sections.contributions_section(scores).missing == "AUROC is not defined on these test rows."
+    (sets,) = section.figures
     assert [text.get_text() for text in sets.figure.axes[1].texts] == ["–"] * 3
 
 
 @pytest.mark.parametrize(
-    ("classes", "share"), [(("no", "yes"), "share that is 'yes'"), (("a", "b", "c"), "share that is right")]
+    ("classes", "share"), [(("no", "yes"), "share that is 'yes'"), (("a", "b", "c"), "share that is correct")]
 )
 def test_the_axis_of_a_calibration_says_what_is_counted(classes, share):
-    """Of two classes: whose label is the positive one, not whose answer is right."""
+    """With two classes, it counts positive labels, not correct answers."""
     scores, y = torch.full((6, len(classes)), 1 / len(classes)), torch.tensor([0, 0, 0, 0, 1, 1])
     task = Task(kind="classification", classes=classes)
-    found = quality.calibration(Answers(task=task, scores=scores, y=y, answered=torch.ones(6, dtype=torch.bool)))
-    (axis,) = score_figures.calibration(found).axes
+    found = calibration.calibration_of(Answers(task=task, scores=scores, y=y, answered=torch.ones(6, dtype=torch.bool)))
+    (axis,) = figures.draw_calibration(found).axes
     assert axis.get_ylabel() == share
-    assert found.right.tolist() == pytest.approx([1 / 3 if len(classes) == 2 else 2 / 3])
+    assert found.correct.tolist() == pytest.approx([1 / 3 if len(classes) == 2 else 2 / 3])
 
 
-def test_some_of_many_test_rows_are_called_so(runs):
-    (found,) = find([runs["two"]])
-    of = worth.reopened(runs["two"], most=20)
-    scores = model_sections.Scores(worth=worth.Worth.begin(of))
-    assert len(of.wanted) == 20 < of.held_out
-    section, facts = model_sections.by_set(found, scores), dict(page.facts(found, scores))
+def test_a_sample_of_test_rows_is_labelled(runs):
+    (found,) = find_runs([runs["two"]])
+    of = load_with_test_rows(runs["two"], most=20)
+    scores = RunScores(sets=PartySetScores.of(of))
+    assert len(of.test_rows) == 20 < of.held_out
+    section, facts = sections.scores_section(found, scores), dict(page.key_facts(found, scores))
     some = f"20 of the {of.held_out} test rows, drawn at random"
     assert section.text[0].startswith(f"{'RMSE' if of.model.task.kind == 'regression' else 'Accuracy'} on {some}.")
-    assert model_sections.closer(scores).text[0].startswith(f"Everybody asked for {some}: ")
+    assert sections.errors_section(scores).text[0].startswith(f"All parties, {some}: ")
     metric = "rmse" if of.model.task.kind == "regression" else "accuracy"
-    assert float(facts[f"{named(metric)}, test"]) == pytest.approx(found.evaluation["overall"][metric], abs=6e-4)
+    assert float(facts[f"{metric_label(metric)}, test"]) == pytest.approx(found.evaluation["overall"][metric], abs=6e-4)
 
 
 def test_the_number_at_the_top_is_the_records_whether_the_model_is_at_hand_or_not(runs):
-    """One definition; and where rows got no answer, that it is of the others."""
-    (found,) = find([runs["two"]])
-    there, gone = (page.facts(found, each) for each in (Scores.of(found, model=True), Scores(why="gone")))
+    """Both have one definition; the label says if some rows have no answer."""
+    (found,) = find_runs([runs["two"]])
+    there, gone = (page.key_facts(found, each) for each in (RunScores.of(found, model=True), RunScores(reason="gone")))
     assert there == gone
     fewer = replace(found, evaluation={"overall": {"accuracy": 0.75, "coverage": 0.8}})
-    assert ("accuracy, the 80% of test rows with an answer", "0.750") in page.facts(fewer, Scores(why="gone"))
+    assert ("accuracy, the 80% of test rows with an answer", "0.750") in page.key_facts(fewer, RunScores(reason="gone"))
     alone = replace(found, evaluation=None)
-    assert any(name.endswith("test rows") for name, _ in page.facts(alone, Scores.of(found, model=True)))
+    assert any(name.endswith("test rows") for name, _ in page.key_facts(alone, RunScores.of(found, model=True)))
 
 
 def test_numbers_of_a_small_unit_are_shown(tmp_path):
-    """A label of some 1e-5: three decimals would be nought."""
+    """Three decimals would show labels of about 1e-5 as zero."""
     settings = trained.write(tmp_path, trained.FIVE[:2], kind="number")
     for path in tmp_path.glob("*.csv"):
         frame = pl.read_csv(path)
         if "y" in frame.columns:
             frame.with_columns(pl.col("y") * 1e-5).write_csv(path)
     run = trained.train(settings, "run")
-    (found,) = find([run])
-    scores = Scores.of(found, model=True)
+    (found,) = find_runs([run])
+    scores = RunScores.of(found, model=True)
     rmse = json.loads((run / "record.json").read_text())["evaluation"]["overall"]["rmse"]
     assert 1e-7 < rmse < 1e-3
-    shown = dict(page.facts(found, scores))["RMSE, test"]
+    shown = dict(page.key_facts(found, scores))["RMSE, test"]
     assert float(shown) == pytest.approx(rmse, rel=1e-3)
-    sets, brings = model_sections.by_set(found, scores), model_sections.brings(scores)
-    numbers = [row[1].split()[0] for grid in (*sets.grids, *brings.grids) for row in grid.rows]
+    sets, brings = sections.scores_section(found, scores), sections.contributions_section(scores)
+    numbers = [row[1].split()[0] for grid in (*sets.tables, *brings.tables) for row in grid.rows]
     assert all(float(number) != 0 for number in numbers)
 
 
 def test_names_are_shown_whole_and_never_read_as_html(pages):
     shown = pages["twelve"]
-    assert set(trained.LONG) <= shown.table("party", "rows", "nobody else has").keys()
+    assert set(trained.LONG) <= shown.table("party", "rows", "rows of no other party").keys()
     assert "<district>" not in shown.source
 
 
@@ -351,35 +353,35 @@ def test_a_run_that_stopped_half_way_has_its_epochs_and_its_ledger(runs, pages):
     assert shown.table("from", "to", "message")
 
 
-def test_a_run_of_houses(tmp_path):
+def test_a_run_of_sites(tmp_path):
     sites = homes.build(tmp_path / "homes")
     homes.play(sites, homes.settings())
     shown = read([site.folder for site in sites.values()], tmp_path / "page")
     kept = json.loads((sites["bank"].folder / "record.json").read_text())
     overall = kept["evaluation"]["overall"]
     assert shown.table("all test rows")["all"][0] == f"{overall['accuracy']:.3f}"
-    there = shown.table("who has the row")
+    there = shown.table("parties that have the row")
     assert {name: int(cells[-1]) for name, cells in there.items()} == {
         name: scores["rows"] for name, scores in kept["evaluation"]["by_pattern"].items()
     }
     assert shown.table("message", "from → to")["align-tokens"][0] == "passive → active"
-    assert "each party keeps its own part of the model at home" in shown.text
+    assert "each party keeps its own part of the model, so that" in shown.text
     assert "All parties ran in one process" not in shown.text
 
 
 @pytest.mark.parametrize("which", ["five", "twelve"])
-def test_who_has_a_row_is_listed_of_few_parties_alone(runs, tmp_path, which):
-    """From the records, where no model lies any more."""
+def test_sets_that_have_a_row_are_listed_for_few_parties_only(runs, tmp_path, which):
+    """The records suffice after the model is deleted."""
     run = tmp_path / "run"
     run.mkdir()
     shutil.copy(runs[which] / "record.json", run)
     shown = read(run, tmp_path / "page")
     heads = [table[0][0] for table in shown.tables]
-    assert "parties that have the row" in heads
-    assert ("who has the row" in heads) == (which == "five")
+    assert "number of parties that have the row" in heads
+    assert ("parties that have the row" in heads) == (which == "five")
 
 
-def test_what_records_lack_is_said(runs, tmp_path):
+def test_the_page_says_what_records_lack(runs, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(runs["five"], run)
     kept = json.loads((run / "record.json").read_text())
@@ -388,7 +390,7 @@ def test_what_records_lack_is_said(runs, tmp_path):
     kept["history"] = []
     (run / "record.json").write_text(json.dumps(kept))
     shown = read(run, tmp_path / "page")
-    for what in ("no ledger of what crossed", "The records do not say: who has which rows", "hold no epoch"):
+    for what in ("The records hold no message", "Not recorded: which party has which rows", "No epoch is recorded"):
         assert what in shown.text
 
 
@@ -421,20 +423,20 @@ def test_the_figure_that_compares_runs_is_a_file_too(runs, tmp_path):
 
 
 def test_figures_of_an_earlier_page_go_with_it_and_no_other_file_does(runs, tmp_path):
-    figures = tmp_path / "figures"
-    figures.mkdir()
-    (figures / "mine.png").write_bytes(b"mine")
+    folder = tmp_path / "figures"
+    folder.mkdir()
+    (folder / "mine.png").write_bytes(b"mine")
     read([runs["two"], runs["half"]], tmp_path, model=False)
     page.write([runs["half"]], tmp_path / "alone", model=False)
     again = page.write([runs["half"]], tmp_path, model=False)
     alone = {path.name for path in (tmp_path / "alone" / "figures").iterdir()}
-    assert {path.name for path in figures.iterdir()} == alone | {"mine.png"}
+    assert {path.name for path in folder.iterdir()} == alone | {"mine.png"}
     again.write_text(again.read_text().replace('name="figures" content="', 'name="figures" content="../index.html '))
     read([runs["half"]], tmp_path, model=False)
     assert again.exists()
 
 
-def test_names_that_are_alike_in_links_are_told_apart(runs, tmp_path):
+def test_similar_names_get_distinct_links(runs, tmp_path):
     folders = [shutil.copytree(runs["two"], tmp_path / name) for name in ("lr0.1", "lr0-1", "lr0-1-2", "all")]
     shown = read(folders, tmp_path / "page", model=False)
     assert len(shown.ids) == len(set(shown.ids))
@@ -462,21 +464,21 @@ def test_a_page_stands_where_files_are_damaged(runs, tmp_path, what):
 
 
 def test_a_run_of_data_frames_names_no_command(tmp_path):
-    """Its settings name no tables: a command would not run.  From files it does."""
+    """A command needs tables in the settings; a run of data frames has none."""
     trained.write(tmp_path, trained.FIVE[:2])
     files = {name: tmp_path / f"party{k}.csv" for k, name in enumerate(trained.FIVE[:2])}
     frames = {name: pl.read_csv(path) for name, path in files.items()}
     for name, tables in (("frames", frames), ("with space", files)):
         of = Federation.from_tables(tables, id="id", label="y")
         of.train("laser", folder=tmp_path / name, epochs=1)
-    framed, filed = find([tmp_path / "frames", tmp_path / "with space"])
+    framed, filed = find_runs([tmp_path / "frames", tmp_path / "with space"])
     assert framed.command == ""
     assert shlex.split(filed.command)[:3] == ["anyparty", "train", str(tmp_path / "with space" / "config.toml")]
     assert evaluate_run(tmp_path / "with space").overall["rows"] > 0
 
 
-def test_what_was_remarked_stands_in_the_record_and_on_the_page(tmp_path):
-    """Every time, though Python shows a warning of one line once."""
+def test_remarks_are_in_the_record_and_on_the_page(tmp_path):
+    """Each run records its warnings, though Python shows a warning only once."""
     trained.write(tmp_path, trained.FIVE[:2])
     frames = {name: pl.read_csv(tmp_path / f"party{k}.csv") for k, name in enumerate(trained.FIVE[:2])}
     last = trained.FIVE[1]
@@ -495,7 +497,7 @@ def test_what_was_remarked_stands_in_the_record_and_on_the_page(tmp_path):
     assert said in shown.text
 
 
-def test_of_a_run_of_houses_each_record_has_its_own_remarks(tmp_path):
+def test_each_sites_record_has_its_own_remarks(tmp_path):
     frames = homes.frames()
     frames["shop"] = frames["shop"].with_columns(gone=pl.lit(None, dtype=pl.Float64))
     sites = homes.build(tmp_path / "homes", frames)
@@ -509,32 +511,32 @@ def test_of_a_run_of_houses_each_record_has_its_own_remarks(tmp_path):
 
 @dataclass(frozen=True)
 class Mine(Standard):
-    """A rule of the user's own."""
+    """A user's own rule."""
 
 
-def test_a_run_of_ones_own_method_is_repeated_in_python(tmp_path):
-    """Settings cannot make the method, and no command could; the line that is named does."""
+def test_a_run_of_an_own_method_is_repeated_in_python(tmp_path):
+    """Settings cannot make the method, so the page shows a line of Python."""
     settings, mine = trained.write(tmp_path, trained.FIVE[:2]), Split(rule=Mine(), embedding=4)
     first = Federation.from_config(config.load(settings)).train(mine, folder=tmp_path / "run")
-    (run,) = find([tmp_path / "run"])
-    (said,) = sections.repeat(run).text
-    assert said == f"Repeat it in Python, with the method itself, which is your own, for METHOD: {run.command}"
+    (run,) = find_runs([tmp_path / "run"])
+    (said,) = sections.reproduce_section(run).text
+    assert said == f"Repeat it in Python, with your own method in place of METHOD: {run.command}"
     line = run.command.replace("NEW-FOLDER", str(tmp_path / "again"))
     again = eval(line, {"Federation": Federation, "config": config, "METHOD": mine})  # noqa: S307
     assert again.evaluate().overall == first.evaluate().overall
 
 
 def test_a_tag_that_goes_both_ways_is_explained_both_ways():
-    (there, back) = ledgers.declared(method("fedhssl").can.messages)["representation"]
+    (there, back) = declared_messages(method("fedhssl").can.messages)["representation"]
     assert (there.frm, there.to) == (back.to, back.frm)
-    laser = ledgers.declared(method("laser").can.messages)
+    laser = declared_messages(method("laser").can.messages)
     assert all(len(laser[tag]) == 1 for tag in ("embedding", "gradient"))
 
 
 def test_the_command(runs, call, tmp_path):
     shown = call("report", runs["two"], "--out", tmp_path / "page", "--no-model")
     assert shown.exit_code == 0, shown.stderr
-    whole = ledgers.total(find([runs["two"]])[0].ledger)
+    whole = total_traffic(find_runs([runs["two"]])[0].ledger)
     assert f"{whole.bytes_sent:,}" in shown.stdout
     assert (tmp_path / "page" / "index.html").exists()
     wrong = call("report", tmp_path / "nothing")
@@ -543,7 +545,7 @@ def test_the_command(runs, call, tmp_path):
 
 
 def test_the_page_is_written_before_anything_is_printed(runs, tmp_path):
-    """Whoever reads the tables may stop at once; and a metric that does not fit is refused without them."""
+    """The reader of stdout may close it early."""
     command = [sys.executable, "-m", "anyparty", "report", str(runs["two"]), "--no-model", "--out", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as started:  # noqa: S603
         started.stdout.close()
@@ -551,20 +553,20 @@ def test_the_page_is_written_before_anything_is_printed(runs, tmp_path):
     assert (tmp_path / "index.html").exists()
 
 
-def test_a_metric_that_does_not_fit_is_refused_without_tables(runs, call, tmp_path):
+def test_a_metric_that_does_not_fit_is_rejected_before_output(runs, call, tmp_path):
     refused = call("report", runs["two"], "--out", tmp_path, "--metric", "auroc")
     assert refused.exit_code == 2
     assert "metric 'auroc' is for a classification" in refused.stderr
     assert refused.stdout == ""
 
 
-def test_of_a_run_that_failed_the_terminal_says_why_and_shows_no_empty_table(call, tmp_path):
+def test_the_terminal_shows_a_failure_and_no_empty_table(call, tmp_path):
     record = {"status": "failed", "error": "Diverged: the loss is no number", "ledger": []}
     (tmp_path / "record.json").write_text(json.dumps(record))
     shown = call("report", tmp_path, "--no-model")
     assert shown.exit_code == 0, shown.stderr
     assert f"{tmp_path.name}: failed: Diverged: the loss is no number" in shown.stdout
-    assert "hold no message that crossed" in shown.stdout
+    assert "hold no message" in shown.stdout
     assert "┃" not in shown.stdout
 
 

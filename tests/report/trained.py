@@ -1,4 +1,4 @@
-"""Runs of a few rows and epochs, trained from files as a user would."""
+"""Small runs, trained from files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG = tuple(
 
 
 class Fails(Watch):
-    """Pulls the plug after some epochs."""
+    """Interrupt a training after some epochs."""
 
     def __init__(self, after: int) -> None:
         self.after = after
@@ -34,7 +34,7 @@ class Fails(Watch):
 
 
 def write(folder: Path, names: Sequence[str], *, rows: int = 160, kind: str = "two", seed: int = 0) -> Path:
-    """Write a table of each party, the first of which has the labels, and their settings; return where these are."""
+    """Write each party's table and the settings, and return the settings' path; the first party has the labels."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, len(names)))
     ids = pl.Series("id", [f"i{row:04d}" for row in range(rows)])
@@ -62,7 +62,7 @@ def write(folder: Path, names: Sequence[str], *, rows: int = 160, kind: str = "t
 
 
 def train(settings: Path, name: str, *changes: str, fail_after: int | None = None) -> Path:
-    """Train what settings describe into a folder of this name beside them."""
+    """Train from settings into a folder of this name beside them."""
     folder = settings.parent / name
     federation = Federation.from_config(config.load(settings, changes))
     try:

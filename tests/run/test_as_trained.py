@@ -15,7 +15,7 @@ from anyparty.methods.table import METHODS, method, settings_of
 from anyparty.nets.lstm import LSTM
 from anyparty.nets.mlp import MLP
 from anyparty.nets.optimizer import Optimizer
-from anyparty.report.records import find
+from anyparty.report.recorded_runs import find_runs
 from anyparty.run.federation import Federation
 from anyparty.run.runs import evaluate_run
 from tests import worlds
@@ -64,7 +64,7 @@ def test_a_method_of_ones_own_is_not(federation, tmp_path):
     assert settings["name"] == "own: LASER-VFL"
     assert settings["own"].items() >= {"class": "Split", "embedding": 4, "hosting": "active"}.items()
     assert settings["own"]["rule"]["class"] == "Mine"
-    (found,) = find([tmp_path / "run"])
+    (found,) = find_runs([tmp_path / "run"])
     assert found.method == "own: LASER-VFL"
 
 

@@ -11,10 +11,11 @@ from anyparty import config as settings
 from anyparty.errors import CodeNotAllowed, ConfigError, ModelError, NotGiven, ResumeError
 from anyparty.methods.split import Split
 from anyparty.methods.table import method
-from anyparty.report import compare, worth
-from anyparty.report.model_sections import Scores
-from anyparty.report.records import find
-from anyparty.report.sections import repeat
+from anyparty.report import party_set_scores
+from anyparty.report.comparison import compare_variants
+from anyparty.report.recorded_runs import find_runs
+from anyparty.report.run_scores import RunScores
+from anyparty.report.sections import reproduce_section
 from anyparty.run.federation import Federation
 from anyparty.run.model import Model
 from anyparty.run.runs import evaluate_run, model_for_run, predict_run
@@ -109,21 +110,21 @@ def test_a_run_goes_on_with_the_same_method_alone(toml, write):
 
 def test_the_report_says_the_command_that_repeats_it(toml):
     trained(toml)
-    (run,) = find([toml.parent / "run"])
+    (run,) = find_runs([toml.parent / "run"])
     assert run.method == "Mine"
     command = f"anyparty train {run.folder}/config.toml --run NEW-FOLDER --allow-code rules_of_ours"
-    assert repeat(run).text == [f"Repeat it with: {command}"]
+    assert reproduce_section(run).text == [f"Repeat it with: {command}"]
     again = Federation.from_config(settings.load(run.folder / "config.toml", allow_code=ALLOW)).train()
     assert same(again, model_for_run(run.folder, allow_code=ALLOW))
 
 
 def test_a_parameter_written_out_or_at_its_default_makes_one_variant(toml, monkeypatch):
-    monkeypatch.setattr(worth, "RESAMPLES", 5)
+    monkeypatch.setattr(party_set_scores, "RESAMPLES", 5)
     for name, changes in {"plain": [], "told": ["method.temperature=1"], "warm": ["method.temperature=2"]}.items():
         Federation.from_config(settings.load(toml, changes)).train(folder=toml.parent / name)
-    found = find([toml.parent / name for name in ("plain", "told", "warm")])
-    (difference,), unlike = compare.differences(
-        found, [Scores.of(run, model=True, allow_code=ALLOW) for run in found], "accuracy"
+    found = find_runs([toml.parent / name for name in ("plain", "told", "warm")])
+    (difference,), unlike = compare_variants(
+        found, [RunScores.of(run, model=True, allow_code=ALLOW) for run in found], "accuracy"
     )
     assert unlike == ["told has the settings and the seed of plain"]
     assert (difference.one, difference.other) == (

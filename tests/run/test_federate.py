@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from anyparty import config as settings
-from anyparty.doctor import kit as looks
+from anyparty.cli import doctor
 from anyparty.errors import AnypartyWarning, ConfigError, ResumeError, RunError
 from anyparty.run import federate
 from anyparty.run.house import train_at_home
@@ -142,7 +142,7 @@ def test_the_weights_equal_those_of_one_process_bit_for_bit(tmp_path, monkeypatc
     try:
         flare.start(house, 240.0)
         ended = federate.train(house, path, watch=hears)
-        clocks = list(looks.clocks((house / "kits" / "bank").resolve()))
+        clocks = list(doctor.check_clocks((house / "kits" / "bank").resolve()))
     finally:
         flare.stop(house)
     assert ended.status == "FINISHED:COMPLETED"

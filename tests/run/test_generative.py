@@ -357,21 +357,21 @@ class TestByCommand:
         assert said.stderr.startswith("party 'shop', shop.csv: 3 of 60 rows are empty but for the id")
         said = said.stdout
         assert "0 empty cells of numbers filled in, in the 57 rows that shop has, 2 columns; " in said
-        assert "2 empty cells of categories stay empty: there a missing cell is a level of its own; " in said
-        assert "3 rows without any cell stay as they are: without --cells they are filled in\n" in said
+        assert "2 empty cells of categories stay empty: a missing category is a level of its own; " in said
+        assert "3 rows without any cell are unchanged; without --cells they are filled in\n" in said
         assert pl.read_csv(tmp_path / "whole.csv").equals(shop)
 
     def test_help_says_what_is_filled_in(self, call):
         said = " ".join(re.sub(r"[│|]", " ", call("impute", "--help").stdout).split())
-        assert "empty cells of categories stay empty" in said
-        assert "Gaussian ones, which may leave the observed range" in said
+        assert "Empty cells of categories stay empty" in said
+        assert "Samples are Gaussian and may leave the observed range" in said
 
     def test_likelihood(self, run, call, tmp_path):
         out = tmp_path / "rows.csv"
         shown = call("likelihood", run, "--parties", "bank", "--out", out)
         assert shown.exit_code == 0, shown.output
         assert "same parties" not in shown.stdout
-        assert "compare rows of the same parties" in call("likelihood", run).stdout
+        assert "Compare only rows of the same parties" in call("likelihood", run).stdout
         found = pl.read_csv(out)
         assert found.columns == ["id", "log_likelihood", "parties"]
         assert found["log_likelihood"].is_sorted()

@@ -7,8 +7,8 @@ import pytest
 from benchmarks.label_leakage import Case, attack, cases, of_dataset
 
 from anyparty.methods.table import METHODS, method
-from anyparty.report import privacy
 from anyparty.schedules.table import SCHEDULES
+from docs import generate_tables
 
 PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
 RESULT = PAGE.parents[1] / "benchmarks" / "results" / "label_leakage.md"
@@ -64,7 +64,7 @@ def test_a_derivative_that_goes_to_passive_parties_is_called_gradient(name):
 
 
 def test_the_page_lists_the_methods_that_send_gradients_and_those_that_do_not():
-    (mark,) = (m for m in privacy.MARKED.finditer(PAGE.read_text(encoding="utf-8")) if m["name"] == "gradients")
+    (mark,) = (m for m in generate_tables.MARKED.finditer(PAGE.read_text(encoding="utf-8")) if m["name"] == "gradients")
     listed: dict[str, set[str]] = {"yes": set(), "no": set()}
     for line in mark[0].splitlines():
         if line.startswith(("| yes |", "| no |")):

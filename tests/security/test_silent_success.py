@@ -13,8 +13,8 @@ import pytest
 
 from anyparty.config import Config
 from anyparty.errors import AnypartyWarning, ConfigError, Incomplete, ModelError, StorageError
-from anyparty.report.records import find
-from anyparty.report.sections import remarks
+from anyparty.report.recorded_runs import find_runs
+from anyparty.report.sections import remarks_section
 from anyparty.run import house
 from anyparty.run.attendance import Attendance
 from anyparty.run.federation import Federation
@@ -97,7 +97,7 @@ def test_a_party_that_does_not_save_its_part_fails_the_training_and_resume_repai
     assert (kept["status"], said in kept["error"]) == ("failed", True)
     assert kept["evaluation"]["overall"]["rows"] > 0
     assert "shop" not in About.load(sites["bank"].folder / "model.json").parts
-    (run,) = find([sites["bank"].folder, sites["clinic"].folder])
+    (run,) = find_runs([sites["bank"].folder, sites["clinic"].folder])
     assert run.outcome.startswith(f"failed: bank: Incomplete: {said}")
 
     again = train(sites, resume=True)
@@ -180,8 +180,8 @@ def test_a_party_that_leaves_is_named_in_a_warning_that_record_and_report_carry(
     assert said.startswith(LEFT.replace("\\", ""))
     assert record(sites["bank"])["attendance"] == [said]
     assert record(sites["bank"])["status"] == "done"
-    (run,) = find([sites["bank"].folder])
-    (section,) = remarks(run)
+    (run,) = find_runs([sites["bank"].folder])
+    (section,) = remarks_section(run)
     assert said in section.text
 
 

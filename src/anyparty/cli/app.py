@@ -1,4 +1,4 @@
-"""The commands."""
+"""The command line's app: all commands, and those that train, predict and show methods."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ import typer
 
 import anyparty
 from anyparty.cli.bench import bench
-from anyparty.cli.doctor import doctor
-from anyparty.cli.encoder import inspect_encoder
+from anyparty.cli.commands import doctor, impute, inspect_encoder, likelihood, report
+from anyparty.cli.console import screen
+from anyparty.cli.errors import EXIT_STOPPED, print_error, with_errors
 from anyparty.cli.federate import federate, party
-from anyparty.cli.generative import impute, likelihood
-from anyparty.cli.guard import STOPPED, say, screen, sentences
 from anyparty.cli.options import (
     AllowCode,
+    Changes,
+    OutFile,
     Parties,
     RawCsv,
-    Run,
+    RunFolder,
+    SettingsFile,
     Tables,
-    allowed,
-    find_modules_in,
-    folder_named,
-    names,
-    own_code,
+    allowed_modules,
+    announce_user_code,
+    folder_option,
+    party_names,
+    search_modules_in,
 )
-from anyparty.cli.report import report
 from anyparty.cli.serve import serve
 from anyparty.errors import ConfigError
 
@@ -39,11 +40,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Settings = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The federation's settings.")]
-Changes = Annotated[
-    list[str] | None, typer.Option("--set", metavar="GROUP.KEY=VALUE", help="Change a setting, e.g. train.epochs=5.")
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -57,27 +53,27 @@ def about(
 
 
 @app.command()
-@sentences
+@with_errors
 def train(
-    config: Settings,
+    config: SettingsFile,
     changes: Changes = None,
     run: Annotated[
         Path | None,
         typer.Option(
             "--run",
             metavar="FOLDER",
-            help="Where the run goes.",
+            help="Folder of the run.",
             show_default="runs/NAME beside CONFIG",
-            parser=folder_named,
+            parser=folder_option,
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors and warnings.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume a run that was stopped.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and warnings.")] = False,
     allow_code: AllowCode = None,
 ) -> None:
     """Train a model on all parties' tables.
 
-    A settings file of your own may name your own code, which is loaded; the settings in a run's folder may not.
+    Code named in your own settings file is loaded. Code named in a run's folder needs --allow-code.
 
     In Python: Federation.from_config(config.load("CONFIG.toml")).train(folder="RUN").
     """
@@ -87,26 +83,25 @@ def train(
     from anyparty.run.simulate import check
 
     resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), screen(quiet=quiet)
-    own_code(resolved, config.parent, lambda said: console.print(said, soft_wrap=True))
+    announce_user_code(resolved, config.parent, lambda text: console.print(text, soft_wrap=True))
     folder = run or default_folder(config, resolved)
     if not resume and config.resolve() == (folder / "config.toml").resolve():
-        raise ConfigError(f"{config}: the run's own settings would take the place of this file; name another folder "
-                          f"(--run)")  # fmt: skip
+        raise ConfigError(f"{config}: the run's own settings would take its place; name another folder (--run)")
     try:
         check(resolved)
         federation = Federation.from_config(resolved)
-        console.print(replace(federation.overlap, notes=()).render())  # they are warnings of training
+        console.print(replace(federation.overlap, notes=()).render())  # training shows them as warnings
         if (remarks := federation.remarks) is not None:
             console.print(remarks)
         console.print(federation.predicted(), soft_wrap=True)
         model = federation.train(folder=folder, resume=resume, progress=not quiet)
     except KeyboardInterrupt:
-        say(_how_to_go_on(config, changes or [], run, folder), "yellow")
-        raise typer.Exit(STOPPED) from None
+        print_error(_resume_hint(config, changes or [], run, folder), "yellow")
+        raise typer.Exit(EXIT_STOPPED) from None
     if not model.task.outputs:
-        console.print("\nNo row has a label: the model knows how columns come about, and predicts nothing.")
+        console.print("\nNo row has a label: the model describes the columns, but predicts nothing.")
     elif model.test_rows:
-        console.print("\nOn test rows, which training never saw:")
+        console.print("\nScores on test rows, which were not used in training:")
         console.print(model.evaluate().render())
     else:
         of = f"train.test = {resolved.train.test:g} of {int(federation.labeled.sum()):,} labelled rows"
@@ -116,51 +111,49 @@ def train(
 
 
 @app.command()
-@sentences
+@with_errors
 def predict(
-    run: Run,
+    run: RunFolder,
     table: Tables = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where answers go: a .parquet or .csv file.")
-    ] = None,
+    out: OutFile = None,
     parties: Parties = None,
     allow_code: AllowCode = None,
     raw_csv: RawCsv = False,
 ) -> None:
-    """Predict every row, from the parties that have it and may take part.
+    """Predict every row with the parties that have it and may take part.
 
-    Rows are in the order of the leading party's table; those that it lacks follow, in that of the others' tables.
+    Rows are in the order of the active party's table. Rows that it lacks follow in the order of the other tables.
 
     In Python: anyparty.run.runs.predict_run("RUN", {"bank": "new.csv"}, ["bank"]).
     """
-    from anyparty.cli import show
+    from anyparty.cli.console import check_output_of_run, print_or_write, render_predictions
     from anyparty.run.runs import predict_run, tables_from
 
-    given = tables_from(table or [])
-    show.check_out(out, run, given, raw_csv=raw_csv)
-    answered = predict_run(run, given, names(parties), allow_code=allowed(allow_code))
+    tables = tables_from(table or [])
+    check_output_of_run(out, run, tables, raw_csv=raw_csv)
+    answered = predict_run(run, tables, party_names(parties), allow_code=allowed_modules(allow_code))
     console = screen()
-    console.print(show.summary(answered))
-    show.keep(answered.frame(), out, console, raw_csv=raw_csv)
+    console.print(render_predictions(answered))
+    print_or_write(answered.frame(), out, console, raw_csv=raw_csv)
 
 
 @app.command()
-@sentences
-def evaluate(run: Run, table: Tables = None, parties: Parties = None, allow_code: AllowCode = None) -> None:
+@with_errors
+def evaluate(run: RunFolder, table: Tables = None, parties: Parties = None, allow_code: AllowCode = None) -> None:
     """Score a run on its own held-out test rows, or on the labelled rows of other tables.
 
     In Python: anyparty.run.runs.evaluate_run("RUN").
     """
     from anyparty.run.runs import evaluate_run, tables_from
 
-    scored = evaluate_run(run, tables_from(table or []), names(parties), allow_code=allowed(allow_code))
+    scored = evaluate_run(run, tables_from(table or []), party_names(parties), allow_code=allowed_modules(allow_code))
     screen().print(scored.render())
 
 
 @app.command()
-@sentences
-def align(config: Settings, changes: Changes = None) -> None:
-    """Show who has which rows, how columns were read, and what is predicted, without training.
+@with_errors
+def align(config: SettingsFile, changes: Changes = None) -> None:
+    """Show which party has which rows, the types of columns, and the task, without training.
 
     In Python: the overlap, reading and predicted() of Federation.from_config(config.load("CONFIG.toml")).
     """
@@ -174,37 +167,39 @@ def align(config: Settings, changes: Changes = None) -> None:
 
 
 @app.command()
-@sentences
+@with_errors
 def methods(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Show one's parameters and messages; your own is module:name."),
+        typer.Argument(
+            metavar="[NAME]", help="Show this method's parameters and messages. A method of your own is module:name."
+        ),
     ] = None,
 ) -> None:
-    """Show all methods and what each can do.
+    """Show all methods and their capabilities, or one method in detail.
 
     In Python: anyparty.METHODS, and anyparty.method("laser").can.
     """
-    from anyparty.cli import show
+    from anyparty.cli.console import render_method, render_methods
 
     if name is not None and ":" in name:
-        find_modules_in()
-    screen().print(show.all_methods() if name is None else show.one_method(name))
+        search_modules_in()
+    screen().print(render_methods() if name is None else render_method(name))
 
 
 @app.command()
-@sentences
+@with_errors
 def demo(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where its files go.")] = Path("anyparty-demo"),
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds each method is trained with.")] = 5,
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder of its files.")] = Path("anyparty-demo"),
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds of each method.")] = 5,
 ) -> None:
     """Train all methods on a small medical data set with gaps, and compare them.
 
-    In Python: anyparty.demo.run("anyparty-demo").
+    In Python: anyparty.cli.demo.run("anyparty-demo").
     """
-    from anyparty import demo as study
+    from anyparty.cli import demo as local_demo
 
-    study.run(folder, seeds=seeds, console=screen())
+    local_demo.run(folder, seeds=seeds, console=screen())
 
 
 app.command()(bench)
@@ -218,11 +213,11 @@ app.add_typer(federate, name="federate")
 app.add_typer(party, name="party")
 
 
-def _how_to_go_on(config: Path, changes: list[str], run: Path | None, folder: Path) -> str:
-    """Return the command that goes on with a run that was stopped."""
+def _resume_hint(config: Path, changes: list[str], run: Path | None, folder: Path) -> str:
+    """Return the command that resumes a stopped run."""
     if not (folder / "record.json").exists():
-        return "Stopped before training began; nothing was kept."
+        return "Stopped before training began; nothing was saved."
     words = ["anyparty", "train", str(config)]
     words += [word for change in changes for word in ("--set", change)]
     words += ["--run", str(run)] if run else []
-    return f"Stopped. Go on where it was with: {shlex.join(words)} --resume"
+    return f"Stopped. Resume with: {shlex.join(words)} --resume"

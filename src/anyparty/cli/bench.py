@@ -8,10 +8,11 @@ from typing import Annotated
 
 import typer
 
-from anyparty.cli.guard import TO_MEND, say, screen, sentences
+from anyparty.cli.console import screen
+from anyparty.cli.errors import EXIT_ERROR, print_error, with_errors
 
 
-@sentences
+@with_errors
 def bench(
     suite: Annotated[
         str,
@@ -56,9 +57,9 @@ def bench(
     console.print(f"Records, tables and plots are in {report.folder}", soft_wrap=True)
     if report.replaced:
         more = "--so-far" + (f" --folder {shlex.quote(str(folder))}" if folder else "")
-        say(f"The existing page of '{report.replaced}' was replaced; that command with {more} writes it again.",
-            "yellow")  # fmt: skip
+        print_error(f"The existing page of '{report.replaced}' was replaced; that command with {more} writes it again.",
+                    "yellow")  # fmt: skip
     for key, why in report.failed.items():
-        say(f"{key} failed: {why}")
+        print_error(f"{key} failed: {why}")
     if report.failed:
-        raise typer.Exit(TO_MEND)
+        raise typer.Exit(EXIT_ERROR)

@@ -1,4 +1,4 @@
-"""Commands for parties in their own processes, on one machine or on many."""
+"""The commands `federate ...` and `party ...`: parties in separate processes, on one machine or on many."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from anyparty.cli.guard import STOPPED, say, screen, sentences
-from anyparty.cli.options import AllowCode, RawCsv, own_code
+from anyparty.cli.console import screen
+from anyparty.cli.errors import EXIT_STOPPED, print_error, with_errors
+from anyparty.cli.options import AllowCode, Changes, DataFolder, OutFile, RawCsv, SettingsFile, announce_user_code
 
-federate = typer.Typer(no_args_is_help=True, help="Real parties: their own processes, mutual TLS, over NVIDIA FLARE.")
-party = typer.Typer(no_args_is_help=True, help="One party at its own machine.")
+federate = typer.Typer(no_args_is_help=True, help="Parties in separate processes, with mutual TLS, over NVIDIA FLARE.")
+party = typer.Typer(no_args_is_help=True, help="One party on its own machine.")
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The federation's folder.")]
-Config = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The federation's settings.")]
+FederationFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The federation's folder.")]
 
 
 @federate.command()
-@sentences
+@with_errors
 def init(
-    config: Config,
-    folder: Folder,
-    host: Annotated[str, typer.Option(help="How others reach the active party's machine.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The one inbound port, at the active party.")] = 8002,
+    config: SettingsFile,
+    folder: FederationFolder,
+    host: Annotated[
+        str, typer.Option(help="Name or address of the active party's machine for the other parties.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port at the active party, the only inbound one.")] = 8002,
     requests: Annotated[
-        bool, typer.Option("--requests", help="Let every other party make its own private key and send a request.")
+        bool, typer.Option("--requests", help="Every other party makes its own private key and sends a request.")
     ] = False,
 ) -> None:
-    """Write a start-up kit with certificates for every party, one folder each to hand over.
+    """Write a start-up kit with certificates for every party, one folder each.
 
-    With --requests, write kits for the active party and the administrator only. Between organisations this is the
-    better way: no private key of another party is ever on this machine.
+    With --requests, write kits for the active party and the administrator only. Use it between organisations: this
+    machine then never has the private key of another party.
 
     In Python: anyparty.run.federate.init("CONFIG.toml", "FOLDER").
     """
@@ -43,27 +45,27 @@ def init(
 
     kits = federation.init(config, folder, host=host, port=port, requests=requests)
     lines = [f"{name}: {kit}" for name, kit in kits.items()]
-    lines += [f"authority: {folder / 'authority'} (rootCA.key signs certificates: keep it, hand it to nobody)"]
+    lines += [f"authority: {folder / 'authority'} (rootCA.key signs certificates: keep it secret)"]
     if requests:
         for name in (each for each in about(folder)["parties"] if each not in kits):
             lines += [f"{name} runs: anyparty party request {name}",
                       f"then you run: anyparty federate approve {folder} {name}.request.zip"]  # fmt: skip
     else:
-        lines += ["Hand every party its own folder, over a way that only it can read. Nobody else needs it."]
+        lines += ["Send every party its own folder over a private channel. No other party needs it."]
     console = screen()
     for line in lines:
         console.print(line, soft_wrap=True)
 
 
 @federate.command()
-@sentences
+@with_errors
 def approve(
-    folder: Folder,
+    folder: FederationFolder,
     request: Annotated[Path, typer.Argument(metavar="PARTY.request.zip", help="A party's request.")],
     fingerprint: Annotated[
-        str | None, typer.Option("--fingerprint", metavar="SHA256", help="The key's fingerprint as the party told it.")
+        str | None, typer.Option("--fingerprint", metavar="SHA256", help="The key's fingerprint, from the party.")
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Approve a party that was approved before.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Approve a party again.")] = False,
 ) -> None:
     """Sign a party's request for a certificate.
 
@@ -74,21 +76,21 @@ def approve(
     name, approval = flare.approve(folder, request, fingerprint=fingerprint, again=again)
     console = screen()
     if fingerprint is None:
-        say(f"The fingerprint of {name}'s key was not compared. Ask {name} for it, by telephone or in person, and "
-            f"compare it with --fingerprint before you send the approval.", "yellow")  # fmt: skip
+        print_error(f"The fingerprint of {name}'s key was not compared. Ask {name} for it, by telephone or in person, "
+                    f"and compare it with --fingerprint before you send the approval.", "yellow")  # fmt: skip
     for line in (
         f"{name}: {approval.file}",
         f"Send this file to {name}. It holds no private key.",
-        f"Tell {name} the authority's fingerprint another way, such as by telephone: {approval.fingerprint}",
+        f"Give {name} the authority's fingerprint over another channel, such as telephone: {approval.fingerprint}",
         f"{name} runs: anyparty party install {name} {approval.file.name} --fingerprint ...",
     ):
         console.print(line, soft_wrap=True)
 
 
 @federate.command()
-@sentences
-def start(folder: Folder) -> None:
-    """Start all parties on this machine, each in its own processes: for trying out.
+@with_errors
+def start(folder: FederationFolder) -> None:
+    """Start all parties on this machine, each in separate processes, to try out a federation.
 
     In Python: anyparty.wire.flare.federation.start("FOLDER").
     """
@@ -99,18 +101,18 @@ def start(folder: Folder) -> None:
 
 
 @federate.command()
-@sentences
+@with_errors
 def train(
-    folder: Folder,
-    config: Config,
-    changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="GROUP.KEY=VALUE", help="Change a setting.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoints that all parties have.")] = False,
-    again: Annotated[bool, typer.Option("--again", help="Train anew, in place of the model that is there.")] = False,
+    folder: FederationFolder,
+    config: SettingsFile,
+    changes: Changes = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume from the checkpoints that all parties have.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Train again and replace the model.")] = False,
     allow_code: AllowCode = None,
 ) -> None:
-    """Train with the parties that are connected, and wait for the end.
+    """Train with the connected parties, and wait for the end.
 
     In Python: anyparty.run.federate.train("FOLDER", "CONFIG.toml").
     """
@@ -120,9 +122,9 @@ def train(
     from anyparty.run.progress import Bar
     from anyparty.run.watch import All, Watch
 
-    class Shown(Watch):
+    class AlignmentPrinter(Watch):
         def on_run_begin(self, settings: Mapping[str, Any]) -> None:  # noqa: ARG002
-            console.print("The parties find out who has which row, then train.")
+            console.print("The parties align their rows, then train.")
 
         def on_aligned(self, overlap: Overlap, predicted: str) -> None:
             console.print(overlap.render())
@@ -130,15 +132,15 @@ def train(
 
     console, bar = screen(), Bar()
     loaded = settings.load(config, changes or [], allow_code=allow_code or [])
-    own_code(loaded, config.parent, lambda said: console.print(said, soft_wrap=True))
+    announce_user_code(loaded, config.parent, lambda text: console.print(text, soft_wrap=True))
     try:
         ended = federation.train(
-            folder, config, changes or [], resume=resume, again=again, watch=All([Shown(), bar]),
+            folder, config, changes or [], resume=resume, again=again, watch=All([AlignmentPrinter(), bar]),
             allow_code=allow_code or [],
         )  # fmt: skip
     except KeyboardInterrupt:
-        say("Stopped at all parties; go on with --resume.", "yellow")
-        raise typer.Exit(STOPPED) from None
+        print_error("Stopped at all parties; resume with --resume.", "yellow")
+        raise typer.Exit(EXIT_STOPPED) from None
     finally:
         bar.close()
     for name, outcome in ended.outcomes.items():
@@ -151,28 +153,27 @@ def train(
 
 
 @federate.command()
-@sentences
+@with_errors
 def predict(
-    folder: Folder,
-    config: Config,
+    folder: FederationFolder,
+    config: SettingsFile,
     parties: Annotated[
-        list[str] | None, typer.Option("--parties", help="Whose blocks may take part; all that are connected.")
+        list[str] | None,
+        typer.Option("--parties", help="Parties that may take part.", show_default="all that are connected"),
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where answers go: a .parquet or .csv file.")
-    ] = None,
+    out: OutFile = None,
     raw_csv: RawCsv = False,
 ) -> None:
-    """Predict the rows of the leading party's table (or of its "new" one) with the parties that are connected.
+    """Predict the rows of the active party's table (or of its "new" table) with the connected parties.
 
     In Python: anyparty.run.federate.predict("FOLDER", "CONFIG.toml").
     """
     import polars as pl
 
-    from anyparty.cli import show
+    from anyparty.cli.console import check_output, print_or_write
     from anyparty.run import federate as federation
 
-    show.check_kind(out, raw_csv=raw_csv)
+    check_output(out, raw_csv=raw_csv)
     console = screen()
     with console.status("predicting"):
         ended, file = federation.predict(
@@ -183,49 +184,46 @@ def predict(
         if silent := (outcome.get("result") or {}).get("silent"):
             console.print(Text(f"Asked, but did not answer: {', '.join(silent)}.", "yellow"), soft_wrap=True)
     if file is None:
-        console.print("The answers are in the leading party's own folder, runs/ in its kit.")
+        console.print("The predictions are at the active party, in runs/ in its kit.")
     elif out is None:
         console.print(pl.read_parquet(file, glob=False).head(10))
         console.print(f"All rows are in {file}", soft_wrap=True)
     else:
-        show.keep(pl.read_parquet(file, glob=False), out, console, raw_csv=raw_csv)
+        print_or_write(pl.read_parquet(file, glob=False), out, console, raw_csv=raw_csv)
 
 
 @federate.command()
-@sentences
+@with_errors
 def demo(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where all of it goes: a new folder.")] = Path(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder for all files.")] = Path(
         "anyparty-apart"
     ),
     dataset: Annotated[str, typer.Option(help="credit, breast-cancer, or another table of numbers.")] = "credit",
-    data_dir: Annotated[
-        Path | None,
-        typer.Option("--data-dir", help="Where data sets lie; without: in ANYPARTY_DATA, the cache, or fetched."),
-    ] = None,
+    data_dir: DataFolder = None,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Epochs; without: 3 to 12, the more, the fewer rows there are.")
+        int | None, typer.Option(min=1, help="Epochs.", show_default="3 to 12, more for smaller data sets")
     ] = None,
 ) -> None:
-    """Show parties apart: four processes with mutual TLS on real data, trained, asked, and held against one process.
+    """Train and predict with four processes and mutual TLS on real data, and compare with one process.
 
-    In Python: anyparty.demo.apart.demo("FOLDER").
+    In Python: anyparty.cli.demo_federation.run("FOLDER").
     """
-    from anyparty.demo import apart
+    from anyparty.cli import demo_federation
 
     console = screen()
-    shown = apart.demo(folder, dataset=dataset, data_dir=data_dir, epochs=epochs, console=console)
-    alone = f"the most frequent class has {shown.most_frequent:.3f} of the rows"
-    console.print(f"accuracy of held-out rows: {shown.accuracy:.3f}, where {alone}", soft_wrap=True)
-    console.print(f"predictions: {shown.answers}", soft_wrap=True)
-    for name, equal in shown.equal.items():
+    result = demo_federation.run(folder, dataset=dataset, data_dir=data_dir, epochs=epochs, console=console)
+    constant = f"the most frequent class has {result.most_frequent:.3f} of the rows"
+    console.print(f"accuracy of held-out rows: {result.accuracy:.3f}; {constant}", soft_wrap=True)
+    console.print(f"predictions: {result.answers}", soft_wrap=True)
+    for name, equal in result.equal.items():
         console.print(f"{name}: weights {'equal, bit for bit' if equal else 'DIFFER'}")
-    raise typer.Exit(0 if all(shown.equal.values()) else 1)
+    raise typer.Exit(0 if all(result.equal.values()) else 1)
 
 
 @federate.command()
-@sentences
-def status(folder: Folder) -> None:
-    """Show who leads, which sites are connected to it, and how the jobs stand.
+@with_errors
+def status(folder: FederationFolder) -> None:
+    """Show the active party, the connected sites, and the state of jobs.
 
     In Python: anyparty.wire.flare.federation.status("FOLDER").
     """
@@ -235,8 +233,8 @@ def status(folder: Folder) -> None:
 
 
 @federate.command()
-@sentences
-def stop(folder: Folder) -> None:
+@with_errors
+def stop(folder: FederationFolder) -> None:
     """Stop all parties on this machine.
 
     In Python: anyparty.wire.flare.federation.stop("FOLDER").
@@ -246,17 +244,19 @@ def stop(folder: Folder) -> None:
     flare.stop(folder)
 
 
-Kit = Annotated[Path | None, typer.Argument(metavar="[KIT]", help="The party's kit; by default a folder of its name.")]
+KitFolder = Annotated[
+    Path | None, typer.Argument(metavar="[KIT]", help="The party's kit.", show_default="a folder of its name")
+]
 
 
 @party.command("request")
-@sentences
+@with_errors
 def request_certificate(
     name: Annotated[str, typer.Argument(metavar="PARTY", help="The party's name in the federation.")],
-    kit: Kit = None,
+    kit: KitFolder = None,
     again: Annotated[bool, typer.Option("--again", help="Replace a request made before, and its key.")] = False,
 ) -> None:
-    """Make this party's private key and a request for a certificate, to send to the leading party.
+    """Make this party's private key and a request for a certificate, to send to the active party.
 
     In Python: anyparty.wire.flare.federation.request(Path("KIT"), "PARTY").
     """
@@ -266,25 +266,23 @@ def request_certificate(
     console = screen()
     for line in (
         f"{name}: {made.file}",
-        "Send this file to the leading party. It holds no private key; yours stays in the same folder.",
-        f"Tell the leading party your key's fingerprint another way, such as by telephone: {made.fingerprint}",
+        "Send this file to the active party. It holds no private key; yours stays in the same folder.",
+        f"Give the active party your key's fingerprint over another channel, such as telephone: {made.fingerprint}",
     ):
         console.print(line, soft_wrap=True)
 
 
 @party.command("install")
-@sentences
+@with_errors
 def install_kit(
-    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The folder of 'anyparty party request'.")],
-    approval: Annotated[Path, typer.Argument(metavar="PARTY.approved.zip", help="From the leading party.")],
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The folder made by 'anyparty party request'.")],
+    approval: Annotated[Path, typer.Argument(metavar="PARTY.approved.zip", help="The active party's approval.")],
     fingerprint: Annotated[
         str | None,
-        typer.Option(
-            "--fingerprint", metavar="SHA256", help="The authority's fingerprint as the leading party told it."
-        ),
+        typer.Option("--fingerprint", metavar="SHA256", help="The authority's fingerprint, from the active party."),
     ] = None,
 ) -> None:
-    """Make this party's start-up kit from its own key and the leading party's approval.
+    """Make this party's start-up kit from its own key and the active party's approval.
 
     In Python: anyparty.wire.flare.federation.install(Path("KIT"), Path("PARTY.approved.zip")).
     """
@@ -292,25 +290,25 @@ def install_kit(
 
     found = flare.install(kit, approval, fingerprint=fingerprint)
     if fingerprint is None:
-        say(f"The authority's fingerprint was not compared. Ask the leading party for it, by telephone or in person, "
-            f"before you start this kit. It is {found}", "yellow")  # fmt: skip
+        print_error(f"The authority's fingerprint was not compared. Ask the active party for it, by telephone or in "
+                    f"person, before you start this kit. It is {found}", "yellow")  # fmt: skip
     own = kit / "local" / "anyparty.toml"
     screen().print(f"The kit is in {kit}. Name the table in {own}, then start it: anyparty party start {kit}",
                    soft_wrap=True)  # fmt: skip
 
 
 @party.command("start")
-@sentences
+@with_errors
 def start_party(
     kit: Annotated[Path, typer.Argument(metavar="KIT", help="The party's own start-up kit.")],
     wait: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for the active party's machine.")
+        float, typer.Option(metavar="SECONDS", min=0, help="Time to wait for the active party's machine.")
     ] = 600.0,
 ) -> None:
-    """Take part in a federation from this machine, until Ctrl-C.
+    """Join a federation from this machine, until Ctrl-C.
 
     In Python: anyparty.wire.flare.federation.run_site("KIT").
     """
     from anyparty.wire.flare import federation as flare
 
-    raise typer.Exit(flare.run_site(kit, wait, lambda sentence: say(sentence, "")))
+    raise typer.Exit(flare.run_site(kit, wait, lambda sentence: print_error(sentence, "")))

@@ -1,4 +1,4 @@
-"""Options that several commands have, and what is made of them."""
+"""Options that several commands share, and their conversion."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ import typer
 if TYPE_CHECKING:
     from anyparty.config import Config
 
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder that `anyparty train` left.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `anyparty train`.")]
+SettingsFile = Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="The federation's settings.")]
+Changes = Annotated[
+    list[str] | None, typer.Option("--set", metavar="GROUP.KEY=VALUE", help="Change a setting, e.g. train.epochs=5.")
+]
 Tables = Annotated[
     list[str] | None,
     typer.Option(
         "--table",
         metavar="PARTY=FILE",
-        help="A party's table; the others are absent then. Without any, the run's own tables.",
+        help="A party's table. Parties without one are absent. Without this option, the run's own tables are used.",
     ),
 ]
 AllowCode = Annotated[
@@ -28,63 +32,69 @@ AllowCode = Annotated[
     typer.Option(
         "--allow-code",
         metavar="MODULE",
-        help="A module of your own that the run's settings may load; without it no code that a file names is run. "
-        "Looked for in the current folder and among installed packages.",
+        help="A module of your own that the run's settings may load. Otherwise no code that a file names is run. "
+        "Modules are searched in the current folder and among installed packages.",
     ),
 ]
 Parties = Annotated[
-    str | None, typer.Option("--parties", metavar="A,B", help="Who may take part; by default all that have a table.")
+    str | None,
+    typer.Option("--parties", metavar="A,B", help="Parties that may take part.", show_default="all with a table"),
 ]
+OutFile = Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Output file, .parquet or .csv.")]
 RawCsv = Annotated[
     bool,
-    typer.Option("--raw-csv", help="Keep text in a .csv file that begins like a formula; a spreadsheet may run it."),
+    typer.Option("--raw-csv", help="Keep text that begins like a formula in a .csv file. A spreadsheet may run it."),
+]
+DataFolder = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="Folder of the data sets.", show_default="ANYPARTY_DATA, the cache, or a download"),
 ]
 
 
-def names(parties: str | None) -> list[str] | None:
-    """Return the names in what ``--parties`` says."""
+def party_names(parties: str | None) -> list[str] | None:
+    """Split the value of ``--parties``."""
     return None if parties is None else [name.strip() for name in parties.split(",") if name.strip()]
 
 
-def find_modules_in(*folders: Path) -> None:
-    """Let modules be found in the current folder and in ``folders``, after all others.
+def search_modules_in(*folders: Path) -> None:
+    """Search modules in the current folder and in ``folders``, after all other places.
 
-    Call it only for code that the user named or wrote: any module that is missing elsewhere is looked for there, too.
+    Call it only for code that the user named or wrote: modules that are missing elsewhere are searched there, too.
     """
     sys.path += [str(folder) for folder in (Path.cwd(), *folders) if str(folder) not in sys.path]
 
 
-def allowed(allow_code: list[str] | None) -> list[str]:
-    """Return the modules of ``--allow-code``, and let them be found in the current folder."""
+def allowed_modules(allow_code: list[str] | None) -> list[str]:
+    """Return the modules of ``--allow-code``, and search them in the current folder."""
     if allow_code:
-        find_modules_in()
+        search_modules_in()
     return allow_code or []
 
 
-def own_code(config: Config, folder: Path, say: Callable[[str], object]) -> None:
-    """Let the code that a settings file names be found beside the file, and say what will be loaded."""
+def announce_user_code(config: Config, folder: Path, say: Callable[[str], object]) -> None:
+    """Search the code that a settings file names beside the file, and say which code will be loaded."""
     if not config.allowed_code.everything:
-        allowed(list(config.allowed_code.names))
+        allowed_modules(list(config.allowed_code.names))
     elif config.code:
-        find_modules_in(folder.absolute())
+        search_modules_in(folder.absolute())
     for reference in config.code:
-        say(f"The settings load your own code: {reference}{_where(reference)}")
+        say(f"The settings load your own code: {reference}{_origin(reference)}")
 
 
-def _where(reference: str) -> str:
-    """Return where a module lies, for a message; empty if it is not found."""
+def _origin(reference: str) -> str:
+    """Return the location of a module for a message; empty if it is not found."""
     with suppress(ImportError, ValueError):
         found = importlib.util.find_spec(reference.partition(":")[0].partition(".")[0])
         return f" from {found.origin}" if found is not None and found.origin else ""
     return ""
 
 
-def folder_named(text: str) -> Path:
-    """Return a folder that an option names; an empty text, as an unset variable of a shell's, names the current one.
+def folder_option(text: str) -> Path:
+    """Convert an option to a folder; reject an empty text, which would name the current folder.
 
     Raises:
-        BadParameter: it is empty.
+        BadParameter: the text is empty, for example from an unset variable of a shell.
     """
     if not text.strip():
-        raise typer.BadParameter("name a folder; this is an empty text")
+        raise typer.BadParameter("the text is empty; name a folder")
     return Path(text)

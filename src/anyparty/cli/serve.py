@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from anyparty.cli.guard import sentences
-from anyparty.cli.options import AllowCode, allowed, own_code
+from anyparty.cli.errors import with_errors
+from anyparty.cli.options import AllowCode, allowed_modules, announce_user_code
 
 
-@sentences
+@with_errors
 def serve(
     place: Annotated[
         Path,
@@ -54,10 +54,10 @@ def serve(
     from anyparty.run.runs import tables_from
     from anyparty.serving.service_settings import BearerTokens, ServiceLimits, tls_files
 
-    code, resolved = allowed(allow_code), None
+    code, resolved = allowed_modules(allow_code), None
     if config is not None:
         resolved = settings.load(config, allow_code=code)
-        own_code(resolved, config.parent, typer.echo)
+        announce_user_code(resolved, config.parent, typer.echo)
     serving.serve(
         place, host=host, port=port, limits=ServiceLimits(budget_ms=budget_ms, batch_ids=batch_ids),
         tokens=BearerTokens.read(token_file), tls=tls_files(tls_cert, tls_key, client_ca),

@@ -1,1 +1,4 @@
-"""What runs leave, made readable: what crossed, what can be learnt from it, how good the model is and for whom."""
+"""Reports on runs: scores, messages, training curves and the contribution of each party.
+
+A report reads records of runs.  It imports no method and no network unless it is asked to score the model again.
+"""

@@ -1,27 +1,52 @@
-"""Figures of what stands in a run's records: who has which rows, its curves, what crossed."""
+"""Figures of a report: which party has which rows, training curves, messages, and scores."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from numpy.typing import NDArray
 
-from anyparty.report.contributions import Floats
-from anyparty.report.ledgers import shown, total
-from anyparty.report.section import named
-from anyparty.report.style import ACCENT, FAINT, INK, MUTED, PAPER, SOFT, WIDTH, bare, cells, distinct, lines, styled
+from anyparty.report.calibration import Calibration
+from anyparty.report.elements import format_bytes, format_estimate, metric_label
+from anyparty.report.shapley import Estimate, Floats
+from anyparty.report.style import (
+    ACCENT,
+    FAINT,
+    INK,
+    MUTED,
+    PAPER,
+    SOFT,
+    WIDTH,
+    distinct_labels,
+    draw_cells,
+    hide_frame,
+    lines,
+    shorten,
+    styled,
+)
+from anyparty.report.traffic import total_traffic
 from anyparty.wire.ledger import Ledger, Tally
 
+if TYPE_CHECKING:
+    from anyparty.report.party_set_scores import PartySetScore
+
 ROW = 0.24  # inches
-MOST_IN_FULL = 10  # bars that have room for their number
+MAX_FULL_NUMBERS = 10  # bars that have room for all digits of their number
+SMALL: dict[str, Any] = {"fontsize": 7.5, "color": MUTED, "textcoords": "offset points"}
+DASHED: dict[str, Any] = {"color": MUTED, "linewidth": 0.8, "linestyle": (0, (3, 3))}
+
+# From records
 
 
-def overlap(counted: Mapping[str, Any]) -> Figure:
-    """Draw presence patterns as an UpSet plot: rows of each pattern, those with a label in full colour."""
+def draw_overlap(counted: Mapping[str, Any]) -> Figure:
+    """Draw the rows of each set of parties as an UpSet plot, labelled rows in full colour."""
     blocks, patterns = list(counted["blocks"]), list(counted["patterns"])
     K, P = len(blocks), len(patterns)
     with styled():
@@ -37,14 +62,14 @@ def overlap(counted: Mapping[str, Any]) -> Figure:
         sizes.set_xlim(max([*held, 1]) * 1.5, 0)
         sizes.set_yticks(range(K), [])
         for k, rows in enumerate(held):
-            _beside(sizes, rows, k, f"{rows:,}", left=True)
-        bare(sizes)
+            _annotate_bar(sizes, rows, k, f"{rows:,}", left=True)
+        hide_frame(sizes)
         sizes.set_xlabel("rows of each party", fontsize=8, loc="right")
     return figure
 
 
-def _beside(axis: Axes, x: float, y: float, text: str, *, left: bool = False) -> None:
-    """Write a bar's number at its end."""
+def _annotate_bar(axis: Axes, x: float, y: float, text: str, *, left: bool = False) -> None:
+    """Write a number at the end of a bar."""
     axis.annotate(text, (x, y), xytext=(-4 if left else 4, 0), textcoords="offset points", va="center",
                   ha="right" if left else "left", fontsize=7.5, color=INK)  # fmt: skip
 
@@ -59,7 +84,7 @@ def _pattern_bars(axis: Axes, patterns: Sequence[Mapping[str, Any]]) -> None:
         axis.bar(range(P), labelled, color=ACCENT, width=0.62, label="with a label")
         axis.legend(loc="upper right", reverse=True, handlelength=0.9, handleheight=0.9)
     for p, count in enumerate(rows):
-        text = f"{count / 1000:.1f}k" if count >= 1000 and P > MOST_IN_FULL else f"{count:,}"
+        text = f"{count / 1000:.1f}k" if count >= 1000 and P > MAX_FULL_NUMBERS else f"{count:,}"
         axis.text(p, count, text, ha="center", va="bottom", fontsize=7.5, color=INK)
     axis.set_xlim(-0.6, max(P, 6) - 0.4)
     axis.set_ylim(0, max([*rows, 1]) * 1.14)
@@ -73,26 +98,26 @@ def _pattern_bars(axis: Axes, patterns: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _memberships(axis: Axes, names: Sequence[str], sets: Sequence[set[str]]) -> None:
-    """Draw a column of dots for each set: full for a member."""
+    """Draw a column of dots for each set, with members in full colour."""
     K = len(names)
     for p, members in enumerate(sets):
-        there = [k for k, name in enumerate(names) if name in members]
-        if there:
-            axis.plot([p, p], [there[0], there[-1]], color=ACCENT, linewidth=1.2, zorder=1)
+        present = [k for k, name in enumerate(names) if name in members]
+        if present:
+            axis.plot([p, p], [present[0], present[-1]], color=ACCENT, linewidth=1.2, zorder=1)
         colours = [ACCENT if name in members else FAINT for name in names]
         axis.scatter([p] * K, range(K), color=colours, s=26, zorder=2, linewidths=0)
     axis.set_xlim(-0.6, max(len(sets), 6) - 0.4)
     axis.set_ylim(K - 0.5, -0.5)
     axis.yaxis.tick_right()
-    axis.set_yticks(range(K), distinct(names))
+    axis.set_yticks(range(K), distinct_labels(names))
     axis.tick_params(axis="y", labelcolor=INK)
-    bare(axis)
+    hide_frame(axis)
 
 
-def curves(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figure:
-    """Draw the loss by epoch, and the metrics of training and validation rows, the best epoch marked."""
+def draw_training(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figure:
+    """Draw the loss and the metrics of training and validation rows by epoch, and mark the best epoch."""
     names = sorted({name for epoch in history for name in epoch.get("validation", {})})
-    x, label = _along(history)
+    x, label = _epoch_positions(history)
     marker = "o" if len(history) < 3 else ""
     with styled():
         figure = Figure(figsize=(WIDTH, 2.5))
@@ -101,12 +126,12 @@ def curves(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figure:
         axes[0].plot(x, loss, color=MUTED, marker=marker, markersize=3)
         marked = [loss]
         for axis, name in zip(axes[1:], names, strict=True):
-            train, held_out = (_scores(history, of, name) for of in ("training", "validation"))
+            train, held_out = (_history_of(history, of, name) for of in ("training", "validation"))
             axis.plot(x, held_out, color=ACCENT, marker=marker, markersize=3, label="validation")
             if np.isfinite(train).any():
                 axis.plot(x, train, color=MUTED, marker=marker, markersize=3, label="training", zorder=1)
             marked.append(held_out)
-        for axis, title, values in zip(axes, ("training loss", *map(named, names)), marked, strict=True):
+        for axis, title, values in zip(axes, ("training loss", *map(metric_label, names)), marked, strict=True):
             axis.set_title(title)
             axis.set_xlabel(label)
             axis.xaxis.set_major_locator(MaxNLocator(4, integer=label == "epoch"))
@@ -114,7 +139,7 @@ def curves(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figure:
             lines(axis, "y")
             axis.spines["left"].set_visible(False)
             if 0 < best_epoch <= len(history):
-                _mark(axis, x[best_epoch - 1], float(values[best_epoch - 1]), best_epoch)
+                _mark_best(axis, x[best_epoch - 1], float(values[best_epoch - 1]), best_epoch)
         handles, labels = axes[-1].get_legend_handles_labels()
         both = len(handles) > 1
         if both:
@@ -123,41 +148,45 @@ def curves(history: Sequence[Mapping[str, Any]], best_epoch: int) -> Figure:
     return figure
 
 
-def _scores(history: Sequence[Mapping[str, Any]], of: str, name: str) -> Floats:
+def _history_of(history: Sequence[Mapping[str, Any]], of: str, name: str) -> Floats:
     return np.array([epoch.get(of, {}).get(name, np.nan) for epoch in history], dtype=np.float64)
 
 
-def _along(history: Sequence[Mapping[str, Any]]) -> tuple[Floats, str]:
-    """Return where epochs stand: by their own time where a schedule counted it, else by number."""
+def _epoch_positions(history: Sequence[Mapping[str, Any]]) -> tuple[Floats, str]:
+    """Return the epochs' positions and their unit: the time that a schedule recorded, or the number."""
     for key, unit in (("time", "time units"), ("time_s", "seconds")):
         if history and all(key in epoch for epoch in history):
             return np.array([epoch[key] for epoch in history], dtype=np.float64), unit
     return np.arange(1, len(history) + 1, dtype=np.float64), "epoch"
 
 
-def _mark(axis: Axes, x: float, y: float, epoch: int) -> None:
+def _mark_best(axis: Axes, x: float, y: float, epoch: int) -> None:
     axis.axvline(x, color=MUTED, linewidth=0.8, linestyle=(0, (3, 3)), zorder=0)
     axis.plot([x], [y], "o", color=ACCENT, markersize=5, markeredgecolor=PAPER, markeredgewidth=1.2)
     (left, right), (low, high) = axis.get_xlim(), axis.get_ylim()
-    late, up = x > (left + right) / 2, y > (low + high) / 2  # where the curve is not
+    late, up = x > (left + right) / 2, y > (low + high) / 2  # where no curve is
     side: dict[str, Any] = {"xytext": (-4, 0), "ha": "right"} if late else {"xytext": (4, 0), "ha": "left"}
     axis.annotate(f"best: {epoch}", (x, 0.05 if up else 0.9), xycoords=("data", "axes fraction"),
                   textcoords="offset points", fontsize=7.5, color=INK, **side)  # fmt: skip
 
 
-def flows(ledger: Ledger, parties: Sequence[str], active: str) -> Figure:
-    """Draw who sent how much to whom: the fuller a cell, the more bytes."""
+def draw_flows(ledger: Ledger, parties: Sequence[str], active: str) -> Figure:
+    """Draw the bytes from each party to each other: the stronger a cell's colour, the more bytes."""
     K = len(parties)
-    sizes = np.array([[total(ledger, one, other).bytes_sent for other in parties] for one in parties], dtype=np.float64)
+    sizes = np.array(
+        [[total_traffic(ledger, one, other).bytes_sent for other in parties] for one in parties], dtype=np.float64
+    )
     with styled():
         size = min(WIDTH, 1.6 + 0.62 * K)
         figure = Figure(figsize=(size, 0.8 + (size - 1.4) * 0.92))
         axis = figure.subplots()
-        texts = [[shown(value).replace(" bytes", " B") if value else "" for value in row] for row in sizes]
-        cells(axis, np.sqrt(sizes / sizes.max(initial=1.0)), texts if K <= 8 else None)
+        texts = [[format_bytes(value).replace(" bytes", " B") if value else "" for value in row] for row in sizes]
+        draw_cells(axis, np.sqrt(sizes / sizes.max(initial=1.0)), texts if K <= 8 else None)
         for k in range(K):
             axis.plot([k - 0.12, k + 0.12], [k, k], color=FAINT, linewidth=1.2)
-        names = [f"{cut} ★" if name == active else cut for name, cut in zip(parties, distinct(parties), strict=True)]
+        names = [
+            f"{cut} ★" if name == active else cut for name, cut in zip(parties, distinct_labels(parties), strict=True)
+        ]
         axis.set_xticks(range(K), names, rotation=0 if K <= 3 and max(map(len, names)) < 10 else 45, ha="left")
         if K <= 3 and max(map(len, names)) < 10:
             axis.set_xticks(range(K), names, ha="center")
@@ -170,18 +199,226 @@ def flows(ledger: Ledger, parties: Sequence[str], active: str) -> Figure:
     return figure
 
 
-def tags(tallies: Mapping[str, Tally]) -> Figure:
-    """Draw the bytes of each kind of message."""
+def draw_tags(tallies: Mapping[str, Tally]) -> Figure:
+    """Draw the bytes of each message tag."""
     with styled():
         figure = Figure(figsize=(WIDTH, 0.5 + 0.22 * len(tallies)))
         axis = figure.subplots()
         sizes = [tally.bytes_sent for tally in tallies.values()]
         axis.barh(range(len(sizes)), sizes, color=ACCENT, height=0.55)
         for row, size in enumerate(sizes):
-            _beside(axis, size, row, shown(size))
+            _annotate_bar(axis, size, row, format_bytes(size))
         axis.set_yticks(range(len(sizes)), list(tallies))
         axis.tick_params(axis="y", labelcolor=INK)
         axis.set_ylim(len(sizes) - 0.5, -0.5)
         axis.set_xlim(0, max([*sizes, 1]) * 1.12)
-        bare(axis)
+        hide_frame(axis)
+    return figure
+
+
+# From the model's scores
+
+
+def draw_set_scores(
+    scored: Sequence[PartySetScore], names: Sequence[str], metric: str, constant: float, digits: int
+) -> Figure:
+    """Draw the metric of every set of parties, with intervals, beside its members."""
+    P = len(scored)
+    with styled():
+        figure = Figure(figsize=(WIDTH, 1.05 + 0.19 * P))
+        dots, values = figure.subplots(1, 2, width_ratios=[max(0.8, 0.26 * len(names)), 4.0], sharey=True)
+        for row, each in enumerate(scored):
+            colours = [ACCENT if name in each.parties else FAINT for name in names]
+            dots.scatter(range(len(names)), [row] * len(names), color=colours, s=20, linewidths=0)
+        dots.set_xticks(range(len(names)), distinct_labels(names, 16), rotation=45, ha="left")
+        dots.xaxis.tick_top()
+        dots.tick_params(axis="x", length=0, labelcolor=INK, pad=2)
+        dots.set_xlim(-0.6, len(names) - 0.4)
+        dots.set_yticks([])
+        for spine in dots.spines.values():
+            spine.set_visible(False)
+        _intervals(values, [each.score for each in scored], digits)
+        _mark_constant(values, constant, P)
+        values.set_ylim(P + 0.4, -0.6)
+        values.set_xlabel(f"{metric} on test rows")
+        figure.subplots_adjust(wspace=0.03)
+    return figure
+
+
+def _mark_constant(axis: Axes, value: float, row: int) -> None:
+    """Mark the score of the constant prediction, if it is a number, with its label in the row below the parties'."""
+    if math.isfinite(value):
+        axis.axvline(value, zorder=0, **DASHED)
+        axis.annotate("no party", (value, row), xytext=(4, 0), ha="left", va="center", **SMALL)
+
+
+def _intervals(axis: Axes, estimates: Sequence[Estimate], digits: int, *, sign: bool = False) -> None:
+    """Draw a value and its interval in each row, and write the value at the right."""
+    for row, estimate in enumerate(estimates):
+        axis.plot(
+            [estimate.low, estimate.high], [row, row], color=SOFT, linewidth=4.0, solid_capstyle="round", zorder=1
+        )
+        axis.plot([estimate.value], [row], "o", color=ACCENT, markersize=4.5, zorder=2)
+        text = format_estimate(replace(estimate, low=math.nan), sign=sign, digits=digits)
+        axis.text(1.01, row, text, transform=axis.get_yaxis_transform(), va="center", fontsize=8, color=INK)
+    axis.xaxis.set_major_locator(MaxNLocator(5))
+    axis.spines["left"].set_visible(False)
+    lines(axis, "x")
+
+
+def draw_scores_by_size(scores: Mapping[int, Estimate], metric: str, constant: float) -> Figure:
+    """Draw the mean metric by the number of parties."""
+    with styled():
+        figure = Figure(figsize=(WIDTH, 2.5))
+        axis = figure.subplots()
+        sizes = [size for size in scores if size]
+        means = [scores[size].value for size in sizes]
+        axis.fill_between(sizes, [scores[s].low for s in sizes], [scores[s].high for s in sizes], color=SOFT, alpha=0.6)
+        axis.plot(sizes, means, color=ACCENT, marker="o", markersize=4)
+        if math.isfinite(constant):
+            axis.axhline(constant, **DASHED)
+            axis.annotate("no party", (max(sizes), constant), xytext=(0, 3), ha="right", **SMALL)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.set_xlabel("number of parties")
+        axis.set_ylabel(metric)
+        lines(axis, "y")
+        axis.spines["left"].set_visible(False)
+    return figure
+
+
+def draw_contributions(by_party: Mapping[str, Estimate], label: str, digits: int) -> Figure:
+    """Draw a signed value with its interval for each party, greatest first."""
+    ordered = sorted(by_party, key=lambda name: -by_party[name].value)
+    cut = dict(zip(by_party, distinct_labels(list(by_party)), strict=True))
+    with styled():
+        figure = Figure(figsize=(WIDTH, 0.8 + ROW * len(ordered)))
+        axis = figure.subplots()
+        values = [by_party[name] for name in ordered]
+        axis.axvline(0.0, color=MUTED, linewidth=0.8, zorder=0)
+        _intervals(axis, values, digits, sign=True)
+        axis.set_yticks(range(len(ordered)), [cut[name] for name in ordered])
+        axis.tick_params(axis="y", labelcolor=INK)
+        axis.set_ylim(len(ordered) - 0.4, -0.6)
+        axis.set_xlabel(label)
+    return figure
+
+
+def draw_runs(rows: Mapping[str, Sequence[Estimate]], metric: str, digits: int) -> Figure:
+    """Draw the metric in a row for each variant: of one run with its interval, of several as mean and deviation."""
+    P = len(rows)
+    with styled():
+        figure = Figure(figsize=(WIDTH, 0.8 + ROW * P))
+        axis = figure.subplots()
+        _intervals(axis, [_mean_of(each) for each in rows.values()], digits)
+        for row, each in enumerate(rows.values()):
+            if len(each) > 1:
+                axis.plot(
+                    [estimate.value for estimate in each], [row] * len(each), "o", color=MUTED, markersize=3, alpha=0.5
+                )
+        axis.set_yticks(range(P), distinct_labels(list(rows), 40))
+        axis.tick_params(axis="y", labelcolor=INK)
+        axis.set_ylim(P - 0.4, -0.6)
+        axis.set_xlabel(f"{metric} on test rows")
+    return figure
+
+
+def _mean_of(estimates: Sequence[Estimate]) -> Estimate:
+    """Return a single run's estimate, or the mean of several with one standard deviation to each side."""
+    if len(estimates) == 1:
+        return estimates[0]
+    values = np.array([estimate.value for estimate in estimates])
+    mean, deviation = float(values.mean()), float(values.std(ddof=1))
+    return Estimate(value=mean, low=mean - deviation, high=mean + deviation)
+
+
+def draw_calibration(found: Calibration) -> Figure:
+    """Draw the share of correct answers by predicted probability; a dot's area is its number of rows."""
+    with styled():
+        figure = Figure(figsize=(3.4, 3.0))
+        axis = figure.subplots()
+        axis.plot([0, 1], [0, 1], color=MUTED, linewidth=0.8, linestyle=(0, (3, 3)))
+        axis.plot(found.confidence, found.correct, color=ACCENT, linewidth=1.2)
+        axis.scatter(found.confidence, found.correct, s=10 + 90 * found.rows / found.rows.max(), color=ACCENT,
+                     edgecolors=PAPER, linewidths=0.8, zorder=2)  # fmt: skip
+        axis.set_xlim(0, 1.02)
+        axis.set_ylim(0, 1.02)
+        axis.set_aspect("equal")
+        axis.set_title("calibration")
+        axis.set_xlabel("predicted probability")
+        axis.set_ylabel(shorten(found.share_label, 36))
+        lines(axis, "both")
+    return figure
+
+
+def draw_confusion(counts: NDArray[np.int64], classes: Sequence[str]) -> Figure:
+    """Draw true classes against predicted ones, as shares of each true class: [C, C]."""
+    C = len(classes)
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    size = min(WIDTH, 1.8 + 0.42 * C)
+    with styled():
+        figure = Figure(figsize=(size, size * 0.86))
+        axis = figure.subplots()
+        draw_cells(axis, share, [[f"{n:,}" for n in row] for row in counts] if C <= 10 else None)
+        names = distinct_labels(classes, 14)
+        axis.set_xticks(range(C), names, rotation=0 if C <= 3 else 90)
+        axis.set_yticks(range(C), names)
+        axis.tick_params(length=0, labelcolor=INK)
+        axis.set_title("confusion")
+        axis.set_xlabel("predicted class")
+        axis.set_ylabel("true class")
+    return figure
+
+
+def draw_residuals(errors: Floats, predicted: Floats) -> Figure:
+    """Draw the errors of predicted numbers, and the errors by prediction."""
+    with styled():
+        figure = Figure(figsize=(WIDTH, 2.6))
+        left, right = figure.subplots(1, 2)
+        left.hist(errors, bins=min(40, max(8, len(errors) // 8)), color=ACCENT, rwidth=0.92)
+        left.set_title("residuals")
+        left.set_xlabel("predicted - true")
+        left.set_ylabel("rows")
+        right.scatter(predicted, errors, s=7, color=ACCENT, alpha=0.35, linewidths=0)
+        right.axhline(0.0, color=MUTED, linewidth=0.8)
+        right.set_title("residuals by prediction")
+        right.set_xlabel("predicted")
+        right.set_ylabel("predicted - true")
+        for axis in (left, right):
+            lines(axis, "y")
+            axis.spines["left"].set_visible(False)
+            axis.xaxis.set_major_locator(MaxNLocator(5))
+        figure.tight_layout(w_pad=2.0)
+    return figure
+
+
+def draw_encoder_check(
+    epochs: Sequence[int], losses: Sequence[float], raw: Floats, embedded: Floats, metric: str
+) -> Figure:
+    """Draw an encoder's loss, and scores of its embeddings beside those of the columns, by epoch.
+
+    Bands are one standard deviation over the folds (n - 1).
+
+    Args:
+        epochs: [E], the epochs that were scored.
+        losses: [E], reconstruction losses.
+        raw: [E, folds], scores of the columns.
+        embedded: [E, folds], scores of the embeddings.
+        metric: name of the score.
+    """
+    with styled():
+        figure = Figure(figsize=(WIDTH, 2.6), layout="tight")
+        left, right = figure.subplots(1, 2)
+        left.plot(epochs, losses, color=ACCENT, marker="o", ms=3)
+        left.set_title("reconstruction loss")
+        for scores, colour, label in ((raw, MUTED, "columns"), (embedded, ACCENT, "embeddings")):
+            mean, deviation = scores.mean(axis=1), scores.std(axis=1, ddof=1)
+            right.plot(epochs, mean, color=colour, label=label, marker="o", ms=3)
+            right.fill_between(epochs, mean - deviation, mean + deviation,
+                               color=SOFT if colour == ACCENT else colour, alpha=0.25)  # fmt: skip
+        right.set_title(f"{metric_label(metric)}, {raw.shape[1]} folds")
+        right.legend()
+        for axis in (left, right):
+            axis.set_xlabel("epoch")
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+            lines(axis, "y")
     return figure

@@ -1,4 +1,4 @@
-"""The page: one HTML file with everything in it, and its figures as files beside it.
+"""The report page: one self-contained HTML file, with its figures as files beside it.
 
 write(["runs/credit-laser-seed0"], "report")     # report/index.html, report/figures/*.png and *.svg
 """
@@ -11,31 +11,41 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import anyparty
-from anyparty.errors import ConfigError
-from anyparty.report import compare, given, model_sections, sections, style
-from anyparty.report.ledgers import shown, total
-from anyparty.report.model_sections import Scores, recorded
-from anyparty.report.records import Run, find
-from anyparty.report.section import Drawn, Section, named, number, scored
+from anyparty.errors import ConfigError, ModelError, nearest
+from anyparty.report import sections, style
+from anyparty.report.comparison import comparison_section
+from anyparty.report.elements import PageFigure, Section, format_bytes, format_number, format_score, metric_label
+from anyparty.report.recorded_runs import RecordedRun, find_runs
+from anyparty.report.run_scores import RunScores, recorded_metric
+from anyparty.report.traffic import total_traffic
 from anyparty.storage import writing
 
 if TYPE_CHECKING:
     from anyparty.methods.method import Method
     from anyparty.nets.mlp import Factory
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, kw_only=True)
-class Article:
-    """One run in the page."""
+class RunArticle:
+    """One run's part of the page.
 
-    run: Run
+    Attributes:
+        run: the run.
+        slug: its name in links and file names.
+        facts: the numbers at the top, as (label, value).
+        sections: in order.
+    """
+
+    run: RecordedRun
     slug: str
     facts: Sequence[tuple[str, str]]
     sections: Sequence[Section]
@@ -46,73 +56,112 @@ def write(
     methods: Mapping[str, Method] | None = None, encoders: Mapping[str, Mapping[str, Factory]] | None = None,
     allow_code: Sequence[str] = (),
 ) -> Path:  # fmt: skip
-    """Write the page of one or several runs; return where it is.
+    """Write the page of one or several runs, and return its path.
 
     Args:
-        paths: as ``records.find``.
-        out: the folder for index.html and figures; an earlier page there is written over, and its figures that this
-            one does not have are removed.
-        metric: what sets of parties are scored by, or without the model which of the recorded scores stands for a run;
-            by default accuracy, or RMSE for a regression.
-        model: whether to load models and score them again, if their tables are at hand; ``methods`` or ``encoders``
-            ask for it too.  Without it the page is made from records alone, and no method or encoder is imported.
-        methods: by run (its name on the page, or its folder), a method of the user's own, as it was trained: without
-            it the record's scores alone stand for the run.
-        encoders: by run and party, what made a network, where that was made in Python and stands in no module.
+        paths: as for ``find_runs``.
+        out: the folder for index.html and figures.  An earlier page there is overwritten, and its figures that the new
+            page does not have are removed.
+        metric: the metric of sets of parties, or without the model the recorded metric to show; by default accuracy,
+            or RMSE for a regression.
+        model: whether to load models and score them again, if their tables can be read.  ``methods`` and ``encoders``
+            imply it.  Without it the page is made from records alone, and no method or encoder is imported.
+        methods: by run (its name on the page, or its folder), the trained method if it is the user's own and the
+            settings do not name it.  Without it, the page shows the recorded scores.
+        encoders: by run and party, the factory of a network that the settings do not name.
         allow_code: modules that the runs' settings may load, such as ``("my_methods",)``.
 
     Raises:
-        ModelError: no such run, or a method is given that is not the one that was trained.
-        ConfigError: the metric does not fit the task, or is not recorded and the model not wanted; ``out`` is a file; a
-            method or encoders are given for what is no run of the page.
+        ModelError: a path holds no run, or a method differs from the trained one.
+        ConfigError: the metric does not fit the task, or is not recorded and the model not loaded; ``out`` is a file;
+            ``methods`` or ``encoders`` name a run that is not on the page.
         StorageError: the page cannot be written.
     """
-    runs, out = _named_apart(find(paths)), Path(out)
+    runs, out = _distinct_names(find_runs(paths)), Path(out)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"--out {out}: this is a file; name a folder for the page and its figures")
-    made, nets = given.by_run(runs, methods, "methods"), given.by_run(runs, encoders, "encoders")
-    given.check(runs, made)
-    model = model or bool(made or nets)
+    own_methods, factories = _by_run(runs, methods, "methods"), _by_run(runs, encoders, "encoders")
+    _check_methods(runs, own_methods)
+    model = model or bool(own_methods or factories)
     scores = [
-        Scores.of(
-            run, metric, model=model, method=made.get(run.name), encoders=nets.get(run.name), allow_code=allow_code
+        RunScores.of(
+            run, metric, model=model, method=own_methods.get(run.name), encoders=factories.get(run.name),
+            allow_code=allow_code,
         )
         for run in runs
-    ]
-    articles = [article(*each) for each in zip(runs, scores, slugs(runs), strict=True)]
-    together = compare.side_by_side(runs, scores) if len(runs) > 1 else None
+    ]  # fmt: skip
+    articles = [article(*each) for each in zip(runs, scores, unique_slugs(runs), strict=True)]
+    comparison = comparison_section(runs, scores) if len(runs) > 1 else None
     page, pictures, files = out / "index.html", {}, {}
     chapters = [(each.slug, section) for each in articles for section in each.sections]
-    for slug, section in [*chapters, *([("all", together)] if together else [])]:
-        for drawn in section.drawn:
+    for slug, section in [*chapters, *([("all", comparison)] if comparison else [])]:
+        for drawn in section.figures:
             name = drawn.name if len(runs) == 1 else f"{slug}-{drawn.name}"
             pictures[drawn.figure] = files[f"{name}.svg"] = style.svg(drawn.figure)
             files[f"{name}.png"] = style.png(drawn.figure)
     earlier = _figures_of(page)
     for name, data in files.items():
         _write(out / "figures" / name, data)
-    _write(page, html(articles, together, pictures, files).encode())
+    _write(page, render_page(articles, comparison, pictures, files).encode())
     for name in earlier - files.keys():
         (out / "figures" / name).unlink(missing_ok=True)
     return page
 
 
+def _by_run(runs: Sequence[RecordedRun], values: Mapping[str, T] | None, argument: str) -> dict[str, T]:
+    """Change the keys of ``values``, which are names or folders of runs, to names.
+
+    Raises:
+        ConfigError: it is not a mapping, or a key matches no run; the message names ``argument``.
+    """
+    if not isinstance(values, Mapping | None):
+        raise ConfigError(f"{argument}: expected a mapping from names of runs, {{{runs[0].name!r}: ...}}, got "
+                          f"{type(values).__name__}")  # fmt: skip
+    folders = {run.name: run.folder for run in runs if run.folder is not None}
+    found: dict[str, T] = {}
+    for key, value in (values or {}).items():
+        names = [
+            name for name, folder in folders.items() if name == str(key) or folder.resolve() == Path(key).resolve()
+        ]
+        if not names:
+            raise ConfigError(f"{argument}: {str(key)!r} is not a run on the page{nearest(str(key), folders)}")
+        found |= dict.fromkeys(names, value)
+    return found
+
+
+def _check_methods(runs: Sequence[RecordedRun], methods: Mapping[str, Method]) -> None:
+    """Check that methods, by run, are those that were trained.
+
+    Raises:
+        ModelError: one differs.
+    """
+    for run in runs:
+        if run.name in methods and run.folder is not None:
+            from anyparty.run.files import About  # noqa: PLC0415 - a report without models imports no method
+
+            try:
+                about = About.load(run.folder / "model.json")
+            except ModelError:  # shown on the page
+                continue
+            about.make(run.folder, methods[run.name])
+
+
 def _figures_of(page: Path) -> set[str]:
-    """Return the names of the figures beside a page, as it has them in its head."""
+    """Return the names of the figures that a page lists in its head."""
     if not page.is_file():
         return set()
-    said = re.search(r'<meta name="figures" content="([^"]*)">', page.read_text(encoding="utf-8", errors="replace"))
-    names = said[1].split() if said else []
+    found = re.search(r'<meta name="figures" content="([^"]*)">', page.read_text(encoding="utf-8", errors="replace"))
+    names = found[1].split() if found else []
     return {name for name in names if re.fullmatch(r"[\w-]+\.(svg|png)", name)}
 
 
 def _write(path: Path, data: bytes) -> None:
-    with writing(path) as beside:
-        beside.write_bytes(data)
+    with writing(path) as unfinished:
+        unfinished.write_bytes(data)
 
 
-def _named_apart(runs: Sequence[Run]) -> list[Run]:
-    """Give runs of one name a number."""
+def _distinct_names(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
+    """Number the runs that have the same name."""
     names = [run.name for run in runs]
     return [
         replace(run, name=f"{run.name} ({names[: k + 1].count(run.name)})") if names.count(run.name) > 1 else run
@@ -120,8 +169,8 @@ def _named_apart(runs: Sequence[Run]) -> list[Run]:
     ]
 
 
-def slugs(runs: Sequence[Run]) -> list[str]:
-    """Return what stands for each run in links and names of files: no two are the same, and none is "all"."""
+def unique_slugs(runs: Sequence[RecordedRun]) -> list[str]:
+    """Return a distinct name for each run in links and file names; none is "all"."""
     taken = ["all"]
     for run in runs:
         slug = re.sub(r"\W+", "-", run.name).strip("-").lower() or "run"
@@ -129,53 +178,60 @@ def slugs(runs: Sequence[Run]) -> list[str]:
     return taken[1:]
 
 
-def article(run: Run, scores: Scores, slug: str) -> Article:
-    """Return one run's part of the page."""
-    return Article(
-        run=run, slug=slug, facts=facts(run, scores),
+def article(run: RecordedRun, scores: RunScores, slug: str) -> RunArticle:
+    """Make one run's part of the page."""
+    return RunArticle(
+        run=run, slug=slug, facts=key_facts(run, scores),
         sections=[
-            sections.overlap(run), sections.training(run), model_sections.by_set(run, scores),
-            model_sections.brings(scores), model_sections.closer(scores), sections.crossed(run),
-            *sections.remarks(run), sections.repeat(run),
+            sections.overlap_section(run), sections.training_section(run), sections.scores_section(run, scores),
+            sections.contributions_section(scores), sections.errors_section(scores), sections.messages_section(run),
+            *sections.remarks_section(run), sections.reproduce_section(run),
         ],
     )  # fmt: skip
 
 
-def facts(run: Run, scores: Scores) -> list[tuple[str, str]]:
-    """Return the few numbers that stand at the top."""
-    found = [("method", run.title or run.method or "–"), ("parties", str(len(run.parties)))]
+def key_facts(run: RecordedRun, scores: RunScores) -> list[tuple[str, str]]:
+    """Return the numbers at the top of a run's part, as (label, value)."""
+    facts = [("method", run.title or run.method or "–"), ("parties", str(len(run.parties)))]
     if run.rows is not None:
-        found.append(("rows", f"{run.rows:,}"))
-    worth, overall = scores.worth, (run.evaluation or {}).get("overall", {})
-    if name := recorded(run, scores.metric):  # of rows that had an answer; below, others count with what needs nobody
+        facts.append(("rows", f"{run.rows:,}"))
+    sets, overall = scores.sets, (run.evaluation or {}).get("overall", {})
+    if name := recorded_metric(run, scores.metric):  # covers answered rows only; the section below covers all
         part = overall.get("coverage")
         of = "test" if part is None or part == 1 else f"the {part:.0%} of test rows with an answer"
-        found.append((f"{named(name)}, {of}", scored(name, overall.get(name))))
-    elif worth is not None:
-        value = worth.score(worth.of.parties).score.value
-        found.append((f"{named(worth.metric)}, {worth.of.rows}", number(value, worth.decimals)))
-    found.append(("epochs", f"{len(run.history):,}"))
+        facts.append((f"{metric_label(name)}, {of}", format_score(name, overall.get(name))))
+    elif sets is not None:
+        value = sets.score(sets.all_parties).score.value
+        facts.append((f"{metric_label(sets.metric)}, {sets.tested.rows}", format_number(value, sets.decimals)))
+    facts.append(("epochs", f"{len(run.history):,}"))
     if run.ledger.flows:
-        found.append(("crossed", shown(total(run.ledger).bytes_sent)))
-    return found
+        facts.append(("sent", format_bytes(total_traffic(run.ledger).bytes_sent)))
+    return facts
 
 
-def html(
-    articles: Sequence[Article], together: Section | None, pictures: Mapping[Figure, bytes], files: Iterable[str]
+def render_page(
+    articles: Sequence[RunArticle], comparison: Section | None, pictures: Mapping[Figure, bytes], files: Iterable[str]
 ) -> str:
-    """Return the page; ``pictures`` are the figures as SVG files, ``files`` what lies beside it of them."""
+    """Render the page as HTML.
+
+    Args:
+        articles: one for each run.
+        comparison: the section that compares the runs, if there are several.
+        pictures: the figures as SVG.
+        files: names of the figures' files.
+    """
     environment = Environment(loader=PackageLoader("anyparty.report", "."), autoescape=True, undefined=StrictUndefined,
                               trim_blocks=True, lstrip_blocks=True)  # fmt: skip
 
-    environment.filters["longest"] = lambda text: max(map(len, text.split()), default=0)
+    environment.filters["longest_word"] = lambda text: max(map(len, text.split()), default=0)
 
-    def picture(drawn: Drawn, slug: str) -> Markup:
-        made = style.inline(pictures[drawn.figure], f"{slug}-{drawn.name}", drawn.caption or drawn.name)
-        return Markup(made)  # noqa: S704 - matplotlib's own, with names escaped  # nosec B704
+    def picture(drawn: PageFigure, slug: str) -> Markup:
+        made = style.inline_svg(pictures[drawn.figure], f"{slug}-{drawn.name}", drawn.caption or drawn.name)
+        return Markup(made)  # noqa: S704 - made by matplotlib, with names escaped  # nosec B704
 
     title = articles[0].run.name if len(articles) == 1 else f"{len(articles)} runs"
-    made: str = environment.get_template("page.html").render(
-        articles=articles, together=together, picture=picture, title=title, version=anyparty.__version__, files=files,
-        made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
+    html: str = environment.get_template("page.html").render(
+        articles=articles, comparison=comparison, picture=picture, title=title, version=anyparty.__version__,
+        files=files, written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
     )  # fmt: skip
-    return made
+    return html

@@ -1,7 +1,7 @@
-"""How figures look, and how one becomes PNG, SVG, and SVG inside a page that may be light or dark.
+"""The style of figures, and their conversion to PNG, SVG, and SVG inside the page.
 
-A figure is drawn in the light palette.  Inside the page each of its colours becomes a variable of the page's style, so
-that the same drawing is light or dark as the reader's screen is, and prints in black on white.
+A figure is drawn in the light palette.  Inside the page each of its colours becomes a variable of the page's style
+sheet, so that one drawing follows the reader's light or dark setting and prints in black on white.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 from matplotlib import rc_context
@@ -20,11 +21,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from anyparty.errors import ConfigError
+from anyparty.storage import writing
+
 INK, MUTED, FAINT, PAPER = "#1f2328", "#6e7781", "#d8dee4", "#fffffe"
 ACCENT, SOFT = "#0f6fa8", "#bcd9ea"
 VARIABLES = {INK: "--ink", MUTED: "--muted", FAINT: "--faint", PAPER: "--paper", ACCENT: "--accent", SOFT: "--soft"}
 WIDTH = 7.2  # inches: as wide as the page's text
-LONGEST = 22  # letters of a name in a figure
+LONGEST = 22  # characters of a name in a figure
 DPI = 160
 STYLE = {
     "font.size": 9.0, "font.family": "DejaVu Sans", "svg.fonttype": "none", "svg.hashsalt": "anyparty",
@@ -40,48 +44,48 @@ STYLE = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw in our style; a letter that the PNG's font lacks is the browser's to find."""
+    """Apply the style, and ignore warnings of characters that the PNG's font lacks."""
     with rc_context(STYLE), warnings.catch_warnings():  # type: ignore[arg-type]
         warnings.filterwarnings("ignore", message="Glyph")
         yield
 
 
-def short(name: str, most: int = LONGEST) -> str:
-    """Return a name that fits, by its beginning and its end.
+def shorten(name: str, most: int = LONGEST) -> str:
+    """Shorten a name to its beginning and its end.
 
-    >>> short("department of internal medicine", 16)
+    >>> shorten("department of internal medicine", 16)
     'department…icine'
     """
     end = (most - 1) // 3
     cut = name if len(name) <= most else f"{name[: most - 1 - end].rstrip()}…{name[-end:].lstrip()}"
-    return cut.replace("$", r"\$")  # which matplotlib takes for mathematics
+    return cut.replace("$", r"\$")  # matplotlib reads $ as mathematics
 
 
-def distinct(names: Sequence[str], most: int = LONGEST) -> list[str]:
-    """Return names that fit, with a number before those that would be the same.
+def distinct_labels(names: Sequence[str], most: int = LONGEST) -> list[str]:
+    """Shorten names, and put a number before those that become equal.
 
-    >>> distinct(["bank", "library of the northern city", "library of the southern city"], 16)
+    >>> distinct_labels(["bank", "library of the northern city", "library of the southern city"], 16)
     ['bank', '2 library of…city', '3 library of…city']
     """
-    cut = [short(name, most) for name in names]
+    cut = [shorten(name, most) for name in names]
     return [f"{k + 1} {name}" if cut.count(name) > 1 else name for k, name in enumerate(cut)]
 
 
 def lines(axis: Axes, along: str) -> None:
-    """Draw faint lines to read values by, behind everything."""
+    """Draw a faint grid behind everything else."""
     axis.grid(visible=True, axis=along)  # type: ignore[arg-type]
     axis.set_axisbelow(True)
 
 
-def bare(axis: Axes) -> None:
-    """Take away what surrounds a drawing."""
+def hide_frame(axis: Axes) -> None:
+    """Remove the ticks of the x axis and the frame."""
     axis.set_xticks([])
     for spine in axis.spines.values():
         spine.set_visible(False)
 
 
-def cells(axis: Axes, share: NDArray[np.float64], texts: Sequence[Sequence[str]] | None) -> None:
-    """Draw a table of cells whose accent is as full as their share."""
+def draw_cells(axis: Axes, share: NDArray[np.float64], texts: Sequence[Sequence[str]] | None) -> None:
+    """Draw a table whose cells have an accent as strong as their share, 0 to 1: [rows, columns]."""
     rows, columns = share.shape
     for r in range(rows):
         for c in range(columns):
@@ -102,24 +106,48 @@ def _square(x: float, y: float, share: float) -> Rectangle:
 
 
 def png(figure: Figure) -> bytes:
-    """Return a figure as PNG, on white."""
-    return _file(figure, "png", {"Software": None})
+    """Convert a figure to PNG, on white."""
+    return _bytes_of(figure, "png", {"Software": None})
 
 
 def svg(figure: Figure) -> bytes:
-    """Return a figure as SVG, on white."""
-    return _file(figure, "svg", {"Date": None})
+    """Convert a figure to SVG, on white."""
+    return _bytes_of(figure, "svg", {"Date": None})
 
 
-def _file(figure: Figure, kind: str, metadata: dict[str, None]) -> bytes:
+def _bytes_of(figure: Figure, kind: str, metadata: dict[str, None]) -> bytes:
     file = BytesIO()
     with styled():
         figure.savefig(file, format=kind, dpi=DPI, bbox_inches="tight", facecolor=PAPER, metadata=metadata)
     return file.getvalue()
 
 
-def inline(drawn: bytes, name: str, description: str) -> str:
-    """Return an SVG file's picture as an element for a page: its colours are the page's, its names its own."""
+FORMATS = {".png": png, ".svg": svg}
+
+
+def check_figure_file(out: Path) -> None:
+    """Reject a file of another kind than PNG and SVG, before any work is done.
+
+    Raises:
+        ConfigError: the name ends neither in .png nor in .svg.
+    """
+    if out.suffix.lower() not in FORMATS:
+        raise ConfigError(f"--out {out}: name a file that ends in {' or '.join(FORMATS)}")
+
+
+def save_figure(figure: Figure, out: Path) -> None:
+    """Write a figure in the format of the file's name.
+
+    Raises:
+        ConfigError: the name ends neither in .png nor in .svg.
+    """
+    check_figure_file(out)
+    with writing(out) as unfinished:
+        unfinished.write_bytes(FORMATS[out.suffix.lower()](figure))
+
+
+def inline_svg(drawn: bytes, name: str, description: str) -> str:
+    """Convert an SVG file to an element of the page, with the page's colours and ids that start with ``name``."""
     text = drawn.decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)

@@ -1,0 +1,57 @@
+"""Choose the demo's settings on validation rows, equal for all methods: ``python -m benchmarks.demo_settings``.
+
+The program tries learning rates, encoders and widths on the demo's training tables.  It prints the log-loss on
+validation rows at the best epoch, as the mean over the six methods and three seeds.  Test rows are never read.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from itertools import product
+from pathlib import Path
+
+from joblib import Parallel, delayed, parallel_config
+
+from anyparty import config
+from anyparty.cli import demo_data
+from anyparty.methods.table import SPLIT
+from anyparty.nets.mlp import MLP
+from anyparty.nets.optimizer import Optimizer
+from anyparty.run.federation import Federation
+
+RATES = (0.003, 0.01, 0.03)
+HIDDEN: tuple[tuple[int, ...], ...] = ((), (32,), (64,))
+WIDTHS = (16, 32)
+SEEDS = 3
+
+
+def validation_loss(federation: Federation, rate: float, hidden: tuple[int, ...], width: int) -> float:
+    """Return the mean log-loss on validation rows over methods and seeds."""
+    models = [
+        federation.train(
+            name, parameters={"embedding": width}, encoder=MLP(hidden=hidden), optimizer=Optimizer(lr=rate), seed=seed
+        )
+        for name in SPLIT
+        for seed in range(SEEDS)
+    ]
+    losses = [model.history[model.best_epoch]["validation"]["log_loss"] for model in models]
+    return float(sum(losses) / len(losses))
+
+
+def main() -> None:
+    """Print the loss of each combination, then the best."""
+    with tempfile.TemporaryDirectory() as folder:
+        demo_data.write(Path(folder))
+        federation = Federation.from_config(config.load(Path(folder) / "federation.toml"))
+    grid = list(product(RATES, HIDDEN, WIDTHS))
+    with parallel_config(backend="loky", inner_max_num_threads=1):
+        losses = Parallel(n_jobs=2, return_as="generator")(delayed(validation_loss)(federation, *each) for each in grid)
+        found = {}
+        for (rate, hidden, width), loss in zip(grid, losses, strict=True):
+            found[loss] = f"lr {rate:<6} hidden {list(hidden)!s:<5} embedding {width}"
+            print(f"{found[loss]}: {loss:.4f}", flush=True)
+    print(f"best: {found[min(found)]}")
+
+
+if __name__ == "__main__":
+    main()

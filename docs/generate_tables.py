@@ -1,0 +1,151 @@
+"""Write the generated tables of docs/privacy.md and docs/choose.md from what the code declares.
+
+    python -m docs.generate_tables
+
+In a page, a table stands between ``<!-- table: NAME -->`` and ``<!-- end -->``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from anyparty.align import private
+from anyparty.cli.console import methods_by_gradient_leakage
+from anyparty.errors import UserError, nearest
+from anyparty.methods.table import METHODS, method
+from anyparty.run import agree, kept_alignment, parts, predict_home
+from anyparty.schedules.schedule import MESSAGES as SCHEDULES
+from anyparty.serving import serving_protocol
+from anyparty.terms import Declared
+
+DOCS = Path(__file__).parent
+MARKED = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+ALL_METHODS = "all"
+NO_GRADIENTS = "nothing from gradients: none are sent"
+SHARED_PAGES = {"false-vfl-1": "false_vfl", "false-vfl-2": "false_vfl"}  # other methods have a page of their name
+
+
+@dataclass(frozen=True, kw_only=True)
+class DocumentedMessage:
+    """A message that may be sent, and the methods that send it; empty if every run may send it."""
+
+    message: Declared
+    methods: tuple[str, ...] = ()
+
+
+def documented_messages() -> dict[str, tuple[DocumentedMessage, ...]]:
+    """Return all messages that anyparty may send, by table.
+
+    ``alignment`` is private alignment, ``run`` is common to all methods, ``methods`` is sent by methods, ``schedules``
+    is sent in addition or instead if parties have their own pace, ``prediction`` is common to predictions of many rows,
+    ``service`` to predictions on request.
+    """
+    common = (*kept_alignment.MESSAGES, *agree.MESSAGES, *parts.MESSAGES)
+    return {
+        "alignment": _documented(private.MESSAGES),
+        "run": _documented(common),
+        "methods": messages_of_methods(METHODS),
+        "schedules": _documented(SCHEDULES),
+        "prediction": _documented(predict_home.MESSAGES),
+        "service": _documented(serving_protocol.MESSAGES),
+    }
+
+
+def _documented(messages: Iterable[Declared]) -> tuple[DocumentedMessage, ...]:
+    return tuple(DocumentedMessage(message=message) for message in messages)
+
+
+def messages_of_methods(names: Iterable[str]) -> tuple[DocumentedMessage, ...]:
+    """Return the messages of methods, each once, with the methods that send it."""
+    senders: dict[Declared, list[str]] = {}
+    for name in names:
+        for message in method(name).can.messages:
+            senders.setdefault(message, []).append(name)
+    return tuple(DocumentedMessage(message=message, methods=tuple(those)) for message, those in senders.items())
+
+
+def privacy_tables() -> dict[str, str]:
+    """Return the tables of docs/privacy.md as Markdown."""
+    tables = {name: message_table(messages) for name, messages in documented_messages().items()}
+    return tables | {"gradients": _gradient_table()}
+
+
+def _gradient_table() -> str:
+    rows = [
+        ["no" if not learns else "yes", ", ".join(f"`{name}`" for name in names), learns or NO_GRADIENTS]
+        for learns, names in sorted(methods_by_gradient_leakage().items(), key=lambda each: not each[0])
+    ]
+    return _markdown(["gradients to passive parties", "methods", "what can be learnt of labels"], rows)
+
+
+def message_table(messages: Iterable[DocumentedMessage]) -> str:
+    """Return messages as a Markdown table, with the condition of messages that not every run sends."""
+    messages = list(messages)
+    of_methods = any(each.methods for each in messages)
+    rows = []
+    for each in messages:
+        declared = each.message
+        holds = f"{declared.holds}. Sent only where {declared.when}" if declared.when else declared.holds
+        cells = [f"`{declared.tag}`", f"{declared.frm} → {declared.to}", holds, declared.learns]
+        if of_methods:
+            names = ", ".join(f"`{name}`" for name in each.methods)
+            cells.insert(1, ALL_METHODS if len(each.methods) == len(METHODS) else names)
+        rows.append(cells)
+    headers = ["message", "from → to", "what it holds", "what can be learnt from it"]
+    if of_methods:
+        headers.insert(1, "methods")
+    return _markdown(headers, rows)
+
+
+def method_tables() -> dict[str, str]:
+    """Return the table of docs/choose.md as Markdown."""
+    rows = []
+    for name in METHODS:
+        can = method(name).can
+        most = "" if can.most_parties is None else f", at most {can.most_parties} of them"
+        needs = ("all parties there" if can.needs == "all" else "any one party") + most
+        sends = ", ".join(f"`{message.tag}`" for message in can.messages)
+        link = f"[`{name}`](methods/{SHARED_PAGES.get(name, name)}.md)"
+        rows.append([link, can.trains_on, can.predicts_for, needs, sends])
+    return {"methods": _markdown(["`method.name`", "trains on", "predicts", "needs", "sends"], rows)}
+
+
+def _markdown(headers: list[str], rows: Iterable[list[str]]) -> str:
+    return "\n".join(_row(cells) for cells in (headers, ["---"] * len(headers), *rows)) + "\n"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+PAGES: Mapping[str, Callable[[], dict[str, str]]] = {"privacy.md": privacy_tables, "choose.md": method_tables}
+
+
+def with_tables(page: str, tables: Mapping[str, str]) -> str:
+    """Return a page with its tables replaced by ``tables``.
+
+    Raises:
+        UserError: the page has a table that is not in ``tables``, or lacks one.
+    """
+    names = [mark["name"] for mark in MARKED.finditer(page)]
+    unknown = sorted(set(names) - tables.keys())
+    if unknown:
+        raise UserError(f"there is no table {unknown[0]!r}{nearest(unknown[0], tables)}")
+    lacking = sorted(tables.keys() - set(names))
+    if lacking:
+        raise UserError(f"the page lacks a place for table {lacking[0]!r}: <!-- table: {lacking[0]} --> <!-- end -->")
+    return MARKED.sub(lambda mark: f"{mark[1]}{tables[mark['name']]}{mark[3]}", page)
+
+
+def main(folder: Path = DOCS) -> None:
+    """Write the tables of all pages."""
+    for name, tables in PAGES.items():
+        page = folder / name
+        page.write_text(with_tables(page.read_text(encoding="utf-8"), tables()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

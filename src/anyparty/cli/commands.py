@@ -1,0 +1,262 @@
+"""The commands `doctor`, `report`, `inspect-encoder`, `impute` and `likelihood`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from anyparty.cli.console import screen
+from anyparty.cli.errors import EXIT_ERROR, with_errors
+from anyparty.cli.options import (
+    AllowCode,
+    Changes,
+    OutFile,
+    Parties,
+    RawCsv,
+    RunFolder,
+    SettingsFile,
+    Tables,
+    allowed_modules,
+    announce_user_code,
+    party_names,
+)
+
+if TYPE_CHECKING:
+    from anyparty.run.generative import Imputation
+
+LEVEL_STYLES = {"fine": "green", "note": "yellow", "fix": "red"}
+
+
+@with_errors
+def doctor(
+    place: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PLACE]", help="A federation's folder, or a party's kit, to check as well."),
+    ] = None,
+) -> None:
+    """Check this machine, and a party's kit: versions, extras, ports, certificates, clocks, disk, data sets.
+
+    In Python: anyparty.cli.doctor.examine("PLACE").
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from anyparty.cli.doctor import examine
+
+    findings = examine(place)
+    table = Table("", "check")
+    for name in ("result", "what to do"):
+        table.add_column(name, overflow="fold")  # never cut the end of a path
+    for each in findings:
+        style = LEVEL_STYLES[each.level]
+        table.add_row(Text(each.level, style=style), Text(each.check), Text(each.result), Text(each.advice))
+    screen().print(table)
+    problems = sum(each.level == "fix" for each in findings)
+    typer.echo(f"{problems} to fix." if problems else "Nothing to fix.")
+    raise typer.Exit(EXIT_ERROR if problems else 0)
+
+
+@with_errors
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...",
+            help="Folders of runs, a federation's folder, or the record.json files of several parties of one run.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FOLDER", help="Folder of the page.", show_default="RUN/report, or report"),
+    ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option("--metric", help="Metric of runs and sets of parties.", show_default="accuracy or rmse"),
+    ] = None,
+    model: Annotated[
+        bool,
+        typer.Option(
+            "--model/--no-model",
+            help="Also load the models and score every set of parties, if the runs' tables can be read.",
+        ),
+    ] = False,
+    allow_code: AllowCode = None,
+) -> None:
+    """Show the messages of runs, and write an HTML page about them with its figures beside it.
+
+    The page is made from records alone, unless you ask for --model.
+
+    In Python: anyparty.report.page.write(["RUN"], "FOLDER", model=True).
+    """
+    from anyparty.report import page
+    from anyparty.report.recorded_runs import find_runs
+    from anyparty.report.traffic import render_costs, render_ledger
+
+    console, code = screen(), allowed_modules(allow_code)
+    single = runs[0] if len(runs) == 1 and runs[0].is_dir() else None
+    folder = out or (Path("report") if single is None else single / "report")
+    with console.status("writing the page"):  # first: the reader of stdout may close it early
+        written = page.write(runs, folder, metric=metric, model=model, allow_code=code)
+    for run in find_runs(runs):
+        console.print(render_ledger(run))
+        for table in render_costs(run):
+            console.print(table)
+    console.print(f"\nThe page is {written}, its figures are in {written.parent / 'figures'}", soft_wrap=True)
+
+
+@with_errors
+def inspect_encoder(
+    config: SettingsFile,
+    changes: Changes = None,
+    party: Annotated[
+        str | None, typer.Option("--party", help="Party of the encoder.", show_default="the active party")
+    ] = None,
+    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Epochs of training.")] = 100,
+    every: Annotated[int, typer.Option("--every", min=1, help="Epochs between scores.")] = 10,
+    embedding: Annotated[
+        int | None, typer.Option("--embedding", min=1, help="Width of the embedding.", show_default="the method's")
+    ] = None,
+    classifier: Annotated[str, typer.Option("--classifier", help="logistic, or a class of scikit-learn.")] = "logistic",
+    metric: Annotated[
+        str, typer.Option("--metric", help="A scorer of scikit-learn, e.g. accuracy or f1.")
+    ] = "accuracy",
+    folds: Annotated[int, typer.Option("--folds", help="Folds of the cross-validation.")] = 10,
+    threshold: Annotated[
+        float, typer.Option("--threshold", min=0.0, help="Accepted loss of the embeddings against the columns.")
+    ] = 0.01,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="File of the plot, .png or .svg.")] = Path(
+        "encoder.png"
+    ),
+    allow_code: AllowCode = None,
+) -> None:
+    """Train one party's encoder locally, and compare a classifier on its embeddings with one on the columns.
+
+    For classification. Nothing is sent, and test rows are left out. In Python:
+    anyparty.run.encoder.inspect_encoder(config.load("CONFIG.toml"), epochs=100, every=10).
+    """
+    import numpy as np
+    from rich.table import Table
+
+    from anyparty import config as settings
+    from anyparty.report.figures import draw_encoder_check
+    from anyparty.report.style import check_figure_file, save_figure
+    from anyparty.run.encoder import inspect_encoder as inspect
+
+    check_figure_file(out)
+    resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), screen()
+    announce_user_code(resolved, config.parent, lambda text: console.print(text, soft_wrap=True))
+    options: dict[str, Any] = {
+        "epochs": epochs, "every": every, "classifier": classifier, "metric": metric, "folds": folds,
+    }  # fmt: skip
+    options |= {} if embedding is None else {"embedding": embedding}
+    table = Table("epoch", title=f"{metric}, mean ± standard deviation over {folds} folds", title_justify="left")
+    for heading in ("loss", "embeddings", "columns", "lost"):
+        table.add_column(heading, justify="right")
+    found = []
+    for epoch in inspect(resolved, party, **options):
+        found.append(epoch)
+        embedded, raw = epoch.scores.embedded, epoch.scores.raw
+        table.add_row(str(epoch.epoch), f"{epoch.loss:.4f}", f"{embedded.mean():.3f} ± {embedded.std(ddof=1):.3f}",
+                      f"{raw.mean():.3f} ± {raw.std(ddof=1):.3f}", f"{epoch.scores.lost:+z.3f}")  # fmt: skip
+    console.print(table)
+    last = found[-1].scores
+    verdict = "as good as the columns" if last.alike(threshold) else "worse than the columns"
+    console.print(
+        f"After epoch {found[-1].epoch} embeddings are {verdict}: lost {last.lost:+z.3f}, accepted {threshold:g}."
+    )
+    raw, embedded = (np.array([getattr(each.scores, name) for each in found]) for name in ("raw", "embedded"))
+    figure = draw_encoder_check([each.epoch for each in found], [each.loss for each in found], raw, embedded, metric)
+    save_figure(figure, out)
+    console.print(f"The plot is {out}", soft_wrap=True)
+
+
+@with_errors
+def impute(
+    run: RunFolder,
+    party: Annotated[str, typer.Option("--party", help="Party whose columns are filled in, for that party alone.")],
+    table: Tables = None,
+    out: OutFile = None,
+    parties: Parties = None,
+    samples: Annotated[
+        int,
+        typer.Option(
+            "--samples",
+            min=0,
+            help="Number of samples for each row, instead of the mean. Samples are Gaussian and may leave the "
+            "observed range.",
+        ),
+    ] = 0,
+    cells: Annotated[
+        bool,
+        typer.Option(
+            "--cells",
+            help="Fill in empty cells of numeric columns in rows that the party has, instead of rows that it lacks. "
+            "Empty cells of categories stay empty.",
+        ),
+    ] = False,
+    allow_code: AllowCode = None,
+    raw_csv: RawCsv = False,
+) -> None:
+    """Fill in a party's columns for the rows that it lacks, with a run of FALSE-VFL.
+
+    The output has all columns of the party's table, in its order. Columns that the model does not use are unchanged.
+
+    With --cells the output also has all rows of the table, in its order, and can replace it.
+
+    In Python: anyparty.run.generative.impute_run("RUN", "shop").table().
+    """
+    from anyparty.cli.console import check_output_of_run, print_or_write
+    from anyparty.run.generative import impute_run
+    from anyparty.run.runs import tables_from
+
+    tables = tables_from(table or [])
+    check_output_of_run(out, run, tables, raw_csv=raw_csv)
+    code, console = allowed_modules(allow_code), screen()
+    filled = impute_run(run, party, tables, party_names(parties), samples=samples, cells=cells, allow_code=code)
+    frame = filled.table(samples=samples > 0)
+    console.print(_imputation_summary(filled), soft_wrap=True)
+    print_or_write(frame, out, console, raw_csv=raw_csv)
+
+
+@with_errors
+def likelihood(
+    run: RunFolder,
+    table: Tables = None,
+    out: OutFile = None,
+    parties: Parties = None,
+    raw_csv: RawCsv = False,
+    allow_code: AllowCode = None,
+) -> None:
+    """Compute each row's log-likelihood with a run of FALSE-VFL, lowest first: low is unlike the training rows.
+
+    In Python: anyparty.run.generative.log_likelihood_run("RUN").
+    """
+    from anyparty.cli.console import check_output_of_run, print_or_write
+    from anyparty.run.generative import log_likelihood_run
+    from anyparty.run.runs import tables_from
+
+    tables = tables_from(table or [])
+    check_output_of_run(out, run, tables, raw_csv=raw_csv)
+    scores = log_likelihood_run(run, tables, party_names(parties), allow_code=allowed_modules(allow_code))
+    console = screen()
+    if scores["parties"].n_unique() > 1:
+        console.print("Compare only rows of the same parties: likelihoods of others cover different columns.",
+                      style="yellow")  # fmt: skip
+    print_or_write(scores.sort("log_likelihood", nulls_last=True), out, console, raw_csv=raw_csv)
+
+
+def _imputation_summary(filled: Imputation) -> str:
+    n, party, columns = len(filled.mean), filled.party, f"{len(filled.prepare.kinds)} columns"
+    if filled.own is None:
+        text = f"{n:,} rows that {party} lacks, {columns}"
+        if filled.unknown:
+            text += f"; {filled.unknown:,} of them stay empty: no party that was asked has them"
+        return text
+    text = f"{filled.gaps:,} empty cells of numbers filled in, in the {n:,} rows that {party} has, {columns}"
+    if filled.left:
+        text += f"; {filled.left:,} empty cells of categories stay empty: a missing category is a level of its own"
+    if filled.blank:
+        text += f"; {filled.blank:,} rows without any cell are unchanged; without --cells they are filled in"
+    return text

@@ -1,0 +1,155 @@
+"""The files of the demo: Breast Cancer Wisconsin, split into three parties' tables with gaps.
+
+Breast Cancer Wisconsin (Diagnostic), 569 tumours with 30 numbers each, comes with scikit-learn.  Party ``mean`` has the
+ten means and the diagnoses, and is the active party; ``error`` has the ten standard errors, ``worst`` the ten worst
+values.  30 % of the rows are held out, and all parties have those.  Of the other rows, each party lacks a random third.
+Rows that ``mean`` lacks are unlabelled.  Ids are shuffled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer
+
+from anyparty.errors import ConfigError
+from anyparty.seeds import Seeds
+from anyparty.storage import writing
+
+PARTIES = ("mean", "error", "worst")
+ACTIVE = "mean"
+MANIFEST = ".anyparty-demo.json"
+HELD_OUT, ABSENT = 0.3, 1 / 3
+
+SETTINGS = """\
+# Three parties' tables with gaps, written by `anyparty demo`.  Change any setting, then run
+#     anyparty align {folder}/federation.toml
+#     anyparty train {folder}/federation.toml
+
+[federation]
+id = "id"
+label = "diagnosis"       # in the table of the active party, mean
+
+[parties.mean]
+table = "mean.csv"
+
+[parties.error]
+table = "error.csv"
+
+[parties.worst]
+table = "worst.csv"
+
+[method]
+name = "laser"            # or another method of `anyparty methods`
+embedding = 32
+
+[encoder]                 # of every party; [parties.NAME.encoder] sets the encoder of one party
+hidden = [64]
+
+[optimizer]
+name = "adam"
+lr = 0.003
+
+[train]
+epochs = 60
+batch_size = 32
+validation = 0.2
+test = 0.0                # the test rows are in test/; all parties have them
+seed = 0
+"""
+
+
+def write(folder: Path) -> None:
+    """Write the three tables, the test rows' tables and the settings.
+
+    Raises:
+        ConfigError: the folder has other files, or files that were changed since the demo wrote them.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; name another folder: anyparty demo FOLDER")
+    if folder.exists() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
+        raise ConfigError(f"{folder} has other files; name another folder: anyparty demo FOLDER")
+    write_files(folder, dict(_files(folder)))
+
+
+def write_files(folder: Path, files: dict[str, bytes]) -> None:
+    """Write files, and list their hashes in a manifest.
+
+    Raises:
+        ConfigError: a file exists that the demo did not write, or that was changed since.
+        StorageError: the disk is full, or the folder cannot be written to.
+    """
+    manifest = folder / MANIFEST
+    written = json.loads(manifest.read_text(encoding="utf-8")) if manifest.exists() else {}
+    for name in files:
+        path = folder / name
+        if path.exists() and _hash(path.read_bytes()) != written.get(name):
+            raise ConfigError(f"{path} was changed since the demo wrote it and is not overwritten; to run the demo "
+                              f"again, name another folder: anyparty demo FOLDER")  # fmt: skip
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(path) as unfinished:
+            unfinished.write_bytes(content)
+    with writing(manifest) as unfinished:
+        hashes = written | {name: _hash(files[name]) for name in files}
+        unfinished.write_text(json.dumps(hashes, indent=1), encoding="utf-8")
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def training_tables(seed: int) -> dict[str, pl.DataFrame]:
+    """Return each party's training table, with random gaps of a seed; the files have those of seed 0."""
+    whole, diagnosis = _tables()
+    tables = {}
+    for name, table in whole.items():
+        order = Seeds(seed).numpy("demo", "gaps", name).permutation(table.height)
+        own = order[~_held_out(table.height)[order]]
+        rows = own[round(ABSENT * len(own)) :]
+        tables[name] = (table.with_columns(diagnosis) if name == ACTIVE else table)[rows]
+    return tables
+
+
+def held_out_tables() -> dict[str, pl.DataFrame]:
+    """Return each party's table of the test rows, equal for all seeds."""
+    whole, diagnosis = _tables()
+    tables = {}
+    for name, table in whole.items():
+        order = Seeds(0).numpy("demo", "order", name).permutation(table.height)
+        tables[name] = (table.with_columns(diagnosis) if name == ACTIVE else table)[
+            order[_held_out(table.height)[order]]
+        ]
+    return tables
+
+
+def _held_out(n: int) -> NDArray[np.bool_]:
+    return np.isin(np.arange(n), Seeds(0).numpy("demo", "test").permutation(n)[: round(HELD_OUT * n)])
+
+
+def _files(folder: Path) -> Iterator[tuple[str, bytes]]:
+    yield "federation.toml", SETTINGS.format(folder=folder.as_posix()).encode()
+    for name, table in training_tables(0).items():
+        yield f"{name}.csv", table.write_csv().encode()
+    for name, table in held_out_tables().items():
+        yield f"test/{name}.csv", table.write_csv().encode()
+
+
+@cache
+def _tables() -> tuple[dict[str, pl.DataFrame], pl.Series]:
+    """Return each party's ids and columns of all 569 tumours, and the diagnoses."""
+    data = load_breast_cancer()
+    numbers = Seeds(0).numpy("demo", "ids").choice(16**6, size=len(data.target), replace=False)
+    ids = pl.Series("id", [f"T{number:06x}" for number in numbers.tolist()])
+    names = [str(name).removeprefix("mean ") for name in data.feature_names[:10]]  # the same ten at every party
+    blocks = zip(PARTIES, np.split(data.data, len(PARTIES), axis=1), strict=True)
+    tables = {party: pl.DataFrame(block, schema=names).insert_column(0, ids) for party, block in blocks}
+    return tables, pl.Series("diagnosis", data.target_names[data.target].tolist())

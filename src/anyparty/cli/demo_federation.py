@@ -1,0 +1,179 @@
+"""The demo of a federation: four organisations in separate processes on one machine, with mutual TLS, on real data.
+
+The columns of the data set are split into four parties' tables.  Each table lacks a quarter of the rows and has its own
+order.  Rows are aligned privately, then LASER-VFL trains and predicts over NVIDIA FLARE.  Finally, one process repeats
+the run from the same tables, alignment and secrets, and the weights are compared bit for bit.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import tomli_w
+import torch
+from rich.console import Console
+from rich.text import Text
+
+from anyparty import config as settings
+from anyparty.errors import ConfigError, RunError
+from anyparty.run import federate
+from anyparty.run.files import WEIGHTS
+from anyparty.run.house import train_at_home
+from anyparty.run.kept_alignment import ALIGNMENT
+from anyparty.run.secret import SECRET
+from anyparty.seeds import Seeds
+from anyparty.tables import datasets
+from anyparty.tables.partition import cut
+from anyparty.wire import inproc
+from anyparty.wire.flare import federation as flare
+from anyparty.wire.flare.site import Site
+
+NAMES, LABEL = ("bank", "insurer", "phone", "shop"), "label"
+ABSENT = 0.25
+ROWS_SEEN = 72_000  # in training over 3 to 12 epochs; the demo takes about a minute
+
+
+@dataclass(frozen=True, kw_only=True)
+class FederationDemoResult:
+    """The results of the demo.
+
+    Attributes:
+        folder: the folder of all files.
+        accuracy: of held-out rows, with all parties that have each row.
+        most_frequent: share of the most frequent class in the table with the labels, which a constant answer reaches.
+        answers: the file of predictions.
+        equal: by party, whether its weights equal those of the run in one process, bit for bit.
+    """
+
+    folder: Path
+    accuracy: float
+    most_frequent: float
+    answers: Path
+    equal: dict[str, bool]
+
+
+def run(
+    folder: Path | str, *, dataset: str = "credit", data_dir: Path | None = None, epochs: int | None = None,
+    console: Console | None = None,
+) -> FederationDemoResult:  # fmt: skip
+    """Train and predict with four parties in separate processes, and compare with one process.
+
+    Args:
+        folder: a new or empty folder.
+        dataset: name of the data set.
+        data_dir: folder of data sets.
+        epochs: by default 3 to 12, more for smaller data sets.
+        console: where to print; by default nowhere.
+
+    Raises:
+        ConfigError: the folder is not empty, FLARE is not installed, or the data set has no classes.
+        TableError: the data set is not found; the message says where to get it.
+        RunError: the federation did not start, or a party's run ended with an error.
+    """
+    folder, log = Path(folder), (console or Console(quiet=True)).print
+    if folder.exists() and any(folder.iterdir()):
+        raise ConfigError(f"{folder} is not empty; name a new folder")
+    path, federation = write(folder, dataset, data_dir, epochs), folder / "house"
+    log(Text(f"{dataset}: four parties' tables, each without a quarter of its rows, are in {folder}"), soft_wrap=True)
+    federate.init(path, federation, port=_free_port(), site={"threads": 1})
+    log("start: one process for each party, connected by mutual TLS")
+    with _started(federation):
+        log("train: rows are aligned privately, then LASER-VFL trains")
+        trained = federate.train(federation, path)
+        log("predict: all rows of the bank")
+        _, answers = federate.predict(federation, path)
+    if answers is None:
+        raise RunError(f"the bank has no predictions; see {federation}")
+    log("compare: one process repeats the run from the same tables, alignment and secrets")
+    result = trained.outcomes[NAMES[0]]["result"]
+    return FederationDemoResult(
+        folder=folder, accuracy=result["evaluation"]["overall"]["accuracy"], answers=answers,
+        most_frequent=most_frequent_share(folder / NAMES[0] / "table.csv"),
+        equal=weights_equal_one_process(federation, path, folder / "one-process"),
+    )  # fmt: skip
+
+
+def write(folder: Path, dataset: str, data_dir: Path | None, epochs: int | None) -> Path:
+    """Write each party's table and the settings; return the file of the settings."""
+    data = datasets.load(dataset, data_dir=data_dir).split(Seeds(0))
+    if data.task != "classification":
+        raise ConfigError(f"data set {dataset!r} has numbers as labels, but the demo predicts classes; name another, "
+                          f"such as credit or breast-cancer")  # fmt: skip
+    X, y = np.asarray(data.X_train, np.float32).reshape(len(data.y_train), -1), data.y_train
+    ids, draw = pl.Series("id", [f"person {n:06d}" for n in range(len(y))]), np.random.default_rng(0)
+    parties = {}
+    for name, block in zip(NAMES, cut(X, "columns", len(NAMES)), strict=True):
+        table = pl.from_numpy(block, schema=[f"{name}_{c}" for c in range(block.shape[1])]).insert_column(0, ids)
+        if name == NAMES[0]:
+            table = table.with_columns(pl.Series(LABEL, y))
+        rows = draw.permutation(len(y))[: round(len(y) * (1 - ABSENT))]
+        (folder / name).mkdir(parents=True)
+        table[rows].write_csv(folder / name / "table.csv")
+        parties[name] = {"table": f"{name}/table.csv"}
+    toml = {
+        "federation": {"label": LABEL, "active": NAMES[0]}, "parties": parties, "method": {"embedding": 16},
+        "optimizer": {"lr": 0.003}, "train": training_settings(len(y), epochs),
+    }  # fmt: skip
+    path = folder / "federation.toml"
+    path.write_text(tomli_w.dumps(toml), encoding="utf-8")
+    return path
+
+
+def training_settings(rows: int, epochs: int | None = None) -> dict[str, int]:
+    """Return epochs and batch size for a number of rows: a small table needs small batches and more epochs.
+
+    >>> training_settings(24_000), training_settings(455)
+    ({'epochs': 3, 'batch_size': 512}, {'epochs': 12, 'batch_size': 16})
+    """
+    enough = min(max(ROWS_SEEN // rows, 3), 12)
+    return {"epochs": epochs or enough, "batch_size": min(max(rows // 46, 16), 512)}
+
+
+def most_frequent_share(table: Path) -> float:
+    """Return the share of the most frequent class among a table's labels."""
+    labels = pl.read_csv(table)[LABEL].drop_nulls()
+    return float(labels.value_counts()["count"].to_numpy().max() / len(labels))
+
+
+def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> dict[str, bool]:
+    """Repeat a federation's last run in this process; return whether each party's weights are equal bit for bit."""
+    copies = {}
+    sites = {name: Site.read((federation / "kits" / name).resolve()) for name in NAMES}
+    for name, site in sites.items():
+        copies[name] = site.model_copy(update={"folder": folder / name})
+        copies[name].folder.mkdir(parents=True)
+        for file in (ALIGNMENT, SECRET):
+            (folder / name / file).write_bytes((site.folder / file).read_bytes())
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as at the parties: the order of a sum decides its last bit
+    try:
+        inproc.play({name: partial(train_at_home, site, settings.load(config)) for name, site in copies.items()})
+    finally:
+        torch.set_num_threads(threads)
+    return {
+        name: (folder / name / "parties" / name / WEIGHTS).read_bytes()
+        == (site.folder / "parties" / name / WEIGHTS).read_bytes()
+        for name, site in sites.items()
+    }
+
+
+@contextmanager
+def _started(federation: Path) -> Iterator[None]:
+    try:
+        flare.start(federation, 240.0)  # the machine may be busy
+        yield
+    finally:
+        flare.stop(federation)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,123 @@
+"""Exit codes, error messages on stderr, and signals.
+
+A command that fails prints one sentence.  ``ANYPARTY_DEBUG=1`` shows the stack trace instead.
+
+While Python imports, Ctrl-C and SIGTERM end the process at once: an exception during an import can be lost, or end in
+a stack trace of other people's code.  Nothing has begun by then.  Afterwards both signals raise KeyboardInterrupt.
+
+This module imports only the standard library at first, because ``end_at_once`` must run before slow imports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import signal
+from collections.abc import Callable
+from importlib import import_module
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+EXIT_ERROR = 2  # the user can correct it
+EXIT_STOPPED = 130  # by Ctrl-C or SIGTERM
+
+_handlers: dict[signal.Signals, Callable[[int, FrameType | None], Any]] = {}  # to install after all imports
+
+
+def end_at_once() -> None:
+    """Let Ctrl-C and SIGTERM end this process until ``handle_signals`` is called."""
+    _handlers[signal.SIGTERM] = _as_ctrl_c
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background job ignores it
+        _handlers[signal.SIGINT] = signal.default_int_handler
+    _use_system_default()
+
+
+def handle_signals() -> None:
+    """Import the slow libraries, then let Ctrl-C and SIGTERM raise KeyboardInterrupt.
+
+    No method is imported here: a command that reads only records must not load one.
+    """
+    if _handlers:
+        with contextlib.suppress(ImportError, OSError):  # the code that needs the library reports it
+            import_module("polars")  # installs its own handler of Ctrl-C
+            _use_system_default()
+            import_module("torch")
+            import_module("sklearn.linear_model")
+    for number, handler in _handlers.items():
+        signal.signal(number, handler)
+    _handlers.clear()
+
+
+def _use_system_default() -> None:
+    for number in _handlers:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _as_ctrl_c(_: int, frame: FrameType | None) -> None:
+    """Handle SIGTERM (``kill``, a batch system, a container) as Ctrl-C."""
+    interrupt = signal.getsignal(signal.SIGINT)
+    if not callable(interrupt):  # ignored, as in a shell's background job, or not set by Python
+        raise KeyboardInterrupt
+    interrupt(signal.SIGINT, frame)
+
+
+def print_error(sentence: str, style: str = "red") -> None:
+    """Print a sentence to stderr without wrapping it, so that it can be searched for."""
+    from rich.text import Text
+
+    from anyparty.cli.console import screen
+
+    screen(stderr=True).print(Text(sentence, style=style), soft_wrap=True)
+
+
+def with_errors(command: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a command: print its errors and warnings as sentences, and exit with the codes above."""
+
+    @functools.wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        import typer
+
+        from anyparty.errors import AnypartyError, warned
+
+        try:
+            handle_signals()
+            with warned(functools.partial(print_error, style="yellow")):
+                return command(*args, **kwargs)
+        except (AnypartyError, OSError) as error:
+            if isinstance(error, BrokenPipeError) and _stdout_is_closed():
+                from anyparty.cli.console import screen
+
+                screen().on_broken_pipe()  # exits without a message
+            if os.environ.get("ANYPARTY_DEBUG", "0") not in {"", "0"}:
+                raise
+            print_error(_sentence(error))
+            raise typer.Exit(EXIT_ERROR) from None
+        except KeyboardInterrupt:
+            print_error("Stopped.", "yellow")
+            raise typer.Exit(EXIT_STOPPED) from None
+
+    return wrapped
+
+
+def _sentence(error: Exception) -> str:
+    """Return the error's message, and what to do if the system reports a problem with a file."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return (f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}; free space, change its "
+                f"permissions, or name another place")  # fmt: skip
+    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}:  # raised while a file is written
+        return f"The disk is full ({error.strerror}). Free some space, then run the command again."
+    return str(error)
+
+
+def _stdout_is_closed() -> bool:
+    """Return whether stdout is a pipe whose reader has ended, such as ``head``; test it with an empty line."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        return True
+    return False

@@ -1,0 +1,93 @@
+"""Calibration, confusion and scores by class, over the test rows that have an answer.
+
+scikit-learn counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+from anyparty.metrics.scores import Answers
+from anyparty.report.shapley import Floats
+
+BINS = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """Share of correct answers by predicted probability.
+
+    Attributes:
+        confidence: mean probability of each bin that holds rows.
+        correct: share of the bin's rows for which the event occurred.
+        rows: number of rows in the bin.
+        event: description of the probability.
+        share_label: description of ``correct``.
+    """
+
+    confidence: Floats
+    correct: Floats
+    rows: NDArray[np.int64]
+    event: str
+    share_label: str
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error: the mean of |confidence - correct| over rows."""
+        return float(np.average(np.abs(self.confidence - self.correct), weights=self.rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassScores:
+    """Scores of one class."""
+
+    name: str
+    precision: float
+    recall: float
+    f1: float
+    rows: int
+
+
+def only_answered(answers: Answers) -> Answers:
+    """Keep the rows that have an answer."""
+    return answers.where(answers.answered)
+
+
+def calibration_of(answers: Answers) -> Calibration:
+    """Compute the calibration of the positive class's probability, or of the predicted class's beyond two classes."""
+    scores, y = answers.scores.double().numpy(), answers.y.numpy()
+    if answers.task.outputs == 2:
+        p, correct, event = scores[:, 1], y == 1, f"the probability of {answers.task.classes[1]!r}"
+        share_label = f"share that is {answers.task.classes[1]!r}"
+    else:
+        p, correct = scores.max(axis=1), answers.chosen.numpy() == y
+        event, share_label = "the probability of the predicted class", "share that is correct"
+    place = np.clip((p * BINS).astype(np.int64), 0, BINS - 1)
+    rows = np.bincount(place, minlength=BINS)
+    held = rows > 0
+    sums = [np.bincount(place, weights=values, minlength=BINS)[held] for values in (p, correct.astype(float))]
+    return Calibration(confidence=sums[0] / rows[held], correct=sums[1] / rows[held], rows=rows[held], event=event,
+                       share_label=share_label)  # fmt: skip
+
+
+def confusion_counts(answers: Answers) -> NDArray[np.int64]:
+    """Count rows by true class (rows) and predicted class (columns): [C, C]."""
+    labels = list(range(answers.task.outputs))
+    counts: NDArray[np.int64] = confusion_matrix(answers.y.numpy(), answers.chosen.numpy(), labels=labels)
+    return counts
+
+
+def scores_by_class(answers: Answers) -> list[ClassScores]:
+    """Compute each class's precision, recall and F1; NaN if one is undefined."""
+    labels = list(range(answers.task.outputs))
+    found = precision_recall_fscore_support(
+        answers.y.numpy(), answers.chosen.numpy(), labels=labels, zero_division=np.nan
+    )
+    return [
+        ClassScores(name=name, precision=float(p), recall=float(r), f1=float(f), rows=int(n))
+        for name, p, r, f, n in zip(answers.task.classes, *found, strict=True)
+    ]

@@ -1,0 +1,128 @@
+"""Elements of a report page (sections, figures, tables) and the format of numbers in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from anyparty.report.shapley import Estimate
+
+MAX_PARTIES_LISTED = 5  # with more parties, a report does not list every set of them
+BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageFigure:
+    """A figure, the name of its file, and a caption."""
+
+    name: str
+    figure: Figure
+    caption: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageTable:
+    """A table.
+
+    Attributes:
+        headers: one for each column.
+        rows: cells as text.
+        text_columns: positions of columns that hold text; other columns hold numbers and are right-aligned.
+        caption: shown above the table.
+        folded: label of the control that opens the table; empty if the table is always open.
+    """
+
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    text_columns: frozenset[int] = frozenset({0})
+    caption: str = ""
+    folded: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A section of the page; ``missing`` explains why a part of it is not there."""
+
+    id: str
+    title: str
+    text: Sequence[str] = ()
+    figures: Sequence[PageFigure] = ()
+    tables: Sequence[PageTable] = ()
+    code: str = ""
+    missing: str = ""
+
+
+def format_number(value: float | None, digits: int = 3, *, sign: bool = False) -> str:
+    """Format a number without negative zero, or a dash for ``None`` and NaN.
+
+    >>> format_number(0.8125), format_number(float("nan")), format_number(1234.5, 0)
+    ('0.812', '–', '1,234')
+    >>> format_number(-0.0004), format_number(-0.0004, sign=True)
+    ('0.000', '+0.000')
+    """
+    if value is None or math.isnan(value):
+        return "–"
+    return f"{value:+z,.{digits}f}" if sign else f"{value:z,.{digits}f}"
+
+
+def format_estimate(estimate: Estimate, *, sign: bool = False, digits: int = 3) -> str:
+    """Format a value with its interval, if it has one.
+
+    >>> format_estimate(Estimate(value=0.5, low=0.4, high=0.6))
+    '0.500 (0.400 to 0.600)'
+    >>> format_estimate(Estimate(value=-0.5, low=float("nan"), high=0.0), sign=True)
+    '-0.500'
+    >>> format_estimate(Estimate(value=-0.0001, low=-0.0004, high=0.0004))
+    '0.000 (0.000 to 0.000)'
+    """
+    value = format_number(estimate.value, digits, sign=sign)
+    if any(map(math.isnan, (estimate.value, estimate.low, estimate.high))):
+        return value
+    return f"{value} ({format_number(estimate.low, digits)} to {format_number(estimate.high, digits)})"
+
+
+def decimal_places(metric: str, value: float) -> int:
+    """Return the decimals for scores of about this size: three, or four significant digits in units of the label.
+
+    >>> decimal_places("accuracy", 0.5), decimal_places("rmse", 0.5)
+    (3, 4)
+    >>> decimal_places("rmse", 4.3e-5), decimal_places("mae", 51234.0)
+    (8, 0)
+    """
+    if metric not in {"rmse", "mae"} or not math.isfinite(value) or value == 0:
+        return 3
+    return max(0, 3 - math.floor(math.log10(abs(value))))
+
+
+def format_score(metric: str, value: float | None) -> str:
+    """Format the value of a metric.
+
+    >>> format_score("accuracy", 0.5), format_score("rmse", 4.3e-5), format_score("f1", None)
+    ('0.500', '0.00004300', '–')
+    """
+    return format_number(value, decimal_places(metric, value or 0.0))
+
+
+def metric_label(metric: str) -> str:
+    """Return the name of a metric for readers.
+
+    >>> metric_label("auroc"), metric_label("macro_f1"), metric_label("accuracy")
+    ('AUROC', 'macro F1', 'accuracy')
+    """
+    known = {"auroc": "AUROC", "f1": "F1", "macro_f1": "macro F1", "log_loss": "log-loss", "rmse": "RMSE", "mae": "MAE"}
+    return known.get(metric, metric.replace("_", " "))
+
+
+def format_bytes(size: float) -> str:
+    """Format a number of bytes in powers of a thousand.
+
+    >>> format_bytes(0), format_bytes(999), format_bytes(1_234_567)
+    ('0 bytes', '999 bytes', '1.2 MB')
+    """
+    unit = 0
+    while size >= 999.5 and unit < len(BYTE_UNITS) - 1:
+        size, unit = size / 1000, unit + 1
+    return f"{size:,.0f} {BYTE_UNITS[unit]}" if unit == 0 or size >= 99.95 else f"{size:.1f} {BYTE_UNITS[unit]}"

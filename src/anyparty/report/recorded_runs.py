@@ -1,0 +1,364 @@
+"""Recorded runs: found on disk, checked against one another, and merged.
+
+A run in one process has one record.  A federated run has one record at each party.  The records that are given are
+merged after a check that they belong to one run: the job, the alignment and every group of settings must be equal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict
+
+from anyparty.config.base import Settings
+from anyparty.costs import Shape, published
+from anyparty.errors import ConfigError, ModelError, some
+from anyparty.run.record import FILE, RunRecord
+from anyparty.storage import inside, read_json
+from anyparty.terms import Declared
+from anyparty.wire.flare.site import Site
+from anyparty.wire.ledger import Ledger
+
+STATUS = {
+    "done": "finished", "running": "not finished, or killed", "stopped": "stopped before its end", "failed": "failed",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedRun:
+    """A run as its records describe it.
+
+    Attributes:
+        name: its name in the report.
+        folder: the run's folder, if one process trained it.
+        status: "done", "running" (or killed), "stopped" or "failed".
+        error: the reason of a failure, as the party that noticed it recorded it.
+        active: the active party.
+        parties: all parties.
+        settings: as in its TOML, with defaults.
+        history: one record for each epoch.
+        best_epoch: counted from 1; 0 if none was chosen.
+        rows: N.
+        overlap: as ``Overlap.to_json``; ``None`` if not recorded.
+        evaluation: as ``Evaluation.to_json``; ``None`` if not recorded.
+        ledger: the messages sent, as far as recorded.
+        published: costs by the formulas of a paper, as ``run.costs`` wrote them.
+        tables: fingerprint of each party's table.
+        versions: of packages, by the party that recorded them.
+        began, ended: ISO times; ``ended`` is empty if the run did not record it.
+        command: the command that repeats the run, or a line of Python with METHOD in place of a user's own method.
+        remarks: warnings and remarks of the run, in sentences.
+        title: the method's name for readers; empty if not recorded.
+        declared: the messages that the method declares; empty if not recorded.
+        missing: what the records lack, in phrases.
+    """
+
+    name: str
+    folder: Path | None
+    status: str
+    error: str
+    active: str
+    parties: tuple[str, ...]
+    settings: Mapping[str, Any]
+    history: Sequence[Mapping[str, Any]]
+    best_epoch: int
+    rows: int | None
+    overlap: Mapping[str, Any] | None
+    evaluation: Mapping[str, Any] | None
+    ledger: Ledger
+    published: Sequence[Mapping[str, Any]]
+    tables: Mapping[str, str]
+    versions: Mapping[str, Mapping[str, str]]
+    began: str
+    ended: str
+    command: str
+    remarks: tuple[str, ...] = ()
+    title: str = ""
+    declared: tuple[Declared, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> str:
+        """The status in words, with the error of a run that failed."""
+        return STATUS.get(self.status, self.status) + (f": {self.error}" if self.error else "")
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return str(self.settings.get("method", {}).get("name", ""))
+
+    @property
+    def method_in_settings(self) -> bool:
+        """Whether the settings name the method; otherwise it was passed in Python."""
+        return _method_in_settings(self.settings)
+
+    @property
+    def seed(self) -> int:
+        """The root seed."""
+        return int(self.settings.get("train", {}).get("seed", 0))
+
+
+PartyRecord = tuple[Path, dict[str, Any]]
+"""The file of a party's record, and its values."""
+
+
+def find_runs(paths: Iterable[Path | str] | Path | str) -> list[RecordedRun]:
+    """Find the runs at one or several paths.
+
+    A path is a run's folder, a federation's folder with kits on this machine, a party's record, or the folder of that
+    record.  Records of parties are merged into one run.
+
+    Raises:
+        ModelError: a path holds no run, or the parties' records belong to different runs.
+    """
+    runs, records = [], []
+    for path in map(Path, [paths] if isinstance(paths, str | Path) else paths):
+        if path.is_dir() and (path / "kits").is_dir():
+            runs.append(_merge(_records_in_kits(path), path.name, f"anyparty federate train {path} CONFIG.toml"))
+            continue
+        record = inside(path, FILE) if path.is_dir() else path
+        if not record.exists():
+            raise ModelError(f"{path} is not a run: expected the folder of a run of `anyparty train`, the folder of a "
+                             f"federation, or a party's {FILE}")  # fmt: skip
+        values = _printable(RunRecord.read(record).to_json())
+        if "party" in values:
+            records.append((record, values))
+        else:
+            runs.append(_run_in(record.parent, values))
+    return runs + ([_merge(records, records[0][1].get("job") or "run", "")] if records else [])
+
+
+def _records_in_kits(folder: Path) -> list[PartyRecord]:
+    """Read the records of all kits on this machine.
+
+    Raises:
+        ModelError: no kit has a record.
+    """
+    found = []
+    for kit in sorted((folder / "kits").iterdir()):
+        try:
+            path = Site.read(kit.resolve()).folder / FILE
+        except ConfigError:  # the administrator's kit
+            continue
+        if path.exists():
+            found.append((path, _printable(RunRecord.read(path).to_json())))
+    if not found:
+        raise ModelError(f"{folder}: no party here has a record yet; train first: anyparty federate train")
+    return found
+
+
+def _run_in(folder: Path, values: Mapping[str, Any]) -> RecordedRun:
+    """Return the run that one process left in a folder."""
+    missing = _missing(values, ("ledger", "overlap", "versions", "tables", "declared"))
+    path = inside(folder, "config.toml")
+    settings = _toml(path.read_bytes()) if path.exists() else {}
+    if not settings:
+        missing.append(f"the settings: {path} does not exist or cannot be read")
+    tables = dict(values.get("tables", {}))
+    ledger = Ledger.of(values.get("ledger", []))
+    parties = tuple(settings.get("parties", {})) or tuple(tables) or tuple(sorted({f.sender for f in ledger.flows}))
+    on_disk = all(
+        "table" in party for party in settings.get("parties", {}).values()
+    )  # otherwise the tables were data frames
+    command = ""
+    if settings and on_disk:
+        command = _command(path, _modules(settings), method_in_settings=_method_in_settings(settings))
+    return RecordedRun(
+        name=folder.resolve().name or str(folder), folder=folder, parties=parties,
+        active=_active_party(folder, settings), status=str(values.get("status", "done")),
+        error=str(values.get("error", "")), settings=settings,
+        history=values.get("history", []), best_epoch=int(values.get("best_epoch", 0)), rows=values.get("rows"),
+        overlap=values.get("overlap"), evaluation=values.get("evaluation"), ledger=ledger,
+        published=_published(values, {}), tables=tables,
+        versions={"": values.get("versions", {})}, began=str(values.get("began", "")),
+        ended=str(values.get("ended", "")), command=command, remarks=tuple(values.get("remarks", [])),
+        title=str(values.get("title", "")), declared=_declared(values), missing=tuple(missing),
+    )  # fmt: skip
+
+
+def _declared(values: Mapping[str, Any]) -> tuple[Declared, ...]:
+    return tuple(Declared(**each) for each in values.get("declared", []))
+
+
+def _method_in_settings(settings: Mapping[str, Any]) -> bool:
+    """Whether settings name the method, so that it was not passed in Python."""
+    return not str(settings.get("method", {}).get("name", "")).startswith("own: ")
+
+
+def _modules(settings: Mapping[str, Any]) -> list[str]:
+    """Return the modules of user code that settings name."""
+    groups = [settings.get("method", {}), settings.get("encoder", {})]
+    groups += [party.get("encoder", {}) for party in settings.get("parties", {}).values()]
+    return sorted({str(group["factory"]).partition(":")[0] for group in groups if "factory" in group})
+
+
+def _command(settings: Path, modules: Sequence[str], *, method_in_settings: bool) -> str:
+    """Return the command that repeats a run, or a line of Python if the settings cannot make the method."""
+    if method_in_settings:
+        allow = "".join(f" --allow-code {shlex.quote(module)}" for module in modules)
+        return f"anyparty train {shlex.quote(str(settings))} --run NEW-FOLDER{allow}"
+    return f"Federation.from_config(config.load({str(settings)!r})).train(METHOD, folder='NEW-FOLDER')"
+
+
+def _active_party(folder: Path, settings: Mapping[str, Any]) -> str:
+    active = settings.get("federation", {}).get("active")
+    if active is None and (folder / "model.json").exists():
+        with contextlib.suppress(ModelError):  # reported where the model is loaded
+            active = read_json(folder / "model.json").get("roster", {}).get("active")
+    return str(active or "")
+
+
+def _merge(party_records: Sequence[PartyRecord], name: str, command: str) -> RecordedRun:
+    """Merge the records of several parties into one run.
+
+    Raises:
+        ModelError: the records belong to different runs, or two to one party.
+    """
+    missing = _check_one_run(party_records)
+    records = {str(values["party"]): values for _, values in party_records}
+    first = next(iter(records.values()))
+    active = str(first.get("active", ""))
+    lead, parties = records.get(active, {}), tuple(first.get("parties", records))
+    absent = [party for party in parties if party not in records]
+    if absent:
+        missing.append(
+            f"the record of {some(absent)}; {'their' if len(absent) > 1 else 'its'} messages are not counted"
+        )
+    if not lead:
+        missing.append("the record of the active party; only that record has epochs, scores and the overlap")
+    errors = [f"{party}: {values['error']}" for party, values in records.items() if values.get("error")]
+    status = {str(values.get("status", "done")) for values in records.values()}
+    return RecordedRun(
+        name=name, folder=None, parties=parties, active=active,
+        status=next((each for each in ("failed", "stopped", "running") if each in status), "done"),
+        error="; ".join(errors), settings=_toml(str(first.get("settings", ""))),
+        history=lead.get("history", []), best_epoch=int(lead.get("best_epoch", 0)), rows=first.get("rows"),
+        overlap=lead.get("overlap"), evaluation=lead.get("evaluation"),
+        ledger=_sum_ledgers(Ledger.of(values.get("ledger", [])) for values in records.values()),
+        published=_published(lead, records),
+        tables={party: str(values.get("table", "")) for party, values in records.items()},
+        versions={party: values.get("versions", {}) for party, values in records.items()},
+        began=min((str(values.get("began", "")) for values in records.values()), default=""),
+        ended=max((str(values.get("ended", "")) for values in records.values()), default=""),
+        command=command, missing=tuple(missing), title=str(first.get("title", "")), declared=_declared(first),
+        remarks=tuple(dict.fromkeys(
+            each for values in records.values() for key in ("remarks", "attendance") for each in values.get(key, [])
+        )),
+    )  # fmt: skip
+
+
+def _published(lead: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Evaluate the formulas; some need values from a passive party's own record."""
+    shapes = {party: Shape(**values["shape"]) for party, values in records.items() if "shape" in values}
+    counted = published(lead.get("costs", {}).get("published", []), shapes)
+    return [each for each in counted if "bytes_sent" in each]
+
+
+SAME = ("job", "active", "parties", "alignment")  # equal in all records of a run
+
+
+def _check_one_run(party_records: Sequence[PartyRecord]) -> list[str]:
+    """Check that parties' records belong to one run; return what older records lack.
+
+    Raises:
+        ModelError: the records belong to different runs, or two to one party.
+    """
+    missing, records = [], {}
+    for path, values in party_records:
+        party = str(values["party"])
+        missing += [f"{party}: {each}" for each in _missing(values, ("alignment", "agreed", "ledger", "declared"))]
+        if party in records:
+            raise ModelError(f"two records of party {party!r}, {path} is the second; give one of each party")
+        records[party] = {**{key: values.get(key) for key in SAME}, **(values.get("agreed") or {})}
+    keys = dict.fromkeys(key for each in records.values() for key in each)
+    differences = [_difference(key, {party: each.get(key) for party, each in records.items()}) for key in keys]
+    if found := [each for each in differences if each]:
+        raise ModelError(f"these are records of different runs: {'; '.join(found)}; give the records of one run")
+    return missing
+
+
+def _difference(key: str, values: Mapping[str, Any]) -> str:
+    """Describe the parties whose values differ; empty if all recorded values are equal."""
+    parties: dict[str, list[str]] = {}
+    for party, value in values.items():
+        if value:
+            parties.setdefault(repr(value), []).append(party)
+    if len(parties) < 2:
+        return ""
+    return f"{key} is one at {' and another at '.join(', '.join(each) for each in parties.values())}"
+
+
+def _missing(values: Mapping[str, Any], keys: Iterable[str]) -> list[str]:
+    phrases = {
+        "ledger": "the ledger of messages", "overlap": "which party has which rows", "versions": "versions",
+        "tables": "fingerprints of the tables", "declared": "the messages that the method declares",
+        "alignment": "the alignment of the run",
+        "agreed": "a fingerprint of the settings, so that they cannot be compared with the other parties'",
+    }  # fmt: skip
+    return [phrases[key] for key in keys if key not in values]
+
+
+class _CheckedGroup(Settings):
+    """A group of a run's settings; only the settings that a report reads are checked."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class _CodeGroup(_CheckedGroup):
+    name: str = ""
+    factory: str | None = None
+
+
+class _PartyGroup(_CheckedGroup):
+    encoder: _CodeGroup = _CodeGroup()
+
+
+class _FederationGroup(_CheckedGroup):
+    active: str | None = None
+
+
+class _TrainGroup(_CheckedGroup):
+    seed: int = 0
+
+
+class _CheckedSettings(_CheckedGroup):
+    federation: _FederationGroup = _FederationGroup()
+    parties: dict[str, _PartyGroup] = {}
+    encoder: _CodeGroup = _CodeGroup()
+    method: _CodeGroup = _CodeGroup()
+    train: _TrainGroup = _TrainGroup()
+
+
+def _toml(text: str | bytes) -> dict[str, Any]:
+    """Parse settings; empty if they are not TOML or a value has a wrong type."""
+    try:
+        values = tomllib.loads(text if isinstance(text, str) else text.decode())
+        _CheckedSettings.of(values)
+        json.dumps(values, default=str)  # the page shows settings, which fails if they are nested too deeply
+    except (ValueError, RecursionError):  # includes ConfigError
+        return {}
+    return values
+
+
+def _printable(value: Any) -> Any:
+    """Escape lone surrogates in a record's values: neither files nor terminals take them."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_printable(key): _printable(each) for key, each in value.items()}
+    return [_printable(each) for each in value] if isinstance(value, list) else value
+
+
+def _sum_ledgers(ledgers: Iterable[Ledger]) -> Ledger:
+    """Sum several ledgers."""
+    whole = Ledger()
+    for ledger in ledgers:
+        whole.merge(ledger)
+    return whole

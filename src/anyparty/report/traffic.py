@@ -1,0 +1,221 @@
+"""The messages between parties: sums of a run's ledger, declarations, and costs by published formulas.
+
+The formulas are those of Irureta et al. (APC-VFL), appendix E.  They count a round each way: an embedding and its
+gradient are two rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import combinations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from anyparty.report.elements import PageTable
+from anyparty.report.recorded_runs import RecordedRun
+from anyparty.run import agree, parts
+from anyparty.schedules.schedule import MESSAGES as SCHEDULES
+from anyparty.terms import Declared
+from anyparty.wire.ledger import Exchange, Ledger, Tally
+
+# Sums of a ledger
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairTraffic:
+    """The messages between two parties, in both directions."""
+
+    one: str
+    other: str
+    there: Tally
+    back: Tally
+
+    @property
+    def rounds(self) -> int:
+        """The number of messages that have a message back."""
+        return min(self.there.messages, self.back.messages)
+
+
+def traffic_by_pair(ledger: Ledger, parties: Iterable[str]) -> list[PairTraffic]:
+    """Sum the messages of each pair of parties, most bytes first; pairs without a message are left out."""
+    pairs = [
+        PairTraffic(
+            one=one, other=other, there=total_traffic(ledger, one, other), back=total_traffic(ledger, other, one)
+        )
+        for one, other in combinations(parties, 2)
+    ]
+    active = [pair for pair in pairs if pair.there.messages or pair.back.messages]
+    return sorted(active, key=lambda pair: -(pair.there.bytes_sent + pair.back.bytes_sent))
+
+
+def total_traffic(
+    ledger: Ledger, sender: str | None = None, receiver: str | None = None, tag: str | None = None
+) -> Tally:
+    """Sum the flows with this sender, receiver and tag; ``None`` matches all."""
+    matching = [
+        tally
+        for flow, tally in ledger.flows.items()
+        if sender in {None, flow.sender} and receiver in {None, flow.receiver} and tag in {None, flow.tag}
+    ]
+    return Tally(sum(tally.messages for tally in matching), sum(tally.bytes_sent for tally in matching))
+
+
+def traffic_by_tag(ledger: Ledger) -> dict[str, Tally]:
+    """Sum the messages of each tag, most bytes first."""
+    tags = {flow.tag: total_traffic(ledger, tag=flow.tag) for flow in sorted(ledger.flows)}
+    return dict(sorted(tags.items(), key=lambda each: -each[1].bytes_sent))
+
+
+# Declarations
+
+
+def declared_messages(of_method: Iterable[Declared]) -> dict[str, list[Declared]]:
+    """Return all messages that a run may send, by tag.
+
+    Args:
+        of_method: the messages that its method declares.
+
+    A tag has several declarations if, for example, its message goes both ways.
+    """
+    around = [*agree.MESSAGES, *parts.MESSAGES, *SCHEDULES]
+    with suppress(ImportError):  # private alignment is an extra
+        from anyparty.align import private  # noqa: PLC0415
+        from anyparty.run import kept_alignment  # noqa: PLC0415
+
+        around += [*private.MESSAGES, *kept_alignment.MESSAGES]
+    known: dict[str, list[Declared]] = {}
+    for message in (*around, *of_method):
+        if message not in known.setdefault(message.tag, []):
+            known[message.tag].append(message)
+    return known
+
+
+def undeclared_tags(ledger: Ledger, known: Mapping[str, Sequence[Declared]]) -> list[str]:
+    """Return the tags in a ledger that have no declaration, as a user's own method may send them."""
+    return sorted({flow.tag for flow in ledger.flows} - known.keys())
+
+
+# Costs by formulas
+
+EXCHANGE_HEADERS = ("between", "and", "message", "rounds", "messages", "bytes")
+FORMULA_HEADERS = ("with", "formula", "rounds by formula", "rounds sent", "bytes by formula", "bytes sent")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormulaComparison:
+    """Costs of one passive party by a formula beside the messages sent; ``party`` is empty for the sum of all."""
+
+    party: str
+    equation: str
+    rounds: int
+    bytes_sent: int
+    sent: Sequence[Exchange]
+
+    @property
+    def cells(self) -> list[str]:
+        """The cells under ``FORMULA_HEADERS``."""
+        rounds, size = sum(each.rounds for each in self.sent), sum(each.bytes_sent for each in self.sent)
+        return [self.party or "all", self.equation, f"{self.rounds:,}", f"{rounds:,}", f"{self.bytes_sent:,}",
+                f"{size:,}"]  # fmt: skip
+
+
+def method_exchanges(run: RecordedRun) -> list[Exchange]:
+    """Return the exchanges of the messages that the method declares; all exchanges if no declaration is recorded."""
+    own = {message.tag for message in run.declared} - {message.tag for message in SCHEDULES}
+    if not own:
+        return run.ledger.exchanges()
+    return [each for each in run.ledger.exchanges() if each.tag in own]
+
+
+def compare_with_formulas(run: RecordedRun) -> list[FormulaComparison]:
+    """Compare formulas with the messages sent, for each passive party and for all.
+
+    If other parties help a pair to compute (a server, a key generator), the pair sends less than its formula.  The
+    last row includes their messages.
+    """
+    sent, active = method_exchanges(run), run.active
+    found = [
+        FormulaComparison(
+            party=each["party"], equation=each["equation"], rounds=each["rounds"], bytes_sent=each["bytes_sent"],
+            sent=[one for one in sent if {one.one, one.other} == {active, each["party"]}],
+        )
+        for each in run.published
+    ]  # fmt: skip
+    if not found:
+        return []
+    whole = FormulaComparison(
+        party="", equation=found[0].equation, rounds=sum(each.rounds for each in found),
+        bytes_sent=sum(each.bytes_sent for each in found), sent=sent,
+    )  # fmt: skip
+    return [*found, whole]
+
+
+def _exchange_rows(run: RecordedRun) -> list[list[str]]:
+    return [
+        [each.one, each.other, each.tag, f"{each.rounds:,}", f"{each.messages:,}", f"{each.bytes_sent:,}"]
+        for each in method_exchanges(run)
+    ]
+
+
+def cost_tables(run: RecordedRun) -> list[PageTable]:
+    """Return the page's tables of the method's messages and, if a formula covers the method, of its costs."""
+    tables = [
+        PageTable(headers=EXCHANGE_HEADERS, rows=_exchange_rows(run), text_columns=frozenset({0, 1, 2}),
+                  caption="The method's own messages. Rounds count each direction."),
+    ]  # fmt: skip
+    if rows := [each.cells for each in compare_with_formulas(run)]:
+        caption = "Costs by the formulas of Irureta et al. (APC-VFL), appendix E, beside the messages sent."
+        tables.append(PageTable(headers=FORMULA_HEADERS, rows=rows, text_columns=frozenset({0, 1}), caption=caption))
+    return tables
+
+
+# On the terminal
+
+
+def render_costs(run: RecordedRun) -> list[Table]:
+    """Return the terminal's tables of ``cost_tables``, without empty ones."""
+    tables = [
+        (EXCHANGE_HEADERS, 3, f"Messages of {run.method}", _exchange_rows(run)),
+        (FORMULA_HEADERS, 2, "Costs by the formulas of Irureta et al., appendix E",
+         [each.cells for each in compare_with_formulas(run)]),
+    ]  # fmt: skip
+    return [_terminal_table(title, headers, texts, rows) for headers, texts, title, rows in tables if rows]
+
+
+def render_ledger(run: RecordedRun) -> RenderableType:
+    """Return a run's ledger by message and by pair of parties, with the run's state unless it is done."""
+    state = [] if run.status == "done" else [Text(f"{run.name}: {run.outcome}", style="red" * (run.status == "failed"))]
+    messages = _ledger_tables(run) if run.ledger.flows else [Text(f"The records of {run.name} hold no message.")]
+    return Group(*state, *messages, *(Text(f"Not recorded: {each}.") for each in run.missing))
+
+
+def _ledger_tables(run: RecordedRun) -> list[Table]:
+    rows = [
+        [flow.sender, flow.receiver, flow.tag, f"{tally.messages:,}", f"{tally.bytes_sent:,}"]
+        for flow, tally in sorted(run.ledger.flows.items())
+    ]
+    flows = _terminal_table(
+        f"Messages sent in {run.name}", ("from", "to", "message", "messages", "bytes"), 3, rows
+    )  # fmt: skip
+    whole = total_traffic(run.ledger)
+    flows.add_section()
+    flows.add_row("all", "", "", f"{whole.messages:,}", f"{whole.bytes_sent:,}")
+    pairs = []
+    for pair in traffic_by_pair(run.ledger, run.parties):
+        messages, size = pair.there.messages + pair.back.messages, pair.there.bytes_sent + pair.back.bytes_sent
+        pairs.append([f"{pair.one} and {pair.other}", f"{pair.rounds:,}", f"{messages:,}", f"{size:,}"])
+    return [flows, _terminal_table("By pair of parties", ("between", "rounds", "messages", "bytes"), 1, pairs)]
+
+
+def _terminal_table(title: str, headers: Sequence[str], texts: int, rows: Sequence[Sequence[str]]) -> Table:
+    """Return a table whose first ``texts`` columns hold text; the others hold numbers."""
+    table = Table(title=Text(title), title_justify="left")
+    for place, header in enumerate(headers):
+        table.add_column(header, justify="left" if place < texts else "right")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table

@@ -1,0 +1,383 @@
+"""Errors of commands: one sentence on stderr, exit code 2, no stack trace.
+
+Warnings are sentences on stderr, too.
+"""
+
+import errno
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.exceptions import ComputeError
+
+from anyparty import Federation
+from anyparty.errors import AnypartyWarning, ConfigError, ModelError
+from anyparty.run.runs import evaluate_run, model_for_run
+from tests.conftest import Call
+
+
+def refused(result) -> str:
+    """Return the only sentence of a rejected command."""
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    assert result.stderr.count("\n") == 1, result.stderr
+    return result.stderr.strip()
+
+
+def change(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("train.epoch=5", "no setting 'train.epoch'; did you mean 'epochs'?"),
+        ("training.epochs=5", "no setting 'training'; did you mean 'train'?"),
+        ("train.epochs=0", "train.epochs"),
+        ("train.epochs=many", "train.epochs"),
+        ("train.epochs", "write it as group.key=value"),
+        ("train=5", "train"),
+        ("method.name=lazer", "no method 'lazer'; did you mean 'laser'?"),
+        ("method.name=[1]", "method.name"),
+        ("method.embeding=8", "no parameter 'embeding'; did you mean 'embedding'?"),
+        ("optimizer.name=adm", "no 'adm'; did you mean 'adam'?"),
+        ("encoder.activation=rely", "no activation 'rely'; did you mean 'relu'?"),
+        ("encoder.factory=nowhere:make", "cannot import factory 'nowhere:make'"),
+        ("federation.label=defualt", "label column 'defualt'"),
+        ("federation.label=customer", "customer"),
+        ("parties.bank.id=custmer", "there is no column 'custmer', named as id; did you mean 'customer'?"),
+        ("federation.active=bnk", "'bnk' is not among the parties; did you mean 'bank'?"),
+        ("parties.shop.table=shp.csv", "there is no file"),
+        ("parties.shop.drop=['twn']", "there is no column 'twn', named as drop; did you mean 'town'?"),
+        ("train.metric=accurancy", "did you mean 'accuracy'?"),
+        ("train.device=gpu", "train.device"),
+        ("run.folder=", "run.folder: expected the name of a folder, such as"),
+        ("train.test=0.9", "leave no rows to train on"),
+    ],
+)
+def test_settings_that_are_wrong(work: Path, call: Call, setting: str, said: str) -> None:
+    assert said in refused(call("train", "credit.toml", "--set", setting))
+
+
+def test_a_setting_that_is_wrong_at_all_parties_is_told_of_each(work: Path, call: Call) -> None:
+    result = call("train", "credit.toml", "--set", "federation.id=custmer")
+    assert result.exit_code == 2
+    assert [line.split(":")[0] for line in result.stderr.splitlines()] == [
+        "party 'bank', bank.csv",
+        "party 'shop', shop.csv",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("my_nets", "cannot import factory 'my_nets': write it as 'module:name'"),
+        ("my_nets.py:make", "cannot import factory 'my_nets.py:make': write it as 'module:name'"),
+        (
+            "my_net:make",
+            "cannot import factory 'my_net:make': there is no module 'my_net'; commands look for it beside",
+        ),
+        ("good:maek", "cannot import factory 'good:maek': {}/good.py has no 'maek'; did you mean 'make'?"),
+        (
+            "good:WIDTH",
+            "factory 'good:WIDTH' is an object of type int; expected a subclass of torch.nn.Module",
+        ),
+        ("torn:make", "cannot import factory 'torn:make': {}/torn.py:2: SyntaxError: '(' was never closed"),
+        ("lacks:make", "cannot import factory 'lacks:make': {}/lacks.py:1: ModuleNotFoundError: No module named 'nix'"),
+        ("ends:make", "cannot import factory 'ends:make': {}/ends.py:3: SystemExit: 3"),
+        ("breaks:make", "cannot import factory 'breaks:make': {}/breaks.py:2: ZeroDivisionError: division by zero"),
+    ],
+)
+@pytest.mark.parametrize("group", ["encoder", "parties.shop.encoder"])
+def test_encoders_of_ones_own_that_cannot_be_imported(work: Path, call: Call, name: str, said: str, group: str) -> None:
+    for file, text in {
+        "good": "WIDTH = 3\n\ndef make(inputs, outputs):\n    pass\n", "torn": "\nmake(\n", "lacks": "import nix\n",
+        "ends": "import sys\n\nsys.exit(3)\n", "breaks": "WIDTH = 0\nHALF = 1 / WIDTH\n",
+    }.items():  # fmt: skip
+        (work / f"{file}.py").write_text(text, encoding="utf-8")
+        sys.modules.pop(file, None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(work), *sys.path])
+        shown = refused(call("train", "credit.toml", "--set", f"{group}.factory={name}"))
+    assert f"{group}.factory" in shown
+    assert "party 'bank'" in shown if group == "encoder" else "shop" in shown
+    assert said.format(work) in shown
+    assert ("write it as" in shown) == ("write it as" in said)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("return nn.Linear(inputs, WIDTH)", "fails.py:5: NameError: name 'WIDTH' is not defined"),
+        ("return nn.Linear(inputs, -outputs)", "fails.py:5: RuntimeError: Trying to create tensor with negative dim"),
+        ("return nn.Linear(inputs=inputs)", "fails.py:5: TypeError: "),
+    ],
+)
+def test_an_encoder_of_ones_own_that_fails_as_it_is_made(work: Path, call: Call, line: str, said: str) -> None:
+    text = f"from torch import nn\n\n\ndef make(inputs, outputs) -> nn.Module:\n    {line}\n"
+    (work / "fails.py").write_text(text, encoding="utf-8")
+    sys.modules.pop("fails", None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(work), *sys.path])
+        shown = refused(call("train", "credit.toml", "--set", "parties.shop.encoder.factory=fails:make"))
+    assert "party 'shop': its encoder cannot be made of (inputs, outputs) = (3, 64): " in shown
+    assert f"{work}/{said}" in shown
+
+
+def test_no_settings_file(work: Path, call: Call) -> None:
+    assert "no such settings file" in refused(call("train", "creditt.toml"))
+    assert "no such settings file" in refused(call("align", "creditt.toml"))
+
+
+def test_settings_that_are_not_toml(work: Path, call: Call) -> None:
+    (work / "credit.toml").write_text("[federation", encoding="utf-8")
+    assert "this is not TOML" in refused(call("train", "credit.toml"))
+
+
+def test_an_unknown_method_to_show(call: Call) -> None:
+    assert refused(call("methods", "ensembel")) == "no method 'ensembel'; did you mean 'ensemble'?"
+
+
+def test_a_run_that_is_there(work: Path, call: Call) -> None:
+    assert call("train", "credit.toml", "-q").exit_code == 0
+    assert (work / "runs" / "credit-laser-seed1" / "config.toml").stat().st_mode & 0o777 == 0o600
+    assert "holds a run already" in refused(call("train", "credit.toml", "-q"))
+    assert call("train", "credit.toml", "-q", "--resume").exit_code == 0
+
+
+def test_a_run_that_failed_at_once_is_no_run(work: Path, call: Call) -> None:
+    assert "train.device" in refused(call("train", "credit.toml", "--set", "train.device=gpu"))
+    assert call("train", "credit.toml", "-q").exit_code == 0
+
+
+def test_a_run_has_a_folder_with_a_name(work: Path, call: Call) -> None:
+    """An unset variable in --run "$FOLDER" must not write the run into the current folder."""
+    before = {path.name for path in work.iterdir()}
+    done = call("train", "credit.toml", "-q", "--run", "")
+    assert done.exit_code == 2
+    assert "the text is empty; name a folder" in done.stderr
+    assert {path.name for path in work.iterdir()} == before
+
+
+@pytest.mark.parametrize("config", ["config.toml", "credit.toml"])
+@pytest.mark.parametrize("words", [["--run", "."], ["--set", "run.folder=."]])
+def test_a_run_does_not_write_over_settings_that_are_no_run_s(
+    work: Path, call: Call, config: str, words: list[str]
+) -> None:
+    shutil.copy("credit.toml", "config.toml")
+    said = refused(call("train", config, *words))
+    assert "config.toml: " in said
+    assert "the run's own settings would take" in said
+    assert (work / "config.toml").read_bytes() == (work / "credit.toml").read_bytes()
+    assert not (work / "record.json").exists()
+
+
+def test_a_place_that_cannot_be_written_is_named_with_what_to_do(work: Path, call: Call, run: Path) -> None:
+    (work / "file").write_text("")
+    there = "free space, change its permissions, or name another place"
+    said = refused(call("report", run, "--out", "file/page"))
+    assert "file/page/figures/" in said
+    assert "cannot be written (Not a directory)" in said
+    assert there in refused(call("demo", "file/demo"))
+
+
+@pytest.mark.parametrize("lacking", ["record.json", "config.toml"])
+def test_a_run_that_was_killed_before_its_folder_was_whole(work: Path, call: Call, lacking: str) -> None:
+    """record.json is written first, so a lone config.toml does not belong to a run."""
+    assert "'rmse' is for a regression" in refused(
+        call("train", "credit.toml", "--run", "run", "--set", "train.metric=rmse")
+    )
+    for file in {lacking, "config.toml"}:
+        (work / "run" / file).unlink()
+    assert "holds no run to resume" in refused(call("train", "credit.toml", "--run", "run", "--resume"))
+    assert call("train", "credit.toml", "-q", "--run", "run").exit_code == 0
+    assert call("train", "run/config.toml", "-q", "--run", "run", "--resume").exit_code == 0
+
+
+def test_resume_what_never_began(work: Path, call: Call) -> None:
+    assert "holds no run to resume" in refused(call("train", "credit.toml", "-q", "--resume"))
+
+
+def test_resume_with_other_settings(work: Path, call: Call) -> None:
+    assert call("train", "credit.toml", "-q").exit_code == 0
+    said = refused(call("train", "credit.toml", "-q", "--resume", "--set", "optimizer.lr=0.5"))
+    assert "optimizer.lr: was 0.001, is 0.5" in said
+
+
+def test_resume_with_the_parties_in_another_order(work: Path, call: Call) -> None:
+    """Networks belong to a party's position: another order would exchange the heads."""
+    assert call("train", "credit.toml", "-q").exit_code == 0
+    bank, shop = '[parties.bank]\ntable = "bank.csv"\n', '[parties.shop]\ntable = "shop.csv"\n'
+    change(work / "credit.toml", f"{bank}\n{shop}", f"{shop}\n{bank}")
+    said = refused(call("train", "credit.toml", "-q", "--resume"))
+    assert "the parties stand in another order: it was bank, shop, is shop, bank; put them back" in said
+
+
+def test_resume_with_other_tables(work: Path, call: Call) -> None:
+    assert call("train", "credit.toml", "-q").exit_code == 0
+    change(work / "shop.csv", "Ulm", "Rom")
+    assert "the tables changed" in refused(call("train", "credit.toml", "-q", "--resume"))
+
+
+def test_a_run_whose_tables_changed_is_not_scored(work: Path, call: Call) -> None:
+    assert call("train", "credit.toml", "-q").exit_code == 0
+    change(work / "shop.csv", "Ulm", "Rom")
+    assert "the table of party 'shop'" in refused(call("evaluate", "runs/credit-laser-seed1"))
+    (work / "shop.csv").unlink()
+    assert "there is no file" in refused(call("evaluate", "runs/credit-laser-seed1"))
+
+
+def test_a_run_that_has_not_finished(work: Path, call: Call) -> None:
+    assert call("train", "credit.toml", "-q").exit_code == 0
+    (work / "runs" / "credit-laser-seed1" / "model.json").unlink()
+    assert "has not finished" in refused(call("predict", "runs/credit-laser-seed1"))
+
+
+@pytest.mark.parametrize("command", ["align", "train"])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("customer,größe,default\nc1,2,no\n".encode("latin-1"), "bank.csv is not UTF-8 text; save it as UTF-8"),
+        ("customer,age,default\nc1,2,no\n".encode("utf-16"), "bank.csv is not UTF-8 text; save it as UTF-8"),
+        (b"customer;age;default\nc1;2;no\n", "bank.csv seems to be separated by ';'; save it with commas"),
+        (b"", "bank.csv is empty"),
+    ],
+)
+def test_a_table_that_is_no_csv(work: Path, call: Call, command: str, content: bytes, said: str) -> None:
+    (work / "bank.csv").write_bytes(content)
+    assert said in refused(call(command, "credit.toml"))
+
+
+@pytest.mark.parametrize("command", ["align", "train"])
+@pytest.mark.parametrize("name", ["bank.csv.gz", "bank.parquet"])
+def test_a_table_that_is_damaged(work: Path, call: Call, command: str, name: str) -> None:
+    (work / name).write_bytes(b"customer,age,default\n")
+    assert f"{name} cannot be read as" in refused(call(command, "credit.toml", "--set", f"parties.bank.table={name}"))
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+def test_no_such_run(work: Path, call: Call, command: str) -> None:
+    assert "not the folder of a run" in refused(call(command, "runs"))
+
+
+def test_no_test_rows(work: Path, call: Call) -> None:
+    assert call("train", "credit.toml", "-q", "--set", "train.test=0").exit_code == 0
+    assert "no labelled row to score" in refused(call("evaluate", "runs/credit-laser-seed1"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--parties", "shap"], "no party 'shap'; did you mean 'shop'?"),
+        (["--parties", ""], "name at least one"),
+        (["--table", "shop.csv"], "write it as party=file"),
+        (["--table", "shap={}/shop.csv"], "no party 'shap'"),
+        (["--table", "shop={}/shap.csv"], "there is no file"),
+        (["--table", "shop={}/shop.csv", "--table", "shop={}/shop.csv"], "named twice"),
+        (["--table", "shop={}/shop.csv", "--parties", "bank"], "there is no table of it"),
+        (["--table", "shop={}/bank.csv"], "the model was trained on"),
+    ],
+)
+def test_tables_and_parties_that_do_not_fit(run: Path, trained: Path, call: Call, words: list[str], said: str) -> None:
+    assert said in refused(call("predict", run, *(word.format(trained) for word in words)))
+
+
+def test_scores_need_the_labels(run: Path, trained: Path, call: Call) -> None:
+    assert "labels are at 'bank'" in refused(call("evaluate", run, "--table", f"shop={trained / 'shop.csv'}"))
+
+
+def test_answers_that_cannot_be_written(run: Path, work: Path, call: Call) -> None:
+    assert "ends in .parquet or .csv" in refused(call("predict", run, "--out", "answers.xlsx"))
+    (work / "file").touch()
+    assert "file/answers.csv: cannot be written" in refused(call("predict", run, "--out", "file/answers.csv"))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left on device"), ComputeError("No space left")])
+def test_answers_for_which_there_is_no_room(
+    run: Path, work: Path, call: Call, monkeypatch: pytest.MonkeyPatch, kind: str, error: Exception
+) -> None:
+    out = work / f"answers.{kind}"
+    assert call("predict", run, "--out", out).exit_code == 0
+    assert out.stat().st_mode & 0o777 == 0o600
+    before, there = out.read_bytes(), sorted(work.iterdir())
+
+    def full(_: pl.DataFrame, file: Path) -> None:
+        file.write_bytes(b"half of")
+        raise error
+
+    monkeypatch.setattr(pl.DataFrame, f"write_{kind}", full)
+    assert f"answers.{kind}: cannot be written (No space left" in refused(call("predict", run, "--out", out))
+    assert out.read_bytes() == before
+    assert sorted(work.iterdir()) == there
+
+
+def test_a_truncated_model(work: Path, call: Call) -> None:
+    assert call("train", "credit.toml", "-q").exit_code == 0
+    weights = work / "runs" / "credit-laser-seed1" / "parties" / "bank" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-9])
+    assert "model.safetensors: this is not the file that the model was saved with" in refused(
+        call("predict", "runs/credit-laser-seed1")
+    )
+
+
+def test_a_run_from_data_frames_needs_tables(work: Path, call: Call) -> None:
+    frames = {name: pl.read_csv(f"{name}.csv") for name in ("bank", "shop")}
+    Federation.from_tables(frames, id="customer", label="default").train(folder="run", epochs=2)
+    assert "trained from data frames" in refused(call("evaluate", "run"))
+    with pytest.warns(AnypartyWarning, match="the rows that its run held out are scored"):
+        assert evaluate_run("run", frames).overall["rows"] == 20
+
+
+def test_a_run_from_a_machine_with_another_device(run: Path, trained: Path, tmp_path: Path, call: Call) -> None:
+    """It predicts on the CPU unless a device is named."""
+    there = Path(shutil.copytree(run, tmp_path / "run"))
+    settings = (there / "config.toml").read_text(encoding="utf-8")
+    assert 'device = "cpu"' in settings
+    (there / "config.toml").write_text(settings.replace('device = "cpu"', 'device = "cuda:77"'), encoding="utf-8")
+    words = ["--table", f"shop={trained / 'shop.csv'}", "--out"]
+    for folder, out in ((run, "here.csv"), (there, "there.csv")):
+        result = call("predict", folder, *words, tmp_path / out)
+        assert result.exit_code == 0, result.output
+    assert (tmp_path / "here.csv").read_bytes() == (tmp_path / "there.csv").read_bytes()
+    with pytest.raises(ConfigError, match=r"device: 'cuda:77' cannot be used here"):
+        model_for_run(there, device="cuda:77")
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_a_sentence(run: Path, trained: Path, tmp_path: Path, call: Call) -> None:
+    towns = (trained / "shop.csv").read_text(encoding="utf-8").replace("Ulm", "ulm").replace("Bonn", "bonn")
+    (tmp_path / "shop.csv").write_text(towns, encoding="utf-8")
+    result = call("predict", run, "--table", f"shop={tmp_path / 'shop.csv'}")
+    assert result.exit_code == 0, result.output
+    assert result.stderr.startswith("party 'shop', shop.csv: training saw none of the categories of column 'town'")
+    assert result.stderr.count("\n") == 1, result.stderr
+
+
+def test_a_warning_of_somebody_else_is_python_s_to_show(run: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    def deprecated(*_: object, **__: object) -> None:
+        warnings.warn("this will go", DeprecationWarning, stacklevel=1)
+        raise ModelError("this is why it stops")
+
+    monkeypatch.setattr("anyparty.run.runs.predict_run", deprecated)
+    with pytest.warns(DeprecationWarning, match="this will go"):
+        assert refused(call("predict", run)) == "this is why it stops"
+
+
+def test_the_stack_trace_is_there_on_demand(work: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYPARTY_DEBUG", "1")
+    result = call("train", "nowhere.toml")
+    assert "no such settings file" in str(result.exception)
+
+
+def test_in_a_real_shell(work: Path) -> None:
+    words = [sys.executable, "-m", "anyparty", "methods", "lazer"]
+    shown = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
+    assert (shown.returncode, shown.stdout) == (2, "")
+    assert shown.stderr == "no method 'lazer'; did you mean 'laser'?\n"
