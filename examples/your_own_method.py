@@ -1,9 +1,9 @@
-"""A split method of your own: the elementwise maximum of whatever embeddings are there, under one head.
+"""A split method of your own: one head on the elementwise maximum of the available embeddings.
 
     python examples/your_own_method.py [FOLDER]
 
-A ``Rule`` says who is fused with whom, and the loss.  Encoders, messages, optimizers, checkpoints, prediction with
-parties absent and the refusal of messages that are not declared come from the family, ``anyparty.methods.split``.
+A ``Rule`` says which encoders and heads exist, and computes the loss and the answer.  ``Split`` provides encoders,
+messages, optimizers, checkpoints, prediction without some parties, and the refusal of undeclared messages.
 """
 
 import sys
@@ -30,15 +30,15 @@ class Maximum:
     @property
     def can(self) -> Capabilities:
         return Capabilities(
-            title="Maximum", paper="none yet", trains_on="labelled rows that anybody has", predicts_for="any row",
+            title="Maximum", paper="none yet", trains_on="all labelled rows", predicts_for="any row",
             needs="any", messages=(EMBEDDING, GRADIENT),
         )  # fmt: skip
 
     def copies(self, roster: Roster) -> int:
-        return 1  # encoder a party
+        return 1  # encoder for each party
 
     def owners(self, roster: Roster) -> None:
-        return None  # the head is everybody's
+        return None  # the head belongs to no party
 
     def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:
         return all_blocks(roster)
@@ -50,9 +50,9 @@ class Maximum:
         return observed.any(dim=1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        lots = torch.rand(observed.shape, generator=batch.generator("stays"))  # on the CPU, wherever h is
-        stays = lots.to(h.device) > 0.3  # learn to miss parties
-        fused = maximum(h, torch.where((observed & stays).any(dim=1, keepdim=True), observed & stays, observed))
+        draws = torch.rand(observed.shape, generator=batch.generator("stays"))  # on the CPU, like every generator
+        keep = observed & (draws.to(h.device) > 0.3)  # drop parties at random, so that the head learns to do without
+        fused = maximum(h, torch.where(keep.any(dim=1, keepdim=True), keep, observed))
         return losses(fusion.task, fusion.heads(fused).squeeze(1), y).mean()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,18 +62,18 @@ class Maximum:
         return joint(given)
 
 
-def maximum(h: Tensor, there: Tensor) -> Tensor:
-    """Return the maximum over the parties that are there, zero where nobody is: [B, K, H], [B, K] -> [B, 1, H]."""
-    most = h.masked_fill(~there.unsqueeze(2), -torch.inf).amax(dim=1, keepdim=True)
-    return torch.where(there.any(dim=1).view(-1, 1, 1), most, 0.0)
+def maximum(h: Tensor, present: Tensor) -> Tensor:
+    """Return the maximum over the present parties, zero without any: [B, K, H], [B, K] -> [B, 1, H]."""
+    most = h.masked_fill(~present.unsqueeze(2), -torch.inf).amax(dim=1, keepdim=True)
+    return torch.where(present.any(dim=1).view(-1, 1, 1), most, 0.0)
 
 
 def main(folder: Path) -> None:
-    """Train it and LASER-VFL on the demo's tables; print accuracies on its test rows, by who is there."""
+    """Train it and LASER-VFL on the demo's tables; print accuracies on the test rows for every set of parties."""
     data.write(folder)
     federation = Federation.from_config(config.load(folder / "federation.toml"))
     tests = {name: folder / "test" / f"{name}.csv" for name in data.PARTIES}
-    methods: tuple[Method | None, ...] = (Split(rule=Maximum(), embedding=32), None)  # None: as the settings say
+    methods: tuple[Method | None, ...] = (Split(rule=Maximum(), embedding=32), None)  # None: the method of the settings
     for method in methods:
         model = federation.train(method)
         print(model.method.can.title)

@@ -1,4 +1,4 @@
-"""docs/privacy.md is what the code declares, and what crosses is what the page says."""
+"""docs/reference/messages.md is what the code declares, and what crosses is what the page says."""
 
 import re
 from dataclasses import fields
@@ -16,7 +16,7 @@ from anyparty.wire.guard import roles
 
 from . import homes
 
-PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "messages.md"
 
 
 def lines(name: str) -> list[list[str]]:
@@ -54,7 +54,7 @@ def found(crossed: list[dict], roster: Roster, said: set[Promise]) -> set[Promis
 
 def test_the_page_is_what_the_code_declares():
     page = PAGE.read_text(encoding="utf-8")
-    assert privacy.filled(page) == page, "run: python -m anyparty.report.privacy docs/privacy.md"
+    assert privacy.filled(page) == page, "run: python -m anyparty.report.privacy docs/reference/messages.md"
 
 
 def test_all_that_other_label_holders_are_told_of_the_task_is_declared():

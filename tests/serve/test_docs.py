@@ -1,4 +1,4 @@
-"""docs/serve.md speaks of commands, paths and answers that there are."""
+"""docs/how-to/serve.md speaks of commands, paths and answers that there are."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from anyparty.serve import application
 from anyparty.serve.limits import Limits
 from anyparty.serve.words import Said
 
-PAGE = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "serve.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
 
 
