@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, get_type_hints
 
-import click
+import typer
 import typer.main
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
@@ -61,7 +61,7 @@ def group(name: str, model: type) -> Iterator[str]:
     yield ""
 
 
-def fields(model: type) -> Iterator[tuple[str, Any, Any]]:
+def fields(model: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield the name, the annotation and the default of each setting of a group."""
     if issubclass(model, BaseModel):
         for key, field in model.model_fields.items():
@@ -121,9 +121,9 @@ def commands() -> str:
     return "\n".join(described(typer.main.get_command(app), ["anyparty"]))
 
 
-def described(command: click.Command, words: list[str]) -> Iterator[str]:
+def described(command: Any, words: list[str]) -> Iterator[str]:
     """Yield the lines of a command's section, then those of its subcommands."""
-    context = click.Context(command, info_name=" ".join(words))
+    context = typer.Context(command, info_name=" ".join(words))
     children = getattr(command, "commands", {})
     if not children:
         yield f"## `{' '.join(words)}`\n"
