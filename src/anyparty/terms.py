@@ -79,7 +79,7 @@ class Roster:
         """The K parties that hold columns, in order."""
         return tuple(party.name for party in self.parties if party.columns)
 
-    @property
+    @cached_property
     def K(self) -> int:  # noqa: N802 - the papers' letter
         """How many parties hold columns."""
         return len(self.blocks)

@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Normal
 from torch.nn.functional import softplus
 
-from anyparty.methods.false_vfl import LEARNS, FalseVFL
-from anyparty.methods.false_vfl_step import PRETRAIN, TRAIN
+from anyparty.methods.false_vfl import LEARNS, PRETRAIN, TRAIN, FalseVFL
 from anyparty.methods.method import Batch, State
 from tests.worlds import World
 

@@ -14,10 +14,9 @@ from torch import nn
 from torch.distributions import MultivariateNormal
 
 from anyparty.errors import AlignmentError, ConfigError
-from anyparty.methods.false_vfl import FalseVFL1, FalseVFL2
+from anyparty.methods.false_vfl import UNTIED, FalseVFL1, FalseVFL2
 from anyparty.methods.false_vfl_draws import balanced
 from anyparty.methods.false_vfl_nets import FeatureSide, LabelSide, bound, feature_side, followed, mixture
-from anyparty.methods.false_vfl_rows import UNTIED
 from anyparty.methods.false_vfl_uses import _fill, impute, log_likelihood
 from anyparty.methods.method import Batch
 from anyparty.methods.table import method

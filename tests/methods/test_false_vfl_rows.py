@@ -5,7 +5,7 @@ import polars as pl
 import pytest
 import torch
 
-from anyparty.methods.false_vfl_rows import UNTIED
+from anyparty.methods.false_vfl import UNTIED
 from anyparty.nets.taught import shared, untied
 from anyparty.run.federation import Federation
 from anyparty.run.model import Model

@@ -189,7 +189,7 @@ class TestWeights:
         for normalize in (True, False):
             rule = Laser(heads=heads, normalize=normalize)
             made = method("laser", embedding=5, heads=heads, normalize=normalize)
-            fusion = made.heads_of(worlds.begin(made, of)["a"])
+            fusion = made.fusion(worlds.begin(made, of)["a"])
             weight = rule._weights(fusion, of.observed)
             trained = rule.trains_on(of.roster, of.observed)
             assert not weight[~trained].any()
@@ -271,7 +271,7 @@ class TestOnePredictorForEverySet:
         made = method("laser", embedding=5, **parameters)
         states = worlds.begin(made, of)
         answered = worlds.predict(made, of, states)
-        fusion = made.heads_of(states["a"])
+        fusion = made.fusion(states["a"])
         h = torch.zeros(15, 4, 5)
         for k, name in enumerate(of.roster.blocks):
             held = of.observed[:, k]

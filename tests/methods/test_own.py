@@ -58,7 +58,7 @@ def test_its_loss_is_where_its_embeddings_are():
     state.modules["heads"].to("meta")
     h, observed = torch.zeros(4, 3, 5, device="meta"), torch.ones(4, 3, dtype=torch.bool, device="meta")
     y = torch.zeros(4, dtype=torch.int64, device="meta")
-    assert made.rule.loss(made.heads_of(state), h, observed, y, Batch(torch.arange(4), Seeds(0))).device.type == "meta"
+    assert made.rule.loss(made.fusion(state), h, observed, y, Batch(torch.arange(4), Seeds(0))).device.type == "meta"
 
 
 class Flat(Maximum):
@@ -143,7 +143,7 @@ def test_heads_of_a_users_own_learn_from_rows_that_are_there_alone(name, paramet
                   **parameters)  # fmt: skip
     of = world()
     state = made.begin(of.seat("a"), Seeds(0))
-    fusion, rule = made.heads_of(state), made.rule
+    fusion, rule = made.fusion(state), made.rule
     seen = []
     for module in fusion.heads.each:
         module.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))

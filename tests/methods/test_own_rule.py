@@ -1,5 +1,6 @@
-"""A rule of a user's own that is not whole, has weights, or says things in another form is refused by one sentence."""
+"""A user's rule that is incomplete, has weights, or returns another form is refused with one sentence."""
 
+import inspect
 import json
 import runpy
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from anyparty.errors import AnypartyWarning, ConfigError, Diverged
-from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer
+from anyparty.methods.fusion import EMBEDDING, GRADIENT, REQUIRED, Answer, Rule, adapted
 from anyparty.methods.split import Split
 from anyparty.methods.table import method, settings_of
 from anyparty.predictions import NO_NUMBER
@@ -30,9 +31,12 @@ def rule(**changed):
     return type("Mine", (Maximum,), changed)()
 
 
-def without(name):
-    """Maximum without one of its parts."""
-    return type("Mine", (), {key: value for key, value in vars(Maximum).items() if key not in {name, "__dict__"}})()
+PARTS = ("can", *REQUIRED)
+
+
+def without(name=""):
+    """A class that has the parts of Maximum but one, and does not inherit from Rule."""
+    return type("Mine", (), {part: inspect.getattr_static(Maximum, part) for part in PARTS if part != name})()
 
 
 class Query(nn.Module):
@@ -43,8 +47,8 @@ class Query(nn.Module):
         self.q = nn.Linear(16, 1)
 
 
-for part in ("can", "copies", "owners", "reads", "head", "trains_on", "loss", "outputs", "answer"):
-    setattr(Query, part, vars(Maximum)[part])
+for part in PARTS:
+    setattr(Query, part, inspect.getattr_static(Maximum, part))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +142,36 @@ class TestWhole:
         assert made == method("laser", embedding=16, head_hidden=(4,))
         assert json.dumps(settings_of(made)) == '{"name": "laser", "embedding": 16, "head_hidden": [4]}'
         assert Split(rule=laser, embedding="16").embedding == 16
+
+
+class TestWithoutInheritance:
+    """A class that has the required methods works as one that inherits from Rule."""
+
+    def test_it_trains_and_predicts_alike(self):
+        of, given = world(), without()
+        assert not isinstance(given, Rule)
+        made, base = Split(rule=given, embedding=5), Split(rule=Maximum(), embedding=5)
+        one, two = states_of(train(made, of)), states_of(train(base, of))
+        assert all(torch.equal(tensor, weights(two)[name]) for name, tensor in weights(one).items())
+        assert torch.equal(predict(made, of, one).scores, predict(base, of, two).scores)
+        assert made.rule is given
+
+    def test_its_optional_methods_are_used(self):
+        given = without()
+        type(given).hidden = lambda *_: (3,)
+        type(given).sets = lambda *_: (7, lambda observed: observed.any(dim=0))
+        made = Split(rule=given, embedding=5)
+        state = made.begin(world().seat("a"), Seeds(0))
+        assert state.modules["heads"].first.weight.shape[1] == 3
+        assert len(state.modules["taught"].sets) == 7
+
+    def test_a_rule_is_itself(self):
+        given = Maximum()
+        assert adapted(given) is given
+
+    def test_what_a_rule_must_have_is_named(self):
+        with pytest.raises(TypeError, match="abstract methods can, loss, outputs"):
+            type("Mine", (Rule,), {})()
 
 
 class TestCapabilities:

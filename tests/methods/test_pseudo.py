@@ -88,7 +88,7 @@ def test_its_loss_by_hand(of):
     for threshold in (0.52, 0.56, 0.6, 0.65, 0.7, 0.8, 0.9):
         made = pseudo(of, sure=threshold, unlabelled_weight=2.0, **exact)
         states = worlds.begin(made, there)
-        fusion, whole = made.heads_of(states["a"]), worlds.batch_of(torch.arange(1), stage="pseudo")
+        fusion, whole = made.fusion(states["a"]), worlds.batch_of(torch.arange(1), stage="pseudo")
         with torch.no_grad():
             h = torch.stack([states[name].modules["encoder"](x[name]) for name in "ab"], dim=1)
             h *= observed.view(40, 2, *[1] * (h.ndim - 2))
@@ -127,7 +127,7 @@ def divided(*says):
     with torch.no_grad():
         first.weight.zero_()
         first.bias.copy_(5.0 * torch.eye(2)[list(says)])
-    return made, made.heads_of(states["a"]), there.seat("a")
+    return made, made.fusion(states["a"]), there.seat("a")
 
 
 def guessed_for(made, fusion, seat, key):

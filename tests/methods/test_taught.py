@@ -8,7 +8,7 @@ import torch
 from anyparty.methods.combinatorial import UNTRAINED
 from anyparty.methods.local import NOBODY
 from anyparty.methods.pseudo import PseudoLabelled
-from anyparty.methods.split_prediction import UNREACHED
+from anyparty.methods.split import UNREACHED
 from anyparty.methods.table import method
 from anyparty.nets.taught import Taught
 from tests import worlds

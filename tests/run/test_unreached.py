@@ -6,7 +6,7 @@ import pytest
 
 from anyparty.blocks.splits import TRAIN
 from anyparty.config import TrainSettings
-from anyparty.methods.split_prediction import UNREACHED
+from anyparty.methods.split import UNREACHED
 from anyparty.run.federation import Federation
 from tests.worlds import Ends
 

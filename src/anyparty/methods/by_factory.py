@@ -9,7 +9,7 @@ from typing import Any
 from anyparty.config.user_code import CodeKind
 from anyparty.errors import ConfigError, UserError, blamed, some
 from anyparty.methods import typed
-from anyparty.methods.fusion import Rule
+from anyparty.methods.fusion import REQUIRED, Rule
 from anyparty.methods.method import Method
 from anyparty.methods.split import Split
 from anyparty.methods.table import METHODS, SHARED, check_idle, of_rule, sorted_out
@@ -17,7 +17,7 @@ from anyparty.methods.table import METHODS, SHARED, check_idle, of_rule, sorted_
 
 def is_rule_class(found: type) -> bool:
     """Whether a class has all of a rule's contract."""
-    return all(callable(getattr(found, name, None)) for name in RULE) and hasattr(found, "can")
+    return all(callable(getattr(found, name, None)) for name in REQUIRED) and hasattr(found, "can")
 
 
 def is_method_class(found: type) -> bool:
@@ -25,7 +25,6 @@ def is_method_class(found: type) -> bool:
     return all(callable(getattr(found, name, None)) for name in WHOLE) and hasattr(found, "can")
 
 
-RULE = ("copies", "owners", "reads", "head", "trains_on", "loss", "outputs", "answer")
 WHOLE = ("begin", "stages", "predict")
 METHOD = CodeKind(
     group="anyparty.methods",

@@ -1,14 +1,14 @@
-"""Combinatorial: a predictor of its own for every subset of parties.
+"""Combinatorial: a separate predictor for every subset of parties.
 
 The baseline of Valdeira, Wang, Chi, ICLR 2025, equation (3): nothing is shared between the 2^K - 1 predictors, and
-each batch trains all those whose parties have its rows.  Time and memory double with every party.
+each batch trains all predictors whose parties have its rows. Time and memory double with every party.
 
 Letters   B rows, K parties, H width of an embedding, C outputs; S runs over the T = 2^K - 1 non-empty subsets, written
           as a number with bit k set for party k; party k has an encoder for each of the 2^(K-1) subsets it is in.
 Symbols   h     embeddings, one per encoder                     [B, K, 2^(K-1), H]
           slot  which of party k's encoders serves subset S     [K, T], -1 where k is not in S
 Loss      sum_S mean over the rows n with S in O_n of loss(g_S(1/|S| sum_{k in S} h[n, k, slot(k, S)]), y_n)   (3)
-Answer    of the predictor for exactly the parties that have the row
+Answer    that of the predictor for exactly the parties that have the row
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, all_blocks, joint, means
+from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, Rule, joint, means
 from anyparty.methods.method import Batch
 from anyparty.nets.objective import losses
 from anyparty.nets.taught import Sets
@@ -40,12 +40,12 @@ def subsets(K: int) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Combinatorial:
+class Combinatorial(Rule):
     """2^K - 1 predictors that share nothing."""
 
     @property
     def can(self) -> Capabilities:
-        """Trains every subset's predictor on the rows that all its parties have."""
+        """Train each subset's predictor on the rows that all its parties have."""
         return Capabilities(
             title="Combinatorial",
             paper="Valdeira et al. 2025, eq. (3)",
@@ -57,27 +57,15 @@ class Combinatorial:
         )
 
     def copies(self, roster: Roster) -> int:
-        """Return an encoder for every subset that the party is in."""
+        """Return one encoder for every subset that the party is in."""
         return int(2 ** (roster.K - 1))
 
-    def owners(self, roster: Roster) -> None:  # noqa: ARG002
-        """Return ``None``: heads belong to subsets."""
-        return
-
-    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
-        """Return every party: a head fuses them all."""
-        return all_blocks(roster)
-
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return a head for every subset, on the mean embedding of its parties."""
+        """Return one head for every subset, on the mean embedding of its parties."""
         return int(2**roster.K - 1), width
 
-    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the rows that anybody has."""
-        return observed.any(dim=1)
-
     def sets(self, roster: Roster) -> tuple[int, Sets]:
-        """Return how many subsets there are, and which of them rows train: those of the parties that have a row."""
+        """Return the number of subsets, and which of them rows train: subsets of the parties that have a row."""
 
         def of(observed: Tensor) -> Tensor:
             members = subsets(roster.K)[0].to(observed.device)
@@ -86,7 +74,7 @@ class Combinatorial:
         return int(2**roster.K - 1), of
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
-        """Return (3): the sum over subsets of the mean loss over the rows that have it."""
+        """Return (3): the sum over subsets of the mean loss over the subset's rows."""
         h, K = _with_slots(h), observed.shape[1]
         members, slot = (part.to(h.device) for part in subsets(K))
         total = h.new_zeros(len(h), len(members), h.shape[-1])  # [B, T, H]
@@ -98,11 +86,11 @@ class Combinatorial:
         return means(fusion, each, observed, partial(_having, members))
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the answer of the predictor for exactly the observed parties."""
+        """Return the outputs of the predictor for exactly the observed parties."""
         h, (B, K) = _with_slots(h), observed.shape
         _, slot = (part.to(h.device) for part in subsets(K))
         rows, S = torch.arange(B, device=h.device), (observed.long() << torch.arange(K, device=h.device)).sum(1)
-        subset = (S - 1).clamp(min=0)  # where nobody has the row: any, for it gets no answer
+        subset = (S - 1).clamp(min=0)  # a row that no party has gets no answer, so any subset will do
         own = h[rows.unsqueeze(1), torch.arange(K, device=h.device), slot[:, subset].T.clamp(min=0)]  # [B, K, H]
         mean = torch.where(observed.unsqueeze(2), own, 0.0).sum(1) / observed.sum(1, keepdim=True).clamp(min=1)
         everyone = fusion.heads(mean.unsqueeze(1).expand(-1, 2**K - 1, -1))  # [B, T, C]
@@ -112,12 +100,12 @@ class Combinatorial:
         return everyone[rows, subset].unsqueeze(1), valid.unsqueeze(1)
 
     def answer(self, given: Given) -> Answer:
-        """Return the joint answer."""
+        """Return the joint answer, and the reason for rows whose subset was not trained."""
         return joint(given, UNTRAINED)
 
 
 def _having(members: Tensor, observed: Tensor) -> Tensor:
-    """Return which subsets a row has, S within O_n: members [T, K], observed [B, K] -> [B, T]."""
+    """Return the subsets S within O_n of each row: members [T, K], observed [B, K] -> [B, T]."""
     return (observed.unsqueeze(1) | ~members).all(dim=2)
 
 

@@ -1,8 +1,8 @@
 """Ensemble: the parties' own predictors vote.
 
 The baseline of Valdeira, Wang, Chi, ICLR 2025, section 5: trained as Local, and "a joint prediction is selected by
-majority vote, with ties broken at random".  Random here follows the row and not its place, so that the same row gets
-the same answer in any batch.
+majority vote, with ties broken at random". The random choice depends on the row and not on its place, so that a row
+gets the same answer in any batch.
 
 Letters   B rows, K parties, H width of an embedding, C outputs.
 Answer    classes: of most votes (``vote="hard"``, the paper's), or of the greatest mean probability (``vote="soft"``);
@@ -11,7 +11,7 @@ Answer    classes: of most votes (``vote="hard"``, the paper's), or of the great
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -19,14 +19,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from anyparty.errors import ConfigError
-from anyparty.methods.fusion import Answer, Fusion, Given
+from anyparty.methods.fusion import Answer, Given
 from anyparty.methods.local import NOBODY, Local
-from anyparty.methods.method import Batch
-from anyparty.terms import Capabilities, Roster
+from anyparty.terms import Capabilities
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ensemble:
+class Ensemble(Local):
     """A vote of the parties' own predictors.
 
     Attributes:
@@ -35,7 +34,6 @@ class Ensemble:
     """
 
     vote: Literal["hard", "soft"] = "hard"
-    alone: Local = field(default=Local(), repr=False)
 
     def __post_init__(self) -> None:
         if self.vote not in {"hard", "soft"}:
@@ -43,48 +41,20 @@ class Ensemble:
 
     @property
     def can(self) -> Capabilities:
-        """Trains as Local; predicts by a vote of those that have the row."""
+        """Train as Local; predict by a vote of the parties that have the row."""
         return replace(
-            self.alone.can,
+            super().can,
             title="Ensemble",
             paper="Valdeira et al. 2025, sec. 5",
             predicts_for="any row, by a vote of the parties that have it",
         )
 
-    def copies(self, roster: Roster) -> int:
-        """One encoder a party."""
-        return self.alone.copies(roster)
-
-    def owners(self, roster: Roster) -> tuple[int, ...]:
-        """Return every party."""
-        return self.alone.owners(roster)
-
-    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the heads' own parties."""
-        return self.alone.reads(roster, owners)
-
-    def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """One head a party."""
-        return self.alone.head(roster, width)
-
-    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:
-        """Return the rows that anybody has."""
-        return self.alone.trains_on(roster, observed)
-
-    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """Return the loss of Local."""
-        return self.alone.loss(fusion, h, observed, y, batch)
-
-    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each party's own answer."""
-        return self.alone.outputs(fusion, h, observed)
-
     def support(self, given: Given) -> Tensor:
-        """Return the mean probabilities of all who vote, also of those who are outvoted: [B, C]."""
+        """Return the mean probabilities over all voters, including outvoted ones: [B, C]."""
         return replace(self, vote="soft").answer(given).scores
 
     def answer(self, given: Given) -> Answer:
-        """Count the votes; the probabilities are the mean of those who voted for the winner, which leads in it too."""
+        """Count the votes; the probabilities are the mean over the voters for the winner, where it leads too."""
         voters, took_part = given.valid, torch.zeros_like(given.observed)
         took_part[:, given.owners] = voters
         if self.vote == "hard" and given.task.kind == "classification":

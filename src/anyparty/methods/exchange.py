@@ -1,6 +1,6 @@
-"""How embeddings and answers come together at a host, whoever is there: the exchange of split methods.
+"""The exchange of split methods: embeddings and outputs reach a host, gradients go back.
 
-A party that is lost on the way is missed, not replaced: its rows become rows that it does not have.
+If a party is lost during a batch, the host treats the batch's rows as rows that the party does not have.
 
 Letters   B rows of the batch, B_k those that party k holds, K parties with columns, H width of an embedding, M heads,
           C outputs.
@@ -34,7 +34,7 @@ class Gathered:
         parts: by party: its rows in the batch [B_k] and their embeddings [B_k, H].
         observed: [B, K] bool, without parties that were lost.
         silent: parties that were asked and did not answer.
-        late: whether parties have rows of the batch that take no part in it, by their schedule.
+        late: whether a schedule leaves out parties that have rows of the batch.
 
     """
 
@@ -44,11 +44,12 @@ class Gathered:
     late: bool = False
 
     def without(self, ks: Sequence[int], roster: Roster) -> Gathered:
-        """Return the same as if these parties k had none of the rows."""
-        observed = self.observed.clone()
-        observed[:, list(ks)] = False
-        left_out = {roster.blocks[k] for k in ks}
-        return replace(self, observed=observed, parts={k: part for k, part in self.parts.items() if k not in left_out})
+        """Return a copy in which the parties ``ks`` have none of the rows."""
+        observed, parts = self.observed.clone(), dict(self.parts)
+        for k in ks:
+            observed[:, k] = False
+            parts.pop(roster.blocks[k], None)
+        return replace(self, observed=observed, parts=parts)
 
     def scatter(self, roster: Roster) -> Tensor:
         """Return h [B, K, H], zero where not observed."""
@@ -63,7 +64,7 @@ class Gathered:
     def collect(self, roster: Roster, whole: Tensor) -> dict[str, Tensor]:
         """Return each part's [B_k, H] of a tensor [B, K, H]: the way back of ``scatter``.
 
-        They lie in memory as they would after a wire, for a product of two matrices may round as these lie.
+        They are contiguous, as after a message: the rounding of a matrix product may depend on the memory layout.
         """
         columns = dict(zip(roster.blocks, whole.unbind(dim=1), strict=True))
         return {
@@ -74,7 +75,7 @@ class Gathered:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which embeddings a host waits for.
+    """The embeddings that a host waits for.
 
     Attributes:
         asked: the parties whose blocks may take part.
@@ -105,7 +106,7 @@ async def share_gradients(net: Channel, gradients: Mapping[str, Tensor]) -> None
 async def gradients_of(net: Channel, readers: Sequence[str], h: Tensor, *, or_none: bool = False) -> list[Tensor]:
     """Wait for the derivatives by the embeddings ``h`` [B_k, H] from the hosts that read them.
 
-    With ``or_none`` a host may answer a derivative of no rows, where it has gone on without them.
+    With ``or_none`` a host may send a derivative of no rows, if it continued without them.
 
     Raises:
         MessageError: a derivative of another shape.
@@ -151,11 +152,11 @@ async def gather(net: Channel, seat: Seat, rows: Rows, batch: Batch, wanted: Wan
 async def outputs_of(
     net: Channel, host: str, shape: tuple[int, ...], there: Gathered, known: Tensor, roster: Roster
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what another host's heads answer [B, M, C], for which rows that may stand [B], and whom they heard [K].
+    """Return the outputs of another host's heads [B, M, C], for which rows they are valid [B], and whom it heard [K].
 
-    A host that is gone is silent, its heads answer nowhere, and may have heard anybody; nor do they answer where they
-    used the embedding of a party that did not reach this one in time (``known`` [B, K] bool, who has which row): the
-    answer would rest on a party that it names as silent.
+    A host that is gone is silent, and its outputs are valid for no row. Outputs are not valid either if they used the
+    embedding of a party that did not reach this host in time (``known`` [B, K] bool, which party has which row): the
+    answer would depend on a party that it reports as silent.
     """
     expect = {"outputs": Expect(shape), "heard": Expect((roster.K,), torch.bool)}
     try:
@@ -173,7 +174,7 @@ async def outputs_of(
 
 
 def predictions(answer: Answer, seat: Seat, asked: Sequence[str], there: Gathered, predictor: str) -> Predictions:
-    """Return a rule's answer with its provenance: who took part, who was silent, why a row has no number."""
+    """Return a rule's answer with its provenance, and the reason for each row without a number."""
     assert seat.task is not None
     numbers = ~answer.scores.isnan().any(dim=1)
     known, said = there.observed.any(dim=1).tolist(), answer.answered.tolist()
@@ -196,7 +197,7 @@ def predictions(answer: Answer, seat: Seat, asked: Sequence[str], there: Gathere
 
 
 def moment(batch: Batch) -> str:
-    """Return the moment of a batch in words, for sentences."""
+    """Describe the moment of a batch for an error message."""
     if len(batch.moment) != 3:
         return "prediction"
     stage, epoch, step = batch.moment

@@ -14,18 +14,19 @@ Stage 1   all rows, labelled or not:  maximise mean_n log (1/L) sum_l w_nl  over
 Stage 2   labelled rows, theta fixed: maximise mean_n log (1/L) sum_l w_nl p_psi(y_n | z_nl)  over psi, phi (3.3.3)
 Answer    p(y | x^O) = sum_l alpha_l p_psi(y | z_l), alpha_l = w_l / sum_j w_j                          (3.3.4)
 
-What the paper leaves open, and what stands here
-- It gives no L: 10 in training, 50 in prediction (supMIWAE: 50).
-- Samples that have less than ``negligible`` of their row's weight are left out of stage 1's gradient, most of them
-  where parties have many columns (decision 10); with 0 it is exact.
-- It fixes theta in stage 2 and does not say whether phi moves: ``train_encoders``, on; without it a look had less.
-- The samples of a prediction are drawn with numbers of the row's own, by its id, who has it, and the run's seed or
-  secret (``false_vfl_draws``); a block that is lacking (II) with numbers common to all rows, balanced over the L.  So
-  an answer depends on the row alone, neither on its batch nor on its place, and is not off alike in all rows.  Training
-  draws anew for every batch, from streams of the active party's own.
-- Deviations are softplus plus ``floor``, .1 of a standardised column; it names no bound (decision 12).
-- An empty cell in a row that a party has: its factor is p of the columns that are known, as MIWAE's; encoder and
-  missing indicator see the cell filled in.  A category's missing cells are a level, explained as the others are.
+Choices that the paper leaves open
+- The paper gives no L. Here L is 10 in training and 50 in prediction (supMIWAE: 50).
+- Samples with less than ``negligible`` of their row's weight are left out of stage 1's gradient. These are most samples
+  if parties have many columns (decision 10). With 0 the gradient is exact.
+- The paper fixes theta in stage 2 and does not say whether phi moves. ``train_encoders`` is on by default; one
+  experiment without it gave lower scores.
+- In prediction, the samples of z are drawn from the row's own random numbers, which depend on its id, the parties that
+  have it, and the run's seed or secret (``false_vfl_draws``). A missing block (II) is drawn from numbers common to all
+  rows, balanced over the L. So an answer depends on the row alone, not on its batch or place, and errors differ between
+  rows. In training every batch draws new numbers, from streams of the active party.
+- Deviations are softplus plus ``floor``, .1 of a standardised column. The paper names no bound (decision 12).
+- For an empty cell in a row that a party has, the factor is p of the known columns, as in MIWAE. The encoder and the
+  missing indicator see the imputed cell. Missing cells of a category are a level like the others.
 - With ``balance`` a labelled row's term is weighted by its class.
 """
 
@@ -41,60 +42,66 @@ import torch
 from torch import Tensor, nn
 
 from anyparty.blocks.blocks import Rows
-from anyparty.errors import ConfigError
+from anyparty.errors import ConfigError, some
 from anyparty.methods.exchange import Gathered, predictions
 from anyparty.methods.false_vfl_draws import Draws
-from anyparty.methods.false_vfl_exchange import Turn
-from anyparty.methods.false_vfl_lead import Weighed, weigh
+from anyparty.methods.false_vfl_exchange import Home, Turn
+from anyparty.methods.false_vfl_lead import Weighed, labels, learn, weigh
 from anyparty.methods.false_vfl_messages import MESSAGES
 from anyparty.methods.false_vfl_nets import (
+    LABEL_SIDE,
+    bound,
     feature_side,
+    followed,
     label_networks,
     label_side,
     mirrored,
     mixture,
     trained,
 )
-from anyparty.methods.false_vfl_rows import UNTIED, anybodys, labelled, which_sets, without_labels
-from anyparty.methods.false_vfl_step import PRETRAIN, TRAIN, step
 from anyparty.methods.fusion import Answer
 from anyparty.methods.method import Batch, Seat, Stage, State
 from anyparty.nets.mlp import MLP, Factory, build
 from anyparty.nets.optimizer import Optimizer
-from anyparty.nets.taught import Tied
-from anyparty.predictions import Predictions, refuse_without_labels
+from anyparty.nets.taught import Tied, shared, untied
+from anyparty.predictions import Predictions, members, refuse_without_labels
 from anyparty.seeds import Seeds
 from anyparty.terms import Capabilities, Channel
 
+PRETRAIN, TRAIN = "pretrain", "train"
 LEARNS = {
     PRETRAIN: ("encoder", "decoder", "indicator", "global_encoder", "global_decoder"),
     TRAIN: ("encoder", "global_encoder", "discriminator"),
 }
+ENCODES, DECODES = ("encoder",), ("decoder", "indicator")
 VIEW = "mean and deviation side by side"
 AT_ONCE = 2**22  # numbers of z in one message of prediction: 16 MiB
+ALL_LABELLED = "every row has a label: it has seen labelled rows alone"
+ALWAYS = "every row is known to {}: sets of parties without are not learnt, and their answers may be far off"
+UNTIED = "no party that has this row shares rows of the training by way of which a label reached it"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FalseVFL(ABC):
-    """What FALSE-VFL-I and II share: all but the missing indicators.
+    """The parts common to FALSE-VFL-I and II: all but the missing indicators.
 
     Attributes:
-        embedding: D, width of z, the latent vector that every party's embedding speaks of.
+        embedding: D, width of z, the latent vector whose mean and variance every party's embedding gives.
         top: T, width of h, the latent vector above it.
         samples: L in training.
         negligible: samples of less than this share of their row's weight are left out of stage 1's gradient.
         predict_samples: L in prediction.
         hidden: hidden widths of the global encoder and decoder.
         head_hidden: hidden widths of the discriminator.
-        decoder_hidden: hidden widths of the parties' decoders; without, those of a party's MLP encoder in reverse, or
+        decoder_hidden: hidden widths of the parties' decoders. By default those of a party's MLP encoder in reverse, or
             transposed convolutions behind a ResNet.
-        floor: what no standard deviation falls below, in units of a prepared column.
-        train_encoders: whether the encoders go on learning in stage 2.
-        pretrain_epochs: epochs of stage 1; without, as many as stage 2.
-        pretrain_batch_size: rows of a batch in stage 1; without, as many as in stage 2.
-        pretrain_lr: learning rate of stage 1; without, each party's own.
-        make_decoder: a user's own decoder, (D, 2 x width of the block) -> module; it sees samples as rows and must
-            take each by itself (no batch normalisation).
+        floor: the least standard deviation, in units of a prepared column.
+        train_encoders: whether the encoders learn in stage 2 too.
+        pretrain_epochs: epochs of stage 1; by default as many as stage 2.
+        pretrain_batch_size: rows of a batch in stage 1; by default as many as in stage 2.
+        pretrain_lr: learning rate of stage 1; by default each party's own.
+        make_decoder: a user's own decoder, (D, 2 x width of the block) -> module. It sees samples as rows and must not
+            mix them (no batch normalisation).
 
     """
 
@@ -147,7 +154,7 @@ class FalseVFL(ABC):
         )
 
     def begin(self, seat: Seat, seeds: Seeds) -> State:
-        """Make a party's encoder and decoder, at the active party the label side too, and an optimizer a stage."""
+        """Make a party's encoder and decoder, the active party's label networks, and one optimizer for each stage."""
         if seat.roster.K < 1:
             raise ConfigError("no party holds columns: there is nothing to learn from")
         state = State(seat)
@@ -175,7 +182,7 @@ class FalseVFL(ABC):
         }
 
     def learns(self, stage: str) -> tuple[str, ...]:
-        """Return the networks that a stage trains."""
+        """Return the names of the networks that a stage trains."""
         return LEARNS[stage] if stage == PRETRAIN or self.train_encoders else ("discriminator",)
 
     def _optimizer(self, seat: Seat, stage: str) -> Optimizer:
@@ -184,7 +191,7 @@ class FalseVFL(ABC):
         return replace(seat.optimizer, lr=self.pretrain_lr)
 
     def turn(self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *, L: int) -> Turn:
-        """Return a party's turn in a batch of prediction."""
+        """Return a party's part in a batch of prediction."""
         draws = state.modules.get("draws")
         return Turn(net=net, seat=state.seat, rows=rows, batch=batch, L=L, D=self.embedding, T=self.top, asked=asked,
                     mnar=self.mnar, common=True, own_decoder=self.make_decoder is not None,
@@ -194,23 +201,72 @@ class FalseVFL(ABC):
 
     def stages(self, seat: Seat) -> Sequence[Stage]:
         """Return both stages: without labels, then with them."""
+        blocks = seat.roster.blocks
         first = Stage(
-            name=PRETRAIN, step=partial(step, self, PRETRAIN), rows=anybodys, validates=False,
+            name=PRETRAIN, step=partial(self.step, PRETRAIN), rows=held_rows, validates=False,
             epochs=self.pretrain_epochs, batch_size=self.pretrain_batch_size,
-            optimizer=self._optimizer(seat, PRETRAIN),
-            remark=partial(which_sets, seat.roster.blocks),
+            optimizer=self._optimizer(seat, PRETRAIN), remark=partial(_coverage, blocks),
         )  # fmt: skip
-
         nothing = seat.task is not None and not seat.task.outputs
-        return first, Stage(name=TRAIN, step=partial(step, self, TRAIN), rows=labelled, optional=nothing,
-                            remark=None if nothing else partial(without_labels, seat.roster.blocks))  # fmt: skip
+        return first, Stage(name=TRAIN, step=partial(self.step, TRAIN), rows=labelled_rows, optional=nothing,
+                            remark=None if nothing else partial(_untied_blocks, blocks))  # fmt: skip
+
+    async def step(self, stage: str, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
+        """Run a party's part in one batch of a stage; return the loss at the active party.
+
+        Raises:
+            Diverged: a tensor holds NaN or infinity.
+        """
+        learns, loss = self.learns(stage), None
+        turn = replace(
+            self.turn(net, state, rows, batch, state.seat.roster.blocks, L=self.samples),
+            follows="encoder" in learns, common=False,
+        )  # fmt: skip
+        for name, module in state.modules.items():
+            module.train(name in learns)
+        if stage in state.optimizers:
+            state.optimizers[stage].zero_grad()
+        home = None
+        if "encoder" in state.modules:
+            encoder, decoder = (trained(state, set(learns) & set(names)) for names in (ENCODES, DECODES))
+            home = turn.encode(feature_side(state, self.floor), encoder, decoder)
+        if state.seat.me == state.seat.roster.active:
+            loss = await self._loss(stage, turn, state, home)
+        elif home is not None:
+            await turn.answer(home)
+        if stage in state.optimizers:
+            state.optimizers[stage].step()
+        return loss
+
+    async def _loss(self, stage: str, turn: Turn, state: State, home: Home | None) -> float:
+        """Return the loss of a batch at the active party, and compute the gradients of all parties.
+
+        pretrain   minus the mean of log (1/L) sum_l w_nl over all rows                             (3.3.2)
+        train      minus the mean of log (1/L) sum_l w_nl p_psi(y_n | z_nl) over labelled rows      (3.3.3)
+        """
+        side = label_side(state, self.floor)
+        weighed = await weigh(turn, side, home)
+        known, log_w = labels(turn) if stage == TRAIN else None, weighed.log_w
+        tied = state.modules["tied"]
+        assert isinstance(tied, Tied)
+        tied.note(weighed.there.observed, None if known is None else known[1])
+        if known is not None:
+            with torch.no_grad():
+                log_w = log_w + side.log_label(weighed.z, known[0])
+        share = side.share(weighed.there.observed.any(dim=1), known)
+        loss = -(share * bound(log_w)).sum()
+        turn.finite(loss, "the loss is")
+        u = -turn.batch.share * share * followed(log_w, self.negligible if known is None else 0.0)
+        mine = trained(state, set(self.learns(stage)) & set(LABEL_SIDE))
+        await learn(turn, side, home, weighed, u, mine, known)
+        return loss.item()
 
     # Prediction
 
     async def weighed(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], missed: Sequence[str] = ()
     ) -> Weighed | None:
-        """Play a party's part in weighing samples for a few rows; the active party gets them."""
+        """Run a party's part in weighing samples for a few rows; the active party gets the weights."""
         turn = replace(self.turn(net, state, rows, batch, asked, L=self.predict_samples), missed=missed)
         home = turn.encode(feature_side(state, self.floor)) if "encoder" in state.modules else None
         if state.seat.me == state.seat.roster.active:
@@ -220,13 +276,13 @@ class FalseVFL(ABC):
         return None
 
     def chunks(self, rows: Tensor) -> Sequence[Tensor]:
-        """Return rows in parts whose samples fit into a message: [B] -> parts of it, at least one."""
+        """Split rows [B] into chunks whose samples fit into one message, at least one chunk."""
         return torch.split(rows, max(1, AT_ONCE // (self.predict_samples * self.embedding)))
 
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:
-        """Play a party's part in predicting a batch by self-normalised importance sampling (section 3.3.4).
+        """Run a party's part in predicting a batch by self-normalised importance sampling (section 3.3.4).
 
         Raises:
             PredictionError: no row had a label in training.
@@ -256,7 +312,7 @@ class FalseVFL(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class FalseVFL1(FalseVFL):
-    """FALSE-VFL-I: who has which row may depend on what is observed, not on what is not (MAR)."""
+    """FALSE-VFL-I: which party has a row may depend on observed blocks, not on missing ones (MAR)."""
 
     title: ClassVar[str] = "FALSE-VFL-I"
     section: ClassVar[str] = "section 3.3"
@@ -265,7 +321,7 @@ class FalseVFL1(FalseVFL):
 
 @dataclass(frozen=True, kw_only=True)
 class FalseVFL2(FalseVFL):
-    """FALSE-VFL-II: who has which row may depend on that very block, seen or not (MNAR).
+    """FALSE-VFL-II: whether a party has a row may depend on that block itself, observed or not (MNAR).
 
     Attributes:
         indicator_hidden: hidden widths of the parties' missing indicators.
@@ -289,3 +345,34 @@ class FalseVFL2(FalseVFL):
 def _widths(title: str, name: str, widths: Sequence[int]) -> None:
     if any(width < 1 for width in widths):
         raise ConfigError(f"{title}: {name} must be at least 1, got {list(widths)}")
+
+
+# The rows of the stages, and remarks on them
+
+
+def held_rows(at: Rows) -> Tensor:
+    """Return the rows of stage 1 [N] bool: those that any party has."""
+    assert at.observed is not None
+    return at.observed.any(dim=1)
+
+
+def labelled_rows(at: Rows) -> Tensor:
+    """Return the rows of stage 2 [N] bool: those of stage 1 with a label."""
+    assert at.labeled is not None
+    return at.labeled & held_rows(at)
+
+
+def _coverage(blocks: tuple[str, ...], at: Rows) -> str:
+    """Report if stage 1 saw no row without a label, or if some parties have every row."""
+    assert at.observed is not None
+    always = members(at.observed[held_rows(at)].all(dim=0).cpu(), blocks)
+    known = ALWAYS.format(" and ".join(always)) if always and len(blocks) > 1 else ""
+    return "; ".join(filter(None, ("" if (held_rows(at) & ~labelled_rows(at)).any() else ALL_LABELLED, known)))
+
+
+def _untied_blocks(blocks: tuple[str, ...], at: Rows) -> str:
+    """Report the parties whose blocks no shared row ties to a label."""
+    assert at.observed is not None
+    missed = untied(shared(at.observed), at.observed[labelled_rows(at)].any(dim=0))
+    names = some([blocks[k] for k in missed])
+    return f"no label is tied to the block of {names}, by shared rows, so that answers do without it" if missed else ""

@@ -43,17 +43,52 @@ from torch.optim.swa_utils import AveragedModel
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
 from anyparty.methods.exchange import moment
-from anyparty.methods.fedhssl_rule import Aligned
+from anyparty.methods.fusion import EMBEDDING, GRADIENT
 from anyparty.methods.method import Batch, Seat, Stage, State
 from anyparty.methods.self_supervised import FORMS, STAGE, TARGET, SelfSupervised, predictor, projector
 from anyparty.methods.split import Split
+from anyparty.methods.standard import Standard
 from anyparty.nets.mlp import MLP, Factory, build
 from anyparty.predictions import Predictions
 from anyparty.seeds import Seeds
-from anyparty.terms import Capabilities, Channel, Expect
+from anyparty.terms import Capabilities, Channel, Declared, Expect
+
+LEARNS = "the other sees a projection of every row that it has too: no raw feature, but whatever of it that keeps"
+REPRESENTATIONS = (
+    Declared(tag="representation", frm="block", to="active", learns=LEARNS,
+             holds="z^c_k, the projected cross-party representation of the party's rows of the batch, [B_k, H]"),
+    Declared(tag="representation", frm="active", to="block", learns=LEARNS,
+             holds="z^c_A of the same rows, [B_k, H], zeros where the active party lacks the row"),
+)  # fmt: skip
+TOP = Declared(tag="top", frm="block", to="active",
+               holds="the weights of the local top encoder, its projector and predictor, once an epoch",
+               learns="how the party's representations are spread: weights know its rows by their sums")  # fmt: skip
+MEAN = Declared(tag="mean", frm="active", to="block", holds="the mean of all parties' such weights",
+                learns="the same of all parties together")  # fmt: skip
 
 SHARED = ("top", "projector", "predictor")
 Represent = Callable[["Encoders", Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aligned(Standard):
+    """Fine-tuning: one head over concatenated embeddings, trained on the rows that all parties have."""
+
+    absent: Literal["refuse", "zeros"] = "zeros"
+
+    @property
+    def can(self) -> Capabilities:
+        """The capabilities of FedHSSL."""
+        return Capabilities(
+            title="FedHSSL",
+            paper="He et al. 2024; Hong, Park, Hwang 2025, app. D.1",
+            trains_on="all rows that anybody has, then labelled rows that all parties have",
+            predicts_for="any row, with zeros in place of absent embeddings",
+            needs="any",
+            trains_with="all",
+            messages=(*REPRESENTATIONS, TOP, MEAN, EMBEDDING, GRADIENT),
+            unlabelled=True,
+        )
 
 
 class Encoders(nn.Module):

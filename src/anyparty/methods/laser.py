@@ -12,19 +12,19 @@ Loss      L_n = sum_{m in O_n} sum_{S in P_m(O_n)} 1/|S| * loss(g_m(mean_{k in S
 Answer    of head m for row n: g_m(mean_{k in O_n} f_k), m in O_n                               (Algorithm 2)
 
 Where we differ, knowingly
-- Patterns are per row and may mix in a batch; with ``batches="by-pattern"`` in the training settings they do not, as in
-  Algorithm 1.  Its line 5 draws one S_mi of each size for a whole batch; here every row has its own.  The estimate
-  stays unbiased either way, for a step counts by its rows where patterns have batches of their own; a test that
-  enumerates all subsets says so, and one that adds up the batches.
+- Patterns are per row and may mix in a batch. With ``batches="by-pattern"`` in the training settings they do not, as in
+  Algorithm 1. Its line 5 draws one S_mi of each size for a whole batch; here every row has its own. The estimate is
+  unbiased either way, because a batch of one pattern counts by its rows. Tests check both: one enumerates all subsets,
+  one adds up the batches.
 - The tasks S_m1, S_m2, ... of one head and row are the prefixes of one random order that begins with m.  Each S_mi is
   uniform over the subsets of size i that contain m, as (8) asks; they are not independent of each other.
-- ``normalize`` divides a row's loss by the sum of its weights, 2^|O_n| - 1 with a head for every party, which the loss
-  would else grow with.  Each head then has 1/|O_n| of the row, so that steps of SGD shrink with K and its rate has to
-  grow; Adam's do not notice.  Off is the paper's loss.
-- One answer per row: the mean of the answers of the heads in O_n.  Each head's own stands in ``by_party``.
-- Where a number is predicted, which the paper does not do, heads have a hidden layer by default.  A head reads the mean
-  of as many embeddings as parties are there, so that a linear one cannot weigh what several know together by more than
-  what one knows: with y the sum of four parties' columns its predictions had a slope of .57.
+- ``normalize`` divides a row's loss by the sum of its weights, 2^|O_n| - 1 with a head for every party. Otherwise the
+  loss grows with that sum. Each head then has 1/|O_n| of the row, so that steps of SGD shrink with K and need a larger
+  learning rate; steps of Adam do not change. Without ``normalize`` the loss is the paper's.
+- One answer per row: the mean of the answers of the heads in O_n. ``by_party`` has each head's own answer.
+- Heads have a hidden layer by default if a number is predicted, which the paper does not do. A head reads the mean over
+  the present parties, so a linear head cannot give more weight to several parties together than to one. With y the sum
+  of four parties' columns, its predictions had a slope of .57.
 - ``heads="one"`` ties all g_m to one head, so that (5) is the sum over all S in O_n of loss(g(mean_{k in S} f_k), y_n),
   estimated with one S of each size weighted comb(|O_n|, i): LASER-VFL as compared with in FALSE-VFL (Hong, Park,
   Hwang, arXiv 2505.11035, appendix D.1: "a version of LASER-VFL with only one fusion model").
@@ -39,14 +39,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from math import comb
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from anyparty.errors import ConfigError
 from anyparty.methods.combinatorial import subsets
-from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, all_blocks, joint, mean_over
+from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, Rule, all_blocks, joint, mean_over
 from anyparty.methods.local import NOBODY
 from anyparty.methods.method import Batch
 from anyparty.nets.objective import losses
@@ -57,7 +57,7 @@ WIDTH = 64  # of the hidden layer of heads that answer with numbers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laser:
+class Laser(Rule):
     """A family of predictors, one for every party and every set of parties around it, that share their parts.
 
     Attributes:
@@ -68,6 +68,8 @@ class Laser:
             "one" for all of them, which is nobody's and reads any set of parties.
 
     """
+
+    without_limit: ClassVar[str] = "tasks = 'sample'"
 
     normalize: bool = True
     tasks: Literal["sample", "all"] = "sample"
@@ -81,7 +83,7 @@ class Laser:
 
     @property
     def can(self) -> Capabilities:
-        """Trains on, and predicts for, any row."""
+        """Train on any row, and predict for any row."""
         return Capabilities(
             title="LASER-VFL",
             paper="Valdeira et al. 2025, alg. 1 and 2",
@@ -92,12 +94,8 @@ class Laser:
             most_parties=MOST_EXACT if self.tasks == "all" else None,
         )
 
-    def copies(self, roster: Roster) -> int:  # noqa: ARG002
-        """One encoder a party."""
-        return 1
-
     def owners(self, roster: Roster) -> tuple[int, ...] | None:
-        """Return the parties with a head, ``None`` where the one head is everybody's."""
+        """Return the parties with a head; ``None`` if the one head belongs to no party."""
         if self.heads == "one":
             return None
         if self.heads == "every":
@@ -109,28 +107,25 @@ class Laser:
                               f"and none does; use heads='every'")  # fmt: skip
         return owners
 
-    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
-        """Return every party: a head fuses them all."""
-        return all_blocks(roster)
-
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """One head for each of ``owners``, or one, on a mean embedding."""
+        """Return one head for each of ``owners``, or one head, on a mean embedding."""
         owners = self.owners(roster)
         return 1 if owners is None else len(owners), width
 
     def hidden(self, task: Task) -> tuple[int, ...]:
-        """Return a hidden layer for numbers, of which the paper has none: a mean hides how many parties it is over."""
+        """Return one hidden layer if a number is predicted: a mean hides how many parties it is over."""
         return (WIDTH,) if task.kind == "regression" else ()
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:
-        """Return the rows that a party with a head has: P_m(O_n) is empty for all others."""
+        """Return the rows of parties with a head; P_m(O_n) is empty for all other rows."""
         owners = self.owners(roster)
         return (observed if owners is None else observed[:, list(owners)]).any(dim=1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
         """Return the mean over the batch of (7), or of the exact (5).
 
-        Over all of the batch, also where this host knows fewer labels: the hosts' losses add up to that of one host.
+        The mean is over the whole batch, also if this host knows fewer labels: the hosts' losses add up to that of one
+        host.
         """
         if self.tasks == "all":
             return self._exact(fusion, h, observed, y) / len(batch.rows)
@@ -143,18 +138,18 @@ class Laser:
         return (weight * each).sum() / len(batch.rows)
 
     def _drawn(self, fusion: Fusion, observed: Tensor, generator: torch.Generator) -> Tensor:
-        """Draw for the heads at all hosts, and return this host's: [B, M, K].
+        """Draw orders for the heads at all hosts, and return those of this host: [B, M, K].
 
-        So heads at two hosts have orders of their own, for the same rows those of one host that had all the heads.
+        So heads at several hosts get the same orders as heads at one host.
         """
         everyone = fusion.everyone.sort().values
         orders = draw_order(observed, everyone, generator)
         return orders if len(everyone) == len(fusion.owners) else orders[:, torch.searchsorted(everyone, fusion.owners)]
 
     def _weights(self, fusion: Fusion, observed: Tensor) -> Tensor:
-        """Return a_i of (8) for every row, head and size, zero where there is no such task: [B, M, T].
+        """Return a_i of (8) for every row, head and size, zero if there is no such task: [B, M, T].
 
-        The one head has those of all |O_n| heads together.
+        If there is one head, its weights are the sum over |O_n| heads.
         """
         size = observed.sum(dim=1)  # |O_n|
         table = size_weights(observed.shape[1], self.normalize).to(observed.device)
@@ -230,8 +225,8 @@ def size_weights(K: int, normalize: bool) -> Tensor:
 def draw_order(observed: Tensor, owners: Tensor, generator: torch.Generator) -> Tensor:
     """Draw, for every row and head, an order of the parties: [B, K] bool, [M] -> [B, M, K] int64.
 
-    It begins with the head's owner; the other observed parties follow in random order; the absent come last.  Without
-    owners there is one head, whose orders begin with anybody.
+    It begins with the head's owner. The other observed parties follow in random order, and absent parties are last. If
+    heads have no owners there is one head, and its orders begin with any party.
     """
     B, K = observed.shape
     lots = torch.rand(B, max(1, len(owners)), K, generator=generator).to(observed.device)
@@ -260,7 +255,7 @@ class RunningMeans(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Divide, add up from the end, put back: every entry stands once in its order."""
+        """Divide, add up from the end, and scatter back: every entry is once in its order."""
         (gradient,), (place,) = gradients, ctx.saved_tensors
         B, M, K, D = gradient.shape
         counts = torch.arange(1, K + 1, device=place.device, dtype=gradient.dtype).view(K, 1)

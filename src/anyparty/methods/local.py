@@ -1,8 +1,8 @@
-"""Local: every party has a predictor of its own block and no more.
+"""Local: every party has a predictor on its own block.
 
 The baseline of Valdeira, Wang, Chi, ICLR 2025, equation (2): h_k(x_k) = g_k(f_k(x_k)).
-Where we differ   A party without labels cannot train alone; its head then stands at the active party, and the
-                  exchange of embeddings and gradients computes what it would have computed with labels.  With
+Where we differ   A party without labels cannot train alone. Its head is at the active party, and the exchange of
+                  embeddings and gradients computes the same as training with labels would. With
                   ``hosting="labelers"`` a party that holds labels sends nothing to train its own predictor.
 
 Letters   B rows, K parties, H width of an embedding, C outputs.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, all_blocks, own_rows
+from anyparty.methods.fusion import MESSAGES, Answer, Fusion, Given, Rule, all_blocks, own_rows
 from anyparty.methods.method import Batch
 from anyparty.terms import Capabilities, Roster
 
@@ -25,12 +25,12 @@ NOBODY = "no party that has this row answered from a predictor of its own that t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Local:
-    """A predictor per party; the answer is the active party's own, or else that of the first party with the row."""
+class Local(Rule):
+    """One predictor a party; the answer is the active party's, or else that of the first party that has the row."""
 
     @property
     def can(self) -> Capabilities:
-        """Trains on each party's own rows; predicts for a row from a single party."""
+        """Train on each party's own rows; predict a row from one party."""
         return Capabilities(
             title="Local",
             paper="Valdeira et al. 2025, eq. (2)",
@@ -40,25 +40,17 @@ class Local:
             messages=MESSAGES,
         )
 
-    def copies(self, roster: Roster) -> int:  # noqa: ARG002
-        """One encoder a party."""
-        return 1
-
     def owners(self, roster: Roster) -> tuple[int, ...]:
-        """Return every party."""
+        """Return all parties: each has a head."""
         return all_blocks(roster)
 
     def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
-        """Return the heads' own parties."""
+        """Return the parties that the heads belong to."""
         return owners
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """One head a party, on its own embedding."""
+        """Return one head a party, on its own embedding."""
         return roster.K, width
-
-    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the rows that anybody has."""
-        return observed.any(dim=1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
         """Return the sum of the parties' own mean losses, (2)."""
@@ -66,12 +58,12 @@ class Local:
         return own_rows(fusion, fusion.heads(h[:, fusion.owners], mine), observed, y)
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each party's own answer."""
+        """Return each party's own outputs, valid for its rows."""
         mine = observed[:, fusion.owners]
         return fusion.heads(h[:, fusion.owners], mine), mine
 
     def answer(self, given: Given) -> Answer:
-        """Return the active party's own answer, or else the first party's that has the row."""
+        """Return the active party's answer, or else that of the first party that has the row."""
         by_party = given.by_party()
         there = ~by_party.isnan().any(dim=2)
         preferred = there.int()

@@ -1,20 +1,23 @@
-"""The contract of a method: the parts that its parties play, and nothing about who runs them.
+"""The contract of a method: the coroutine of each party, independent of what runs it; and checks of a user's method.
 
-A method is frozen parameters.  It owns no loop over epochs, no socket and no file: ``run`` owns those, and a test can
-drive one party's part by hand.
+A method is frozen parameters. It has no loop over epochs, no socket and no file: ``run`` has those, and a test can
+drive one party's coroutine by hand.
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from anyparty.blocks.blocks import Rows
+from anyparty.errors import ConfigError
 from anyparty.methods.topology import Topology
 from anyparty.nets.mlp import MLP, Factory
 from anyparty.nets.optimizer import Optimizer
@@ -46,9 +49,9 @@ class Seat:
     optimizer: Optimizer = Optimizer()
     device: torch.device = torch.device("cpu")
 
-    @property
+    @cached_property
     def draws(self) -> bool:
-        """Whether its encoder may draw random numbers as it computes: ours do for dropout, a user's own might."""
+        """Whether the encoder may draw random numbers: ours do for dropout, a user's own might."""
         return not isinstance(self.encoder, MLP) or self.encoder.dropout > 0
 
 
@@ -182,3 +185,52 @@ class Method(Protocol):
 
         ``asked`` are the parties whose blocks may take part.
         """
+
+
+# Checks of a user's own method, at each place where it is called
+
+
+def checked_begin(method: Method, seat: Seat, seeds: Seeds) -> State:
+    """Return a party's untrained networks and optimizers.
+
+    Raises:
+        ConfigError: ``begin`` does not return a ``State``.
+    """
+    state: object = method.begin(seat, seeds)
+    if not hasattr(state, "modules"):
+        raise ConfigError(f"{method.can.title}: expected a State from begin, got a {type(state).__name__}")
+    return state  # type: ignore[return-value]
+
+
+async def checked_step(
+    method: Method, stage: Stage, net: Channel, state: State, rows: Rows, batch: Batch
+) -> float | None:
+    """Run a party's part in one batch of a stage; return the loss at the active party.
+
+    Raises:
+        ConfigError: the step is not a coroutine.
+    """
+    played: object = stage.step(net, state, rows, batch)
+    if not inspect.isawaitable(played):
+        raise ConfigError(f"{method.can.title}: the step of stage {stage.name!r} must be a coroutine, async def, as "
+                          f"it waits for other parties; it gives a {type(played).__name__}")  # fmt: skip
+    loss: float | None = await played
+    return loss
+
+
+def checked_answer(method: Method, state: State, answer: object) -> Predictions | None:
+    """Return a party's answer for a batch, without a gradient; ``None`` at a party that is not active.
+
+    Raises:
+        ConfigError: the answer is of another kind, or the active party has none.
+    """
+    leads = state.seat.me == state.seat.roster.active
+    if answer is None and not leads:
+        return None
+    if not isinstance(answer, Predictions):
+        raise ConfigError(f"{method.can.title}: expected predict to give Predictions at the active party"
+                          f"{'' if leads else ', and None elsewhere'}, got a {type(answer).__name__}")  # fmt: skip
+    by_party = answer.by_party
+    if not answer.scores.requires_grad and (by_party is None or not by_party.requires_grad):
+        return answer
+    return replace(answer, scores=answer.scores.detach(), by_party=None if by_party is None else by_party.detach())

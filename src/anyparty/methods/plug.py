@@ -1,14 +1,14 @@
-"""PlugVFL: one split network that is trained to miss parties.
+"""PlugVFL: one split network that is trained with parties dropped at random.
 
 Sun et al.: "PlugVFL: Robust and IP-protecting vertical federated learning against unexpected quitting of parties",
 2024, as extended by Valdeira, Wang, Chi, ICLR 2025, section 5 and appendix D, to more than two parties and to blocks
-that are missing in training: their embeddings are zeros at the fusion model.
+that are missing in training: the fusion model reads zeros for their embeddings.
 
 Letters   B rows, K parties, H width of an embedding, C outputs.
 Symbols   h     embeddings, zero where not observed              [B, K, H]
           keep  parties that stay in this iteration: each passive one is dropped with probability ``dropout``  [K]
 Loss      mean_n loss(g(concat_k keep_k h[n, k]), y_n)
-Answer    for any row that somebody has
+Answer    for any row that some party has
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import torch
 from torch import Tensor
 
 from anyparty.errors import ConfigError
-from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, all_blocks, joint
+from anyparty.methods.fusion import EMBEDDING, GRADIENT, Fusion, Rule
 from anyparty.methods.method import Batch
 from anyparty.nets.objective import losses
 from anyparty.terms import Capabilities, Roster
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plug:
-    """One predictor over concatenated embeddings, with zeros for whoever is absent.
+class Plug(Rule):
+    """One predictor over concatenated embeddings, with zeros for absent parties.
 
     Attributes:
-        dropout: the probability that a passive party is dropped from an iteration (the published comparison ran
-            with 0, its text describes the dropout).
+        dropout: the probability that a passive party is dropped from an iteration. The published comparison describes
+            dropout, but ran with 0.
 
     """
 
@@ -43,7 +43,7 @@ class Plug:
 
     @property
     def can(self) -> Capabilities:
-        """Trains on, and predicts for, any row."""
+        """Train on any row, and predict for any row."""
         return Capabilities(
             title="PlugVFL",
             paper="Sun et al. 2024; Valdeira et al. 2025, app. D",
@@ -53,28 +53,12 @@ class Plug:
             messages=(EMBEDDING, GRADIENT),
         )
 
-    def copies(self, roster: Roster) -> int:  # noqa: ARG002
-        """One encoder a party."""
-        return 1
-
-    def owners(self, roster: Roster) -> None:  # noqa: ARG002
-        """Return ``None``: the head is everybody's."""
-        return
-
-    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
-        """Return every party: a head fuses them all."""
-        return all_blocks(roster)
-
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """One head on all embeddings side by side."""
+        """Return one head on all embeddings side by side."""
         return 1, roster.K * width
 
-    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the rows that anybody has."""
-        return observed.any(dim=1)
-
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
-        """Return the loss with some passive parties dropped from this iteration."""
+        """Return the mean loss, with some passive parties dropped from this iteration."""
         if self.dropout:
             lots = torch.rand(h.shape[1], generator=batch.generator("party dropout")).to(h.device)
             keep = lots >= self.dropout
@@ -84,9 +68,5 @@ class Plug:
         return losses(fusion.task, fusion.heads(h.flatten(1).unsqueeze(1)).squeeze(1), y).mean()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the one predictor's answer, for rows that anybody has."""
+        """Return the predictor's outputs, valid for rows that any party has."""
         return fusion.heads(h.flatten(1).unsqueeze(1)), observed.any(dim=1, keepdim=True)
-
-    def answer(self, given: Given) -> Answer:
-        """Return the joint answer."""
-        return joint(given)

@@ -24,7 +24,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import cached_property
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -32,12 +33,10 @@ from torch import Tensor
 from anyparty.blocks.blocks import Rows
 from anyparty.costs import Counted, Ran
 from anyparty.errors import ConfigError
-from anyparty.methods import own_rule
 from anyparty.methods.exchange import Gathered
-from anyparty.methods.fusion import Fusion, Given
+from anyparty.methods.fusion import Fusion, adapted, answer_of, outputs_of
 from anyparty.methods.method import Batch, Seat, Stage, State
 from anyparty.methods.split import Split, labels_of
-from anyparty.nets.objective import answers
 from anyparty.seeds import Seeds
 from anyparty.terms import Capabilities
 
@@ -84,15 +83,17 @@ class PseudoLabelled(Split):
 
     pseudo: Pseudo = field(default=Pseudo(), repr=False)
 
+    schedule_conflict: ClassVar[str] = "knows no stage of pseudo-labels: method.unlabelled = 'ignore', or no schedule"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.hosting != "active":
             raise ConfigError("method: unlabelled = 'pseudo' asks for all predictors at the active party: "
                               "hosting = 'active'")  # fmt: skip
 
-    @property
+    @cached_property
     def can(self) -> Capabilities:
-        """What the split method can do; it also learns from rows without labels."""
+        """The capabilities of the split method, which also learns from rows without labels."""
         can = super().can
         both = f"{can.trains_on}; then rows without a label, too, where it is sure of them"
         return replace(can, title=f"{can.title}, pseudo-labels", trains_on=both, unlabelled=True)
@@ -127,17 +128,15 @@ class PseudoLabelled(Split):
                        batch_size=self.pseudo.unlabelled_batch_size, record=_record, continues=True)  # fmt: skip
         return (*super().stages(seat), taught)
 
-    def derive(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float | None, dict[str, Tensor]]:
-        """See the split method; in its own stage, the loss above."""
+    def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
+        """Return the split method's loss; in the stage of pseudo-labels, the loss above."""
         if batch.moment[0] != STAGE:
-            return super().derive(state, rows, batch, there)
+            return super().learn(state, rows, batch, there, h)
         assert rows.key is not None
         y, known = labels_of(rows, batch)
-        roster, fusion, observed = state.seat.roster, self.heads_of(state), there.observed
-        embeddings = there.scatter(roster)
-        use = self.rule.trains_on(roster, observed)
-        guess, sure = self._guessed(fusion, state.seat, embeddings, observed, rows.key[batch.rows])
-        embeddings.requires_grad_()
+        fusion, observed = self.fusion(state), there.observed
+        use = self.rule.trains_on(state.seat.roster, observed)
+        guess, sure = self._guessed(fusion, h, observed, rows.key[batch.rows])
         labelled, unlabelled = use & known, use & ~known
         sure &= unlabelled
         weight, value = self.pseudo.unlabelled_weight, 0.0
@@ -146,31 +145,24 @@ class PseudoLabelled(Split):
             if len(at):
                 some = replace(batch, rows=batch.rows[at])
                 value += self.descend(
-                    replace(fusion, chosen_from=observed[of]), state.seat, some, embeddings[at], observed[at],
-                    labels[at], weight=share * len(at) / int(of.sum()),
+                    replace(fusion, chosen_from=observed[of]), state.seat, some, h[at], observed[at], labels[at],
+                    weight=share * len(at) / int(of.sum()),
                 )  # fmt: skip
         for name, count in ((SURE, sure), (UNLABELLED, unlabelled)):
             state.kept[name] = state.kept.get(name, torch.zeros((), dtype=torch.int64)) + count.sum().cpu()
-        gradient = embeddings.grad
-        return value, there.collect(roster, torch.zeros_like(embeddings) if gradient is None else gradient)
+        return value
 
-    def _guessed(self, fusion: Fusion, seat: Seat, h: Tensor, observed: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the class that every row is answered with [B], and whether its probability is at least tau [B]."""
-        assert seat.task is not None
-        if fusion.taught is not None and fusion.taught.missed:  # as in prediction, an answer never rests on them
-            h, observed = h.clone(), observed.clone()
-            h[:, fusion.taught.missed], observed[:, fusion.taught.missed] = 0.0, False
+    def _guessed(self, fusion: Fusion, h: Tensor, observed: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the predicted class of each row [B], and whether its probability is at least tau [B]."""
         with torch.no_grad():
-            outputs, valid = own_rule.outputs(self.rule, fusion, h, observed)
-            given = Given(
-                task=seat.task, answers=answers(seat.task, outputs), valid=valid, owners=fusion.owners,
-                observed=observed, key=key, k=fusion.k,
-            )  # fmt: skip
-            answer = own_rule.answer(self.rule, given)
-            support = getattr(self.rule, "support", None)
-            scores = support(given) if support else answer.scores
+            if fusion.taught is not None and fusion.taught.missed:  # prediction does not use these parties either
+                h, observed = h.clone(), observed.clone()
+                h[:, fusion.taught.missed], observed[:, fusion.taught.missed] = 0.0, False
+            outputs, valid = outputs_of(self.rule, fusion, h, observed)
+            given, answer = answer_of(self.rule, fusion, outputs, valid, observed, key)
+            support = adapted(self.rule).support(given)
         guess = answer.scores.argmax(dim=1)
-        best = scores.gather(1, guess.unsqueeze(1)).squeeze(1)
+        best = support.gather(1, guess.unsqueeze(1)).squeeze(1)
         return guess, answer.answered & (best >= self.pseudo.sure)
 
 

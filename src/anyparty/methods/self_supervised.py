@@ -27,7 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -178,6 +178,8 @@ class Pretrained:
 
     first: SelfSupervised
     method: Split
+
+    schedule_conflict: ClassVar[str] = "knows no stage of pretraining: method.pretrain = 'none', or no schedule"
 
     @property
     def can(self) -> Capabilities:

@@ -1,25 +1,30 @@
-"""Split models: every party encodes its own block, heads fuse the embeddings, gradients go back.
+"""Split models: each party encodes its own block, heads fuse the embeddings, gradients go back.
 
-Local, Standard VFL, Ensemble, Combinatorial, PlugVFL and LASER-VFL are one family.  They share the encoders f_k, the
-exchange (embedding up, gradient down: one round trip a batch) and the optimisers, which are here; a ``Rule`` says who
-is fused with whom and what the loss is, and that is each paper's own file.
+Local, Standard VFL, Ensemble, Combinatorial, PlugVFL and LASER-VFL are one family. They share the encoders f_k, the
+exchange (embedding up, gradient down: one round trip a batch) and the optimizers, which are in this file. A ``Rule``
+defines the topology, the loss and the answer; each paper's rule is a file of its own.
 
-A host's heads stand in one tensor and take one step together.  A head that no row of a batch trains has the derivative
-0, so that momentum and weight decay move it all the same, where a head in an optimizer of its own would stay; that
-matters where batches often lack a party, as with ``batches="by-pattern"``.
+A host's heads are one tensor and take one step together. A head that no row of a batch trains has the derivative 0, so
+that momentum and weight decay still move it, unlike a head with an optimizer of its own. The difference matters if
+batches often lack a party, as with ``batches="by-pattern"``.
 
-Who hosts which heads is data.  By default all heads stand at the active party, in one batched computation; with
-``hosting="labelers"`` each party that holds labels hosts its own head, and embeddings go to every host.
+By default all heads are at the active party, in one batched computation. With ``hosting="labelers"`` each party that
+holds labels hosts its own head, and embeddings go to every host.
+
+Prediction (LASER-VFL, Algorithm 2, for every rule): the requested parties send their embeddings to the hosts. Every
+host answers for the rows that it can. The active party combines the hosts' outputs into one answer a row, and states
+which parties took part in it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
-from typing import Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -27,42 +32,47 @@ from torch import Tensor, nn
 from anyparty import costs
 from anyparty.blocks.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
-from anyparty.methods import exchange, own_rule, split_prediction
+from anyparty.methods import exchange
 from anyparty.methods.exchange import Gathered, Part, Wanted, moment
-from anyparty.methods.fusion import Fusion, Rule
+from anyparty.methods.fusion import Fusion, Rule, adapted, answer_of, check_rule, loss_of, outputs_of, trained_rows
 from anyparty.methods.method import Batch, Seat, Stage, State
-from anyparty.methods.topology import Topology
+from anyparty.methods.topology import Hosting, Topology
 from anyparty.methods.typed import of_type
 from anyparty.nets.mlp import Factory, build
 from anyparty.nets.stacked import Heads, ModuleHeads, StackedMLP
 from anyparty.nets.taught import Taught
-from anyparty.predictions import Predictions
+from anyparty.predictions import NO_NUMBER, Predictions
 from anyparty.seeds import Seeds
 from anyparty.terms import Capabilities, Channel, Roster, Task, finite
+
+UNREAD = "no head reads the embedding of a party that has this row"
+UNREACHED = "training reached no labelled row of a party that has this row"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """A split method: a rule, and the shape of what all rules share.
+    """A split method: a rule, and the parameters that all rules share.
 
     Attributes:
-        rule: who is fused with whom, and the loss.
+        rule: the topology, the loss and the answer.
         embedding: H, the width of every party's embedding.
-        hosting: where heads stand: all at the active party, or each at its own party if that holds labels.
-        head_hidden: widths of the heads' hidden layers; [] is the papers' single linear layer. By default that, or what
-            the rule asks for: LASER-VFL [64] where a number is predicted.
+        hosting: where heads are: all at the active party, or each at its own party if that holds labels.
+        head_hidden: widths of the heads' hidden layers; [] is the papers' single linear layer. By default the rule's:
+            none, but [64] for LASER-VFL if a number is predicted.
         make_head: a user's own head, (width of its input, C) -> module; instead of ``head_hidden``.
 
     """
 
     rule: Rule
     embedding: int = 64
-    hosting: Literal["active", "labelers"] = "active"
+    hosting: Hosting = "active"
     head_hidden: tuple[int, ...] | None = None
     make_head: Factory | None = None
 
+    schedule_conflict: ClassVar[str] = ""
+
     def __post_init__(self) -> None:
-        own_rule.check_rule(self.rule)
+        check_rule(self.rule)
         for name, hint in (("embedding", int), ("head_hidden", tuple[int, ...])):
             if (given := getattr(self, name)) is not None or name == "embedding":
                 object.__setattr__(self, name, of_type(hint, given, f"method: {name}"))
@@ -72,20 +82,22 @@ class Split:
         if self.hosting not in {"active", "labelers"}:
             raise ConfigError(f"method: hosting is 'active' or 'labelers', not {self.hosting!r}")
 
-    @property
+    @cached_property
     def can(self) -> Capabilities:
-        """What the rule can do."""
+        """The capabilities of the rule."""
         return self.rule.can
 
     def published_costs(self, ran: costs.Ran) -> list[costs.Counted]:
-        """Return what equation (9) of the APC-VFL paper counts of each passive party's embeddings and gradients."""
+        """Return each passive party's embeddings and gradients as equation (9) of the APC-VFL paper counts them."""
         topology = self.topology(ran.roster)
         ran = replace(ran, observed=topology.heard(ran.observed))
         rows = ran.labelled & self.rule.trains_on(ran.roster, ran.observed)
         return costs.split_learning(ran, rows, self.embedding * topology.copies)
 
+    # Set-up
+
     def begin(self, seat: Seat, seeds: Seeds) -> State:
-        """Resolve the topology; make a party's encoder, the heads that it hosts, and their optimizer."""
+        """Resolve the topology; make a party's encoder, the heads that it hosts, and their optimizers."""
         topology = self.topology(seat.roster)
         state = State(seat, topology=topology)
         if seat.inputs:
@@ -96,8 +108,7 @@ class Split:
             assert seat.task is not None
             with seeds.own.drawing("heads", seat.me):
                 state.modules["heads"] = self.heads(topology, seat.me, seat.task)
-                sets = getattr(self.rule, "sets", None)
-                state.modules["taught"] = Taught(seat.roster.K, sets and sets(seat.roster))
+                state.modules["taught"] = Taught(seat.roster.K, adapted(self.rule).sets(seat.roster))
         for name, module in state.modules.items():
             module.to(seat.device)
             parameters = [p for p in module.parameters() if p.requires_grad]
@@ -111,36 +122,33 @@ class Split:
         Raises:
             ConfigError: the rule cannot serve these parties, or describes its heads in another form.
         """
-        can = self.can
+        can, rule = self.can, adapted(self.rule)
         if can.most_parties is not None and roster.K > can.most_parties:
-            instead = "tasks = 'sample' has" if hasattr(self.rule, "tasks") else "LASER-VFL has"
             raise ConfigError(f"{can.title} as it is set serves at most {can.most_parties} parties, here are "
-                              f"{roster.K}; {instead} no such limit")  # fmt: skip
+                              f"{roster.K}; {rule.without_limit} has no such limit")  # fmt: skip
         if roster.K < 1:
             raise ConfigError("no party holds columns: there is nothing to learn from")
-        return own_rule.resolve(self.rule, roster, self.embedding, self.hosting)
+        return rule.topology(roster, self.embedding, self.hosting)
 
     def heads(self, topology: Topology, host: str, task: Task) -> Heads:
         """Make the heads of a host."""
         count, width = topology.heads[host], topology.head_inputs
         if self.make_head is not None:
             return ModuleHeads.of(self.make_head, count, width, task.outputs)
-        asked = getattr(self.rule, "hidden", None)
-        hidden = self.head_hidden if self.head_hidden is not None else asked(task) if asked else ()
+        hidden = adapted(self.rule).hidden(task) if self.head_hidden is None else self.head_hidden
         return StackedMLP(count, (width, *hidden, task.outputs))
 
-    def heads_of(self, state: State) -> Fusion:
-        """Return what a host fuses with."""
-        taught = state.modules["taught"]
-        assert isinstance(taught, Taught)
-        return self.fusion(state, state.modules["heads"], state.seat.me, taught)
-
-    def fusion(self, state: State, heads: nn.Module, host: str, taught: Taught | None = None) -> Fusion:
-        """Return what the ``heads`` of a host fuse with, at that host or at a party that has a copy of them."""
+    def fusion(self, state: State, heads: nn.Module | None = None, host: str | None = None) -> Fusion:
+        """Return the heads of this host with their owners; or a copy of the ``heads`` of another ``host``."""
         seat, topology = state.seat, state.topology
+        taught: nn.Module | None = None
         assert topology is not None
-        assert isinstance(heads, StackedMLP | ModuleHeads)
         assert seat.task is not None
+        host = seat.me if host is None else host
+        if heads is None:
+            heads, taught = state.modules["heads"], state.modules["taught"]
+        assert isinstance(heads, StackedMLP | ModuleHeads)
+        assert isinstance(taught, Taught | None)
         everyone = tuple(chain.from_iterable(topology.hosts.values()))
         return Fusion(
             heads=heads,
@@ -151,12 +159,6 @@ class Split:
             taught=taught,
         )
 
-    def _drawing(self, seat: Seat, batch: Batch, name: str) -> AbstractContextManager[None]:
-        """Return where modules draw from; our own heads, and our encoders without dropout, never draw."""
-        if self.make_head is None if name == "head draws" else not seat.draws:
-            return nullcontext()
-        return batch.drawing(name, seat.me, device=seat.device)
-
     # Training
 
     def stages(self, seat: Seat) -> Sequence[Stage]:
@@ -165,12 +167,12 @@ class Split:
         def rows(at: Rows) -> Tensor:
             assert at.observed is not None
             heard = self.topology(seat.roster).heard(at.observed)
-            return at.teaching & own_rule.trained(self.rule, seat.roster, heard)
+            return at.teaching & trained_rows(self.rule, seat.roster, heard)
 
         return (Stage(name="train", step=self.step, rows=rows),)
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Play a party's part in one batch; one round trip for a party that is not a host.
+        """Run a party's part in one training batch; one round trip for a party that is not a host.
 
         Raises:
             Diverged: the loss is not a number.
@@ -189,25 +191,45 @@ class Split:
             if "heads" in state.optimizers:
                 state.optimizers["heads"].step()
         if mine:
-            await self._learn(net, state, readers, mine[1], gradients.get(me))
+            theirs = await exchange.gradients_of(net, readers, mine[1])
+            if "encoder" in state.optimizers:
+                self.backward(state, mine[1], gradients.get(me), theirs)
+                state.optimizers["encoder"].step()
         return loss
 
-    def encode(self, state: State, rows: Rows, batch: Batch, taken: Part | None = None) -> Part | None:
+    def encode(
+        self, state: State, rows: Rows, batch: Batch, taken: Part | None = None, *, draws: bool = True
+    ) -> Part | None:
         """Return which rows of the batch a party has [B_k] and their embeddings [B_k, H]; ``None`` if it has none.
 
-        ``taken`` is what ``rows.block.take`` gave for the batch, where a party encodes it again and again.
+        Args:
+            state: the party's networks.
+            rows: its rows.
+            batch: the batch.
+            taken: ``rows.block.take`` of the batch, if a party encodes the batch several times.
+            draws: whether modules may draw random numbers (dropout), as in training.
 
         Raises:
             Diverged: an embedding is not a number.
         """
-        with self._drawing(state.seat, batch, "encoder draws"):
-            return self.embed(state, rows, batch, taken)
+        if rows.block is None:
+            return None
+        x, held = taken or rows.block.take(batch.rows)
+        if not len(held):
+            return None
+        seat = state.seat
+        with batch.drawing("encoder draws", seat.me, device=seat.device) if draws and seat.draws else nullcontext():
+            h: Tensor = state.modules["encoder"](x)
+        if not finite(h.detach()):
+            raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {moment(batch)}: lower its "
+                           f"learning rate, or look for extreme values in its columns")  # fmt: skip
+        return held, h
 
     async def gather(
         self, net: Channel, state: State, rows: Rows, batch: Batch, mine: Part | None,
         asked: Sequence[str] | None = None,
     ) -> Gathered:  # fmt: skip
-        """Wait at a host for the embeddings of a batch, of the parties ``asked`` alone where some are given."""
+        """Wait at a host for the embeddings of a batch, by default of all parties that it reads."""
         topology = state.topology
         assert topology is not None
         asked = topology.blocks if asked is None else asked
@@ -216,23 +238,10 @@ class Split:
         wanted = Wanted(asked=asked, read=topology.reads[state.seat.me], width=topology.width)
         return await exchange.gather(net, state.seat, rows, batch, wanted, mine)
 
-    def embed(self, state: State, rows: Rows, batch: Batch, taken: Part | None = None) -> Part | None:
-        """Do what ``encode`` says, where no module draws (prediction)."""
-        if rows.block is None:
-            return None
-        x, held = taken or rows.block.take(batch.rows)
-        if not len(held):
-            return None
-        h: Tensor = state.modules["encoder"](x)
-        if not finite(h.detach()):
-            raise Diverged(f"party {state.seat.me!r}: its embeddings are no longer numbers at {moment(batch)}: lower "
-                           f"its learning rate, or look for extreme values in its columns")  # fmt: skip
-        return held, h
-
     def fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float | None, dict[str, Tensor]]:
-        """Return the loss and its gradient by every part's embeddings; leave the heads' gradients in place.
+        """Return the loss and its gradient by each party's embeddings; leave the heads' gradients in place.
 
-        A batch without a row to learn from has no loss.
+        The loss is ``None`` if the batch has no row to learn from.
 
         Raises:
             Diverged: the loss is not a number.
@@ -244,42 +253,38 @@ class Split:
             state.optimizers["heads"].zero_grad()
         if not there.parts:
             return None, {}
-        return self.derive(state, rows, batch, there)
+        h = there.scatter(state.seat.roster).requires_grad_()
+        loss = self.learn(state, rows, batch, there, h)
+        gradient = torch.zeros_like(h) if h.grad is None else h.grad  # none if no row is left, or heads ignore h
+        return loss, there.collect(state.seat.roster, gradient)
 
-    def derive(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float | None, dict[str, Tensor]]:
-        """Return the loss of the batch's labels that are known, and its gradient by every part's embeddings.
+    def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
+        """Return the loss of the rows with a known label; leave its gradients at ``h`` [B, K, H] and the heads.
 
         Raises:
             Diverged: the loss is not a number.
         """
         y, known = labels_of(rows, batch)
-        seat, roster = state.seat, state.seat.roster
-        embeddings = there.scatter(roster).requires_grad_()
-        h, observed = embeddings, there.observed
+        seat, observed = state.seat, there.observed
         if there.silent or there.late or not known.all():
-            left = (known & self.rule.trains_on(roster, observed)).nonzero().squeeze(1)
+            left = (known & self.rule.trains_on(seat.roster, observed)).nonzero().squeeze(1)
             h, observed, y = h[left], observed[left], y[left]
-        value = self.descend(self.heads_of(state), seat, batch, h, observed, y) if len(y) else None
-        gradient = embeddings.grad  # none where there is no row, or the heads do not look at any
-        return value, there.collect(roster, torch.zeros_like(embeddings) if gradient is None else gradient)
+        return self.descend(self.fusion(state), seat, batch, h, observed, y) if len(y) else None
 
     def descend(
         self, fusion: Fusion, seat: Seat, batch: Batch, h: Tensor, observed: Tensor, y: Tensor, weight: float = 1.0
     ) -> float:
-        """Return the loss of rows [B] by their embeddings [B, K, H]; leave gradients where they are asked for.
+        """Compute the loss of rows [B] from their embeddings [B, K, H], and its gradients.
 
         Raises:
             Diverged: the loss is not a number.
-            ConfigError: the rule is a user's own, and its loss no scalar, or one without a gradient, or of weights
-                that it holds.
+            ConfigError: see ``fusion.loss_of``.
         """
         if fusion.taught is not None:
             fusion.taught.note(observed)
-        with self._drawing(seat, batch, "head draws"):
-            loss = self.rule.loss(fusion, h, observed, y, batch)
-        own_rule.check_loss(self.rule, loss, h)
-        if not batch.number:
-            own_rule.check_weights(self.rule)  # that it has made by now
+        own = self.make_head is not None  # our heads draw no random numbers
+        with batch.drawing("head draws", seat.me, device=seat.device) if own else nullcontext():
+            loss = loss_of(self.rule, fusion, h, observed, y, batch)
         if weight != 1.0:
             loss = weight * loss
         value = loss.item()
@@ -290,14 +295,8 @@ class Split:
             (batch.share * loss).backward()  # type: ignore[no-untyped-call]
         return value
 
-    async def _learn(self, net: Channel, state: State, readers: Sequence[str], h: Tensor, own: Tensor | None) -> None:
-        theirs = await exchange.gradients_of(net, readers, h)
-        if "encoder" in state.optimizers:
-            self.backward(state, h, own, theirs)
-            state.optimizers["encoder"].step()
-
     def backward(self, state: State, h: Tensor, own: Tensor | None, theirs: Sequence[Tensor]) -> None:
-        """Sum the hosts' gradients (Algorithm 1 of LASER-VFL, line 8) and leave the encoder's own in place."""
+        """Sum the hosts' gradients (Algorithm 1 of LASER-VFL, line 8) and leave the encoder's gradient in place."""
         total = own
         for gradient in theirs:
             total = gradient if total is None else total + gradient
@@ -309,8 +308,74 @@ class Split:
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:
-        """Play a party's part in predicting a batch."""
-        return await split_prediction.predict(self, net, state, rows, batch, asked)
+        """Run a party's part in predicting a batch; the active party gets the answer.
+
+        Raises:
+            ConfigError: the outputs or the answer of a user's rule have another form.
+        """
+        seat, topology = state.seat, state.topology
+        assert topology is not None
+        with torch.no_grad():  # never around an await: other parties' coroutines share the thread
+            mine = self.encode(state, rows, batch, draws=False) if seat.me in asked else None
+        await exchange.share(net, topology.readers[seat.me], mine)
+        if seat.me not in topology.hosts:
+            return None
+        there = await self.gather(net, state, rows, batch, mine, asked)
+        fusion = self.fusion(state)
+        near = there.without(fusion.taught.missed if fusion.taught else (), seat.roster)  # reached by this host's heads
+        with torch.no_grad():
+            nobody = torch.zeros(*near.observed.shape, *topology.width, device=seat.device)
+            h = near.scatter(seat.roster) if near.parts else nobody
+            outputs, valid = outputs_of(self.rule, fusion, h, near.observed)
+        if seat.me != seat.roster.active:
+            reached = fusion.taught is None or bool(fusion.taught.parties[fusion.owners].any())
+            heard = torch.tensor([reached and name in near.parts for name in seat.roster.blocks])
+            await net.send(seat.roster.active, "outputs", {"outputs": outputs, "heard": heard})
+            return None
+        return await self._answer(net, state, rows, batch, asked, there, fusion, (outputs, valid, near.observed))
+
+    async def _answer(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str],
+        there: Gathered, fusion: Fusion, own: tuple[Tensor, Tensor, Tensor],
+    ) -> Predictions:  # fmt: skip
+        """Combine the outputs of all hosts' heads into one answer a row.
+
+        ``own`` are the active party's outputs, where they are valid, and the blocks that they use [B, K]: those of
+        parties that training reached from this host. Training may have reached other parties from another host.
+        """
+        seat, topology = state.seat, state.topology
+        assert topology is not None
+        assert seat.task is not None
+        assert rows.key is not None
+        assert rows.observed is not None
+        known = rows.observed[batch.rows]
+        outputs, valid, reached, owners = [own[0]], [own[1]], [own[2]], [fusion.owners]
+        used = [own[2] & own[1].any(dim=1, keepdim=True)]
+        for host, ks in topology.hosts.items():
+            if host != seat.me:
+                owners.append(torch.tensor(ks, device=seat.device))
+                shape = (len(batch.rows), len(ks), seat.task.outputs)
+                theirs, stands, heard = await exchange.outputs_of(net, host, shape, there, known, seat.roster)
+                outputs.append(theirs)
+                reached.append(there.observed & heard)
+                valid.append(stands.unsqueeze(1) & reached[-1][:, owners[-1]])
+                used.append(reached[-1] & valid[-1].any(dim=1, keepdim=True))
+        given, answer = answer_of(
+            self.rule, fusion, torch.cat(outputs, 1), torch.cat(valid, 1), torch.stack(used).any(dim=0),
+            rows.key[batch.rows], torch.cat(owners),
+        )  # fmt: skip
+        made = exchange.predictions(answer, seat, asked, there, self.can.title)
+        if not made.reasons:
+            return made
+        some = there.observed.any(dim=1)
+        nan = some & (given.answers.isnan().any(dim=2) & given.valid).any(dim=1)
+        unreached = some & ~torch.stack(reached).any(dim=0).any(dim=1)
+        unread = torch.tensor([name in asked and name in topology.unread for name in seat.roster.blocks])
+        unheard = ~some & known[:, unread.to(known.device)].any(dim=1)
+        reasons = dict(made.reasons)
+        for why, where in ((NO_NUMBER, nan), (UNREACHED, unreached), (UNREAD, unheard)):
+            reasons |= {n: why for n in where.nonzero().squeeze(1).tolist() if n in reasons}
+        return replace(made, reasons=reasons)
 
 
 def labels_of(rows: Rows, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -5,11 +5,11 @@ Liu et al., TKDE 2024; the baseline of Valdeira, Wang, Chi, ICLR 2025, equation 
 
 Letters   B rows, K parties, H width of an embedding, C outputs.
 Loss      mean_n loss(g(1/K sum_k h[n, k]), y_n)                        (1)
-Answer    for rows that all parties have; the others get no number
+Answer    for rows that all parties have; other rows get no number
 
 ``absent="zeros"`` is the Vanilla VFL of the FALSE-VFL comparison (Hong, Park, Hwang, arXiv 2505.11035, appendix D.1):
-trained on the same rows, it answers for the others with zeros in place of absent embeddings.  As a mean has no place
-for an absent one, the head reads all embeddings side by side, as PlugVFL's does.
+trained on the same rows, it also predicts other rows, with zeros in place of absent embeddings. A mean has no place for
+an absent embedding, so the head reads all embeddings side by side, as in PlugVFL.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Literal
 from torch import Tensor
 
 from anyparty.errors import ConfigError
-from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, all_blocks, joint, mean_over
+from anyparty.methods.fusion import EMBEDDING, GRADIENT, Answer, Fusion, Given, Rule, joint, mean_over
 from anyparty.methods.method import Batch
 from anyparty.methods.plug import Plug
 from anyparty.nets.objective import losses
@@ -28,11 +28,11 @@ from anyparty.terms import Capabilities, Roster
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standard:
-    """One predictor, which needs everybody, or takes zeros for who is absent.
+class Standard(Rule):
+    """One predictor that needs all parties, or reads zeros for absent ones.
 
     Attributes:
-        absent: what becomes of a row that a party lacks, or cannot say: it is refused, or gets "zeros" there.
+        absent: in prediction, "refuse" a row without the blocks of all parties, or use "zeros" for absent embeddings.
 
     """
 
@@ -44,7 +44,7 @@ class Standard:
 
     @property
     def can(self) -> Capabilities:
-        """Trains on rows that all parties have; predicts for those, or with zeros for any."""
+        """Train on rows that all parties have; predict for those rows, or for any row with zeros."""
         zeros = self.absent == "zeros"
         whole = "rows that all parties have, while all are present"
         return Capabilities(
@@ -61,24 +61,12 @@ class Standard:
     def _concatenated(self) -> Plug | None:
         return Plug(dropout=0.0) if self.absent == "zeros" else None
 
-    def copies(self, roster: Roster) -> int:  # noqa: ARG002
-        """One encoder a party."""
-        return 1
-
-    def owners(self, roster: Roster) -> None:  # noqa: ARG002
-        """Return ``None``: the head is everybody's."""
-        return
-
-    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
-        """Return every party: a head fuses them all."""
-        return all_blocks(roster)
-
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """One head on the mean embedding, or on all side by side."""
+        """Return one head on the mean embedding, or on all embeddings side by side."""
         return self._concatenated.head(roster, width) if self._concatenated else (1, width)
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the rows that all have."""
+        """Return the rows that all parties have."""
         return observed.all(dim=1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
@@ -88,11 +76,11 @@ class Standard:
         return losses(fusion.task, fusion.heads(mean_over(h, observed).unsqueeze(1)).squeeze(1), y).mean()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the one predictor's answer, for rows that all have, or with zeros for rows that anybody has."""
+        """Return the predictor's outputs, valid for rows that all parties have, or with zeros for rows that any has."""
         if self._concatenated:
             return self._concatenated.outputs(fusion, h, observed)
         return fusion.heads(mean_over(h, observed).unsqueeze(1)), observed.all(dim=1, keepdim=True)
 
     def answer(self, given: Given) -> Answer:
-        """Return the joint answer."""
+        """Return the joint answer, and the reason for rows without all parties."""
         return joint(given, "Standard VFL needs every party's block of a row")

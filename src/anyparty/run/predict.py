@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from anyparty.blocks.blocks import Rows
-from anyparty.methods import guarded
-from anyparty.methods.method import Batch, Method, State
+from anyparty.methods.method import Batch, Method, State, checked_answer
 from anyparty.predictions import NO_ANSWER, Predictions
 from anyparty.seeds import Seeds
 from anyparty.terms import Channel
@@ -24,7 +23,7 @@ async def predict_rows(
     """Play a party's part in predicting ``wanted`` [n]; the active party gets all answers, in that order."""
     state.train(False)
     parts = [
-        guarded.answered(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))
+        checked_answer(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))
         for chunk in (torch.split(wanted, ROWS_AT_ONCE) if len(wanted) else [wanted])
     ]
     answered = [_explained(part) for part in parts if part is not None]

@@ -21,9 +21,8 @@ from torch import Tensor
 from anyparty import metrics
 from anyparty.blocks.batches import by_pattern, mixed, patterns
 from anyparty.errors import AlignmentError, Diverged
-from anyparty.methods import guarded
 from anyparty.methods.exchange import moment
-from anyparty.methods.method import Batch, Stage, State
+from anyparty.methods.method import Batch, Stage, State, checked_begin, checked_step
 from anyparty.run import agree, quiet
 from anyparty.run.agree import Verdict
 from anyparty.run.checkpoint import Progress, load_module, tensors_of
@@ -45,7 +44,7 @@ async def play(part: Part, net: Channel) -> Trained:
         AlignmentError: a stage has no rows to train on.
         PartyLost, MessageError, Diverged: see ``anyparty.errors``.
     """
-    state = guarded.begin(part.method, part.seat, part.seeds)
+    state = checked_begin(part.method, part.seat, part.seeds)
     progress = Progress()
     best: Kept = {}
     moments = part.checkpoints.begin(part.door.run, resume=part.resume) if part.checkpoints else []
@@ -179,7 +178,7 @@ async def _exchange(
     state.train(True)
     batch = Batch(rows, part.seeds, (stage.name, 0, 0), held_out=plan["validation"])
     at_moment(net, moment(batch), training=True)
-    loss = await guarded.step(part.method, stage, net, state, part.rows, batch)
+    loss = await checked_step(part.method, stage, net, state, part.rows, batch)
     seconds = time.perf_counter() - began
     record = {"stage": stage.name, "epoch": 1, **_loss(loss), "seconds": seconds}
     if stage.validates and len(plan["validation"]):
@@ -251,7 +250,7 @@ async def _epoch(
         share = len(rows) * len(batches) / len(plan["train"]) if part.settings.batches == "by-pattern" else 1.0
         batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)
         at_moment(net, moment(batch), training=True)
-        loss = await guarded.step(part.method, stage, net, state, part.rows, batch)
+        loss = await checked_step(part.method, stage, net, state, part.rows, batch)
         if loss is not None:
             total, seen = total + loss * len(rows), seen + len(rows)
         part.watch.on_batch_end(len(rows), math.nan if loss is None else loss)

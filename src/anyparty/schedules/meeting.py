@@ -160,7 +160,7 @@ class Meeting:
 
         @cache
         def stale() -> Stale:  # none is wanted where one iteration is all
-            fusion = self.split.heads_of(state)
+            fusion = self.split.fusion(state)
             return Stale.of(self.split, fusion, self.seat, batch, there, y, known)
 
         def derive(now: Part | None) -> Tensor | None:

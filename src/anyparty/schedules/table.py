@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, ClassVar, get_origin, get_type_hints
+from typing import Any, ClassVar, cast, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
 from anyparty.config import ClockSettings, Config
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.methods.method import Method
-from anyparty.methods.pseudo import PseudoLabelled
-from anyparty.methods.self_supervised import Pretrained
 from anyparty.methods.split import Split
+from anyparty.methods.topology import Schedulable
 from anyparty.schedules.clock import Clock, trace_of
 from anyparty.schedules.flex import AdaptiveFlex, Flex
 from anyparty.schedules.real import RealClock
@@ -101,17 +100,13 @@ def scheduled(method: Method, config: Config) -> Method:
                               f"{nearest('', SCHEDULES)}")  # fmt: skip
         return method
     made, local = schedule(config.schedule.name, **config.schedule.parameters)
-    if isinstance(method, Pretrained):
-        raise ConfigError(f"schedule {config.schedule.name!r} knows no stage of pretraining: method.pretrain = 'none', "
-                          f"or no schedule")  # fmt: skip
-    if not isinstance(method, Split):
+    if not isinstance(method, Schedulable):
         raise ConfigError(f"schedule {config.schedule.name!r} is for split methods, {method.can.title} is none: its "
                           f"parties do not meet at every batch")  # fmt: skip
-    if isinstance(method, PseudoLabelled):
-        raise ConfigError(f"schedule {config.schedule.name!r} knows no stage of pseudo-labels: method.unlabelled = "
-                          f"'ignore', or no schedule")  # fmt: skip
+    if method.schedule_conflict:
+        raise ConfigError(f"schedule {config.schedule.name!r} {method.schedule_conflict}")
     ticks = Clock() if config.clock is None else clock(**config.clock.model_dump(exclude_none=True))
-    return Scheduled(split=method, schedule=made, clock=ticks, local=local)
+    return Scheduled(split=cast("Split", method), schedule=made, clock=ticks, local=local)
 
 
 def carried(config: Config) -> Config:
