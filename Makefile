@@ -1,13 +1,16 @@
-# make setup    a virtual environment in .venv with everything that the rest needs
-# make demo     the demo, in anyparty-demo/
-# make test     the quick tests          make test-slow   the others
-# make test-all both                     make check       style and types
-# make test-security   what a received file, a message or a dependency could do: tests, bandit, pip-audit
-# make bench    the benchmarks' tables   make format      style, mended
-# make docs     the documentation's site, in site/
-# make test-lowest   the quick tests with the oldest versions that pyproject.toml admits, in .venv-lowest
+# make setup          create .venv with all dependencies
+# make demo           run the demo in anyparty-demo/
+# make test           run the quick tests
+# make test-slow      run the slow tests and those that start processes
+# make test-all       run both
+# make test-security  run the security tests, bandit and pip-audit
+# make test-lowest    run the quick tests in .venv-lowest with the oldest versions that pyproject.toml allows
+# make check          check style, types and language
+# make format         apply ruff's fixes and format the code
+# make bench          write the tables of the benchmarks
+# make docs           test the documentation and build it in site/
 #
-# TORCH_INDEX=... is a further index for pip: PyTorch's own, of CPU builds, spares gigabytes of CUDA packages on Linux.
+# TORCH_INDEX=URL adds a package index. PyTorch's index of CPU builds saves gigabytes of CUDA packages on Linux.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -24,7 +27,7 @@ setup: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "anyparty needs Python 3.11 or newer; name one: make PYTHON=python3.12"; exit 1; }
+	  || { echo "anyparty needs Python 3.11 or newer; choose one with make PYTHON=python3.12"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
 	  -c constraints.txt -e ".[dev]"
@@ -47,7 +50,7 @@ test-security: $(READY)
 
 test-all: test test-slow
 
-test-lowest:  # old versions warn of newer ones beside them: what is warned of is shown, and no fault
+test-lowest:  # old packages warn about newer ones; these warnings are shown and do not fail a test
 	test -x $(LOWEST)/python || $(PYTHON) -m venv .venv-lowest
 	$(LOWEST)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) \
 	  -c constraints-lowest.txt -e ".[dev]"
@@ -57,6 +60,7 @@ check: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python tools/language_lint.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix
@@ -68,7 +72,7 @@ bench: $(READY)
 docs: $(DOCS_READY)
 	$(BIN)/pytest -n $(JOBS) -m "not net" tests/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	@echo "The site is in site/; look at it: $(BIN)/mkdocs serve"
+	@echo "The site is in site/. Preview it with $(BIN)/mkdocs serve"
 
 $(DOCS_READY): $(READY)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"

@@ -1,48 +1,65 @@
-"""What a page becomes on its way to the site.
+"""Prepare a page for the site.
 
-A link that leaves docs/ becomes its own words, with the place in the repository; something must be there.  A mark
-``<!-- result: SUITE/FILE.md METHOD; METHOD -->`` becomes these methods' rows of a published table, each with the
-paper's below it where there is one, from benchmarks/results: no page keeps a number that a new run would change.
+- A link that leaves docs/ becomes its words and the path in the repository, which must exist.
+- ``<!-- result: SUITE/FILE.md METHOD; METHOD -->`` becomes these methods' rows of a published table, each with the
+  paper's row below it if there is one. So no page repeats a number that a new run would change.
+- ``<!-- generated: NAME -->`` becomes a text from ``_generate/reference.py``.
+- Formulas between ``$$`` and ``$$``, or within a line between ``$`` marks and backticks, become MathML, which browsers
+  show without a script.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 LINK = re.compile(r"\[(?P<words>[^\]]*)\]\((?P<place>\.\.?/[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
-
 RESULT = re.compile(r"<!-- result: (?P<file>\S+) (?P<methods>.+?) -->")
+FORMULA = re.compile(r"\$\$(?P<block>.+?)\$\$|\$`(?P<inline>[^`]+)`\$", re.DOTALL)
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """Rewrite a page's links that leave docs/, and put in results.
+    """Rewrite a page's links that leave docs/, and insert results, generated texts and formulas.
 
     Raises:
-        FileNotFoundError: a link leads to nothing.
-        ValueError: there is no such result.
+        FileNotFoundError: the target of a link does not exist.
+        ValueError: a published table has no such row.
     """
     docs = Path(config.docs_dir).resolve()
     here = (docs / page.file.src_path).parent
     results = docs.parent / "benchmarks" / "results"
+    sys.path.insert(0, str(docs / "_generate"))
+    from reference import GENERATED, generated  # noqa: PLC0415 - beside this file, and not a package
+
     markdown = RESULT.sub(lambda mark: rows_of((results / mark["file"]).read_text(encoding="utf-8"), mark["methods"]),
                           markdown)  # fmt: skip
+    markdown = GENERATED.sub(lambda mark: generated(mark[1]), markdown)
 
     def rewritten(link: re.Match[str]) -> str:
         target = (here / link["place"]).resolve()
         if target.is_relative_to(docs):
             return link[0]
         if not target.exists():
-            raise FileNotFoundError(f"{page.file.src_path} links to {link['place']}, and nothing is there")
+            raise FileNotFoundError(f"{page.file.src_path} links to {link['place']}, which does not exist")
         place = target.relative_to(docs.parent).as_posix()
         return link["words"] if place in link["words"] else f"{link['words']} (`{place}`)"
 
-    return LINK.sub(rewritten, markdown)
+    return FORMULA.sub(mathml, LINK.sub(rewritten, markdown))
+
+
+def mathml(formula: re.Match[str]) -> str:
+    """Return a formula as MathML."""
+    from latex2mathml.converter import convert  # type: ignore[import-not-found] # noqa: PLC0415 - in the extra docs
+
+    if formula["inline"]:
+        return str(convert(formula["inline"]))
+    return f"\n{convert(formula['block'].strip(), display='block')}\n"
 
 
 def rows_of(table: str, methods: str) -> str:
-    """Return a published table's head, the rows of methods (by their titles, with "; " in between), and the paper's.
+    """Return a published table's head, the rows of methods (by title, separated by "; "), and the paper's rows.
 
     Raises:
         ValueError: the table has no such row.

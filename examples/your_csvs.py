@@ -1,22 +1,22 @@
-"""From CSV files to predictions: who has which rows, a model, its scores, an answer from whoever is there.
+"""From CSV files to predictions: the overlap, a model, its scores, and answers without one party.
 
     python examples/your_csvs.py [FOLDER]
 
-FOLDER gets the demo's tables, three parties' with gaps.  For your own, put your files' names into ``tables`` and
-``new``, and the names of your columns into ``id`` and ``label``.
+The program writes the demo's tables of three parties to FOLDER.  For your own tables, change ``tables`` and ``new``,
+and the names of the columns in ``id`` and ``label``.
 """
 
 import sys
 from pathlib import Path
 
-from rich import print  # noqa: A004 - it shows tables
+from rich import print  # noqa: A004 - it prints tables
 
 from anyparty import MLP, Federation, Model, Optimizer
 from anyparty.cli import demo_data
 
 
 def main(folder: Path) -> None:
-    """Train, score, save, load and predict."""
+    """Train, evaluate, save, load and predict."""
     demo_data.write(folder)
     tables = {name: folder / f"{name}.csv" for name in ("mean", "error", "worst")}
     new = {name: folder / "test" / f"{name}.csv" for name in ("mean", "error", "worst")}
@@ -27,13 +27,13 @@ def main(folder: Path) -> None:
     model = federation.train(
         "laser", encoder=MLP(hidden=(32,)), optimizer=Optimizer(lr=0.01), epochs=30, test=0.2, seed=0
     )
-    print(model.evaluate().render())  # on the fifth of the rows that training did not see
-    model.save(folder / "model", replace=True)  # an earlier one may go
+    print(model.evaluate().render())  # on the fifth of the rows that training held out
+    model.save(folder / "model", replace=True)  # overwrite an earlier model
 
     model = Model.load(folder / "model")
-    del new["mean"]  # a party that is absent: leave its table out, or name the others, parties=["error", "worst"]
+    del new["mean"]  # predict without this party; or name the others: parties=["error", "worst"]
     answers = model.predict(new)
-    print(answers.frame().head())  # a class, its probability, who took part, or why there is no answer
+    print(answers.frame().head())  # class, probability, parties; or the reason why there is no answer
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
     ("name", "shows"),
     [
         ("your_csvs.py", ["all 3", "auroc", "T6f4992", "error worst"]),
-        ("your_own_method.py", ["Maximum", "LASER-VFL", "mean + error + worst"]),
+        ("your_own_method.py", ["Maximum", "LASER-VFL", "mean error worst"]),
     ],
 )
 def test_an_example_runs(tmp_path: Path, name: str, shows: list[str]) -> None:

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
-TOOLS = {"mkdocs", "mkdocs-material"}  # of `make docs`, which makes no claim about older ones
+TOOLS = {"latex2mathml", "mkdocs", "mkdocs-material", "mkdocstrings", "mkdocstrings-python"}  # `make docs`: any version
 
 
 def pinned(name):

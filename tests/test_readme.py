@@ -1,4 +1,4 @@
-"""The README's commands run, and the places that it names are there."""
+"""The README's commands run, and the places that it and CONTRIBUTING.md name exist."""
 
 import re
 import shlex
@@ -17,6 +17,7 @@ from .conftest import Call, write_tables
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 MARKED = re.compile(
     r"<!-- (?P<how>run|run: net|file: (?P<file>\S+)) -->\n```(?P<kind>\w+)\n(?P<text>.*?)```", re.DOTALL
 )
@@ -78,18 +79,18 @@ def test_its_python_runs(beside_readme: Path) -> None:
 
 
 def test_its_other_commands_are_there() -> None:
-    targets = set(re.findall(r"^make ([\w-]+)", README, flags=re.MULTILINE)) | {"setup"}
+    targets = set(re.findall(r"^(?:\| `)?make ([\w-]+)", README + CONTRIBUTING, flags=re.MULTILINE))
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    assert targets >= {"demo", "test", "test-all", "check", "bench"}
+    assert targets >= {"setup", "demo", "test", "test-all", "check", "bench"}
     assert targets <= set(re.findall(r"^([\w-]+):", makefile, flags=re.MULTILINE))
     commands = {command.callback.__name__.replace("_", "-") for command in app.registered_commands if command.callback}
     commands |= {group.name for group in app.registered_groups if group.name}
     assert commands - {name for name in commands if f"anyparty {name}" in README} <= {"demo"}  # that is `make demo`
 
 
-def test_every_place_that_it_names_is_there() -> None:
-    places = r"`((?:src|tests|docs|examples|benchmarks|\.ci)/[\w./-]*)`"
-    named = re.findall(places, README)
+def test_every_place_that_they_name_is_there() -> None:
+    places = r"`((?:src|tests|tools|docs|examples|benchmarks|\.ci|\.github)/[\w./-]*)`"
+    named = re.findall(places, README + CONTRIBUTING)
     assert len(named) > 15
     assert [name for name in named if not (ROOT / name).exists()] == []
 
@@ -97,8 +98,8 @@ def test_every_place_that_it_names_is_there() -> None:
 def test_every_folder_is_named() -> None:
     ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").split()} | {".git"}
     folders = [path for path in ROOT.iterdir() if path.is_dir() and path.name not in ignored]
-    rooms = [path for path in (ROOT / "src/anyparty").iterdir() if path.is_dir() and path.name != "__pycache__"]
-    lacking = [path for path in (*folders, *rooms) if f"`{path.relative_to(ROOT)}/" not in README]
+    folders = [path for path in folders if path.name != "src"] + [ROOT / "src" / "anyparty"]
+    lacking = [path for path in folders if f"`{path.relative_to(ROOT)}/" not in CONTRIBUTING]
     assert [str(path.relative_to(ROOT)) for path in lacking] == []
 
 

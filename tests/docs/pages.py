@@ -10,12 +10,12 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"(?:<!-- (?P<mark>[^\n]+?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?P<place>[^)\s]+)\)")
-ELSEWHERE = {"two-machines.md": "tests/wire/test_two_machines.py", "serve.md": "tests/serving/test_docs.py"}
+ELSEWHERE = {"how-to/two-machines.md": "tests/wire/test_two_machines.py", "how-to/serve.md": "tests/serving/test_docs.py"}
 
 
 @dataclass(frozen=True)
 class Block:
-    """A code block: ``how`` is what its mark says before the colon, ``what`` behind it."""
+    """A code block: its mark is ``how: what``, such as ``file: credit.toml``."""
 
     page: str
     how: str

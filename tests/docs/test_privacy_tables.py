@@ -1,4 +1,4 @@
-"""docs/privacy.md has the messages that the code declares, and runs send the messages on the page."""
+"""docs/reference/messages.md has the messages that the code declares, and runs send the messages on the page."""
 
 import re
 from dataclasses import fields
@@ -15,7 +15,7 @@ from anyparty.wire.guard import roles
 from docs import generate_tables
 from tests.report import homes
 
-PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "messages.md"
 
 
 def lines(name: str) -> list[list[str]]:

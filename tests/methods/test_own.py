@@ -1,4 +1,4 @@
-"""The method of docs/your-method.md passes what those that ship must pass; and slips with one of your own are said."""
+"""The method of docs/how-to/your-method.md passes the checks of every method; errors in user methods are reported."""
 
 import json
 import runpy

@@ -10,8 +10,8 @@ from anyparty.methods.table import METHODS, method
 from anyparty.schedules.table import SCHEDULES
 from docs import generate_tables
 
-PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
-RESULT = PAGE.parents[1] / "benchmarks" / "results" / "label_leakage.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "messages.md"
+RESULT = PAGE.parents[2] / "benchmarks" / "results" / "label_leakage.md"
 SILENT = {"apc", "vfedtrans"}
 # Messages that hold a derivative and are not called "gradient", with the reason why they tell nothing of labels.
 OTHERS = {("weight", "false-vfl-1"), ("weight", "false-vfl-2")}  # where labels count it is one number for all samples

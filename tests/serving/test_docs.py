@@ -1,4 +1,4 @@
-"""The commands, paths, answers and limits in docs/serve.md exist."""
+"""The commands, paths, answers and limits in docs/how-to/serve.md exist."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from anyparty.serving import application
 from anyparty.serving.http_schemas import RowAnswer
 from anyparty.serving.service_settings import ServiceLimits
 
-PAGE = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "serve.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.DOTALL)
 
 

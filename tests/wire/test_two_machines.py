@@ -1,4 +1,4 @@
-"""The recipe of docs/two-machines.md, command by command, on two machines with addresses of their own.
+"""The recipe of docs/how-to/two-machines.md, command by command, on two machines with addresses of their own.
 
 A machine here is a network namespace and a mount namespace: its own interfaces and ports, and the other one's files are
 not to be seen.  Both live as long as a process that waits for the end of its input, so that nothing is left behind
@@ -29,7 +29,7 @@ from anyparty.wire.flare import sites
 from anyparty.wire.flare.site import Site
 
 pytestmark = pytest.mark.net
-DOC = (Path(__file__).parents[2] / "docs" / "two-machines.md").read_text(encoding="utf-8")
+DOC = (Path(__file__).parents[2] / "docs" / "how-to" / "two-machines.md").read_text(encoding="utf-8")
 MARKED = re.compile(r"<!-- (?P<how>run|file): (?P<where>\S+) -->\n```\w+\n(?P<text>.*?)```", re.DOTALL)
 ADDRESSES = {"bank": "10.20.0.1", "shop": "10.20.0.2"}
 START = "anyparty party start"
