@@ -1,4 +1,4 @@
-"""Write the generated tables of docs/privacy.md and docs/choose.md from what the code declares.
+"""Write the generated tables of docs/reference/messages.md and docs/explanation/choose.md from what the code declares.
 
     python -m docs.generate_tables
 
@@ -68,7 +68,7 @@ def messages_of_methods(names: Iterable[str]) -> tuple[DocumentedMessage, ...]:
 
 
 def privacy_tables() -> dict[str, str]:
-    """Return the tables of docs/privacy.md as Markdown."""
+    """Return the tables of docs/reference/messages.md as Markdown."""
     tables = {name: message_table(messages) for name, messages in documented_messages().items()}
     return tables | {"gradients": _gradient_table()}
 
@@ -101,7 +101,7 @@ def message_table(messages: Iterable[DocumentedMessage]) -> str:
 
 
 def method_tables() -> dict[str, str]:
-    """Return the table of docs/choose.md as Markdown."""
+    """Return the table of docs/explanation/choose.md as Markdown."""
     rows = []
     for name in METHODS:
         can = method(name).can
@@ -121,7 +121,10 @@ def _row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
-PAGES: Mapping[str, Callable[[], dict[str, str]]] = {"privacy.md": privacy_tables, "choose.md": method_tables}
+PAGES: Mapping[str, Callable[[], dict[str, str]]] = {
+    "reference/messages.md": privacy_tables,
+    "explanation/choose.md": method_tables,
+}
 
 
 def with_tables(page: str, tables: Mapping[str, str]) -> str:

@@ -10,7 +10,10 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 BLOCK = re.compile(r"(?:<!-- (?P<mark>[^\n]+?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?P<place>[^)\s]+)\)")
-ELSEWHERE = {"how-to/two-machines.md": "tests/wire/test_two_machines.py", "how-to/serve.md": "tests/serving/test_docs.py"}
+ELSEWHERE = {
+    "how-to/two-machines.md": "tests/wire/test_two_machines.py",
+    "how-to/serve.md": "tests/serving/test_docs.py",
+}
 
 
 @dataclass(frozen=True)

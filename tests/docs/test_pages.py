@@ -267,16 +267,10 @@ def test_formulas_become_mathml() -> None:
     assert "$" not in shown
 
 
-OLD_NAMES = {  # to be replaced in src/ by one command once no other branch changes the same lines
-    "docs/privacy.md", "docs/choose.md", "docs/your-method.md", "docs/two-machines.md", "docs/methods/flex.md",
-    "docs/log.md",
-}  # fmt: skip
-
-
 def test_every_page_that_the_source_names_exists() -> None:
     sources = [path for path in (ROOT / "src").rglob("*") if path.suffix in {".py", ".toml"}]
     named = {name for path in sources for name in re.findall(r"docs/[\w/-]+\.md", path.read_text(encoding="utf-8"))}
-    assert {name for name in named - OLD_NAMES if not (ROOT / name).exists()} == set()
+    assert {name for name in named if not (ROOT / name).exists()} == set()
 
 
 def strings(path: Path):

@@ -113,7 +113,11 @@ def test_a_rule_is_given_what_all_split_methods_share():
         (Plain, {"names": None}, "method 'mine': names = None is nothing that settings can hold; give"),
         (quits, {}, r"method 'mine': making it fails: .*test_by_factory\.py:\d+: SystemExit: 3"),
         (quits, {"width": 4}, "method 'mine' has no parameter 'width'; it has none$"),
-        (lambda: 7, {}, "expected a rule or a method, or what makes one, and 'mine' makes 7: see docs/your-method.md"),
+        (
+            lambda: 7,
+            {},
+            "expected a rule or a method, or what makes one, and 'mine' makes 7: see docs/how-to/your-method.md",
+        ),
         (lambda: Mine, {}, "and 'mine' makes <class .*Mine'>"),
         (7, {}, "and 'mine' is 7"),
         (dict, {}, "and 'mine' makes {}"),

@@ -92,7 +92,7 @@ class TestWeights:
 class TestWhole:
     @pytest.mark.parametrize("name", ["can", "answer", "loss", "reads"])
     def test_what_is_missing_is_named(self, name):
-        with pytest.raises(ConfigError, match=f"Split: the rule Mine lacks '{name}': see docs/your-method.md"):
+        with pytest.raises(ConfigError, match=f"Split: the rule Mine lacks '{name}': see docs/how-to/your-method.md"):
             Split(rule=without(name))
 
     @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
                           f"factory name the class or a function that makes it")  # fmt: skip
     if isinstance(made, type) or not hasattr(made, "can"):
         raise ConfigError(f"method.factory: expected a rule or a method, or what makes one, and {name!r} "
-                          f"{'is' if made is found else 'makes'} {made!r}: see docs/your-method.md")  # fmt: skip
+                          f"{'is' if made is found else 'makes'} {made!r}: see docs/how-to/your-method.md")  # fmt: skip
     return made if hasattr(made, "begin") else Split(rule=made)
 
 

@@ -399,7 +399,7 @@ def check_rule(rule: object) -> None:
         raise ConfigError(f"Split: expected a rule, an object with can, {', '.join(REQUIRED)}, got {rule!r}; methods "
                           f"that ship are made by name, as method('laser')")  # fmt: skip
     if missing:
-        raise ConfigError(f"Split: the rule {name} lacks {some(missing, most=9)}: see docs/your-method.md")
+        raise ConfigError(f"Split: the rule {name} lacks {some(missing, most=9)}: see docs/how-to/your-method.md")
     can: object = rule.can  # type: ignore[attr-defined]
     if inspect.isroutine(can):
         raise ConfigError(f"Split: can of the rule {name} is a function: write @property above it")
@@ -423,7 +423,7 @@ def check_weights(rule: object) -> None:
         which = "is a network with weights of its own" if names == [""] else f"holds weights, {some(names)}"
         raise ConfigError(f"Split: the rule {type(rule).__name__} {which}, which nobody would train or save. Weights "
                           f"live in the head: give Split(make_head=...) a module that holds them, and let the rule's "
-                          f"head say as wide an input as it needs (docs/your-method.md)")  # fmt: skip
+                          f"head say as wide an input as it needs (docs/how-to/your-method.md)")  # fmt: skip
 
 
 def _held(rule: object) -> Iterator[tuple[str, object]]:

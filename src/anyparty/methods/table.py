@@ -86,7 +86,7 @@ def made_again(name: str, **parameters: Any) -> Method:
     """
     if name not in METHODS:
         how = ("; a method of your own is factory = 'module:name', or given in Python, train(METHOD): see "
-               "docs/your-method.md" if ":" in name else "")  # fmt: skip
+               "docs/how-to/your-method.md" if ":" in name else "")  # fmt: skip
         raise ConfigError(f"no method {name!r}{nearest(name, METHODS)}{how}")
     if name not in SPLIT:
         return cast("Method", METHODS[name](**sorted_out(name, (METHODS[name],), parameters)[0]))

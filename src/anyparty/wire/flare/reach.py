@@ -24,7 +24,7 @@ from anyparty.errors import ConfigError, RunError, needing
 SOON = timedelta(days=30)  # warn of certificates that expire within this time
 TRY_S = 5.0
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0)
-RENEW = "see 'Certificates' in docs/two-machines.md: new kits for all parties, by 'anyparty federate init'"
+RENEW = "see 'Certificates' in docs/how-to/two-machines.md: new kits for all parties, by 'anyparty federate init'"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ streams and leave receipts, order and deadlines to ``endpoint``.
 A packet's header names its sender.  FLARE's server accepts a message only with a token that it signed for a client, and
 compares the header with that client's registration.  FLARE 2.9 skips the comparison for a token of an earlier
 registration (``FederatedServer._resolve_client_fqcn_for_auth``).  With such a token, a client with modified code can
-impersonate another one; a semi-honest party does not (``docs/privacy.md``).
+impersonate another one; a semi-honest party does not (``docs/explanation/privacy.md``).
 """
 
 from __future__ import annotations
