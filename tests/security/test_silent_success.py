@@ -15,7 +15,7 @@ from anyparty.config import Config
 from anyparty.errors import AnypartyWarning, ConfigError, Incomplete, ModelError, StorageError
 from anyparty.report.recorded_runs import find_runs
 from anyparty.report.sections import remarks_section
-from anyparty.run import house
+from anyparty.run import files, house
 from anyparty.run.attendance import Attendance
 from anyparty.run.federation import Federation
 from anyparty.run.files import About
@@ -79,14 +79,14 @@ def record(site) -> dict:
 
 @pytest.mark.parametrize("error", [StorageError("parties/shop/model.safetensors: cannot be written"), Killed()])
 def test_a_party_that_does_not_save_its_part_fails_the_training_and_resume_repairs_it(tmp_path, monkeypatch, error):
-    sites, whole = world(tmp_path), house.save_member
+    sites, whole = world(tmp_path), files.save_member
 
     def save(home, member):
         if home.name == "shop":
             raise error
         return whole(home, member)
 
-    monkeypatch.setattr(house, "save_member", save)
+    monkeypatch.setattr(files, "save_member", save)
     ended = train(sites)
     monkeypatch.undo()
     assert isinstance(ended["bank"], Incomplete)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from anyparty.cli.app import app
 from anyparty.errors import TableError
-from anyparty.run import house as home
+from anyparty.run import files
 from anyparty.run.files import About, read_json
 from anyparty.run.house import train_at_home
 from anyparty.terms import Party, Roster
@@ -50,13 +50,13 @@ async def fails_as_told(site, config, net, **asked):
     how = told.read_text() if told.exists() else ""
     told.unlink(missing_ok=True)
     if how in {"full_disk", "killed"}:
-        save = home.save_member
+        save = files.save_member
 
         def fails(*what):
             globals()[how](site)
             return save(*what)
 
-        home.save_member = fails
+        files.save_member = fails
     if how == "leaves":
         recv, verdicts = net.recv, []
 
