@@ -92,7 +92,7 @@ def test_its_loss_by_hand(of):
         with torch.no_grad():
             h = torch.stack([states[name].modules["encoder"](x[name]) for name in "ab"], dim=1)
             h *= observed.view(40, 2, *[1] * (h.ndim - 2))
-            guess, sure = made._guessed(fusion, there.seat("a"), h, observed, there.rows["a"].key)
+            guess, sure = made._guessed(fusion, h, observed, there.rows["a"].key)
         if 0 < (sure & theirs).sum() < theirs.sum():
             break
     else:
@@ -132,7 +132,7 @@ def divided(*says):
 
 def guessed_for(made, fusion, seat, key):
     B, K = len(key), seat.roster.K
-    return made._guessed(fusion, seat, torch.zeros(B, K, 5), torch.ones(B, K, dtype=torch.bool), key)
+    return made._guessed(fusion, torch.zeros(B, K, 5), torch.ones(B, K, dtype=torch.bool), key)
 
 
 def test_a_tie_of_votes_follows_the_row_and_not_its_place():

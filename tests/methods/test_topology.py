@@ -82,6 +82,7 @@ class Counting(Local):
 
 class TestNoBatchAsksTheRule:
     def asked(self, made, of, epochs):
+        assert made.can.title  # cached at its first use
         Counting.asked.clear()
         trained = train(made, of, epochs=epochs)
         return dict(Counting.asked), states_of(trained)
