@@ -1,8 +1,8 @@
-"""Who is gone, who knocks, who is let in again: what a run asks of a carrier whose parties may die and come back.
+"""The membership of a run: which parties are gone, which wait to rejoin, and their readmission.
 
-A party that comes back is another process under the same name.  It plays its part from the beginning, as at the start
-of a run: it says which alignment it keeps and which checkpoints it has.  At the end of an epoch the active party lets
-it in, and it takes part from the next one, with its own last networks: what it missed is not made up for.
+A party that returns is another process under the same name.  It starts from the beginning, as at the start of a run,
+and sends the number of its alignment and the moments of its checkpoints.  The active party readmits it at the end of an
+epoch.  It takes part from the next one with its own last networks, and does not repeat the epochs that it missed.
 """
 
 from __future__ import annotations
@@ -13,51 +13,51 @@ from anyparty.terms import Channel
 
 
 class Door(Protocol):
-    """What a carrier knows of comings and goings."""
+    """The membership, as the transport knows it."""
 
     run: str
 
     def gone(self) -> dict[str, str]:
-        """Return who is gone, and why."""
+        """Return the parties that are gone, and why."""
 
-    def knocking(self) -> list[str]:
-        """Return the parties that are gone and whose new process asks to be let in."""
+    def waiting_to_rejoin(self) -> list[str]:
+        """Return the parties that are gone and whose new process waits to rejoin."""
 
     def admit(self, name: str) -> None:
-        """Begin anew with a party that is gone."""
+        """Readmit a party that was gone."""
 
     def lose(self, name: str, why: str) -> None:
-        """Give a party up; it hears why."""
+        """Drop a party, and send it the reason."""
 
     def told(self) -> str:
-        """Return why this party's own part was ended from outside; empty while it was not."""
+        """Return why this party's own part was ended from outside; empty if it was not."""
 
 
 class Closed:
-    """The door of a carrier whose parties live and die together."""
+    """The membership of a transport whose parties run in one process."""
 
     run = ""
 
     def gone(self) -> dict[str, str]:
-        """Nobody."""
+        """Return no party."""
         return {}
 
-    def knocking(self) -> list[str]:
-        """Nobody."""
+    def waiting_to_rejoin(self) -> list[str]:
+        """Return no party."""
         return []
 
     def admit(self, name: str) -> None:
-        """Nobody comes."""
+        """Do nothing."""
 
     def lose(self, name: str, why: str) -> None:
-        """Nobody is lost."""
+        """Do nothing."""
 
     def told(self) -> str:
-        """Whoever ends one ends all."""
+        """Return an empty text: one party's end is the end of all."""
         return ""
 
 
 def door_of(net: Channel) -> Door:
-    """Return a channel's door."""
+    """Return the membership of a channel."""
     door: Door = getattr(net, "door", None) or Closed()
     return door

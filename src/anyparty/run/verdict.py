@@ -47,7 +47,7 @@ async def _let_in(
     gone, back = part.door.gone(), []
     if gone:
         record["absent"] = gone
-    for name in () if shut else part.door.knocking():
+    for name in () if shut else part.door.waiting_to_rejoin():
         if is_dropped(net, name):
             continue
         part.door.admit(name)
