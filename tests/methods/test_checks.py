@@ -53,7 +53,9 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 }  # fmt: skip
 """(check, case): the reason why this case need not pass this check."""
 
-LONG = {"learns nothing from shuffled labels", "finds a signal planted at a passive party"}
+LONG = {
+    "learns nothing from shuffled labels", "finds a signal planted at a passive party", "resumed equals uninterrupted",
+}  # fmt: skip
 PAIRS = [
     pytest.param(
         check, case, id=f"{check}-{case.title}",

@@ -51,13 +51,13 @@ async def patient_bank(site, config, net, **asked):
     if site.party == "bank":
         send, sent = net.send, []
 
-        async def when_all_knock(to, tag, tensors):
+        async def when_all_wait(to, tag, tensors):
             sent.extend([tag] if tag == "verdict" and to == "clinic" else [])
-            while len(sent) == 20 and net.door.gone() and not net.door.knocking():
+            while len(sent) == 20 and net.door.gone() and not net.door.waiting_to_rejoin():
                 await asyncio.sleep(0.1)
             await send(to, tag, tensors)
 
-        net.send = when_all_knock
+        net.send = when_all_wait
     return await train_at_home(site, config, net, **asked)
 
 

@@ -25,16 +25,16 @@ class Door:
     run = "now"
 
     def __init__(self):
-        self.knocks, self.lost = ["b"], {}
+        self.waiting, self.lost = ["b"], {}
 
     def gone(self):
-        return {"b": "it gave no sign of life"} if self.knocks else {}
+        return {"b": "it gave no sign of life"} if self.waiting else {}
 
-    def knocking(self):
-        return list(self.knocks)
+    def waiting_to_rejoin(self):
+        return list(self.waiting)
 
     def admit(self, name):
-        self.knocks.remove(name)
+        self.waiting.remove(name)
 
     def lose(self, name, why):
         self.lost[name] = why
@@ -128,14 +128,14 @@ def test_who_is_just_back_hears_no_verdict_of_the_epoch_it_missed():
 def test_nobody_is_let_in_at_the_end():
     back, heard, door, *_ = let_in(shut=True)
     assert (back, heard) == ((), None)
-    assert door.knocks == ["b"]
+    assert door.waiting == ["b"]
 
 
 def test_the_door_is_open_after_every_epoch_but_the_last_of_a_stage():
     looked = []
 
     class Watched(Closed):
-        def knocking(self):
+        def waiting_to_rejoin(self):
             looked.append(1)
             return ()
 

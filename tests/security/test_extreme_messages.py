@@ -270,7 +270,7 @@ def test_a_dropped_party_is_not_let_in_again():
         def gone(self):
             return {"b": "it was dropped"}
 
-        def knocking(self):
+        def waiting_to_rejoin(self):
             return ["b"]
 
         def admit(self, name):

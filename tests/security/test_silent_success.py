@@ -44,7 +44,7 @@ class Line:
     def gone(self):
         return dict.fromkeys(self.channel.hub.gone, "it gave no sign of life for 10 s")
 
-    def knocking(self):
+    def waiting_to_rejoin(self):
         return []
 
     def told(self):

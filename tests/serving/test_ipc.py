@@ -53,7 +53,7 @@ class Net:
     def gone(self):
         return dict.fromkeys(self.hub.gone, "it left")
 
-    def knocking(self):
+    def waiting_to_rejoin(self):
         return list(self.at)
 
     def admit(self, name):

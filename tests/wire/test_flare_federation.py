@@ -221,11 +221,13 @@ def test_a_passive_party_is_killed_and_the_others_go_on(folder):
     assert number == 10
     assert seconds < SILENT_S + 30  # a busy machine is late; without the limit it would be an hour
     # the dead process says nothing; its next one, begun after half a second, may be heard before the 3 s are over
-    silent, anew = "it gave no sign of life for 3 s", "its process was restarted in the middle of the run"
-    assert f"party 'shop' is gone: {silent}" in said or f"party 'shop' is gone: {anew}" in said
+    silent, restarted = "it gave no sign of life for 3 s", "its process was restarted in the middle of the run"
+    assert f"party 'shop' is gone: {silent}" in said or f"party 'shop' is gone: {restarted}" in said
     assert ended["bank"]["result"]["there"] == ["clinic"]
     assert ended["clinic"]["error"] == ""
-    again = ended["shop"]  # of its next process, which knocked and was let in by nobody; none if that had not begun
+    again = ended[
+        "shop"
+    ]  # of its next process, which waited to rejoin and was not readmitted; none if that had not begun
     assert again is None or "party 'bank' is gone: it left: its part is done" in again["sentence"]
     assert status == "FINISHED:COMPLETED"
 

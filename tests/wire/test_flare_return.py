@@ -81,12 +81,12 @@ async def host(net, door):
             got.append(await took(net, "b"))
     except PartyLost as error:
         lost = str(error)
-    while not door.knocking():
+    while not door.waiting_to_rejoin():
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.3)  # it waits at the door and stays there
-    assert door.knocking() == ["b"]
+    assert door.waiting_to_rejoin() == ["b"]
     door.admit("b")
-    assert door.knocking() == []
+    assert door.waiting_to_rejoin() == []
     await net.send("b", "hello", x(99))
     return got, lost, [await took(net, "b") for _ in range(3)]
 
@@ -126,7 +126,7 @@ def test_what_the_dead_process_sent_and_arrives_late_is_nothing():
     endpoint.arrived("b", Envelope(life="old").write(), b"")
     endpoint.lose("b", "killed")
     endpoint.arrived("b", Envelope(life="new", ask=1).write(), b"")
-    assert endpoint.knocking() == ["b"]
+    assert endpoint.waiting_to_rejoin() == ["b"]
     endpoint.admit("b")
     endpoint.arrived("b", Envelope(life="old", tag="x", number=0).write(), b"late")
     assert endpoint.gone() == {}
@@ -213,7 +213,7 @@ def test_the_next_process_answers_who_asks_the_dead_one_and_hears_who_leaves_it(
     before.greet(a)
     a.bring(after, [(Envelope(life=now, to=former, ask=1).write(), b"")])
     after.say(a)
-    assert a.endpoint.knocking() == ["b"], "it is known that the former one is dead"
+    assert a.endpoint.waiting_to_rejoin() == ["b"], "it is known that the former one is dead"
     a.bring(
         after,
         [(Envelope(life=now, to=former, gone="it was silent").write(), b"")],
@@ -267,7 +267,7 @@ def test_who_waits_at_the_door_hears_that_somebody_is_there_and_sends_nothing_ye
 
 
 @pytest.mark.parametrize(("words", "again"), [({"gone": "too slow"}, True), ({"bye": "done"}, False)])
-def test_a_party_that_was_given_up_may_knock_and_one_that_was_left_may_not(words, again):
+def test_a_party_that_was_given_up_may_rejoin_and_one_that_was_left_may_not(words, again):
     air = new_air()
     endpoint = air.endpoint("a", patience=PATIENCE)
     endpoint.arrived("b", Envelope(life="b1").write(), b"")

@@ -20,7 +20,7 @@ class Door(Protocol):
     def gone(self) -> dict[str, str]:
         """Return the parties that are gone, and why."""
 
-    def knocking(self) -> list[str]:
+    def waiting_to_rejoin(self) -> list[str]:
         """Return the parties that are gone and whose new process waits to rejoin."""
 
     def admit(self, name: str) -> None:
@@ -42,7 +42,7 @@ class Closed:
         """Return no party."""
         return {}
 
-    def knocking(self) -> list[str]:
+    def waiting_to_rejoin(self) -> list[str]:
         """Return no party."""
         return []
 

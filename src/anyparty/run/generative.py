@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
+from polars.selectors import by_name
 
 from anyparty.align.alignment import Alignment
 from anyparty.blocks.blocks import Rows
@@ -29,7 +30,6 @@ from anyparty.run.model import Model
 from anyparty.run.runs import model_for_run, own_tables
 from anyparty.seeds import Seeds
 from anyparty.tables import sources
-from anyparty.tables.cells import pick
 from anyparty.tables.prepare import Prepare
 from anyparty.terms import Channel
 from anyparty.wire.ledger import Ledger
@@ -119,13 +119,15 @@ class Imputation:
     @property
     def gaps(self) -> int:
         """How many empty cells of rows that the party has were filled in."""
-        numbers = [] if self.own is None else pick(self.own, self.prepare.numeric.columns).null_count().row(0)
+        numbers = [] if self.own is None else self.own.select(by_name(self.prepare.numeric.columns)).null_count().row(0)
         return sum(numbers)
 
     @property
     def left(self) -> int:
         """How many empty cells of categories, of rows that the party has, stay empty."""
-        categories = [] if self.own is None else pick(self.own, self.prepare.categorical.columns).null_count().row(0)
+        categories = (
+            [] if self.own is None else self.own.select(by_name(self.prepare.categorical.columns)).null_count().row(0)
+        )
         return sum(categories)
 
     @property
@@ -219,7 +221,8 @@ def impute(
     if cells:
         own, block = prepare.matched(read[party])[alignment.blocks[party][wanted.numpy()]], rows[party].block
         assert block is not None
-        known, numbers = block.take(wanted)[0].cpu().double().numpy(), pick(own, prepare.numeric.columns).to_numpy()
+        known = block.take(wanted)[0].cpu().double().numpy()
+        numbers = own.select(by_name(prepare.numeric.columns)).to_numpy()
         known[:, : numbers.shape[1]] = numbers  # NaN where empty
         mean, sampled, drawn = (np.where(np.isnan(known), each, known) for each in (mean, sampled, drawn))
     return Imputation(

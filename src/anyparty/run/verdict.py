@@ -48,7 +48,7 @@ async def _let_in(
     gone, back = membership.gone(), []
     if gone:
         record["absent"] = gone
-    for name in () if shut else membership.knocking():
+    for name in () if shut else membership.waiting_to_rejoin():
         if is_dropped(net, name):
             continue
         membership.admit(name)

@@ -150,7 +150,7 @@ async def _watch_rejoins(
     membership = door_of(net)
     while True:
         await asyncio.sleep(REJOIN_POLL_S)
-        for name in membership.knocking():
+        for name in membership.waiting_to_rejoin():
             for task in readers.pop(name, []):
                 task.cancel()
             membership.admit(name)

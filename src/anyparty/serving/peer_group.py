@@ -107,7 +107,7 @@ class PeerGroup:
             await send_request(self._control, name, self.party.roster, request)
 
     async def end(self) -> None:
-        """Tell all parties that no further request follows."""
+        """Notify all parties that no further request follows."""
         for name in self.others:
             with contextlib.suppress(PartyLost):
                 await send_end(self._control, name, self.party.roster)

@@ -79,7 +79,7 @@ def _rows_of(party: str, request: RowRequest, roster: Roster) -> Tensor:
 
 
 async def send_end(channel: Channel, to: str, roster: Roster) -> None:
-    """Tell a party that no further request follows."""
+    """Notify a party that no further request follows."""
     end = RowRequest(number=END, rows=torch.empty(0, dtype=torch.int64), allowed=(), within_s=0.0)
     await send_request(channel, to, roster, end)
 

@@ -7,7 +7,6 @@ codes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -84,15 +83,6 @@ def _timestamps(text: pl.Series) -> pl.Series:
         text = text.scatter(zoned.arg_true(), written.fill_null(text.filter(zoned)))
     text = text.str.replace(r"^(\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2})(?:(\.\d*[1-9])0*|\.0*)$", "${1}${2}")
     return text.str.replace(r"^(\d{4}-\d{2}-\d{2}) 00:00:00$", "${1}")
-
-
-def pick(frame: pl.DataFrame, names: Iterable[str]) -> pl.DataFrame:
-    """Return the named columns. ``DataFrame.select`` would read a name such as ``^.*$`` as a pattern.
-
-    >>> pick(pl.DataFrame({"^.*$": [1], "age": [2]}), ["^.*$"]).columns
-    ['^.*$']
-    """
-    return pl.DataFrame([frame[name] for name in names])
 
 
 def value_counts(text: pl.Series) -> list[tuple[str, int]]:

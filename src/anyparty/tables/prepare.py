@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from polars.selectors import by_name
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -235,7 +236,9 @@ class Prepare(BaseModel):
                 raise TableError(f"{sentence}, and there is no other column: leave the party out")
             remark(f"{sentence}, and is left out")
         numeric, categorical = (
-            cells.pick(table.columns, (name for name, of in table.kinds.items() if of == kind and name not in empty))
+            table.columns.select(
+                by_name([name for name, of in table.kinds.items() if of == kind and name not in empty])
+            )
             for kind in ("numeric", "categorical")
         )
         return cls(
@@ -293,7 +296,7 @@ class Prepare(BaseModel):
         A category's missing cells have a level of their own and are not marked.
         """
         x = self.apply(table, new=new)
-        numbers = cells.pick(table.columns, self.numeric.columns)
+        numbers = table.columns.select(by_name(self.numeric.columns))
         if not sum(numbers.null_count().row(0)):
             return Features(x)
         gaps = np.zeros(x.shape, dtype=np.bool_)

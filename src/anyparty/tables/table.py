@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from polars.selectors import by_name
 
 from anyparty.errors import TableError, nearest, some
 from anyparty.tables import cells, checks, sources
@@ -146,7 +147,7 @@ def read_table(
     ids = _ids(raw[id], where)
     columns = _features(raw, kinds, where, trained=expect is not None)
     notes = checks.without_cells(columns, where, labels=label is not None)
-    inferred = cells.pick(raw, (name for name, kind in kinds.items() if kind is None))
+    inferred = raw.select(by_name([name for name, kind in kinds.items() if kind is None]))
     notes += checks.leading_zeros(inferred, columns, where) + checks.quantities(inferred, columns, where)
     if label is None:
         return Table(party, file, ids, columns, notes=notes)

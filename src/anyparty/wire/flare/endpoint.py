@@ -219,7 +219,7 @@ class ReliableEndpoint:
             self._session(name).lose(why)
             self._lock.notify_all()
 
-    def knocking(self) -> list[str]:
+    def waiting_to_rejoin(self) -> list[str]:
         """Return the parties that were given up and have a new incarnation that waits to be readmitted."""
         with self._lock:
             return [session.name for session in self.sessions.values() if session.applicant]
@@ -251,7 +251,7 @@ class ReliableEndpoint:
             return {session.name: session.gone for session in self.sessions.values() if session.gone}
 
     def traffic(self) -> dict[str, Traffic]:
-        """Return what was sent to each party."""
+        """Return the traffic to each party."""
         return {session.name: session.traffic for session in self.sessions.values()}
 
     def _session(self, name: str) -> Session:
