@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -91,9 +90,7 @@ def test_a_killed_process_leaves_its_folder_free(tmp_path):
             alone.take(tmp_path)
         process.send_signal(signal.SIGKILL)
         process.wait()
-    began = time.monotonic()
     alone.take(tmp_path).release()
-    assert time.monotonic() - began < 5
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
