@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anyparty.config.file import load
-from anyparty.nets.mlp import MLP
-from anyparty.run.federation import Federation
+from anyparty.api.federation import Federation
+from anyparty.config.loader import load
+from anyparty.networks.mlp import MLP
 from anyparty.serving import batch_executor
 from anyparty.serving.loaded_party import LoadedParty
 from anyparty.serving.local_backend import in_process_peers, load_run

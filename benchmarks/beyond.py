@@ -22,20 +22,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from anyparty.config import Encoder
+from anyparty.core.seeds import Seeds
+from anyparty.data import datasets
 from anyparty.errors import Diverged
 from anyparty.experiments import suites
 from anyparty.experiments.missing_blocks.missing_blocks_run import MissingBlocksRun
 from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
 from anyparty.experiments.party_tables import blocks_of, draw, federation, tables
 from anyparty.experiments.suite import Selection
-from anyparty.methods.fusion import Fusion
-from anyparty.methods.laser import Laser, RunningMeans, draw_order
-from anyparty.methods.method import Batch
-from anyparty.methods.split import Split
-from anyparty.nets.objective import losses
-from anyparty.nets.optimizer import Optimizer
-from anyparty.seeds import Seeds
-from anyparty.tables import datasets
+from anyparty.methods.base import Batch
+from anyparty.methods.split.laser import Laser, RunningMeans, draw_order
+from anyparty.methods.split.rule import Fusion
+from anyparty.methods.split.split_method import Split
+from anyparty.networks.objective import losses
+from anyparty.networks.optimizer import Optimizer
 from benchmarks.page import Page
 
 SEEDS, MISSING, TESTS, HELD_OUT = (0, 1), ("0.0", "0.5"), ("0.0", "0.1", "0.5"), 0.2

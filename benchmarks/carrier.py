@@ -20,10 +20,10 @@ from typing import Any
 
 import polars as pl
 
-from anyparty.run import federate
-from anyparty.tables import datasets
-from anyparty.terms import Party, Roster
-from anyparty.wire.flare import federation
+from anyparty.core.types import Party, Roster
+from anyparty.data import datasets
+from anyparty.deployment import coordinator
+from anyparty.deployment.flare import federation_folder
 from benchmarks.page import Page, quick_asked
 from benchmarks.timing import Spread, Times
 
@@ -159,10 +159,10 @@ def started(folder: Path) -> Iterator[Path]:
     before = {name: os.environ.get(name) for name in ("PYTHONPATH", "OMP_NUM_THREADS")}
     os.environ |= {"PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
     try:
-        federation.start(folder, 120)
+        federation_folder.start(folder, 120)
         yield folder
     finally:
-        federation.stop(folder)
+        federation_folder.stop(folder)
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
@@ -172,11 +172,11 @@ def measured(rounds: int, count: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as home:
         folder, port = Path(home) / "fed", free_port()
         site = {"parts": {"train": "benchmarks.carrier_parts:turns"}, "threads": 1}
-        federation.init(folder, ROSTER, port=port, site=site)
+        federation_folder.init(folder, ROSTER, port=port, site=site)
         with started(folder):
-            job = federation.submit(folder, "", asked={"rounds": rounds, "steps": count, "port": port}, least=3)
-            status = federation.wait(folder, job, 1800)
-            ended = federation.outcome(folder, "p0", job)
+            job = federation_folder.submit(folder, "", asked={"rounds": rounds, "steps": count, "port": port}, least=3)
+            status = federation_folder.wait(folder, job, 1800)
+            ended = federation_folder.outcome(folder, "p0", job)
     assert ended is not None, status
     assert not ended["error"], ended["sentence"]
     return dict(ended["result"])
@@ -188,12 +188,12 @@ def trained(home: Path, epochs: int) -> dict[str, Any]:
     port, relay = free_port(), free_port()
     folder, path = home / "fed", home / "hapt.toml"
     path.write_text(SETTINGS.format(epochs=epochs), encoding="utf-8")
-    federation.init(folder, ROSTER, port=port, tables=tables, site={"threads": 1})
+    federation_folder.init(folder, ROSTER, port=port, tables=tables, site={"threads": 1})
     for name in NAMES[1:]:
         file = folder / "kits" / name / "startup" / "fed_client.json"
         file.write_text(file.read_text().replace(f":{port}", f":{relay}"), encoding="utf-8")
     with delayed(relay, port, ROUND_TRIP_S / 2), started(folder):
-        federate.train(folder, path)
+        coordinator.train(folder, path)
     record = json.loads((folder / "kits" / "p0" / "runs" / "record.json").read_text(encoding="utf-8"))
     sent = [row for row in record["ledger"] if row["tag"] == "gradient" and row["receiver"] == "p1"]
     batches = sum(row["messages"] for row in sent) // epochs

@@ -28,18 +28,18 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.message import Message
 from torch import Tensor
 
-from anyparty.methods.exchange import Gathered
-from anyparty.methods.method import Batch, State
-from anyparty.methods.split import Split
-from anyparty.terms import Expect
-from anyparty.wire.flare.endpoint import ReliableEndpoint
-from anyparty.wire.flare.seat import CHANNEL
-from anyparty.wire.guard import Guarded
-from anyparty.wire.ledger import Counted, Ledger
+from anyparty.core.types import TensorSpec
+from anyparty.deployment.flare.job import CHANNEL
+from anyparty.methods.base import Batch, State
+from anyparty.methods.split.exchange import Gathered
+from anyparty.methods.split.split_method import Split
+from anyparty.transport.contract import ContractChannel
+from anyparty.transport.ledger import Ledger, MeteredChannel
+from anyparty.transport.reliable.endpoint import ReliableEndpoint
 from benchmarks.worlds import BATCH, EMBEDDING, Model, World
 
 WAIT_S, REST_S = 60.0, 0.5
-NUMBER = {"s": Expect((1,), torch.float64)}
+NUMBER = {"s": TensorSpec((1,), torch.float64)}
 Result = dict[str, Any]
 
 
@@ -109,13 +109,13 @@ class Table:
     async def step(self, steps: int) -> None:
         """Train as in a run."""
         model = self.models["step"]
-        wired = Guarded(Counted(self.net, Ledger()), model.world.roster, model.method.can.messages)
+        wired = ContractChannel(MeteredChannel(self.net, Ledger()), model.world.roster, model.method.can.messages)
         for batch in self.batches[:steps]:
             await model.method.step(wired, model.states[self.me], model.world.rows[self.me], batch)
 
     async def channel(self, steps: int, shape: tuple[int, int] = (BATCH, EMBEDDING)) -> None:
         """Send and reply over our channel."""
-        tensors, expect = {"h": torch.zeros(shape)}, {"h": Expect(shape)}
+        tensors, expect = {"h": torch.zeros(shape)}, {"h": TensorSpec(shape)}
         for _ in range(steps):
             if self.leads:
                 for name in self.others:

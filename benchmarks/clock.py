@@ -9,25 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from anyparty import MLP
-from anyparty.methods.method import Seat, State
-from anyparty.methods.split import Split
-from anyparty.methods.standard import Standard
-from anyparty.schedules.clock import Clock
-from anyparty.schedules.rounds import Round
-from anyparty.schedules.table import SCHEDULES, schedule
-from anyparty.schedules.vafl import VAFL, Meetings
-from anyparty.terms import Party, Roster, Task
+from anyparty.config.schedule_factory import SCHEDULES, schedule
+from anyparty.core.types import Party, Roster, Task
+from anyparty.methods.base import PartyContext, State
+from anyparty.methods.schedules.round import Round
+from anyparty.methods.schedules.vafl import VAFL, VaflParty
+from anyparty.methods.schedules.virtual_clock import VirtualClock
+from anyparty.methods.split.split_method import Split
+from anyparty.methods.split.standard import Standard
 from benchmarks.page import Page, quick_asked, target
 from benchmarks.timing import Contender, alternate, now, torch_threads
 
 COUNTS, SAMPLES, MOST_US = (4, 12, 64), 276, 50.0  # parties; a day of Google's cluster; the target
 
 
-def clock_of(names: list[str], *, trace: bool) -> Clock:
+def clock_of(names: list[str], *, trace: bool) -> VirtualClock:
     """Return a clock on which every party has its own speed."""
     speeds = {name: 1 + 3 * k / len(names) for k, name in enumerate(names)}
     use = {name: tuple(((k + r) % 10) / 20 for r in range(SAMPLES)) for k, name in enumerate(names)} if trace else {}
-    return Clock(iteration=speeds, latency=10.0, timeout=20.0, use=use)
+    return VirtualClock(iteration=speeds, latency=10.0, timeout=20.0, use=use)
 
 
 def stepping(name: str, parties: int, *, trace: bool) -> Callable[[int], object]:
@@ -35,10 +35,10 @@ def stepping(name: str, parties: int, *, trace: bool) -> Callable[[int], object]
     names = [f"party{k + 1}" for k in range(parties)]
     roster = Roster((*(Party(name=each) for each in names), Party(name="server", columns=False, labels=True)), "server")
     made, local = schedule(name)
-    seat = Seat(me="server", roster=roster, task=Task(kind="regression"), encoder=MLP())
+    seat = PartyContext(me="server", roster=roster, task=Task(kind="regression"), encoder=MLP())
     split, clock, state = Split(rule=Standard()), clock_of(names, trace=trace), State(seat)
     if isinstance(made, VAFL):
-        meetings = Meetings(split=split, schedule=made, clock=clock, local=local, seat=seat)
+        meetings = VaflParty(split=split, schedule=made, clock=clock, local=local, seat=seat)
         return lambda number: meetings.advance(state, number)
     rounds = Round(split=split, schedule=made, clock=clock, local=local, seat=seat)
     return lambda number: rounds.spend(state, rounds.iterations(number), number, 0.0)

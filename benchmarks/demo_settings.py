@@ -13,11 +13,11 @@ from pathlib import Path
 from joblib import Parallel, delayed, parallel_config
 
 from anyparty import config
+from anyparty.api.federation import Federation
 from anyparty.cli import demo_data
-from anyparty.methods.table import SPLIT
-from anyparty.nets.mlp import MLP
-from anyparty.nets.optimizer import Optimizer
-from anyparty.run.federation import Federation
+from anyparty.methods.registry import SPLIT
+from anyparty.networks.mlp import MLP
+from anyparty.networks.optimizer import Optimizer
 
 RATES = (0.003, 0.01, 0.03)
 HIDDEN: tuple[tuple[int, ...], ...] = ((), (32,), (64,))

@@ -13,16 +13,16 @@ from time import perf_counter
 
 import torch
 
-from anyparty.methods.method import Batch, Method, Seat, State
-from anyparty.methods.table import method
-from anyparty.nets.mlp import MLP, Factory
-from anyparty.nets.optimizer import Optimizer
-from anyparty.nets.resnet import ResNet
-from anyparty.seeds import Seeds
-from anyparty.terms import Channel
-from anyparty.wire import inproc
-from anyparty.wire.guard import Guarded
-from anyparty.wire.ledger import Counted, Ledger
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Channel
+from anyparty.methods.base import Batch, Method, PartyContext, State
+from anyparty.methods.registry import method
+from anyparty.networks.encoders import ResNet
+from anyparty.networks.mlp import MLP, Factory
+from anyparty.networks.optimizer import Optimizer
+from anyparty.transport import memory
+from anyparty.transport.contract import ContractChannel
+from anyparty.transport.ledger import Ledger, MeteredChannel
 from benchmarks.page import Page, quick_asked
 from benchmarks.timing import Contender, alternate, torch_threads
 from benchmarks.worlds import HIDDEN, TASK, World
@@ -77,7 +77,7 @@ class Steps:
         roster = self.world.roster
         return {
             name: self.method.begin(
-                Seat(me=name, roster=roster, task=TASK if name == roster.active else None, inputs=self.world.inputs,
+                PartyContext(me=name, roster=roster, task=TASK if name == roster.active else None, inputs=self.world.inputs,
                       encoder=self.encoder, optimizer=ADAM, device=torch.device(self.device)), Seeds(0))
             for name in roster.names
         }  # fmt: skip
@@ -102,9 +102,9 @@ class Steps:
         _wait(self.device)
         began = perf_counter()
         roster, declared = self.world.roster, self.method.can.messages
-        inproc.play(
+        memory.play(
             {name: part(name) for name in roster.names},
-            lambda channel: Guarded(Counted(channel, self.ledger), roster, declared),
+            lambda channel: ContractChannel(MeteredChannel(channel, self.ledger), roster, declared),
         )
         _wait(self.device)
         return perf_counter() - began

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from joblib import Parallel, delayed
 
+from anyparty.core.seeds import Seeds
+from anyparty.data import datasets
 from anyparty.experiments import suites
 from anyparty.experiments.missing_blocks.missing_blocks_run import MissingBlocksRun, RunRows, score, train
 from anyparty.experiments.suite import Selection
-from anyparty.seeds import Seeds
-from anyparty.tables import datasets
 from benchmarks.beyond import held_out
 from benchmarks.page import Page
 

@@ -31,23 +31,23 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from anyparty.align.alignment import Known
-from anyparty.blocks.blocks import Rows
+from anyparty.alignment.alignment import PartyAlignment
+from anyparty.api.federation import Federation
 from anyparty.config import Config
+from anyparty.config.method_factory import chosen
+from anyparty.config.schedule_factory import SCHEDULES, scheduled
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Channel, Tensors, TensorSpec
+from anyparty.data import datasets
+from anyparty.data.blocks import Rows
+from anyparty.data.rows import row_keys
 from anyparty.errors import ConfigError
-from anyparty.methods.method import Batch, Method, Seat, Stage, State, Step
-from anyparty.methods.table import METHODS, SPLIT
-from anyparty.run import agree
-from anyparty.run.chosen import chosen
-from anyparty.run.federation import Federation
-from anyparty.run.party import House, take_part
-from anyparty.run.rows import row_keys
-from anyparty.schedules.table import SCHEDULES, scheduled
-from anyparty.seeds import Seeds
-from anyparty.tables import datasets
-from anyparty.terms import Channel, Expect, Tensors
-from anyparty.wire import inproc
-from anyparty.wire.guard import Guarded
+from anyparty.methods.base import Batch, Method, PartyContext, Stage, State, Step
+from anyparty.methods.registry import METHODS, SPLIT
+from anyparty.training import control_messages
+from anyparty.training.party import PartyInputs, take_part
+from anyparty.transport import memory
+from anyparty.transport.contract import ContractChannel
 from benchmarks.page import Page
 
 ACTIVE, PASSIVE, LABEL = "active", "passive", "label"
@@ -100,7 +100,7 @@ class Tap:
             (self.sent,) = tensors.values()
         return await self.channel.send(to, tag, tensors)
 
-    async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
         """Receive a message; record the gradients of the first epoch of each stage."""
         got = await self.channel.recv(frm, tag, expect)
         self.tags[tag] = self.tags.get(tag, 0) + 1
@@ -194,19 +194,19 @@ def _trained(federation: Federation, config: Config) -> Tap:
         if not leads:
             taps.append(Tap(net))
             net, made = taps[0], _watched(method, taps[0])
-        known = Known(
+        known = PartyAlignment(
             position=federation.alignment.position[name],
             observed=torch.from_numpy(federation.observed) if leads else None,
             key=row_keys(federation.alignment) if leads else None,
         )
-        house = House(name=name, table=federation.tables[name], known=known, encoder=config.encoder_of(name),
+        house = PartyInputs(name=name, table=federation.tables[name], known=known, encoder=config.encoder_of(name),
                       optimizer=config.optimizer_of(name))  # fmt: skip
         return take_part(net, house=house, roster=federation.roster, config=config, method=made)
 
-    declared = (*method.can.messages, *agree.MESSAGES)
-    inproc.play(
+    declared = (*method.can.messages, *control_messages.MESSAGES)
+    memory.play(
         {name: partial(part, name) for name in federation.roster.names},
-        lambda channel: Guarded(channel, federation.roster, declared),
+        lambda channel: ContractChannel(channel, federation.roster, declared),
     )
     return taps[0]
 
@@ -215,7 +215,7 @@ def _watched(method: Method, tap: Tap) -> Method:
     """Return the same method with steps that record their rows in the tap."""
     watched = copy.copy(method)
 
-    def stages(seat: Seat) -> list[Stage]:
+    def stages(seat: PartyContext) -> list[Stage]:
         return [replace(stage, step=tap.around(stage.step)) for stage in method.stages(seat)]
 
     object.__setattr__(watched, "stages", stages)  # it stays of its class: both parties' settings are compared

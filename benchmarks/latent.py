@@ -22,15 +22,15 @@ import numpy as np
 import polars as pl
 import torch
 
+from anyparty.api.federation import Federation
 from anyparty.experiments import suites
 from anyparty.experiments.missing_blocks.missing_blocks_run import MissingBlocksRun, load_rows, train
 from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
 from anyparty.experiments.suite import Selection
-from anyparty.methods.false_vfl import FalseVFL
-from anyparty.methods.table import method
-from anyparty.nets.mlp import MLP
-from anyparty.run.federation import Federation
-from anyparty.run.watch import Watch
+from anyparty.methods.false_vfl.false_vfl import FalseVFL
+from anyparty.methods.registry import method
+from anyparty.networks.mlp import MLP
+from anyparty.training.callbacks import Callback
 from benchmarks.memory import peak_since_reset, reset_peak, resident
 from benchmarks.page import Page, quick_asked, target
 from benchmarks.timing import Spread
@@ -95,7 +95,7 @@ def main(*, quick: bool) -> None:
 
 
 @dataclass
-class Epochs(Watch):
+class Epochs(Callback):
     """Records the fastest or the ``last`` epoch of each stage, in seconds and processor seconds."""
 
     last: bool = False

@@ -9,10 +9,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from anyparty.core.seeds import Seeds
+from anyparty.data import datasets
 from anyparty.errors import TableError
 from anyparty.experiments.party_tables import blocks_of
-from anyparty.seeds import Seeds
-from anyparty.tables import datasets
 from benchmarks.page import Page, quick_asked
 from benchmarks.timing import Spread
 

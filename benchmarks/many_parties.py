@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from anyparty.predictions import Predictions
-from anyparty.run.predict import predict_rows
-from anyparty.terms import Channel
-from anyparty.wire import inproc
+from anyparty.core.predictions import Predictions
+from anyparty.core.types import Channel
+from anyparty.training.prediction import predict_rows
+from anyparty.transport import memory
 from benchmarks.memory import peak_since_reset, reset_peak, resident
 from benchmarks.page import Page, quick_asked, target
 from benchmarks.timing import Contender, Spread, alternate, now, torch_threads
@@ -152,7 +152,7 @@ class Scores:
 
         began = now()
         for _ in range(steps):
-            inproc.play({name: part(name) for name in model.world.roster.names})
+            memory.play({name: part(name) for name in model.world.roster.names})
         return now() - began
 
 

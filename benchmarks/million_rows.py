@@ -15,9 +15,9 @@ import numpy as np
 import polars as pl
 import torch
 
-from anyparty.nets.optimizer import Optimizer
-from anyparty.run.federation import Federation
-from anyparty.run.watch import Watch
+from anyparty.api.federation import Federation
+from anyparty.networks.optimizer import Optimizer
+from anyparty.training.callbacks import Callback
 from benchmarks.memory import peak_since_reset, reset_peak, resident
 from benchmarks.page import Page, quick_asked, target
 
@@ -134,7 +134,7 @@ def stages(folder: Path, kind: str) -> dict[str, Any]:
     return {"stages": seen, "data": {"blocks": 4 * cells / GIB, "rows": float(meter.rows)}}
 
 
-class Meter(Watch):
+class Meter(Callback):
     """Records the end of preparation, and time and memory of an epoch."""
 
     def __init__(self, seen: dict[str, Stage]) -> None:

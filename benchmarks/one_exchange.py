@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from anyparty.api.federation import Federation
 from anyparty.config import Encoder
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Channel
+from anyparty.data import datasets
 from anyparty.experiments import suites
 from anyparty.experiments.one_exchange.one_exchange_suite import OneExchangeSuite
 from anyparty.experiments.party_tables import by_columns
-from anyparty.methods import fedsvd
-from anyparty.run.federation import Federation
-from anyparty.seeds import Seeds
-from anyparty.tables import datasets
-from anyparty.terms import Channel
-from anyparty.wire import inproc
+from anyparty.methods.one_exchange import fedsvd
+from anyparty.transport import memory
 from benchmarks.page import Page, quick_asked, target
 from benchmarks.timing import Spread
 
@@ -71,7 +71,7 @@ def decomposed(rows: int) -> tuple[float, float, float]:
         return await fedsvd.decompose(net, roles, blocks[name], RANK, SECRET)
 
     began = time.perf_counter()
-    u = inproc.play({name: partial(part, name) for name in blocks})["task"].numpy()
+    u = memory.play({name: partial(part, name) for name in blocks})["task"].numpy()
     ours = time.perf_counter() - began
     began = time.perf_counter()
     plain = np.linalg.svd(torch.cat(list(blocks.values()), 1).double().numpy(), full_matrices=False)[0][:, : u.shape[1]]

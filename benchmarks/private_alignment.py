@@ -21,11 +21,11 @@ from functools import partial
 
 from torch import Tensor
 
-from anyparty.align import private
-from anyparty.align.curve import Secret, blind, hashed
-from anyparty.terms import Channel, Expect, Party, Roster, Tensors
-from anyparty.wire import inproc
-from anyparty.wire.guard import Guarded
+from anyparty.alignment import private
+from anyparty.alignment.x25519 import Secret, blind, hashed
+from anyparty.core.types import Channel, Party, Roster, Tensors, TensorSpec
+from anyparty.transport import memory
+from anyparty.transport.contract import ContractChannel
 from benchmarks.page import Page, quick_asked, target
 
 ROUNDS = 3
@@ -76,7 +76,7 @@ class _Weighed:
         self.transit.add(sum(tensor.nbytes for tensor in tensors.values()))
         await self.channel.send(to, tag, tensors)
 
-    async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
         tensors = await self.channel.recv(frm, tag, expect)
         self.transit.add(-sum(tensor.nbytes for tensor in tensors.values()))
         return tensors
@@ -96,7 +96,7 @@ def align(parties: int, n: int, batch: int) -> dict[str, float]:
     transit = _Transit()
     before, used = _peak(), _cpu()
     began = time.perf_counter()
-    found = inproc.play(parts, lambda channel: Guarded(_Weighed(channel, transit), roster, private.MESSAGES))
+    found = memory.play(parts, lambda channel: ContractChannel(_Weighed(channel, transit), roster, private.MESSAGES))
     seconds, cpu = time.perf_counter() - began, _cpu() - used
     assert found[names[0]].n == n + (parties - 1) * (n // 2)
     return {

@@ -11,11 +11,11 @@ import time
 import numpy as np
 import torch
 
+from anyparty.core.seeds import Seeds
+from anyparty.data import datasets
 from anyparty.experiments.party_tables import blocks_of, draw, federation, tables
-from anyparty.nets.optimizer import Optimizer
-from anyparty.nets.resnet import ResNet
-from anyparty.seeds import Seeds
-from anyparty.tables import datasets
+from anyparty.networks.encoders import ResNet
+from anyparty.networks.optimizer import Optimizer
 from benchmarks.page import Page, quick_asked
 
 EPOCHS, MISSING, TESTS = 4, "0.1", ("0.0", "0.1", "0.5")

@@ -27,11 +27,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import polars as pl
 
+from anyparty.deployment import coordinator
+from anyparty.deployment.flare import federation_folder as flare
 from anyparty.errors import ConfigError
-from anyparty.run import federate
 from anyparty.serving.http_server import application, listening_socket
 from anyparty.serving.service_settings import ServiceLimits
-from anyparty.wire.flare import federation as flare
 from benchmarks.page import Page, quick_asked, target
 
 ROWS, COLUMNS, BUDGET_MS = 20_000, 20, 100
@@ -137,13 +137,13 @@ def federation(home: Path, rows: int) -> Iterator[Path]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    for kit in federate.init(config, house, port=port).values():
+    for kit in coordinator.init(config, house, port=port).values():
         own = kit / "local" / "anyparty.toml"
         if own.exists():
             own.write_text(own.read_text() + "threads = 1\n[patience]\nsilent_s = 600.0\n", encoding="utf-8")
     try:
         flare.start(house, 240.0)
-        federate.train(house, config)
+        coordinator.train(house, config)
         yield house
     finally:
         flare.stop(house)

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from anyparty.methods.exchange import Gathered
-from anyparty.methods.fusion import Fusion
-from anyparty.methods.laser import size_weights
-from anyparty.methods.method import Batch
-from anyparty.nets.stacked import StackedMLP
-from anyparty.terms import Channel
-from anyparty.wire import inproc
-from anyparty.wire.guard import Guarded
-from anyparty.wire.ledger import Counted, Ledger
+from anyparty.core.types import Channel
+from anyparty.methods.base import Batch
+from anyparty.methods.split.exchange import Gathered
+from anyparty.methods.split.laser import size_weights
+from anyparty.methods.split.rule import Fusion
+from anyparty.networks.heads import StackedMLP
+from anyparty.transport import memory
+from anyparty.transport.contract import ContractChannel
+from anyparty.transport.ledger import Ledger, MeteredChannel
 from benchmarks.timing import now
 from benchmarks.worlds import TASK, Model
 
@@ -49,9 +49,9 @@ class Coroutines:
             return play
 
         roster, declared = self.model.world.roster, self.model.method.can.messages
-        inproc.play(
+        memory.play(
             {name: part(name) for name in roster.names},
-            lambda channel: Guarded(Counted(channel, self.ledger), roster, declared),
+            lambda channel: ContractChannel(MeteredChannel(channel, self.ledger), roster, declared),
         )
         return max(marks) - min(marks)
 

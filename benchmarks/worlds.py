@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from anyparty.blocks.blocks import Block, Rows
-from anyparty.methods.method import Batch, Seat, State
-from anyparty.methods.split import Split
-from anyparty.methods.table import method
-from anyparty.nets.mlp import MLP
-from anyparty.nets.optimizer import Optimizer
-from anyparty.seeds import Seeds
-from anyparty.terms import Party, Roster, Task
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Party, Roster, Task
+from anyparty.data.blocks import Block, Rows
+from anyparty.methods.base import Batch, PartyContext, State
+from anyparty.methods.registry import method
+from anyparty.methods.split.split_method import Split
+from anyparty.networks.mlp import MLP
+from anyparty.networks.optimizer import Optimizer
 
 FEATURES, HIDDEN, EMBEDDING, CLASSES, BATCH, N = 560, (128, 128), 128, 12, 128, 4096
 SGD = Optimizer(name="sgd", lr=0.03, momentum=0.8, weight_decay=1e-4)
@@ -78,7 +78,7 @@ class Model:
         states = {}
         for party in world.roster.names:
             task = TASK if party == world.roster.active else None
-            seat = Seat(
+            seat = PartyContext(
                 me=party, roster=world.roster, task=task, inputs=world.inputs, encoder=MLP(hidden=HIDDEN), optimizer=SGD
             )
             states[party] = made.begin(seat, Seeds(0))

@@ -12,14 +12,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from anyparty.align import private
+from anyparty.alignment import private
 from anyparty.cli.console import methods_by_gradient_leakage
+from anyparty.core.types import MessageSpec
+from anyparty.deployment.site import alignment_cache, site_prediction
 from anyparty.errors import UserError, nearest
-from anyparty.methods.table import METHODS, method
-from anyparty.run import agree, kept_alignment, parts, predict_home
-from anyparty.schedules.schedule import MESSAGES as SCHEDULES
+from anyparty.methods.registry import METHODS, method
+from anyparty.methods.schedules.schedule import MESSAGES as SCHEDULES
 from anyparty.serving import serving_protocol
-from anyparty.terms import Declared
+from anyparty.training import control_messages, setup_messages
 
 DOCS = Path(__file__).parent
 MARKED = re.compile(r"(<!-- table: (?P<name>[\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -32,7 +33,7 @@ SHARED_PAGES = {"false-vfl-1": "false_vfl", "false-vfl-2": "false_vfl"}  # other
 class DocumentedMessage:
     """A message that may be sent, and the methods that send it; empty if every run may send it."""
 
-    message: Declared
+    message: MessageSpec
     methods: tuple[str, ...] = ()
 
 
@@ -43,24 +44,24 @@ def documented_messages() -> dict[str, tuple[DocumentedMessage, ...]]:
     is sent in addition or instead if parties have their own pace, ``prediction`` is common to predictions of many rows,
     ``service`` to predictions on request.
     """
-    common = (*kept_alignment.MESSAGES, *agree.MESSAGES, *parts.MESSAGES)
+    common = (*alignment_cache.MESSAGES, *control_messages.MESSAGES, *setup_messages.MESSAGES)
     return {
         "alignment": _documented(private.MESSAGES),
         "run": _documented(common),
         "methods": messages_of_methods(METHODS),
         "schedules": _documented(SCHEDULES),
-        "prediction": _documented(predict_home.MESSAGES),
+        "prediction": _documented(site_prediction.MESSAGES),
         "service": _documented(serving_protocol.MESSAGES),
     }
 
 
-def _documented(messages: Iterable[Declared]) -> tuple[DocumentedMessage, ...]:
+def _documented(messages: Iterable[MessageSpec]) -> tuple[DocumentedMessage, ...]:
     return tuple(DocumentedMessage(message=message) for message in messages)
 
 
 def messages_of_methods(names: Iterable[str]) -> tuple[DocumentedMessage, ...]:
     """Return the messages of methods, each once, with the methods that send it."""
-    senders: dict[Declared, list[str]] = {}
+    senders: dict[MessageSpec, list[str]] = {}
     for name in names:
         for message in method(name).can.messages:
             senders.setdefault(message, []).append(name)

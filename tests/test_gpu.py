@@ -10,21 +10,20 @@ import polars as pl
 import pytest
 import torch
 
-from anyparty.nets.lstm import LSTM
-from anyparty.nets.mlp import MLP
-from anyparty.nets.optimizer import Optimizer
-from anyparty.nets.resnet import ResNet
-from anyparty.run.federation import Federation
-from anyparty.run.generative import impute, log_likelihood
-from anyparty.run.model import Model
-from anyparty.run.runs import model_for_run
+from anyparty.api.federation import Federation
+from anyparty.api.imputation import impute, log_likelihood
+from anyparty.api.model import Model
+from anyparty.api.runs import model_for_run
+from anyparty.networks.encoders import LSTM, ResNet
+from anyparty.networks.mlp import MLP
+from anyparty.networks.optimizer import Optimizer
 from tests import worlds
+from tests.api.test_imputation import PARAMETERS, tables
 from tests.methods.cases import CASES
 from tests.methods.checks import CHECKS
+from tests.methods.schedules.test_checks import ALSO, NAMED
+from tests.methods.schedules.test_checks import CASES as TIMED
 from tests.methods.test_checks import EXCEPTIONS
-from tests.run.test_generative import PARAMETERS, tables
-from tests.schedules.test_checks import ALSO, NAMED
-from tests.schedules.test_checks import CASES as TIMED
 
 if not torch.cuda.is_available():
     pytest.skip("this machine has no GPU", allow_module_level=True)

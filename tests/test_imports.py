@@ -24,7 +24,7 @@ STRANGERS = {("methods", "wire"), ("wire", "methods")}  # only run brings them t
 def room(module: str) -> str:
     """The room that a module of anyparty is in; "" for anyparty itself.
 
-    >>> room("anyparty.run.train")
+    >>> room("anyparty.training.loop")
     'run'
     """
     return module.split(".")[1] if "." in module else ""

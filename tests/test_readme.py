@@ -12,8 +12,7 @@ import pytest
 
 from anyparty import METHODS
 from anyparty.cli.app import app
-
-from .conftest import Call, write_tables
+from tests.conftest import Call, write_tables
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
 """Tiny worlds with known answers: a few rows, K parties, who has which row, and what can be learnt from it.
 
-Letters   N rows, K parties with columns, d columns a party, C outputs; as in ``anyparty.terms``.
+Letters   N rows, K parties with columns, d columns a party, C outputs; as in ``anyparty.core.types``.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from anyparty.blocks.blocks import Block, Rows
 from anyparty.config import TrainSettings
+from anyparty.core.predictions import Predictions
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Channel, MessageSpec, Party, Roster, Task
+from anyparty.data.blocks import Block, Rows
 from anyparty.errors import Deadlock, PartyLost
-from anyparty.methods.method import Batch, Method, Seat, Stage, State
-from anyparty.nets.mlp import MLP
-from anyparty.nets.optimizer import Optimizer
-from anyparty.predictions import Predictions
-from anyparty.run import agree
-from anyparty.run.checkpoint import Checkpoints
-from anyparty.run.door import Closed, Door
-from anyparty.run.part import Part, RunHooks, Trained
-from anyparty.run.predict import predict_rows
-from anyparty.run.train import play as train_part
-from anyparty.run.watch import Watch
-from anyparty.seeds import Seeds
-from anyparty.terms import Channel, Declared, Party, Roster, Task
-from anyparty.wire import inproc, message
-from anyparty.wire.guard import Guarded
-from anyparty.wire.ledger import Counted, Ledger
+from anyparty.methods.base import Batch, Method, PartyContext, Stage, State
+from anyparty.networks.mlp import MLP
+from anyparty.networks.optimizer import Optimizer
+from anyparty.training import control_messages
+from anyparty.training.callbacks import Callback
+from anyparty.training.checkpoint import Checkpoints
+from anyparty.training.loop import play as train_part
+from anyparty.training.membership import Membership, StaticMembership
+from anyparty.training.party_run import PartyRun, RunHooks, TrainedParty
+from anyparty.training.prediction import predict_rows
+from anyparty.transport import codec, memory
+from anyparty.transport.contract import ContractChannel
+from anyparty.transport.ledger import Ledger, MeteredChannel
 
 SGD = Optimizer(name="sgd", lr=0.1)
 SMALL = MLP(hidden=(7,))
@@ -95,9 +95,9 @@ class World:
     def places(self) -> Tensor:
         return torch.arange(self.n)
 
-    def seat(self, name: str, encoder: Any = SMALL, optimizer: Optimizer = SGD) -> Seat:
+    def seat(self, name: str, encoder: Any = SMALL, optimizer: Optimizer = SGD) -> PartyContext:
         held = name in self.x
-        return Seat(
+        return PartyContext(
             me=name, roster=self.roster, task=self.task if name in self.roster.labelers else None,
             inputs=self.x[name].shape[1] if held else 0, encoder=encoder, optimizer=optimizer, device=self.device,
         )  # fmt: skip
@@ -238,16 +238,16 @@ class Wiretap:
 class Table:
     """Where the parties sit: what carries their messages, what is declared, and what is noted of them."""
 
-    carrier: Carrier = inproc.play
+    carrier: Carrier = memory.play
     ledger: Ledger = field(default_factory=Ledger)
     notes: list[tuple[str, str, str, dict[str, Tensor]]] = field(default_factory=list)
-    declared: Sequence[Declared] | None = None
+    declared: Sequence[MessageSpec] | None = None
 
-    def play(self, roster: Roster, declared: Sequence[Declared], parts: Mapping[str, Playing]) -> dict[str, Any]:
+    def play(self, roster: Roster, declared: Sequence[MessageSpec], parts: Mapping[str, Playing]) -> dict[str, Any]:
         allowed = declared if self.declared is None else self.declared
 
         def wrap(channel: Channel) -> Channel:
-            return Guarded(Wiretap(Counted(channel, self.ledger), self.notes), roster, allowed)
+            return ContractChannel(Wiretap(MeteredChannel(channel, self.ledger), self.notes), roster, allowed)
 
         return self.carrier(parts, wrap)
 
@@ -266,7 +266,7 @@ def batch_of(rows: Tensor, step: int = 0, seed: int = 0, stage: str = "train", s
     return Batch(rows, Seeds(seed), (stage, 0, step), number=step, share=share)
 
 
-def stage_of(method: Method, seat: Seat, name: str | None = None) -> Stage:
+def stage_of(method: Method, seat: PartyContext, name: str | None = None) -> Stage:
     """The stage of that name, or the only one."""
     stages = {stage.name: stage for stage in method.stages(seat)}
     if name is None:
@@ -319,31 +319,31 @@ def predict(
 def train(
     method: Method, of: World, *,
     encoder: Any = SMALL, optimizer: Optimizer = SGD, training: Tensor | None = None, validation: Tensor | None = None,
-    folder: Path | None = None, resume: bool = False, watch: Watch | None = None, at: Table | None = None,
-    agreed: Mapping[str, Mapping[str, str]] | None = None, door: Door | None = None,
+    folder: Path | None = None, resume: bool = False, watch: Callback | None = None, at: Table | None = None,
+    agreed: Mapping[str, Mapping[str, str]] | None = None, door: Membership | None = None,
     kept: Callable[[list[dict[str, Any]], int], None] | None = None, **settings: Any,
-) -> dict[str, Trained]:  # fmt: skip
+) -> dict[str, TrainedParty]:  # fmt: skip
     """Train with all parties through ``run.train.play``."""
     chosen = TrainSettings(**{"epochs": 3, "batch_size": 8, "patience": None, "keep": "last"} | settings)
     parts = {}
     for name in of.roster.names:
         leads = name == of.roster.active
-        part = Part(
+        part = PartyRun(
             seat=of.seat(name, encoder, optimizer), method=method, rows=of.rows[name], settings=chosen,
             agreed=(agreed or {}).get(name, {"settings": "the same"}),
             training=(of.usable if training is None else training) if leads else None,
             validation=(torch.arange(0) if validation is None else validation) if leads else None,
             checkpoints=None if folder is None else Checkpoints(folder / name),
             resume=resume, hooks=RunHooks(
-                callback=(watch or Watch()) if leads else Watch(), membership=(leads and door) or Closed(),
+                callback=(watch or Callback()) if leads else Callback(), membership=(leads and door) or StaticMembership(),
                 on_checkpoint=kept if leads else None,
             ),
         )  # fmt: skip
         parts[name] = partial(train_part, part)
-    return (at or Table()).play(of.roster, (*method.can.messages, *agree.MESSAGES), parts)
+    return (at or Table()).play(of.roster, (*method.can.messages, *control_messages.MESSAGES), parts)
 
 
-class Ends(Watch):
+class Ends(Callback):
     """Keeps why each stage ended."""
 
     def __init__(self) -> None:
@@ -353,7 +353,7 @@ class Ends(Watch):
         self.reasons[stage] = reason
 
 
-def states_of(trained: Mapping[str, Trained]) -> dict[str, State]:
+def states_of(trained: Mapping[str, TrainedParty]) -> dict[str, State]:
     return {name: party.state for name, party in trained.items()}
 
 
@@ -408,8 +408,8 @@ class ByHand:
     async def send(self, to: str, tag: str, tensors: Mapping[str, Tensor]) -> bool:
         if to in self.gone:
             return False
-        header = message.Header(run="by hand", frm=self.me, to=to, tag=tag, number=0)
-        self.lanes[self.me, to, tag].append(message.encode(header, tensors))
+        header = codec.Header(run="by hand", frm=self.me, to=to, tag=tag, number=0)
+        self.lanes[self.me, to, tag].append(codec.encode(header, tensors))
         return True
 
     async def recv(self, frm: str, tag: str, expect: Any) -> dict[str, Tensor]:
@@ -417,7 +417,7 @@ class ByHand:
         await _until(lane)
         if not self.lanes[lane]:
             raise PartyLost(frm, f"it left while {self.me!r} waited for {tag!r}")
-        return message.decode(self.lanes[lane].popleft()).tensors
+        return codec.decode(self.lanes[lane].popleft()).tensors
 
     async def close(self) -> None:
         self.gone.add(self.me)

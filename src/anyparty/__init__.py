@@ -8,31 +8,40 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from anyparty.methods.table import METHODS, method
-    from anyparty.nets.mlp import MLP
-    from anyparty.nets.optimizer import Optimizer
-    from anyparty.predictions import Predictions
-    from anyparty.run.federation import Federation
-    from anyparty.run.generative import impute, log_likelihood
-    from anyparty.run.model import Model
-    from anyparty.run.watch import Watch
+    from anyparty.api.federation import Federation
+    from anyparty.api.imputation import impute, log_likelihood
+    from anyparty.api.model import Model
+    from anyparty.core.predictions import Predictions
+    from anyparty.methods.registry import METHODS, method
+    from anyparty.networks.mlp import MLP
+    from anyparty.networks.optimizer import Optimizer
+    from anyparty.training.callbacks import Callback
 
 _PUBLIC = {
-    "METHODS": "anyparty.methods.table",
-    "method": "anyparty.methods.table",
-    "MLP": "anyparty.nets.mlp",
-    "Optimizer": "anyparty.nets.optimizer",
-    "Predictions": "anyparty.predictions",
-    "Federation": "anyparty.run.federation",
-    "impute": "anyparty.run.generative",
-    "log_likelihood": "anyparty.run.generative",
-    "Model": "anyparty.run.model",
-    "Watch": "anyparty.run.watch",
+    "METHODS": "anyparty.methods.registry",
+    "method": "anyparty.methods.registry",
+    "MLP": "anyparty.networks.mlp",
+    "Optimizer": "anyparty.networks.optimizer",
+    "Predictions": "anyparty.core.predictions",
+    "Federation": "anyparty.api.federation",
+    "impute": "anyparty.api.imputation",
+    "log_likelihood": "anyparty.api.imputation",
+    "Model": "anyparty.api.model",
+    "Callback": "anyparty.training.callbacks",
 }
 
 __all__ = [
-    "METHODS", "MLP", "Federation", "Model", "Optimizer", "Predictions", "Watch", "__version__", "impute",
-    "log_likelihood", "method",
+    "METHODS",
+    "MLP",
+    "Callback",
+    "Federation",
+    "Model",
+    "Optimizer",
+    "Predictions",
+    "__version__",
+    "impute",
+    "log_likelihood",
+    "method",
 ]  # fmt: skip
 
 

@@ -13,9 +13,9 @@ import polars as pl
 import pytest
 import torch
 
-from anyparty.run.predict_home import ANSWERS, predict_at_home
-from anyparty.run.runs import predict_run, settings_of
-from anyparty.wire import inproc
+from anyparty.api.runs import predict_run, settings_of
+from anyparty.deployment.site.site_prediction import ANSWERS, predict_at_home
+from anyparty.transport import memory
 from tests.conftest import Call
 
 SAVED = Path(__file__).parents[1] / "saved"
@@ -55,7 +55,7 @@ def test_sites_predict_as_they_did(saved: Path) -> None:
     (saved / "site" / "bank" / ANSWERS).unlink()
     sites = {name: Site(name, saved / f"{name}.csv", saved / "site" / name) for name in PARTIES}
     config = settings_of(saved / "run")
-    inproc.play({name: partial(predict_at_home, site, config) for name, site in sites.items()})
+    memory.play({name: partial(predict_at_home, site, config) for name, site in sites.items()})
     same(pl.read_parquet(saved / "site" / "bank" / ANSWERS), want)
 
 

@@ -10,12 +10,12 @@ import pytest
 
 import anyparty
 from anyparty import METHODS, Federation, Model, config
+from anyparty.api.runs import evaluate_run, predict_run
 from anyparty.cli import console
 from anyparty.cli.console import print_or_write, screen
 from anyparty.errors import AnypartyWarning
-from anyparty.methods.split import Split
-from anyparty.methods.table import parameters_of
-from anyparty.run.runs import evaluate_run, predict_run
+from anyparty.methods.registry import parameters_of
+from anyparty.methods.split.split_method import Split
 from tests.conftest import Call, write_tables
 
 
@@ -50,7 +50,7 @@ def test_every_parameter_has_a_meaning() -> None:
 
 def test_a_method_of_ones_own_shows_what_settings_can_give_it(work: Path, call: Call) -> None:
     (work / "own_rules.py").write_text(
-        "from dataclasses import dataclass, field\n\nfrom anyparty.methods.plug import Plug\n\n\n"
+        "from dataclasses import dataclass, field\n\nfrom anyparty.methods.split.plug import Plug\n\n\n"
         "@dataclass(frozen=True)\nclass Mine(Plug):\n"
         '    """One.\n\n    Attributes:\n        temperature: how warm.\n        names: of whom.\n    """\n\n'
         "    temperature: float = 2.5\n    names: tuple[str, ...] = field(default_factory=lambda: ('a',))\n\n\n"

@@ -9,9 +9,9 @@ import pytest
 
 from anyparty import Federation, config
 from anyparty.cli import demo_federation
+from anyparty.data import datasets
+from anyparty.deployment.flare import federation_folder as flare
 from anyparty.errors import ConfigError
-from anyparty.tables import datasets
-from anyparty.wire.flare import federation as flare
 from tests.conftest import Call
 
 

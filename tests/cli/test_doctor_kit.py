@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from anyparty.cli import doctor
-from tests.wire import test_flare_reach as kits
+from tests.deployment import test_preflight as kits
 
 made, home, reissue, NOW = kits.made, kits.home, kits.reissue, kits.NOW  # two fixtures, and what spoils a certificate
 

@@ -15,8 +15,8 @@ import pytest
 from polars.exceptions import ComputeError
 
 from anyparty import Federation
+from anyparty.api.runs import evaluate_run, model_for_run
 from anyparty.errors import AnypartyWarning, ConfigError, ModelError
-from anyparty.run.runs import evaluate_run, model_for_run
 from tests.conftest import Call
 
 
@@ -365,7 +365,7 @@ def test_a_warning_of_somebody_else_is_python_s_to_show(run: Path, call: Call, m
         warnings.warn("this will go", DeprecationWarning, stacklevel=1)
         raise ModelError("this is why it stops")
 
-    monkeypatch.setattr("anyparty.run.runs.predict_run", deprecated)
+    monkeypatch.setattr("anyparty.api.runs.predict_run", deprecated)
     with pytest.warns(DeprecationWarning, match="this will go"):
         assert refused(call("predict", run)) == "this is why it stops"
 

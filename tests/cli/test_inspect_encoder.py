@@ -6,10 +6,10 @@ import pytest
 from matplotlib.image import imread
 
 from anyparty import config
-from anyparty.blocks.splits import TEST
+from anyparty.api.encoder_inspection import inspect_encoder
+from anyparty.api.federation import Federation
+from anyparty.data.batching import TEST
 from anyparty.errors import ConfigError
-from anyparty.run.encoder import inspect_encoder
-from anyparty.run.federation import Federation
 from tests.conftest import write_tables
 
 

@@ -35,12 +35,12 @@ def without(extra: str, commands: list[list[str]], folder: Path) -> list[tuple[i
 
 def test_parties_apart_say_what_to_install(tmp_path):
     pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
-    from anyparty.run import federate  # noqa: PLC0415 - an extra
+    from anyparty.deployment import coordinator  # noqa: PLC0415 - an extra
 
     write_tables(tmp_path)
     path = tmp_path / "credit.toml"
     path.write_text(path.read_text().replace("[federation]", '[federation]\nactive = "bank"'))
-    federate.init(tmp_path / "credit.toml", tmp_path / "house", port=8765)
+    coordinator.init(tmp_path / "credit.toml", tmp_path / "house", port=8765)
     commands = [
         ["federate", "init", "credit.toml", "other"],
         ["federate", "start", "house"],

@@ -6,9 +6,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from anyparty import costs
-from anyparty.run.runs import model_for_run
-from anyparty.wire.ledger import Ledger
+from anyparty.api.runs import model_for_run
+from anyparty.core import costs
+from anyparty.transport.ledger import Ledger
 
 NARROW = ("train.epochs=2", "method.embedding=4", "method.student_hidden=[4]", "train.test=0.0", "train.validation=0.0")
 

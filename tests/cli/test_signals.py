@@ -123,7 +123,7 @@ def test_stopped_before_training_keeps_nothing(work: Path, call: Call, monkeypat
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("anyparty.run.federation.Federation.from_config", stop)
+    monkeypatch.setattr("anyparty.api.federation.Federation.from_config", stop)
     result = call("train", "credit.toml")
     assert result.exit_code == 130
     assert result.stderr == "Stopped before training began; nothing was saved.\n"

@@ -11,7 +11,7 @@ DOCS = ROOT / "docs"
 BLOCK = re.compile(r"(?:<!-- (?P<mark>[^\n]+?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?P<place>[^)\s]+)\)")
 ELSEWHERE = {
-    "how-to/two-machines.md": "tests/wire/test_two_machines.py",
+    "how-to/two-machines.md": "tests/deployment/test_two_machines.py",
     "how-to/serve.md": "tests/serving/test_docs.py",
 }
 

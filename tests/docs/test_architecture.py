@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from .pages import ROOT, text
+from tests.docs.pages import ROOT, text
 
 PAGE = text("explanation/architecture.md")
 SOURCE = ROOT / "src" / "anyparty"

@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from anyparty.experiments import suites
-
-from .pages import ROOT
+from tests.docs.pages import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
 BASELINES = ("vanilla", "laser", "plug", "fedhssl")

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from .pages import ROOT
+from tests.docs.pages import ROOT
 
 LINT = ROOT / "tools" / "language_lint.py"
 lint = runpy.run_path(str(LINT))

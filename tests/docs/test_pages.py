@@ -22,9 +22,8 @@ from anyparty import METHODS, Federation, config
 from anyparty.config import Config
 from anyparty.report import party_set_scores
 from docs import generate_tables
+from tests.docs.pages import DOCS, ELSEWHERE, LINK, ROOT, anchors, blocks, pages, text, without_code
 from tests.ports import free_port
-
-from .pages import DOCS, ELSEWHERE, LINK, ROOT, anchors, blocks, pages, text, without_code
 
 FIRST = "tutorials/ten-minutes.md"
 OTHERS = (

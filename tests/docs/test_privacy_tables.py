@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from anyparty.config.schedule_factory import SCHEDULES
+from anyparty.core.types import Roster, Task
+from anyparty.deployment.site.site_training import roster_of
 from anyparty.errors import UserError
-from anyparty.methods.table import METHODS
-from anyparty.run.house import roster_of
-from anyparty.schedules.table import SCHEDULES
-from anyparty.terms import Roster, Task
-from anyparty.wire.guard import roles
+from anyparty.methods.registry import METHODS
+from anyparty.transport.contract import roles
 from docs import generate_tables
 from tests.report import homes
 

@@ -13,8 +13,7 @@ import pytest
 
 from anyparty.experiments import suites
 from anyparty.experiments.pages import render
-
-from .pages import ROOT
+from tests.docs.pages import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
 AT_HAND = RESULTS.glob("*/*-records.tar.xz")

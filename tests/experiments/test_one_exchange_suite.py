@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from anyparty import costs
+from anyparty.core import costs
+from anyparty.data import datasets
 from anyparty.errors import ConfigError
 from anyparty.experiments import party_tables, runner, suites
 from anyparty.experiments.one_exchange.one_exchange_results import claimed, over_widths
@@ -15,8 +16,7 @@ from anyparty.experiments.one_exchange.one_exchange_run import party_frames
 from anyparty.experiments.one_exchange.one_exchange_suite import OneExchangeSuite
 from anyparty.experiments.pages import render
 from anyparty.experiments.suite import Selection
-from anyparty.methods.vfedtrans import VFedTrans
-from anyparty.tables import datasets
+from anyparty.methods.one_exchange.vfedtrans import VFedTrans
 
 ENTRY = {
     "metric": "accuracy", "unit": "accuracy, %", "rows": 120, "aligned": [60, 40], "batch_size": 32, "widths": [2, 1],

@@ -14,6 +14,7 @@ from filelock import FileLock
 from rich.console import Console
 
 from anyparty import experiments
+from anyparty.core.storage import write_json
 from anyparty.errors import ConfigError, RunError
 from anyparty.experiments import experiment, party_tables, runner
 from anyparty.experiments.missing_blocks.missing_blocks_results import SCORE, aggregate, difference, is_outside
@@ -21,7 +22,6 @@ from anyparty.experiments.missing_blocks.missing_blocks_run import MissingBlocks
 from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
 from anyparty.experiments.pages import render
 from anyparty.experiments.suite import Selection
-from anyparty.storage import write_json
 
 
 def tiny(**changes) -> MissingBlocksSuite:

@@ -15,6 +15,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from anyparty.core.seeds import Seeds
+from anyparty.data import datasets
+from anyparty.data.datasets.dataset import Dataset
 from anyparty.experiments import runner, suites
 from anyparty.experiments.missing_blocks import missing_blocks_page
 from anyparty.experiments.missing_blocks.missing_blocks_results import (
@@ -30,9 +33,6 @@ from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBloc
 from anyparty.experiments.pages import render
 from anyparty.experiments.party_tables import mechanism_of
 from anyparty.experiments.suite import Selection
-from anyparty.seeds import Seeds
-from anyparty.tables import datasets
-from anyparty.tables.datasets.dataset import Dataset
 from anyparty.tables.partition import columns
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from anyparty import experiments
+from anyparty.config.schedule_factory import schedule
 from anyparty.errors import ConfigError
 from anyparty.experiments import runner, suites
 from anyparty.experiments.pages import render
@@ -19,7 +20,6 @@ from anyparty.experiments.schedules.schedules_results import aggregate, time_to_
 from anyparty.experiments.schedules.schedules_run import flex_amounts
 from anyparty.experiments.schedules.schedules_suite import ChosenRate, SchedulesSuite
 from anyparty.experiments.suite import Selection
-from anyparty.schedules.table import schedule
 from anyparty.tables.partition import cut
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"

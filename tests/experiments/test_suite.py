@@ -2,12 +2,12 @@
 
 import pytest
 
+from anyparty.data import datasets
 from anyparty.errors import ConfigError
 from anyparty.experiments import suites
 from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
 from anyparty.experiments.suite import Selection, training_device
-from anyparty.methods.table import METHODS, method
-from anyparty.tables import datasets
+from anyparty.methods.registry import METHODS, method
 
 
 @pytest.mark.parametrize("name", suites.names())

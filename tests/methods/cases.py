@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyparty.methods.method import Method
-from anyparty.methods.table import method
-from anyparty.nets.mlp import MLP
-from anyparty.nets.optimizer import Optimizer
+from anyparty.methods.base import Method
+from anyparty.methods.registry import method
+from anyparty.networks.mlp import MLP
+from anyparty.networks.optimizer import Optimizer
 from tests import worlds
 from tests.methods.reference import joint_gradients
 from tests.methods.reference_false_vfl import joint_gradients as false_vfl

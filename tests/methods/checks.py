@@ -17,15 +17,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from anyparty.core.predictions import Predictions
+from anyparty.core.types import Capabilities
 from anyparty.errors import ConfigError, Diverged, MessageError, PartyLost
-from anyparty.methods.split import Split
-from anyparty.methods.table import method
-from anyparty.nets.optimizer import Optimizer
-from anyparty.predictions import Predictions
-from anyparty.run.checkpoint import load_module, tensors_of
-from anyparty.run.watch import Watch
-from anyparty.terms import Capabilities
-from anyparty.wire.guard import roles
+from anyparty.methods.registry import method
+from anyparty.methods.split.split_method import Split
+from anyparty.networks.optimizer import Optimizer
+from anyparty.training.callbacks import Callback
+from anyparty.training.checkpoint import load_module, tensors_of
+from anyparty.transport.contract import roles
 from tests import worlds
 from tests.methods.cases import ADAM, BAD, BAD_OF_ALL, Case
 from tests.worlds import SGD, Table, World
@@ -154,7 +154,7 @@ class Stop(Exception):  # noqa: N818 - an interruption, not an error
 
 
 @dataclass
-class Interrupts(Watch):
+class Interrupts(Callback):
     """Pulls the plug in the middle of an epoch."""
 
     batches: int
@@ -205,7 +205,7 @@ def _same_run(whole: dict[str, Any], other: dict[str, Any], lead: str) -> None:
 
 
 @dataclass
-class Counts(Watch):
+class Counts(Callback):
     """Notes where a run went on."""
 
     first_epoch: int = -1

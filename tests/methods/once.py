@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import torch
 
-from anyparty.blocks.blocks import Rows
-from anyparty.nets.optimizer import Optimizer
-from anyparty.terms import Party, Roster
+from anyparty.core.types import Party, Roster
+from anyparty.data.blocks import Rows
+from anyparty.networks.optimizer import Optimizer
 from tests.worlds import Table, World, world
 
 ADAM = Optimizer(name="adam", lr=0.01)

@@ -16,17 +16,17 @@ from math import comb
 import torch
 from torch import Tensor, nn
 
-from anyparty.methods.combinatorial import Combinatorial
-from anyparty.methods.ensemble import Ensemble
-from anyparty.methods.laser import Laser, draw_order
-from anyparty.methods.local import Local
-from anyparty.methods.method import Batch, State
-from anyparty.methods.plug import Plug
-from anyparty.methods.split import Split
-from anyparty.methods.standard import Standard
-from anyparty.nets.mlp import Copies
-from anyparty.nets.stacked import ModuleHeads, StackedLinear, StackedMLP
-from anyparty.terms import Task
+from anyparty.core.types import Task
+from anyparty.methods.base import Batch, State
+from anyparty.methods.split.combinatorial import Combinatorial
+from anyparty.methods.split.ensemble import Ensemble
+from anyparty.methods.split.laser import Laser, draw_order
+from anyparty.methods.split.local import Local
+from anyparty.methods.split.plug import Plug
+from anyparty.methods.split.split_method import Split
+from anyparty.methods.split.standard import Standard
+from anyparty.networks.heads import ModuleHeads, StackedLinear, StackedMLP
+from anyparty.networks.mlp import Copies
 from tests.worlds import World
 
 Subset = tuple[int, ...]

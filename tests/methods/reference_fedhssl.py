@@ -9,9 +9,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from anyparty.methods.fedhssl import FedHSSL
-from anyparty.methods.method import Batch, State
-from anyparty.methods.plug import Plug
+from anyparty.methods.base import Batch, State
+from anyparty.methods.split.fedhssl import FedHSSL
+from anyparty.methods.split.plug import Plug
 from tests.methods.reference import joint_gradients as split_gradients
 from tests.methods.reference_self_supervised import cut, unlike
 from tests.worlds import World

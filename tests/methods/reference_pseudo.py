@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from anyparty.methods.laser import Laser
-from anyparty.methods.method import Batch, State
-from anyparty.methods.pseudo import PseudoLabelled
+from anyparty.methods.base import Batch, State
+from anyparty.methods.split.laser import Laser
+from anyparty.methods.split.pseudo_labels import PseudoLabelled
 from tests.methods.reference import Joint, mean_of
 from tests.methods.reference import joint_gradients as split_gradients
 from tests.worlds import World

@@ -6,15 +6,15 @@ import polars as pl
 import pytest
 import torch
 
+from anyparty.api.federation import Federation
 from anyparty.errors import AlignmentError, ConfigError, MessageError, PartyLost
-from anyparty.methods import enriched
-from anyparty.methods.apc import TEACHER, Apc
-from anyparty.methods.distil import Distil
-from anyparty.methods.table import method
-from anyparty.nets.autoencoder import Autoencoder, JointAutoencoder
-from anyparty.nets.mlp import MLP
-from anyparty.run.federation import Federation
-from anyparty.run.watch import Watch
+from anyparty.methods.one_exchange import distillation
+from anyparty.methods.one_exchange.apc import TEACHER, Apc
+from anyparty.methods.one_exchange.distillation import DistillationLoss
+from anyparty.methods.registry import method
+from anyparty.networks.autoencoder import Autoencoder, JointAutoencoder
+from anyparty.networks.mlp import MLP
+from anyparty.training.callbacks import Callback
 from tests import worlds
 from tests.methods.once import ADAM, pair, sent, split
 from tests.worlds import Ends, Table, world
@@ -131,7 +131,7 @@ class TestLosses:
             if i in held:
                 off = z_A[held.tolist().index(i)] - z[0]
                 total += 0.3 * fold(off**2 if distance == "mse" else off.abs())
-        found = Distil(weight=0.3, distance=distance, reduction=reduction).loss(net, x, z_A, held)
+        found = DistillationLoss(weight=0.3, distance=distance, reduction=reduction).loss(net, x, z_A, held)
         assert found.item() == pytest.approx(total.item() / 6, rel=1e-5)
 
     def test_of_two_parties_g2_is_the_plain_autoencoder_of_both_side_by_side(self):
@@ -176,25 +176,27 @@ class TestMoreParties:
     def test_rows_of_any_passive_party_have_a_teacher_and_no_others(self):
         of, made = world(K=3, N=35), Apc(**SMALL)
         states = played(made, of, "represent", "share")
-        kept = {name: enriched.kept(states["a"], name).position >= 0 for name in "abc"}
+        kept = {name: distillation.kept(states["a"], name).position >= 0 for name in "abc"}
         own = of.observed[:, 0]
         assert torch.equal(kept["b"], own & of.observed[:, 1])
         assert torch.equal(kept["c"], own & of.observed[:, 2])
         assert torch.equal(kept["a"], kept["b"] | kept["c"])
         worlds.step(made, of, states, kept["a"].nonzero().squeeze(1), stage="teach")
-        assert torch.equal(enriched.kept(states["a"], TEACHER).position >= 0, kept["a"])
+        assert torch.equal(distillation.kept(states["a"], TEACHER).position >= 0, kept["a"])
 
     def test_the_teacher_of_a_row_depends_on_the_parties_that_have_it(self):
         """z_A by hand: g2 of what the parties' own networks give, with a gap where one lacks the row."""
         of, made = world(K=3, N=35), Apc(**SMALL)
         states = played(made, of, "represent", "share", "joint", "teach")
-        teacher = enriched.kept(states["a"], TEACHER)
+        teacher = distillation.kept(states["a"], TEACHER)
         g2 = states["a"].modules["g2"]
         for n in range(35):
             there = of.observed[n]
             if not (there[0] and there[1:].any()):
                 continue
-            z = [enriched.embed(states[name], "g1", of.x[name][n : n + 1]) * there[k] for k, name in enumerate("abc")]
+            z = [
+                distillation.embed(states[name], "g1", of.x[name][n : n + 1]) * there[k] for k, name in enumerate("abc")
+            ]
             joint = g2.encode(torch.cat(z, dim=1), there.unsqueeze(0))
             assert torch.allclose(teacher.take(torch.tensor([n]))[0], joint, atol=1e-5)
 
@@ -208,11 +210,11 @@ class TestMoreParties:
 
     def test_a_party_that_is_lost_before_it_sends_is_absent(self):
         of, made = world(K=3), Apc(**SMALL)
-        rows = enriched.aligned(of.rows["a"], of.roster).nonzero().squeeze(1)
+        rows = distillation.aligned(of.rows["a"], of.roster).nonzero().squeeze(1)
         states = played(made, of, "represent")
         worlds.step(made, of, states, rows, stage="share", leaves={"b"})
-        assert enriched.kept(states["a"], "b") is None
-        assert enriched.kept(states["a"], "c") is not None
+        assert distillation.kept(states["a"], "b") is None
+        assert distillation.kept(states["a"], "c") is not None
         worlds.step(made, of, states, rows, stage="joint")
         with pytest.raises(PartyLost, match="party 'b' is gone: APC-VFL has no other party to learn from"):
             worlds.step(made, of, played(made, of, "represent"), rows, stage="share", leaves={"b", "c"})
@@ -229,7 +231,7 @@ class TestMoreParties:
         assert worlds.step(made, of, states, torch.arange(1, 20, 2), stage="joint") is None
         worlds.step(made, of, states, of.places(), stage="joint")
         worlds.step(made, of, states, of.places(), stage="teach")
-        assert torch.equal(enriched.kept(states["a"], TEACHER).position >= 0, of.observed[:, 1])
+        assert torch.equal(distillation.kept(states["a"], TEACHER).position >= 0, of.observed[:, 1])
 
     def test_with_no_labelled_row_left_the_joint_classifier_says_so(self):
         lost = torch.tensor([[1, 1, 0], [1, 0, 1]] * 10, dtype=torch.bool)
@@ -254,10 +256,10 @@ class TestDistillation:
         for value in (1e-9, 1.0):
             _, trained = train(of, epochs=40, batch_size=32, parameters={"distillation": value, "embedding": 8})
             states = worlds.states_of(trained)
-            z = torch.cat([enriched.embed(states[name], "g1", of.x[name]) for name in "ab"], dim=1)
+            z = torch.cat([distillation.embed(states[name], "g1", of.x[name]) for name in "ab"], dim=1)
             states["a"].modules["g2"].train(False)
             z_A = states["a"].modules["g2"].encode(z, torch.ones(300, 2, dtype=torch.bool))[200:].detach()
-            off = enriched.embed(states["a"], "g3", of.x["a"][200:]) - z_A
+            off = distillation.embed(states["a"], "g3", of.x["a"][200:]) - z_A
             missed[value] = float((off**2).sum() / ((z_A - z_A.mean(dim=0)) ** 2).sum())
         assert missed[1.0] < 0.3
         assert missed[1e-9] > 1
@@ -271,7 +273,7 @@ class TestFullAlignment:
         made, trained = train(of, parameters=self.JOINT)
         answered = worlds.predict(made, of, worlds.states_of(trained), at=at)
         assert [tag for _, _, tag, _ in at.notes] == ["representation"] * 2
-        assert torch.equal(answered.answered, enriched.aligned(of.rows["a"], of.roster))
+        assert torch.equal(answered.answered, distillation.aligned(of.rows["a"], of.roster))
         assert torch.equal(answered.took_part[answered.answered], of.observed[answered.answered])
         assert "a passive party have" in answered.reasons[0]
 
@@ -307,7 +309,7 @@ class TestFullAlignment:
 
 
 @dataclass
-class Stops(Watch):
+class Stops(Callback):
     """Pulls the plug at the end of an epoch of a stage, or when a stage begins."""
 
     stage: str

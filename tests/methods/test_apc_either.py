@@ -8,11 +8,11 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from anyparty.blocks.splits import TRAIN
-from anyparty.methods import enriched
-from anyparty.methods.apc import Apc
-from anyparty.run.federation import Federation
-from anyparty.run.model import Model
+from anyparty.api.federation import Federation
+from anyparty.api.model import Model
+from anyparty.data.batching import TRAIN
+from anyparty.methods.one_exchange import distillation
+from anyparty.methods.one_exchange.apc import Apc
 from tests import worlds
 from tests.methods.once import ADAM, pair, split
 from tests.worlds import Table, world
@@ -26,7 +26,7 @@ def train(of, *, parameters=None, **settings):
 
 
 def crossed(of):
-    return enriched.aligned(of.rows["a"], of.roster)
+    return distillation.aligned(of.rows["a"], of.roster)
 
 
 def test_nothing_crosses_but_the_one_exchange_and_answers_take_none():
@@ -57,17 +57,19 @@ def test_rows_that_crossed_are_read_by_the_joint_embedding_and_others_by_the_stu
     for n in range(70):
         there = of.observed[n]
         if there[0] and there[1:].any():
-            z = [enriched.embed(states[name], "g1", of.x[name][n : n + 1]) * there[k] for k, name in enumerate("abc")]
+            z = [
+                distillation.embed(states[name], "g1", of.x[name][n : n + 1]) * there[k] for k, name in enumerate("abc")
+            ]
             u[n, 6:12], u[n, 12] = states["a"].modules["g2"].encode(torch.cat(z, 1), there.unsqueeze(0))[0].detach(), 1
         elif there[0]:
-            u[n, :6] = enriched.embed(states["a"], "g3", of.x["a"][n : n + 1])[0]
+            u[n, :6] = distillation.embed(states["a"], "g3", of.x["a"][n : n + 1])[0]
     own = of.observed[:, 0].nonzero().squeeze(1)
     found = made.classified(states["a"], of.rows["a"], torch.arange(70))
     assert torch.equal(found.held, own)
     assert torch.allclose(found.u, u[own], atol=1e-5)
     fit = own[of.labeled[own]]
     new = torch.zeros(70, 2 * 6 + 1)  # as if none had crossed
-    new[own, :6] = enriched.embed(states["a"], "g3", of.x["a"][own])
+    new[own, :6] = distillation.embed(states["a"], "g3", of.x["a"][own])
     twice = fit[crossed(of)[fit]]
     both = torch.cat([u[fit], new[twice]]).double().numpy(), of.y[torch.cat([fit, twice])].numpy()
     expected = LogisticRegression(max_iter=1000).fit(*both)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from anyparty import costs
-from anyparty.methods.table import method
+from anyparty.core import costs
+from anyparty.methods.registry import method
 from tests import worlds
 from tests.methods.once import ADAM, helped, pair, sent
 from tests.worlds import Table

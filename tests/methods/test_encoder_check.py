@@ -7,10 +7,10 @@ from sklearn.model_selection import StratifiedKFold, cross_val_score
 
 from anyparty.errors import AlignmentError, ConfigError, Diverged
 from anyparty.methods.encoder_check import compare, inspect
-from anyparty.nets.autoencoder import Autoencoder
-from anyparty.nets.cross_validation import cross_validated
-from anyparty.nets.mlp import MLP
-from anyparty.nets.optimizer import Optimizer
+from anyparty.networks.autoencoder import Autoencoder
+from anyparty.networks.cross_validation import cross_validated
+from anyparty.networks.mlp import MLP
+from anyparty.networks.optimizer import Optimizer
 
 
 def rows(n=200, d=4):

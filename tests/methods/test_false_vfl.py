@@ -13,20 +13,27 @@ import torch
 from torch import nn
 from torch.distributions import MultivariateNormal
 
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Task
 from anyparty.errors import AlignmentError, ConfigError
-from anyparty.methods.false_vfl import UNTIED, FalseVFL1, FalseVFL2
-from anyparty.methods.false_vfl_draws import balanced
-from anyparty.methods.false_vfl_nets import FeatureSide, LabelSide, bound, feature_side, followed, mixture
-from anyparty.methods.false_vfl_uses import _fill, impute, log_likelihood
-from anyparty.methods.method import Batch
-from anyparty.methods.table import method
-from anyparty.nets.mlp import MLP
-from anyparty.nets.optimizer import Optimizer
-from anyparty.nets.resnet import ResNet
-from anyparty.run.predict import predict_rows
-from anyparty.run.watch import Watch
-from anyparty.seeds import Seeds
-from anyparty.terms import Task
+from anyparty.methods.base import Batch
+from anyparty.methods.false_vfl.distributions import (
+    FeatureNetworks,
+    LabelNetworks,
+    bound,
+    feature_side,
+    followed,
+    mixture,
+)
+from anyparty.methods.false_vfl.false_vfl import UNTIED, FalseVFL1, FalseVFL2
+from anyparty.methods.false_vfl.generation import _fill, impute, log_likelihood
+from anyparty.methods.false_vfl.sampling import balanced
+from anyparty.methods.registry import method
+from anyparty.networks.encoders import ResNet
+from anyparty.networks.mlp import MLP
+from anyparty.networks.optimizer import Optimizer
+from anyparty.training.callbacks import Callback
+from anyparty.training.prediction import predict_rows
 from tests import worlds
 from tests.methods.cases import OwnEncoder
 from tests.methods.reference_false_vfl import Joint
@@ -72,7 +79,7 @@ class TestTheBound:
     def parties(self):
         """Encoders that see half of what there is to see, and are unsure."""
         return [
-            FeatureSide(
+            FeatureNetworks(
                 encoder=Linear(0.5 * self.gain(A, torch.full((2,), s)), 1.8),
                 decoder=Linear(A, s),
                 indicator=None,
@@ -85,7 +92,9 @@ class TestTheBound:
         """Log-weights of all rows, for parties ``observed``, of cells ``known``."""
         generator = torch.Generator().manual_seed(seed)
         above = Linear(self.W.T @ torch.linalg.inv(self.of_z), 1.0)
-        side = LabelSide(encoder=above, decoder=Linear(self.W, 0.6), discriminator=nn.Linear(3, 2), task=TWO, floor=0.0)
+        side = LabelNetworks(
+            encoder=above, decoder=Linear(self.W, 0.6), discriminator=nn.Linear(3, 2), task=TWO, floor=0.0
+        )
         sides, mask = self.parties(), torch.tensor(observed).expand(rows, 2)
         views = torch.stack([party.encode(x[:rows]) for party, x in zip(sides, self.x, strict=True)], dim=1)
         noise = torch.randn(L, rows, 3, generator=generator), torch.randn(L, rows, 2, generator=generator)
@@ -535,7 +544,7 @@ class TestUnlabelledRows:
 
 
 @dataclass
-class Stages(Watch):
+class Stages(Callback):
     names: list
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:
@@ -543,7 +552,7 @@ class Stages(Watch):
 
 
 @dataclass
-class Batches(Watch):
+class Batches(Callback):
     sizes: list
 
     def on_batch_end(self, rows: int, loss: float) -> None:

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from anyparty.errors import ConfigError, PartyLost
-from anyparty.methods import fedhssl
-from anyparty.methods.table import method
-from anyparty.nets.mlp import MLP
+from anyparty.methods.registry import method
+from anyparty.methods.split import fedhssl
+from anyparty.networks.mlp import MLP
 from tests import worlds
 from tests.worlds import Table, world
 

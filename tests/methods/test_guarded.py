@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from anyparty.errors import ConfigError, MessageError
-from anyparty.methods.laser import Laser
-from anyparty.methods.split import Split
+from anyparty.methods.split.laser import Laser
+from anyparty.methods.split.split_method import Split
 from tests.worlds import predict, states_of, train, world
 
 

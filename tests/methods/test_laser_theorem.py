@@ -1,6 +1,6 @@
 """LASER-VFL's estimate is unbiased (Lemma 1 of Valdeira, Wang, Chi, ICLR 2025), and its parts are what the paper says.
 
-Letters as in ``anyparty.methods.laser``: B rows, K parties, M heads, O_n parties that hold row n.
+Letters as in ``anyparty.methods.split.laser``: B rows, K parties, M heads, O_n parties that hold row n.
 """
 
 from fractions import Fraction
@@ -11,10 +11,10 @@ from math import comb
 import pytest
 import torch
 
-from anyparty.methods import laser
-from anyparty.methods.laser import Laser, RunningMeans, draw_order, size_weights
-from anyparty.methods.table import method
-from anyparty.wire.guard import Guarded
+from anyparty.methods.registry import method
+from anyparty.methods.split import laser
+from anyparty.methods.split.laser import Laser, RunningMeans, draw_order, size_weights
+from anyparty.transport.contract import ContractChannel
 from tests import worlds
 from tests.methods.reference import Joint, subsets_with
 from tests.worlds import Table, world
@@ -329,7 +329,7 @@ class TestManyParties:
 
     def test_unnormalized_sixty_four_parties_have_a_finite_loss(self, monkeypatch):
         """2^64 - 1 subsets: the paper's loss is huge, and a number.  So are gradients, beyond the bound of messages."""
-        monkeypatch.setattr(worlds, "Guarded", partial(Guarded, bounds=None))
+        monkeypatch.setattr(worlds, "ContractChannel", partial(ContractChannel, bounds=None))
         of = world(K=64, N=4, d=2, observed=torch.ones(4, 64, dtype=torch.bool))
         for normalize, most in ((False, 2.0**66), (True, 4.0)):
             made = method("laser", embedding=4, normalize=normalize)

@@ -10,16 +10,16 @@ import pytest
 import torch
 from torch import nn
 
+from anyparty.api.federation import Federation
+from anyparty.api.model import Model
+from anyparty.core.seeds import Seeds
 from anyparty.errors import ConfigError
-from anyparty.methods.method import Batch
-from anyparty.methods.split import Split
-from anyparty.methods.table import method
-from anyparty.nets.objective import losses
-from anyparty.run.federation import Federation
-from anyparty.run.model import Model
-from anyparty.schedules.flex import Flex
-from anyparty.schedules.scheduled import Scheduled
-from anyparty.seeds import Seeds
+from anyparty.methods.base import Batch
+from anyparty.methods.registry import method
+from anyparty.methods.schedules.flex import Flex
+from anyparty.methods.schedules.scheduled import Scheduled
+from anyparty.methods.split.split_method import Split
+from anyparty.networks.objective import losses
 from tests.methods.cases import Case
 from tests.methods.checks import CHECKS
 from tests.worlds import predict, train, world

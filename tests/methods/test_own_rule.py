@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import nn
 
+from anyparty.api.federation import Federation
+from anyparty.core.predictions import NO_NUMBER
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Capabilities, MessageSpec
 from anyparty.errors import AnypartyWarning, ConfigError, Diverged
-from anyparty.methods.fusion import EMBEDDING, GRADIENT, REQUIRED, Answer, Rule, adapted
-from anyparty.methods.split import Split
-from anyparty.methods.table import method, settings_of
-from anyparty.predictions import NO_NUMBER
-from anyparty.run.federation import Federation
-from anyparty.seeds import Seeds
-from anyparty.terms import Capabilities, Declared
+from anyparty.methods.registry import method, settings_of
+from anyparty.methods.split.rule import EMBEDDING, GRADIENT, REQUIRED, Rule, RuleAnswer, adapted
+from anyparty.methods.split.split_method import Split
 from tests.worlds import Table, predict, states_of, train, weights, world
 
 Maximum = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "your_own_method.py"))["Maximum"]
@@ -197,7 +197,7 @@ class TestCapabilities:
     def test_roles(self, end):
         given = {"tag": "h", "frm": "block", "to": "host", "holds": "h", "learns": "h", end: "server"}
         with pytest.raises(ConfigError, match=f"message 'h': {end} is 'block', 'host', .* or 'any', not 'server'"):
-            Declared(**given)
+            MessageSpec(**given)
 
 
 def federation(work):
@@ -212,7 +212,7 @@ def outputs(change):
 def answer(**changed):
     def given_to(_, given):
         said = {"scores": given.answers[:, 0], "answered": given.valid[:, 0], "took_part": given.observed}
-        return Answer(**said | {name: change(given) for name, change in changed.items()})
+        return RuleAnswer(**said | {name: change(given) for name, change in changed.items()})
 
     return {"answer": given_to}
 

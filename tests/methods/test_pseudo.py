@@ -3,13 +3,13 @@
 import pytest
 import torch
 
+from anyparty.config.schedule_factory import scheduled
 from anyparty.errors import ConfigError
-from anyparty.methods.pseudo import ALL_LABELLED, SURE, UNLABELLED, PseudoLabelled, _record
-from anyparty.methods.table import method
-from anyparty.schedules.table import scheduled
+from anyparty.methods.registry import method
+from anyparty.methods.split.pseudo_labels import ALL_LABELLED, SURE, UNLABELLED, PseudoLabelled, _record
 from tests import worlds
 from tests.methods.cases import ADAM
-from tests.schedules.test_settings import config_of
+from tests.methods.schedules.test_settings import config_of
 from tests.worlds import world
 
 

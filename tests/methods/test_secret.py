@@ -7,11 +7,11 @@ import polars as pl
 import pytest
 import torch
 
-from anyparty.methods.false_vfl_draws import Draws
-from anyparty.methods.false_vfl_nets import feature_side
-from anyparty.methods.method import Batch
-from anyparty.methods.table import METHODS, method
-from anyparty.seeds import Seeds
+from anyparty.core.seeds import Seeds
+from anyparty.methods.base import Batch
+from anyparty.methods.false_vfl.distributions import feature_side
+from anyparty.methods.false_vfl.sampling import SampleStreams
+from anyparty.methods.registry import METHODS, method
 from tests import worlds
 from tests.worlds import train, world
 
@@ -121,17 +121,17 @@ class TestSamplesOfFalseVFL:
     def test_a_row_has_numbers_of_its_own_by_its_id_and_who_has_it(self):
         there = torch.tensor([[True, True], [True, False], [True, True], [False, True], [False, True], [True, True]])
         names = pl.Series(["1", "1", "2", None, None, "1"])
-        drawn = Draws(Seeds(0, SECRET)).normal(Seeds(0), there, names, 50, 40)
+        drawn = SampleStreams(Seeds(0, SECRET)).normal(Seeds(0), there, names, 50, 40)
         assert drawn.shape == (50, 6, 40)
         assert drawn.mean().abs() < 0.1
         assert abs(float(drawn.std()) - 1) < 0.05
         assert torch.equal(drawn[:, 0], drawn[:, 5])
         assert torch.equal(drawn[:, 3], drawn[:, 4]), "without an id, those of rows that the same parties have"
         assert torch.corrcoef(drawn[:, :4].transpose(0, 1).flatten(1)).fill_diagonal_(0).abs().max() < 0.1
-        alone = Draws(Seeds(0, SECRET)).normal(Seeds(1), there[1:2], names[1:2], 50, 40)
+        alone = SampleStreams(Seeds(0, SECRET)).normal(Seeds(1), there[1:2], names[1:2], 50, 40)
         assert torch.equal(alone[:, 0], drawn[:, 1]), "whatever else is in the batch, whatever the run's seed"
         for seeds in (Seeds(0), Seeds(1)):
-            plain = [Draws(Seeds(5)).normal(seeds, there, names, 50, 40) for _ in range(2)]
+            plain = [SampleStreams(Seeds(5)).normal(seeds, there, names, 50, 40) for _ in range(2)]
             assert torch.equal(*plain)
             assert not torch.equal(plain[0], drawn)
 
@@ -139,7 +139,7 @@ class TestSamplesOfFalseVFL:
     def test_samples_are_off_by_as_much_as_independent_ones_row_by_row(self, secret):
         """By less, as in pairs of opposite signs, they would tell a row's posterior; alike in all, no mean helps."""
         names, there = pl.Series([f"row {n}" for n in range(300)]), torch.ones(300, 2, dtype=torch.bool)
-        means = 50**0.5 * Draws(Seeds(0, secret)).normal(Seeds(0), there, names, 50, 20).mean(dim=0)
+        means = 50**0.5 * SampleStreams(Seeds(0, secret)).normal(Seeds(0), there, names, 50, 20).mean(dim=0)
         assert float(means.std()) == pytest.approx(1, abs=0.05)  # of 300 rows and 20 numbers
         assert means.mean(dim=0).abs().max() < 5 / 300**0.5
 
@@ -156,8 +156,8 @@ class TestSamplesOfFalseVFL:
         assert len(z[:, both].flatten(0, 1).unique(dim=0)) == 10 * both.sum()
 
     def test_a_model_from_before_keys_loads_without_one(self):
-        draws = Draws(Seeds(0, SECRET))
+        draws = SampleStreams(Seeds(0, SECRET))
         assert draws.secret
         draws.load_state_dict({})
         assert not draws.secret
-        assert not Draws(Seeds(0)).secret
+        assert not SampleStreams(Seeds(0)).secret

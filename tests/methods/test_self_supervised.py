@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from anyparty.methods.self_supervised import Pretrained, SelfSupervised
-from anyparty.methods.split import Split
-from anyparty.methods.table import SPLIT, method
-from anyparty.run.federation import Federation
-from anyparty.run.model import Model
+from anyparty.api.federation import Federation
+from anyparty.api.model import Model
+from anyparty.methods.registry import SPLIT, method
+from anyparty.methods.split.pretraining import Pretrained, SelfSupervised
+from anyparty.methods.split.split_method import Split
 from tests import worlds
-from tests.run.test_generative import tables
+from tests.api.test_imputation import tables
 from tests.worlds import Table, world
 
 TARGETS = ("target_encoder", "target_projector")

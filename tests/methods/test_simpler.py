@@ -6,15 +6,15 @@ from functools import partial
 import pytest
 import torch
 
+from anyparty.core.types import Task
 from anyparty.errors import ConfigError
-from anyparty.methods.combinatorial import subsets
-from anyparty.methods.ensemble import draw_winner
-from anyparty.methods.fusion import Given
-from anyparty.methods.plug import Plug
-from anyparty.methods.standard import Standard
-from anyparty.methods.table import made_again, method, settings_of
-from anyparty.nets.optimizer import Optimizer
-from anyparty.terms import Task
+from anyparty.methods.registry import made_again, method, settings_of
+from anyparty.methods.split.combinatorial import subsets
+from anyparty.methods.split.ensemble import draw_winner
+from anyparty.methods.split.plug import Plug
+from anyparty.methods.split.rule import HeadOutputs
+from anyparty.methods.split.standard import Standard
+from anyparty.networks.optimizer import Optimizer
 from tests import worlds
 from tests.methods.reference import Joint
 from tests.worlds import SGD, world
@@ -195,7 +195,7 @@ class TestNumbersByHand:
         """Two of three say yes, at 0.9 and 0.6: yes at 0.75.  One each: drawn by the row's key.  Soft: the mean."""
         p = torch.tensor([[0.1, 0.9], [0.4, 0.6], [0.8, 0.2]])
         given = partial(
-            Given, task=TWO_CLASSES, owners=torch.arange(3), key=torch.tensor([5]), k=0, answers=p.unsqueeze(0)
+            HeadOutputs, task=TWO_CLASSES, owners=torch.arange(3), key=torch.tensor([5]), k=0, answers=p.unsqueeze(0)
         )
         ensemble, soft = (method("ensemble", vote=vote).rule for vote in ("hard", "soft"))
         everyone = given(valid=torch.ones(1, 3, dtype=torch.bool), observed=torch.ones(1, 3, dtype=torch.bool))

@@ -5,13 +5,13 @@ from collections import Counter
 import pytest
 import torch
 
-from anyparty.methods.local import Local
-from anyparty.methods.plug import Plug
-from anyparty.methods.split import Split
-from anyparty.methods.table import method
-from anyparty.methods.topology import HasTopology
-from anyparty.schedules.clock import Clock
-from tests.schedules.over import under
+from anyparty.methods.registry import method
+from anyparty.methods.schedules.virtual_clock import VirtualClock
+from anyparty.methods.split.local import Local
+from anyparty.methods.split.plug import Plug
+from anyparty.methods.split.split_method import Split
+from anyparty.methods.split.topology import HasTopology
+from tests.methods.schedules.over import under
 from tests.worlds import predict, states_of, train, world
 
 ASKED = ("can", "copies", "owners", "reads", "head")
@@ -94,7 +94,7 @@ class TestNoBatchAsksTheRule:
 
     @pytest.mark.parametrize("name", ["flex", "vafl"])
     def test_under_a_schedule(self, name):
-        made, of = under(name, clock=Clock(latency=1.0, timeout=10.0)), world()
+        made, of = under(name, clock=VirtualClock(latency=1.0, timeout=10.0)), world()
         object.__setattr__(made, "split", Split(rule=Counting(), embedding=5))
         assert self.asked(made, of, 1)[0] == self.asked(made, of, 3)[0]
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from anyparty.errors import AlignmentError, ConfigError, MessageError
-from anyparty.methods import enriched, fedsvd
-from anyparty.methods.fedsvd import Roles, RowMask
-from anyparty.methods.vfedtrans import VFedTrans
-from anyparty.nets.mlp import MLP
-from anyparty.wire import inproc
+from anyparty.methods.one_exchange import distillation, fedsvd
+from anyparty.methods.one_exchange.fedsvd import Roles, RowMask
+from anyparty.methods.one_exchange.vfedtrans import VFedTrans
+from anyparty.networks.mlp import MLP
+from anyparty.transport import memory
 from tests import worlds
 from tests.methods.once import ADAM, helped, pair, sent, split
 from tests.worlds import Ends, Table, Wiretap, world
@@ -28,7 +28,7 @@ def decompose(x_t, x_d, roles, *, rank=100, seed=1, notes=None):
         name: partial(_part, roles=roles, x=held.get(name), rank=rank, secret=bytes([seed, ord(name)] * 16))
         for name in {roles.task, roles.data, roles.server, roles.keys}
     }
-    return inproc.play(parts, lambda channel: Wiretap(channel, [] if notes is None else notes))["t"]
+    return memory.play(parts, lambda channel: Wiretap(channel, [] if notes is None else notes))["t"]
 
 
 async def _part(net, *, roles, x, rank, secret):
@@ -125,7 +125,7 @@ class TestMasks:
         parts = {"t": partial(_part, roles=Roles(task="t", data="d", server="t", keys="t"), x=blocks()[0], rank=2,
                               secret=bytes(32)), "d": lies}  # fmt: skip
         with pytest.raises(MessageError, match=r"message 'width' from 'd': expected between 1 and 20,000 columns"):
-            inproc.play(parts)
+            memory.play(parts)
 
     @pytest.mark.parametrize("roles", [ALONE, APART])
     def test_no_message_holds_a_column(self, roles):
@@ -203,11 +203,11 @@ class TestMethod:
     def test_the_students_are_taught_the_joint_vectors_of_each_pair(self):
         of, made = world(K=3, N=70), VFedTrans(**SMALL, masks="seeded")
         states = worlds.begin(made, of, optimizer=ADAM)
-        rows = enriched.aligned(of.rows["a"], of.roster).nonzero().squeeze(1)
+        rows = distillation.aligned(of.rows["a"], of.roster).nonzero().squeeze(1)
         worlds.step(made, of, states, rows, stage="svd")
         for name, k in (("b", 1), ("c", 2)):
             both = (of.observed[:, 0] & of.observed[:, k]).nonzero().squeeze(1)
-            taught, held = enriched.kept(states["a"], name).take(torch.arange(70))
+            taught, held = distillation.kept(states["a"], name).take(torch.arange(70))
             assert torch.equal(held, both)
             u = plain(of.x["a"][both], of.x[name][both])
             assert np.abs(taught.numpy() - u * len(both) ** 0.5).max() < 1e-4

@@ -13,12 +13,12 @@ import numpy as np
 import polars as pl
 
 from anyparty.config import Config
+from anyparty.core.types import Channel
+from anyparty.deployment.site.site_prediction import predict_at_home
+from anyparty.deployment.site.site_training import train_at_home
 from anyparty.errors import ConfigError
-from anyparty.methods.table import method as method_by_name
-from anyparty.run.house import train_at_home
-from anyparty.run.predict_home import predict_at_home
-from anyparty.terms import Channel
-from anyparty.wire import inproc
+from anyparty.methods.registry import method as method_by_name
+from anyparty.transport import memory
 
 NAMES = ("bank", "shop", "clinic")
 SHARE = 0.8
@@ -107,7 +107,7 @@ def _all(work: Any, sites: Mapping[str, Site], config: Config, wrap: Any, **how:
     def part(site: Site, net: Channel) -> Any:
         return work(site, config, net, **how)
 
-    return inproc.play({name: partial(part, site) for name, site in sites.items()}, wrap)
+    return memory.play({name: partial(part, site) for name, site in sites.items()}, wrap)
 
 
 def ledger(sites: Mapping[str, Site], file: str = "record.json") -> list[dict[str, Any]]:

@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from anyparty.api.runs import evaluate_run
 from anyparty.report import comparison, party_set_scores
 from anyparty.report.recorded_runs import find_runs
 from anyparty.report.run_scores import RunScores
-from anyparty.run.runs import evaluate_run
-
-from . import trained
+from tests.report import trained
 
 
 @pytest.fixture(scope="module")

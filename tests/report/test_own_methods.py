@@ -10,17 +10,16 @@ import pytest
 from torch import nn
 
 from anyparty import config
+from anyparty.api.federation import Federation
 from anyparty.errors import ConfigError, ModelError
-from anyparty.methods.fusion import EMBEDDING, GRADIENT
-from anyparty.methods.split import Split
-from anyparty.methods.standard import Standard
+from anyparty.methods.split.rule import EMBEDDING, GRADIENT
+from anyparty.methods.split.split_method import Split
+from anyparty.methods.split.standard import Standard
 from anyparty.report import page, party_set_scores
 from anyparty.report.recorded_runs import find_runs
 from anyparty.report.traffic import declared_messages, undeclared_tags
-from anyparty.run.federation import Federation
-
-from . import trained
-from .test_page import Reader
+from tests.report import trained
+from tests.report.test_page import Reader
 
 
 @dataclass(frozen=True, kw_only=True)

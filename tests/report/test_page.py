@@ -21,22 +21,21 @@ import torch
 from matplotlib.image import imread
 
 from anyparty import config
+from anyparty.api.federation import Federation
+from anyparty.api.runs import evaluate_run
+from anyparty.core.types import Task
 from anyparty.errors import AnypartyWarning, ConfigError
-from anyparty.methods.split import Split
-from anyparty.methods.standard import Standard
-from anyparty.methods.table import method
-from anyparty.metrics.scores import Answers
+from anyparty.methods.registry import method
+from anyparty.methods.split.split_method import Split
+from anyparty.methods.split.standard import Standard
+from anyparty.metrics.scores import LabelledPredictions
 from anyparty.report import calibration, figures, page, party_set_scores, sections
 from anyparty.report.elements import metric_label
 from anyparty.report.party_set_scores import PartySetScores, load_with_test_rows
 from anyparty.report.recorded_runs import find_runs
 from anyparty.report.run_scores import RunScores
 from anyparty.report.traffic import declared_messages, total_traffic
-from anyparty.run.federation import Federation
-from anyparty.run.runs import evaluate_run
-from anyparty.terms import Task
-
-from . import homes, trained
+from tests.report import homes, trained
 
 SECTIONS = ("overlap", "training", "sets", "brings", "closer", "crossed", "repeat")
 VOID = {"meta", "br", "hr", "img", "link", "input", "path", "use", "rect"}
@@ -288,7 +287,9 @@ def test_the_axis_of_a_calibration_says_what_is_counted(classes, share):
     """With two classes, it counts positive labels, not correct answers."""
     scores, y = torch.full((6, len(classes)), 1 / len(classes)), torch.tensor([0, 0, 0, 0, 1, 1])
     task = Task(kind="classification", classes=classes)
-    found = calibration.calibration_of(Answers(task=task, scores=scores, y=y, answered=torch.ones(6, dtype=torch.bool)))
+    found = calibration.calibration_of(
+        LabelledPredictions(task=task, scores=scores, y=y, answered=torch.ones(6, dtype=torch.bool))
+    )
     (axis,) = figures.draw_calibration(found).axes
     assert axis.get_ylabel() == share
     assert found.correct.tolist() == pytest.approx([1 / 3 if len(classes) == 2 else 2 / 3])

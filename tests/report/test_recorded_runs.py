@@ -10,9 +10,8 @@ import tomli_w
 from anyparty.errors import ModelError, PartyLost
 from anyparty.report import traffic
 from anyparty.report.recorded_runs import find_runs
-from anyparty.wire.ledger import Flow, Ledger, Tally
-
-from . import homes
+from anyparty.transport.ledger import Flow, Ledger, Tally
+from tests.report import homes
 
 
 @pytest.fixture(scope="module")

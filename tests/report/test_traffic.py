@@ -2,12 +2,11 @@
 
 import pytest
 
+from anyparty.api.federation import Federation
 from anyparty.report.recorded_runs import find_runs
 from anyparty.report.traffic import EXCHANGE_HEADERS, FORMULA_HEADERS, compare_with_formulas
-from anyparty.run.federation import Federation
-
-from . import homes, trained
-from .test_page import Reader, page
+from tests.report import homes, trained
+from tests.report.test_page import Reader, page
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import polars as pl
 import tomli_w
 
 from anyparty import config
-from anyparty.run.federation import Federation
-from anyparty.run.watch import Watch
+from anyparty.api.federation import Federation
+from anyparty.training.callbacks import Callback
 
 FIVE = ("bank", "shop", "clinic", "insurer", "town")
 LONG = tuple(
@@ -22,7 +22,7 @@ LONG = tuple(
 )
 
 
-class Fails(Watch):
+class Fails(Callback):
     """Interrupt a training after some epochs."""
 
     def __init__(self, after: int) -> None:

@@ -2,9 +2,8 @@
 
 import pytest
 
-from anyparty.run.federation import Federation
-
-from .test_train_tables import tables
+from anyparty.api.federation import Federation
+from tests.api.test_train_tables import tables
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import shutil
 import pytest
 
 from anyparty import config
+from anyparty.api.federation import Federation
+from anyparty.artifacts.record import RunRecord
 from anyparty.errors import ModelError, ResumeError
-from anyparty.run.checkpoint import PROGRESS, read, write
-from anyparty.run.federation import Federation
-from anyparty.run.record import RunRecord
+from anyparty.training.checkpoint import PROGRESS, read, write
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import polars as pl
 import pytest
 
 from anyparty import Federation, Model
+from anyparty.api.runs import evaluate_run, predict_run
 from anyparty.config import FederationSettings
 from anyparty.errors import ConfigError, TableError
-from anyparty.run.runs import evaluate_run, predict_run
 from anyparty.tables.cells import MAX_BYTES
 from anyparty.tables.table import Table, read_table
 from tests.conftest import Call

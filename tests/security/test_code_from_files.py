@@ -12,17 +12,17 @@ import pytest
 import torch
 
 from anyparty import config as settings
+from anyparty.api.federation import Federation
+from anyparty.api.model import Model
+from anyparty.api.runs import evaluate_run, model_for_run, predict_run
+from anyparty.artifacts.manifest import Manifest, sha256
+from anyparty.artifacts.model_files import write_manifest
 from anyparty.config import Config
+from anyparty.deployment.site.site_prediction import StoredPart
 from anyparty.errors import CodeNotAllowed, ConfigError, ModelError
 from anyparty.report import page
-from anyparty.run.federation import Federation
-from anyparty.run.files import write_manifest
-from anyparty.run.manifest import Manifest, sha256
-from anyparty.run.model import Model
-from anyparty.run.predict_home import Part
-from anyparty.run.runs import evaluate_run, model_for_run, predict_run
 from anyparty.serving import application
-from tests.run import test_house
+from tests.deployment import test_site_training as test_house
 
 CANARY = "canary"
 COMMANDS = (
@@ -37,7 +37,7 @@ from pathlib import Path
 
 from torch import nn
 
-from anyparty.methods.plug import Plug
+from anyparty.methods.split.plug import Plug
 
 Path({canary!r}).touch()
 
@@ -126,7 +126,7 @@ def _poison(run: Path, which: str) -> Path:
 def _job(run: Path) -> None:
     """Predict at a site whose job carries the run's settings."""
     site = test_house.Site("bank", run.parents[1] / "bank.csv", run, parties=("bank", "shop"))
-    Part.of(site, Config.of(settings.load(run / "config.toml").model_dump(exclude_none=True)))
+    StoredPart.of(site, Config.of(settings.load(run / "config.toml").model_dump(exclude_none=True)))
 
 
 WAYS: dict[str, Callable[[Path], object]] = {
@@ -189,7 +189,7 @@ def test_the_user_can_allow_a_module(received, call, monkeypatch):
     [
         ("evil:os.system", "defined in another module, 'posix'"),
         ("evil:subprocess.run", "defined in another module, 'subprocess'"),
-        ("evil:Plug", "defined in another module, 'anyparty.methods.plug'"),
+        ("evil:Plug", "defined in another module, 'anyparty.methods.split.plug'"),
         ("evil:Path", "defined in another module, 'pathlib"),
         ("evil:Net", "another kind of class"),
         ("evil:unannotated", "a function whose return annotation is missing"),
@@ -267,7 +267,7 @@ def model(received: Path) -> Path:
 
 
 LOADS = {"Model.load": Model.load, "evaluate": evaluate_run, "predict": predict_run, "serve": application,
-         "federate predict": lambda run: Part.of(
+         "federate predict": lambda run: StoredPart.of(
              test_house.Site("bank", run.parents[1] / "bank.csv", run, parties=("bank", "shop")))}  # fmt: skip
 
 

@@ -9,11 +9,12 @@ import polars as pl
 import pytest
 import torch
 
-from anyparty import Federation, export
+from anyparty import Federation
+from anyparty.core import export
+from anyparty.core.predictions import Predictions
+from anyparty.core.types import Task
+from anyparty.deployment import coordinator
 from anyparty.errors import AnypartyWarning, ConfigError
-from anyparty.predictions import Predictions
-from anyparty.run import federate
-from anyparty.terms import Task
 from tests.conftest import Call, write_tables
 
 FORMULAS = [
@@ -162,7 +163,7 @@ def test_impute_and_likelihood_write_no_formula(work: Path, call: Call) -> None:
 def test_federate_predict_writes_no_formula(work: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     answers().frame().write_parquet(work / "kept.parquet")
     ended = SimpleNamespace(outcomes={})
-    monkeypatch.setattr(federate, "predict", lambda *_: (ended, work / "kept.parquet"))
+    monkeypatch.setattr(coordinator, "predict", lambda *_: (ended, work / "kept.parquet"))
     shown = call("federate", "predict", "house", "credit.toml", "--out", "a.csv")
     assert shown.exit_code == 0, shown.output
     assert no_formulas(work / "a.csv")[1][:2] == ["'=1+1", "'=no"]

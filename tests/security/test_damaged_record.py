@@ -7,9 +7,9 @@ import tomllib
 import pytest
 import tomli_w
 
+from anyparty.api.model import Model
 from anyparty.errors import AnypartyError
 from anyparty.report import style
-from anyparty.run.model import Model
 
 pytestmark = pytest.mark.slow  # a report is written for each damage
 DEEP = 100_000

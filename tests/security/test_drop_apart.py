@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from anyparty.artifacts.model_files import read_json
+from anyparty.core.types import Party, Roster
+from anyparty.deployment import coordinator
+from anyparty.deployment.flare import federation_folder as flare
+from anyparty.deployment.site.site_training import train_at_home
 from anyparty.errors import AnypartyWarning, RunError
-from anyparty.run import federate
-from anyparty.run.files import read_json
-from anyparty.run.house import train_at_home
-from anyparty.terms import Party, Roster
-from anyparty.wire.flare import federation as flare
+from tests.deployment.test_site_training import NAMES, world
 from tests.ports import free_port
-from tests.run.test_house import NAMES, world
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 pytestmark = pytest.mark.net
@@ -58,7 +58,7 @@ def house(tmp_path_factory):
 def train(house, extreme, **how):
     settings = house / f"{extreme}.toml"
     settings.write_text(tomli_w.dumps(TOML | {"train": TOML["train"] | {"extreme": extreme}}))
-    return federate.train(house, settings, timeout_s=300, **how)
+    return coordinator.train(house, settings, timeout_s=300, **how)
 
 
 def test_the_others_go_on_without_it_or_the_run_ends(house):

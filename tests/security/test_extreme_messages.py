@@ -9,28 +9,28 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from anyparty.api.federation import Federation
+from anyparty.api.local_training import check
 from anyparty.config import Config
+from anyparty.config.schedule_factory import SCHEDULES
+from anyparty.core.types import TensorSpec
 from anyparty.errors import AnypartyWarning, ConfigError, Diverged, ExtremeMessage, MessageError, PartyLost
-from anyparty.methods.table import method
-from anyparty.run import agree
-from anyparty.run.federation import Federation
-from anyparty.run.part import Part, RunHooks
-from anyparty.run.simulate import check
-from anyparty.run.train import play
-from anyparty.run.verdict import verdict
-from anyparty.schedules.clock import Clock
-from anyparty.schedules.table import SCHEDULES
-from anyparty.terms import Expect
-from anyparty.wire import inproc
-from anyparty.wire.bounds import FACTOR, FEW, LEAST, MOST, Bounds
-from anyparty.wire.guard import Guarded, at_moment
+from anyparty.methods.registry import method
+from anyparty.methods.schedules.virtual_clock import VirtualClock
+from anyparty.training import control_messages
+from anyparty.training.epoch_end import verdict
+from anyparty.training.loop import play
+from anyparty.training.party_run import PartyRun, RunHooks
+from anyparty.transport import memory
+from anyparty.transport.bounds import FACTOR, FEW, LEAST, MOST, Bounds
+from anyparty.transport.contract import ContractChannel, at_moment
 from tests import worlds
 from tests.methods.cases import ADAM, CASES
-from tests.schedules.over import SPEEDS, under
-from tests.wire.test_flare_post import CALM, Air, run
+from tests.methods.schedules.over import SPEEDS, under
+from tests.transport.test_reliable import CALM, Air, run
 from tests.worlds import Table, Wiretap, world
 
-WANT = {"h": Expect((-1,))}
+WANT = {"h": TensorSpec((-1,))}
 
 
 def taken(sizes, *, training=True, held=None, expect=WANT):
@@ -85,7 +85,7 @@ class TestBounds:
         assert most < 2 * FACTOR
 
     def test_lanes_and_tensors_are_held_apart(self):
-        held, expect = Bounds(), {"small": Expect((1,)), "large": Expect((1,))}
+        held, expect = Bounds(), {"small": TensorSpec((1,)), "large": TensorSpec((1,))}
         for _ in range(20):
             both = {"small": torch.tensor([1.0]), "large": torch.tensor([1e6])}
             assert held.check("b", "up", both, expect, training=True) is None
@@ -105,7 +105,7 @@ class TestBounds:
         assert held.check("b", "up", {"h": torch.full((3,), -2e4, dtype=dtype)}, WANT, training=True) is not None
 
     def test_squares_have_the_square_of_the_factor(self):
-        expect = {"h": Expect((-1,), squares=True)}
+        expect = {"h": TensorSpec((-1,), squares=True)}
         assert taken([20.0] * 10 + [10 * FACTOR**2], expect=expect) == 11
         assert taken([20.0] * 10 + [40 * FACTOR**2], expect=expect) == 10
 
@@ -137,7 +137,7 @@ def forged(by, **how):
     """A table at which a party forges what it sends."""
 
     def carry(parts, wrap):
-        return inproc.play(parts, lambda net: wrap(Forger(net, [], **how) if net.me == by else net))
+        return memory.play(parts, lambda net: wrap(Forger(net, [], **how) if net.me == by else net))
 
     return Table(carrier=carry)
 
@@ -196,7 +196,7 @@ def guarded(lose=None):
             return {"h": torch.tensor([self.values.pop(0)])}
 
     line = Line()
-    return line, Guarded(line, world(K=3).roster, (), lose=lose)
+    return line, ContractChannel(line, world(K=3).roster, (), lose=lose)
 
 
 def recv(net, frm="b"):
@@ -239,9 +239,11 @@ def posts(of, *, forger=None, lose=True, **settings):
         async def played(net):
             door = net.door
             line = Forger(net, [], after=6) if name == forger else net
-            wired = Guarded(line, of.roster, (*made.can.messages, *agree.MESSAGES), door.lose if lose else None)
+            wired = ContractChannel(
+                line, of.roster, (*made.can.messages, *control_messages.MESSAGES), door.lose if lose else None
+            )
             return await play(
-                Part(seat=of.seat(name), method=made, rows=of.rows[name], settings=chosen,
+                PartyRun(seat=of.seat(name), method=made, rows=of.rows[name], settings=chosen,
                      agreed={"settings": "same"}, training=of.usable if leads else None,
                      validation=torch.arange(0) if leads else None, hooks=RunHooks(membership=door)), wired,
             )  # fmt: skip
@@ -280,9 +282,9 @@ def test_a_dropped_party_is_not_let_in_again():
     _, net = guarded()
     net.dropped["b"] = "its numbers"
     net.channel.send = lambda *_: asyncio.sleep(0)
-    net.declared = agree.MESSAGES
+    net.declared = control_messages.MESSAGES
     net.__post_init__()
-    part = Part(seat=of.seat("a"), method=method("laser", embedding=4), rows=of.rows["a"], agreed={},
+    part = PartyRun(seat=of.seat("a"), method=method("laser", embedding=4), rows=of.rows["a"], agreed={},
                 settings=worlds.TrainSettings(), training=None, validation=None,
                 hooks=RunHooks(membership=Knocking()))  # fmt: skip
     record = {}
@@ -324,7 +326,7 @@ def honest(train):
     for bounded in (True, False):
         with pytest.MonkeyPatch.context() as patch:
             held = Watched if bounded else lambda: None
-            patch.setattr(worlds, "Guarded", lambda *words, held=held: Guarded(*words, bounds=held()))
+            patch.setattr(worlds, "ContractChannel", lambda *words, held=held: ContractChannel(*words, bounds=held()))
             trained[bounded] = worlds.weights(worlds.states_of(train()))
     assert worlds.same_bits(trained[True], trained[False])
     assert Watched.nearest < 1
@@ -352,5 +354,5 @@ TIMED += [(name, "laser", "shared") for name in SCHEDULES if name != "vafl"]
 @pytest.mark.parametrize(("name", "of", "labels"), TIMED)
 def test_an_honest_run_of_every_schedule_is_never_refused(name, of, labels):
     there = world(labelers=(0, 1, 2)) if labels == "shared" else world()
-    made = under(name, of, Clock(iteration=SPEEDS, timeout=10, latency=3), labels=labels)
+    made = under(name, of, VirtualClock(iteration=SPEEDS, timeout=10, latency=3), labels=labels)
     honest(lambda: worlds.train(made, there, epochs=6))

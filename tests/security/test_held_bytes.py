@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from anyparty.errors import MessageError
-from anyparty.wire.flare import buffers
-from anyparty.wire.flare.buffers import HELD_MESSAGES, OVERHEAD_BYTES, Incoming, bytes_of
-from anyparty.wire.flare.endpoint import ReliableEndpoint
-from anyparty.wire.flare.envelope import PIECE_BYTES, Envelope
-from anyparty.wire.flare.session import Patience
-from anyparty.wire.message import MOST_HEADER_BYTES, Header, encode
-from tests.wire.test_flare_post import CALM, Air, run
+from anyparty.transport.codec import MOST_HEADER_BYTES, Header, encode
+from anyparty.transport.reliable import buffers
+from anyparty.transport.reliable.buffers import HELD_MESSAGES, OVERHEAD_BYTES, Incoming, bytes_of
+from anyparty.transport.reliable.endpoint import ReliableEndpoint
+from anyparty.transport.reliable.envelope import PIECE_BYTES, Envelope
+from anyparty.transport.reliable.session import Timeouts
+from tests.transport.test_reliable import CALM, Air, run
 
 MOST_BYTES = 100_000
 LIMIT = MOST_BYTES + MOST_HEADER_BYTES
@@ -25,7 +25,7 @@ class End:
 
     def __init__(self, most_bytes=MOST_BYTES):
         self.endpoint = ReliableEndpoint(
-            "a", ["a", "b"], "run", self, Patience(), clock=lambda: 0.0, most_bytes=most_bytes
+            "a", ["a", "b"], "run", self, Timeouts(), clock=lambda: 0.0, most_bytes=most_bytes
         )
         self.come, self.items = self.endpoint.sessions["b"].incoming, []
 
@@ -117,7 +117,7 @@ def test_who_does_not_wait_for_room_is_refused_and_named(monkeypatch):
 def test_an_honest_party_that_runs_ahead_only_waits(monkeypatch):
     """It sends twenty times the budget to a party that reads none of it for a while."""
     monkeypatch.setattr(buffers, "MOST_ON_THE_WAY", 2 * LIMIT)
-    monkeypatch.setattr("anyparty.wire.flare.endpoint.MOST_ON_THE_WAY", 2 * LIMIT)
+    monkeypatch.setattr("anyparty.transport.reliable.endpoint.MOST_ON_THE_WAY", 2 * LIMIT)
     air, most, many = Air(), [], 80
     create = air.endpoint
     air.endpoint = lambda *words, **more: create(*words, **more, most_bytes=MOST_BYTES)

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from anyparty.terms import Party, Roster
-from anyparty.wire.flare import federation
-from anyparty.wire.flare.admin import about
-from anyparty.wire.flare.drivers.anyparty_unix import UnixDriver, reached
+from anyparty.core.types import Party, Roster
+from anyparty.deployment.flare import federation_folder
+from anyparty.deployment.flare.admin import about
+from anyparty.deployment.flare.drivers.anyparty_unix import UnixDriver, reached
 
 ROSTER = Roster((Party(name="bank"), Party(name="shop")), "bank")
 
@@ -36,7 +36,7 @@ async def waits(site, config, net):
 def listeners(folder: Path) -> tuple[set[int], set[Path]]:
     """The ports at which the federation's processes listen, and the Unix sockets that they have open."""
     psutil = pytest.importorskip("psutil")
-    mine = {process.pid for process in federation.processes(folder)}
+    mine = {process.pid for process in federation_folder.processes(folder)}
     ports = {each.laddr.port for each in psutil.net_connections("inet") if each.pid in mine and each.status == "LISTEN"}
     return ports, {path for path in (folder / "kits").glob("*/internal/*") if int(path.name) in mine}
 
@@ -62,20 +62,22 @@ def test_another_user_of_the_machine_reaches_no_job(tmp_path, monkeypatch):
     pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
     from tests.ports import free_port  # noqa: PLC0415 - the parties' processes, which import this file, have no tests
 
-    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{Path(federation.__file__).parents[3]}")
+    monkeypatch.setenv("PYTHONPATH", f"{Path(__file__).parent}:{Path(federation_folder.__file__).parents[3]}")
     folder = tmp_path / "fed"
-    federation.init(folder, ROSTER, port=free_port(), site={"parts": {"train": "test_internal:waits"}, "threads": 1})
+    federation_folder.init(
+        folder, ROSTER, port=free_port(), site={"parts": {"train": "test_internal:waits"}, "threads": 1}
+    )
     kits = {name: folder / "kits" / name for name in ROSTER.names}
     stack = contextlib.ExitStack()
     try:
-        federation.start(folder, 240.0)
+        federation_folder.start(folder, 240.0)
         _, open_at = listeners(folder)
         for path in open_at:  # connects, says nothing, and keeps nobody out
             with reached(path) as address:
                 stack.enter_context(socket.socket(socket.AF_UNIX)).connect(address)
-        job = federation.submit(folder, "")
+        job = federation_folder.submit(folder, "")
         wait_for(lambda: all((kit / "runs" / "waits").exists() for kit in kits.values()))
-        assert len(federation.processes(folder)) == 4  # two sites, and a job's process each
+        assert len(federation_folder.processes(folder)) == 4  # two sites, and a job's process each
         ports, open_at = listeners(folder)
         assert ports == {about(folder)["port"]}  # the server's, with mutual TLS: nothing else to connect to
         assert len(open_at) >= 2
@@ -92,11 +94,11 @@ def test_another_user_of_the_machine_reaches_no_job(tmp_path, monkeypatch):
                     line.connect(address)
         for kit in kits.values():
             (kit / "runs" / "go").touch()
-        assert federation.wait(folder, job, 240) == "FINISHED:COMPLETED"
-        assert {federation.outcome(folder, name, job)["result"] for name in kits} == {21.0}
+        assert federation_folder.wait(folder, job, 240) == "FINISHED:COMPLETED"
+        assert {federation_folder.outcome(folder, name, job)["result"] for name in kits} == {21.0}
     finally:
         stack.close()
-        federation.stop(folder)
+        federation_folder.stop(folder)
 
 
 def test_sockets_of_processes_that_ended_are_removed_and_the_folder_is_closed_to_others(tmp_path):

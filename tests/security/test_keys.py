@@ -15,12 +15,12 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from anyparty.core.types import Party, Roster
+from anyparty.deployment.flare import federation_folder
+from anyparty.deployment.flare.admin import about
+from anyparty.deployment.flare.preflight import ServerAddress, check_certificate, check_key
+from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.errors import ConfigError
-from anyparty.terms import Party, Roster
-from anyparty.wire.flare import federation
-from anyparty.wire.flare.admin import about
-from anyparty.wire.flare.reach import Gate, check_certificate, check_key
-from anyparty.wire.flare.site import Site
 from tests.conftest import Call, write_tables
 from tests.ports import free_port
 
@@ -64,7 +64,7 @@ def add_to(path: Path, text: str) -> None:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("plain") / "house"
-    federation.init(folder, ROSTER, "vfl.bank.example")
+    federation_folder.init(folder, ROSTER, "vfl.bank.example")
     return folder
 
 
@@ -81,7 +81,7 @@ def test_init_leaves_each_key_in_its_own_kit_alone(plain: Path) -> None:
         "ca.json", "profile.json", "project.yml", "rootCA.key", "rootCA.pem"
     ]  # fmt: skip
     for name in NAMES:
-        check_certificate(Gate.of(plain / "kits" / name, name))
+        check_certificate(ServerAddress.of(plain / "kits" / name, name))
 
 
 def test_a_key_that_was_handed_over_is_gone(tmp_path: Path, plain: Path) -> None:
@@ -95,58 +95,58 @@ def test_a_key_that_was_handed_over_is_gone(tmp_path: Path, plain: Path) -> None
 def test_a_federation_is_not_made_twice_in_one_folder(plain: Path) -> None:
     before = keys_in(plain)
     with pytest.raises(ConfigError, match="holds a federation already; name another folder, or remove it"):
-        federation.init(plain, ROSTER)
+        federation_folder.init(plain, ROSTER)
     assert keys_in(plain) == before
 
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("requests") / "house"
-    federation.init(folder, ROSTER, "vfl.bank.example", 8002, requests=True)
+    federation_folder.init(folder, ROSTER, "vfl.bank.example", 8002, requests=True)
     return folder
 
 
 def test_with_requests_the_leader_holds_no_key_of_another_party(house: Path, tmp_path: Path) -> None:
     own = {"authority/rootCA.key": 0o600, "kits/admin/startup/client.key": 0o600, "kits/bank/startup/server.key": 0o600}
     assert keys_in(house) == own
-    asked = federation.request(tmp_path / "shop", "shop")
+    asked = federation_folder.request(tmp_path / "shop", "shop")
     assert keys_in(tmp_path) == {"shop/request/shop.key": 0o600}
     secret = secret_of(tmp_path / "shop" / "request" / "shop.key")
-    name, approval = federation.approve(house, asked.file, fingerprint=asked.fingerprint)
+    name, approval = federation_folder.approve(house, asked.file, fingerprint=asked.fingerprint)
     assert name == "shop"
     assert keys_in(house) == own
-    found = federation.install(tmp_path / "shop", approval.file, fingerprint=approval.fingerprint)
+    found = federation_folder.install(tmp_path / "shop", approval.file, fingerprint=approval.fingerprint)
     assert found == approval.fingerprint
     assert keys_in(tmp_path) == {"shop/startup/client.key": 0o600}
     assert secret_of(tmp_path / "shop" / "startup" / "client.key") == secret
     assert stat.S_IMODE((tmp_path / "shop").stat().st_mode) == 0o700
-    gate = Gate.of(tmp_path / "shop", "shop")
+    gate = ServerAddress.of(tmp_path / "shop", "shop")
     check_certificate(gate)
     check_key(gate, pytest.fail)
     assert gate.place == "vfl.bank.example:8002"
-    site = Site.read(tmp_path / "shop")
+    site = SiteConfig.read(tmp_path / "shop")
     assert (site.party, site.active, site.parties) == ("shop", "bank", tuple(NAMES))
 
     # renewed: the same settings, a new key and certificate of the same authority
     add_to(tmp_path / "shop" / "local" / "anyparty.toml", 'table = "shop.csv"\n')
-    again = federation.request(tmp_path / "shop", "shop")
+    again = federation_folder.request(tmp_path / "shop", "shop")
     with pytest.raises(ConfigError, match="party 'shop' was approved already; send it, or sign the new request"):
-        federation.approve(house, again.file)
-    _, renewed = federation.approve(house, again.file, again=True)
-    federation.install(tmp_path / "shop", renewed.file)
+        federation_folder.approve(house, again.file)
+    _, renewed = federation_folder.approve(house, again.file, again=True)
+    federation_folder.install(tmp_path / "shop", renewed.file)
     assert secret_of(tmp_path / "shop" / "startup" / "client.key") != secret
-    assert Site.read(tmp_path / "shop").table == tmp_path / "shop" / "shop.csv"
-    check_certificate(Gate.of(tmp_path / "shop", "shop"))
+    assert SiteConfig.read(tmp_path / "shop").table == tmp_path / "shop" / "shop.csv"
+    check_certificate(ServerAddress.of(tmp_path / "shop", "shop"))
     with pytest.raises(ConfigError, match=r"the kit of 'shop', 'clinic' is not in .*start each party where its kit is"):
-        federation.start(house)
+        federation_folder.start(house)
 
 
 def test_a_request_is_not_replaced_unasked(tmp_path: Path) -> None:
-    federation.request(tmp_path / "shop", "shop")
+    federation_folder.request(tmp_path / "shop", "shop")
     secret = secret_of(tmp_path / "shop" / "request" / "shop.key")
     with pytest.raises(ConfigError, match="a request is here already; send it, or replace it and its key with --again"):
-        federation.request(tmp_path / "shop", "shop")
-    federation.request(tmp_path / "shop", "shop", again=True)
+        federation_folder.request(tmp_path / "shop", "shop")
+    federation_folder.request(tmp_path / "shop", "shop", again=True)
     assert secret_of(tmp_path / "shop" / "request" / "shop.key") != secret
 
 
@@ -186,7 +186,7 @@ def other_request(folder: Path, **participant: str) -> Path:
 def test_only_a_passive_party_gets_a_certificate(house: Path, tmp_path: Path, participant, said: str) -> None:
     """FLARE signs what is asked for: one for an administrator would rule the federation."""
     with pytest.raises(ConfigError, match=said):
-        federation.approve(house, other_request(tmp_path, **participant), again=True)
+        federation_folder.approve(house, other_request(tmp_path, **participant), again=True)
 
 
 def rewritten(file: Path, out: Path, name: str, text: bytes) -> Path:
@@ -198,27 +198,27 @@ def rewritten(file: Path, out: Path, name: str, text: bytes) -> Path:
 
 
 def test_what_was_changed_on_its_way_is_refused(house: Path, tmp_path: Path) -> None:
-    asked = federation.request(tmp_path / "clinic", "clinic")
+    asked = federation_folder.request(tmp_path / "clinic", "clinic")
     with pytest.raises(ConfigError, match="the request may have been replaced on its way; ask party 'clinic'"):
-        federation.approve(house, asked.file, fingerprint="0" * 64)
-    swapped = federation.request(tmp_path / "eve" / "clinic", "clinic")
+        federation_folder.approve(house, asked.file, fingerprint="0" * 64)
+    swapped = federation_folder.request(tmp_path / "eve" / "clinic", "clinic")
     with pytest.raises(ConfigError, match="the request may have been replaced"):
-        federation.approve(house, swapped.file, fingerprint=asked.fingerprint)
+        federation_folder.approve(house, swapped.file, fingerprint=asked.fingerprint)
     with zipfile.ZipFile(swapped.file) as theirs:
         csr = theirs.read("clinic.csr")
     with pytest.raises(ConfigError, match="'nvflare cert approve' reports"):  # another key under the honest hashes
-        federation.approve(house, rewritten(asked.file, tmp_path / "a.zip", "clinic.csr", csr))
-    _, approval = federation.approve(house, asked.file, fingerprint=asked.fingerprint.upper())
+        federation_folder.approve(house, rewritten(asked.file, tmp_path / "a.zip", "clinic.csr", csr))
+    _, approval = federation_folder.approve(house, asked.file, fingerprint=asked.fingerprint.upper())
     more = json.dumps({"request": "", "party": "clinic", "active": "eve", "parties": ["eve", "clinic"]}).encode()
     changed = rewritten(approval.file, tmp_path / "b.zip", "federation.json", more)
     with pytest.raises(ConfigError, match="the list of parties in it is not signed by the federation's authority"):
-        federation.install(tmp_path / "clinic", changed)
+        federation_folder.install(tmp_path / "clinic", changed)
     with pytest.raises(ConfigError, match="'nvflare package' reports"):
-        federation.install(tmp_path / "clinic", approval.file, fingerprint="0" * 64)
+        federation_folder.install(tmp_path / "clinic", approval.file, fingerprint="0" * 64)
     with pytest.raises(ConfigError, match="'nvflare package' reports"):  # the approval of another request
-        federation.install(tmp_path / "eve" / "clinic", approval.file)
+        federation_folder.install(tmp_path / "eve" / "clinic", approval.file)
     assert not (tmp_path / "clinic" / "startup").exists()
-    federation.install(tmp_path / "clinic", approval.file, fingerprint=approval.fingerprint)
+    federation_folder.install(tmp_path / "clinic", approval.file, fingerprint=approval.fingerprint)
 
 
 def test_what_is_no_request_or_approval_is_refused(house: Path, tmp_path: Path) -> None:
@@ -232,21 +232,21 @@ def test_what_is_no_request_or_approval_is_refused(house: Path, tmp_path: Path) 
     for name, said in (("absent", "cannot be read"), ("text", "this is not a ZIP file"), ("empty", "not a request"),
                        ("bomb", "larger than 10,485,760 bytes"), ("deep", "not a request")):  # fmt: skip
         with pytest.raises(ConfigError, match=said):
-            federation.approve(house, tmp_path / f"{name}.zip")
+            federation_folder.approve(house, tmp_path / f"{name}.zip")
     with pytest.raises(ConfigError, match="there is no request here; run 'anyparty party request' first"):
-        federation.install(tmp_path / "none", tmp_path / "empty.zip")
-    federation.request(tmp_path / "shop", "shop")
+        federation_folder.install(tmp_path / "none", tmp_path / "empty.zip")
+    federation_folder.request(tmp_path / "shop", "shop")
     with pytest.raises(ConfigError, match="this is not an approval of 'anyparty federate approve'"):
-        federation.install(tmp_path / "shop", tmp_path / "empty.zip")
+        federation_folder.install(tmp_path / "shop", tmp_path / "empty.zip")
     with pytest.raises(ConfigError, match="is the kit of party 'bank', not of 'shop'; name another folder"):
-        federation.request(house / "kits" / "bank", "shop")
+        federation_folder.request(house / "kits" / "bank", "shop")
 
 
 def test_the_key_of_the_authority_is_needed_to_approve(house: Path, tmp_path: Path) -> None:
     shutil.copytree(house, tmp_path / "house")
     (tmp_path / "house" / "authority" / "rootCA.key").unlink()
     with pytest.raises(ConfigError, match="the authority's key is not here; approve where"):
-        federation.approve(tmp_path / "house", tmp_path / "any.zip")
+        federation_folder.approve(tmp_path / "house", tmp_path / "any.zip")
 
 
 def test_commands_say_what_each_party_types(work: Path, call: Call) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from benchmarks.label_leakage import Case, attack, cases, of_dataset
 
-from anyparty.methods.table import METHODS, method
-from anyparty.schedules.table import SCHEDULES
+from anyparty.config.schedule_factory import SCHEDULES
+from anyparty.methods.registry import METHODS, method
 from docs import generate_tables
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "messages.md"

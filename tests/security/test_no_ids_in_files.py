@@ -6,13 +6,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from anyparty.api.federation import Federation
+from anyparty.api.model import Model
+from anyparty.artifacts.run_lock import ID_HASHES
 from anyparty.report.page import write
-from anyparty.run.alone import ID_HASHES
-from anyparty.run.federation import Federation
-from anyparty.run.model import Model
 from tests.report.homes import build, frames, play, settings
-
-from .needles import hashes, in_folder, occurring, raw
+from tests.security.needles import hashes, in_folder, occurring, raw
 
 METHODS = ("laser", "apc", "vfedtrans", "fedhssl", "false-vfl-1")
 SHORT = {"fedhssl": {"pretrain_epochs": 1}, "false-vfl-1": {"pretrain_epochs": 1, "top": 2, "samples": 2}}

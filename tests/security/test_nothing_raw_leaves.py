@@ -23,8 +23,8 @@ import pytest
 import torch
 
 from anyparty.config import Config
-from anyparty.wire.flare.session import Patience
-from anyparty.wire.flare.site import Site
+from anyparty.deployment.flare.site_config import SiteConfig
+from anyparty.transport.reliable.session import Timeouts
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
@@ -32,15 +32,14 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 
-from anyparty.wire.flare import seat
-from anyparty.wire.flare.endpoint import ReliableEndpoint
-from anyparty.wire.flare.seat import AWAY, GracefulExit, JobOutcome, JobRun, Order, Passive
-
-from .needles import SHORTEST, in_folder, occurring, raw
+from anyparty.deployment.flare import job
+from anyparty.deployment.flare.job import AWAY, GracefulExit, JobOrder, JobOutcome, JobRun, PassiveJobParty
+from anyparty.transport.reliable.endpoint import ReliableEndpoint
+from tests.security.needles import SHORTEST, in_folder, occurring, raw
 
 pytestmark = pytest.mark.filterwarnings("ignore::anyparty.errors.AnypartyWarning")
 NAMES, ROWS, SHARED = ("bank", "shop", "clinic"), 90, 60
-PATIENCE = Patience(join_s=60, silent_s=60, message_s=120, back_s=1, flush_s=5)
+PATIENCE = Timeouts(join_s=60, silent_s=60, message_s=120, back_s=1, flush_s=5)
 
 
 class Cells:
@@ -75,7 +74,7 @@ class Cell:
     address: str
 
     def fire_and_forget(self, channel: str, topic: str, to: str, message: Any, *, optional: bool) -> None:
-        note = str(message.get_header(seat.HEADER))
+        note = str(message.get_header(job.HEADER))
         self.cells.sent.append((self.party, to, note.encode() + b"\n" + bytes(message.payload or b"")))
         self.cells.on_note(self.party, note)
         self.cells.queue.put((self.address, to, message))
@@ -124,8 +123,8 @@ class World:
     def folder(self, name: str) -> Path:
         return self.home / f"{name}-private-folder"
 
-    def site(self, name: str) -> Site:
-        return Site(
+    def site(self, name: str) -> SiteConfig:
+        return SiteConfig(
             party=name, active="bank", parties=NAMES, table=self.home / f"{name}-private.csv", folder=self.folder(name),
             new=self.home / f"{name}-new.csv" if name in self.new else None, patience=PATIENCE,
         )  # fmt: skip
@@ -186,7 +185,7 @@ def play(world: World, monkeypatch: pytest.MonkeyPatch, work: str = "train", **a
         Logs(),
         dict[str, str](),
         dict[str, JobOutcome](),
-        dict[str, Passive](),
+        dict[str, PassiveJobParty](),
     )
     for name, frame in world.frames.items():
         frame.write_csv(world.home / f"{name}-private.csv")
@@ -196,11 +195,11 @@ def play(world: World, monkeypatch: pytest.MonkeyPatch, work: str = "train", **a
         for name in NAMES
     }  # fmt: skip
     monkeypatch.setattr(GracefulExit, "_at_once", staticmethod(lambda: None))  # it would end this process
-    monkeypatch.setattr(seat, "FLUSH_S", 0.0)
+    monkeypatch.setattr(job, "FLUSH_S", 0.0)
     monkeypatch.setattr(JobRun, "at", staticmethod(lambda context: seats[context]))
     whole = JobRun.play
 
-    def kept(self: JobRun, order: Order, news: Callable[[], str]) -> JobOutcome:
+    def kept(self: JobRun, order: JobOrder, news: Callable[[], str]) -> JobOutcome:
         outcomes[self.site.party] = whole(self, order, news)
         return outcomes[self.site.party]
 
@@ -208,9 +207,9 @@ def play(world: World, monkeypatch: pytest.MonkeyPatch, work: str = "train", **a
 
     def part(name: str) -> None:
         if name == "bank":
-            seats[name].play(Order(work, asked), lambda: "")
+            seats[name].play(JobOrder(work, asked), lambda: "")
         else:
-            passives[name] = Passive(work, asked)
+            passives[name] = PassiveJobParty(work, asked)
             replies[name] = str(dict(passives[name].execute("take_part", Shareable(), name, Signal())))
 
     def leave(frm: str, note: str) -> None:
@@ -402,7 +401,7 @@ def test_the_search_finds_what_leaks(tmp_path, monkeypatch, where):
     world = World.of(tmp_path)
     if where == "farewell":
         bad_number(world)
-        monkeypatch.setattr(seat, "farewell", lambda error, reason="": "seven-hundred-17" if error else reason)
+        monkeypatch.setattr(job, "farewell", lambda error, reason="": "seven-hundred-17" if error else reason)
         found = ["shop to bank: log and end", "shop to bank: messages", "shop to bank: folder"]
     elif where == "message":
         send = ReliableEndpoint.send

@@ -11,19 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from anyparty.api.federation import Federation
+from anyparty.artifacts import model_files
+from anyparty.artifacts.model_files import ModelSummary
+from anyparty.artifacts.record import FILE
 from anyparty.config import Config
+from anyparty.deployment.site import site_training
+from anyparty.deployment.site.site_prediction import predict_at_home
+from anyparty.deployment.site.site_training import train_at_home
 from anyparty.errors import AnypartyWarning, ConfigError, Incomplete, ModelError, StorageError
 from anyparty.report.recorded_runs import find_runs
 from anyparty.report.sections import remarks_section
-from anyparty.run import files, house
-from anyparty.run.attendance import Attendance
-from anyparty.run.federation import Federation
-from anyparty.run.files import About
-from anyparty.run.house import train_at_home
-from anyparty.run.predict_home import predict_at_home
-from anyparty.run.record import FILE
-from anyparty.wire import inproc
-from tests.run.test_house import NAMES, settings, weights, world
+from anyparty.training.attendance import Attendance
+from anyparty.transport import memory
+from tests.deployment.test_site_training import NAMES, settings, weights, world
 
 
 class Killed(BaseException):
@@ -34,7 +35,7 @@ class Killed(BaseException):
 class Line:
     """One end of a channel whose parties die one by one, and which knows who is gone."""
 
-    channel: inproc.InProcess
+    channel: memory.MemoryChannel
     run = "job 1"
 
     @property
@@ -65,7 +66,7 @@ def play(sites, part, wrap=lambda channel: channel):
         except (Exception, Killed) as error:
             ended[site.party] = error
 
-    inproc.play({name: partial(alone, site) for name, site in sites.items()}, lambda end: wrap(Line(end)))
+    memory.play({name: partial(alone, site) for name, site in sites.items()}, lambda end: wrap(Line(end)))
     return ended
 
 
@@ -79,14 +80,14 @@ def record(site) -> dict:
 
 @pytest.mark.parametrize("error", [StorageError("parties/shop/model.safetensors: cannot be written"), Killed()])
 def test_a_party_that_does_not_save_its_part_fails_the_training_and_resume_repairs_it(tmp_path, monkeypatch, error):
-    sites, whole = world(tmp_path), files.save_member
+    sites, whole = world(tmp_path), model_files.save_member
 
     def save(home, member):
         if home.name == "shop":
             raise error
         return whole(home, member)
 
-    monkeypatch.setattr(files, "save_member", save)
+    monkeypatch.setattr(model_files, "save_member", save)
     ended = train(sites)
     monkeypatch.undo()
     assert isinstance(ended["bank"], Incomplete)
@@ -96,7 +97,7 @@ def test_a_party_that_does_not_save_its_part_fails_the_training_and_resume_repai
     kept = record(sites["bank"])
     assert (kept["status"], said in kept["error"]) == ("failed", True)
     assert kept["evaluation"]["overall"]["rows"] > 0
-    assert "shop" not in About.load(sites["bank"].folder / "model.json").parts
+    assert "shop" not in ModelSummary.load(sites["bank"].folder / "model.json").parts
     (run,) = find_runs([sites["bank"].folder, sites["clinic"].folder])
     assert run.outcome.startswith(f"failed: bank: Incomplete: {said}")
 
@@ -104,7 +105,7 @@ def test_a_party_that_does_not_save_its_part_fails_the_training_and_resume_repai
     assert again["bank"]["attendance"] == []
     kept = record(sites["bank"])
     assert (kept["status"], kept["error"]) == ("done", "")
-    assert set(About.load(sites["bank"].folder / "model.json").parts) == set(NAMES)
+    assert set(ModelSummary.load(sites["bank"].folder / "model.json").parts) == set(NAMES)
     repaired = weights(sites)
     whole = world(tmp_path / "whole")
     for name in NAMES:
@@ -117,7 +118,7 @@ def test_a_party_that_does_not_save_its_part_fails_the_training_and_resume_repai
 
 def test_a_party_that_stops_after_its_part_was_saved_fails_the_training(tmp_path, monkeypatch):
     """It is killed before it has answered for its share of the test rows."""
-    sites, whole = world(tmp_path), house._keep
+    sites, whole = world(tmp_path), site_training._keep
 
     async def keeps(home, outcome, net):
         lost = await whole(home, outcome, net)
@@ -125,24 +126,24 @@ def test_a_party_that_stops_after_its_part_was_saved_fails_the_training(tmp_path
             raise Killed
         return lost
 
-    monkeypatch.setattr(house, "_keep", keeps)
+    monkeypatch.setattr(site_training, "_keep", keeps)
     ended = train(sites)
     assert isinstance(ended["bank"], Incomplete)
     assert "party 'shop' saved its part of the model but stopped before it had finished" in str(ended["bank"])
-    assert set(About.load(sites["bank"].folder / "model.json").parts) == set(NAMES)
+    assert set(ModelSummary.load(sites["bank"].folder / "model.json").parts) == set(NAMES)
     assert record(sites["bank"])["status"] == "failed"
 
 
 def test_a_record_that_cannot_be_written_fails_the_training(tmp_path, monkeypatch):
     sites = world(tmp_path)
-    whole = house.SiteRecorder.write
+    whole = site_training.SiteRecorder.write
 
     def write(self):
         if self.path.parent == sites["shop"].folder and self.record.status == "done":
             raise StorageError(f"{self.path}: cannot be written")
         whole(self)
 
-    monkeypatch.setattr(house.SiteRecorder, "write", write)
+    monkeypatch.setattr(site_training.SiteRecorder, "write", write)
     ended = train(sites)
     assert isinstance(ended["shop"], StorageError)
     assert "'shop' saved its part of the model but stopped before it had finished" in str(ended["bank"])
@@ -192,7 +193,7 @@ def test_a_party_that_leaves_is_named_in_a_warning_that_record_and_report_carry(
 def test_too_few_parties_are_an_error_after_the_model_was_saved(tmp_path, require, epochs, met):
     sites = world(tmp_path)
     ended = left_after(sites, epochs, of=6, require=require)
-    assert set(About.load(sites["bank"].folder / "model.json").parts) == {"bank", "clinic"}
+    assert set(ModelSummary.load(sites["bank"].folder / "model.json").parts) == {"bank", "clinic"}
     if met:
         assert len(ended["bank"]["attendance"]) == 1
         return
@@ -229,7 +230,7 @@ def test_a_requirement_may_be_lowered_on_resume(tmp_path):
     assert ended["bank"]["attendance"] == [
         "party 'shop' took no part in 4 of 6 epochs (it gave no sign of life for 10 s)"
     ]
-    assert set(About.load(sites["bank"].folder / "model.json").parts) == set(NAMES)
+    assert set(ModelSummary.load(sites["bank"].folder / "model.json").parts) == set(NAMES)
 
 
 @pytest.mark.parametrize("require", [0, -1, "most", True, 1.5, "2"])

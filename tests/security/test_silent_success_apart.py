@@ -11,16 +11,16 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
+from anyparty.artifacts import model_files
+from anyparty.artifacts.model_files import ModelSummary, read_json
 from anyparty.cli.app import app
+from anyparty.core.types import Party, Roster
+from anyparty.deployment.flare import federation_folder as flare
+from anyparty.deployment.site.site_training import train_at_home
 from anyparty.errors import TableError
-from anyparty.run import files
-from anyparty.run.files import About, read_json
-from anyparty.run.house import train_at_home
-from anyparty.terms import Party, Roster
-from anyparty.wire.flare import federation as flare
+from tests.deployment.test_departures import wait_for_no_job
+from tests.deployment.test_site_training import NAMES, world
 from tests.ports import free_port
-from tests.run.test_departures import wait_for_no_job
-from tests.run.test_house import NAMES, world
 
 pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 
@@ -50,13 +50,13 @@ async def fails_as_told(site, config, net, **asked):
     how = told.read_text() if told.exists() else ""
     told.unlink(missing_ok=True)
     if how in {"full_disk", "killed"}:
-        save = files.save_member
+        save = model_files.save_member
 
         def fails(*what):
             globals()[how](site)
             return save(*what)
 
-        files.save_member = fails
+        model_files.save_member = fails
     if how == "leaves":
         recv, verdicts = net.recv, []
 
@@ -119,14 +119,14 @@ def test_a_party_that_does_not_save_its_part(house, train, how):
         assert re.search(r"'shop' ended with StorageError: \S+/kits/shop/runs/\S+: cannot be written", result.stderr)
     record = read_json(kept(house) / "record.json")
     assert (record["status"], "'shop' trained until the end" in record["error"]) == ("failed", True)
-    assert set(About.load(kept(house) / "model.json").parts) == {"bank", "clinic"}
+    assert set(ModelSummary.load(kept(house) / "model.json").parts) == {"bank", "clinic"}
     report = CliRunner().invoke(app, ["report", str(house), "--out", str(house / how), "--no-model"])
     assert report.exit_code == 0, report.output
     assert "shop&#39; trained until the end but did not save" in (house / how / "index.html").read_text()
 
     result = train("--resume")
     assert result.exit_code == 0, result.output
-    assert set(About.load(kept(house) / "model.json").parts) == set(NAMES)
+    assert set(ModelSummary.load(kept(house) / "model.json").parts) == set(NAMES)
     assert read_json(kept(house) / "record.json")["status"] == "done"
 
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import TensorSpec
 from anyparty.errors import PartyLost
-from anyparty.methods.method import Batch
-from anyparty.seeds import Seeds
+from anyparty.methods.base import Batch
 from anyparty.serving import batch_executor as executor_module
 from anyparty.serving.batch_executor import INLINE_ROWS, BatchExecutor
-from anyparty.terms import Expect
-from anyparty.wire import inproc
+from anyparty.transport import memory
 from tests.serving.trained_parties import LONG_S, TrainedParties, play, responding
 
 METHODS = {
@@ -131,12 +131,12 @@ def _opening(change):
 async def over(net):
     """Send a number to oneself and receive it."""
     await net.send("bank", "number", {"x": torch.ones(1)})
-    return float((await net.recv("bank", "number", {"x": Expect((1,))}))["x"]), threading.current_thread().name
+    return float((await net.recv("bank", "number", {"x": TensorSpec((1,))}))["x"]), threading.current_thread().name
 
 
 def test_only_large_requests_run_in_the_thread():
     async def main():
-        net, executor = inproc.Hub(("bank", "outside")).channel("bank"), BatchExecutor()
+        net, executor = memory.MemoryHub(("bank", "outside")).channel("bank"), BatchExecutor()
         return [await executor.run(over, net, rows) for rows in (INLINE_ROWS, MANY, MANY)]
 
     assert play(main()) == [(1, "MainThread"), (1, "anyparty-worker"), (1, "anyparty-worker")]
@@ -144,9 +144,11 @@ def test_only_large_requests_run_in_the_thread():
 
 def test_a_waiting_request_does_not_block_another():
     async def main():
-        hub, executor = inproc.Hub(("bank", "shop", "outside")), BatchExecutor()
+        hub, executor = memory.MemoryHub(("bank", "shop", "outside")), BatchExecutor()
         net = hub.channel("bank")
-        first = asyncio.create_task(executor.run(lambda way: way.recv("shop", "late", {"x": Expect((1,))}), net, MANY))
+        first = asyncio.create_task(
+            executor.run(lambda way: way.recv("shop", "late", {"x": TensorSpec((1,))}), net, MANY)
+        )
         second = await executor.run(over, net, MANY)
         assert not first.done()
         await hub.channel("shop").send("bank", "late", {"x": torch.zeros(1)})
@@ -161,7 +163,7 @@ def test_an_error_in_the_thread_is_raised_here():
 
     async def main():
         with pytest.raises(PartyLost, match="for a test"):
-            await BatchExecutor().run(breaks, inproc.Hub(("bank", "outside")).channel("bank"), MANY)
+            await BatchExecutor().run(breaks, memory.MemoryHub(("bank", "outside")).channel("bank"), MANY)
 
     play(main())
 
@@ -177,7 +179,7 @@ def test_a_cancelled_request_waits_until_its_work_has_ended():
             got.append(threading.current_thread().name)
 
     async def main():
-        hub, executor = inproc.Hub(("bank", "shop", "outside")), BatchExecutor()
+        hub, executor = memory.MemoryHub(("bank", "shop", "outside")), BatchExecutor()
         task = asyncio.create_task(executor.run(hangs, hub.channel("bank"), MANY))
         while not begun.is_set():
             await asyncio.sleep(0.001)
@@ -192,7 +194,9 @@ def test_a_cancelled_request_waits_until_its_work_has_ended():
 
 def test_a_request_that_is_cancelled_immediately_ends():
     async def main():
-        task = asyncio.create_task(BatchExecutor().run(over, inproc.Hub(("bank", "outside")).channel("bank"), MANY))
+        task = asyncio.create_task(
+            BatchExecutor().run(over, memory.MemoryHub(("bank", "outside")).channel("bank"), MANY)
+        )
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -23,16 +23,16 @@ pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
 import psutil
 
+from anyparty.deployment import coordinator
+from anyparty.deployment.flare import federation_folder as flare
+from anyparty.deployment.flare.site_config import SiteConfig
+from anyparty.deployment.flare.site_process import environment, site_command
 from anyparty.errors import ConfigError
-from anyparty.run import federate
 from anyparty.serving import application
-from anyparty.wire.flare import federation as flare
-from anyparty.wire.flare.site import Site
-from anyparty.wire.flare.sites import environment, site_command
+from tests.deployment.test_coordinator import written
+from tests.deployment.test_site_training import NAMES
+from tests.deployment.test_site_training import Site as Plain
 from tests.ports import free_port
-from tests.run.test_federate import written
-from tests.run.test_house import NAMES
-from tests.run.test_house import Site as Plain
 from tests.serving.trained_parties import TrainedParties
 
 pytestmark = pytest.mark.net
@@ -45,13 +45,13 @@ def folder(tmp_path_factory):
     path, folder = written(home), home / "house"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")
-        federate.init(path, folder, port=free_port())
+        coordinator.init(path, folder, port=free_port())
         for name in NAMES:
             file = folder / "kits" / name / "local" / "anyparty.toml"
             file.write_text(file.read_text() + "threads = 1\n[patience]\nsilent_s = 4.0\n")
         try:
             flare.start(folder, 240.0)  # for busy machines
-            ended = federate.train(folder, path, ["train.epochs=2"])
+            ended = coordinator.train(folder, path, ["train.epochs=2"])
             assert {name: each["error"] for name, each in ended.outcomes.items()} == dict.fromkeys(NAMES, "")
             yield folder
         finally:
@@ -135,7 +135,7 @@ def connected(*names):
 
 
 def test_parties_answer_are_killed_and_return(folder, tmp_path):
-    sites = {name: Site.read((folder / "kits" / name).resolve()) for name in NAMES}
+    sites = {name: SiteConfig.read((folder / "kits" / name).resolve()) for name in NAMES}
     trained = TrainedParties({name: Plain(name, site.table, site.folder) for name, site in sites.items()})
     ids = trained.ids("bank")
     model = trained.model(tmp_path)
@@ -243,7 +243,7 @@ def test_without_its_server_the_active_party_serves_alone(tmp_path, folder):
     port = tomllib.loads(text)["port"]
     admin.write_text(admin.read_text().replace(str(port), str(free_port())))
     with served(tmp_path / "house") as service:
-        ids = TrainedParties({"bank": Plain("bank", Site.read(kits / "bank").table, kits / "bank" / "runs")}).ids(
+        ids = TrainedParties({"bank": Plain("bank", SiteConfig.read(kits / "bank").table, kits / "bank" / "runs")}).ids(
             "bank"
         )
         got = service.predict(ids)

@@ -17,15 +17,15 @@ pytest.importorskip("httpx")
 import httpx
 
 from anyparty import Federation
+from anyparty.api.runs import predict_run
+from anyparty.core.storage import writing
 from anyparty.errors import ConfigError, ModelError, PredictionError
-from anyparty.run.runs import predict_run
 from anyparty.serving import application, serve, staleness
 from anyparty.serving.admission_middleware import AdmissionMiddleware
 from anyparty.serving.http_schemas import PredictionResponse
 from anyparty.serving.http_server import listening_socket
 from anyparty.serving.service_metrics import ServiceMetrics
 from anyparty.serving.service_settings import BearerTokens, ServiceLimits, check_clients_authenticate, tls_files
-from anyparty.storage import writing
 
 TOKENS = ("a-token-of-the-tests", "another-token-of-theirs")
 PATIENT = ServiceLimits(budget_ms=10_000, batch_budget_ms=10_000)  # for busy machines; no test waits so long

@@ -12,21 +12,21 @@ from pathlib import Path
 import pytest
 import torch
 
+from anyparty.artifacts.manifest import Manifest
 from anyparty.config import Config
+from anyparty.core.storage import write_json
 from anyparty.errors import ConfigError
-from anyparty.run.manifest import Manifest
 from anyparty.serving.ipc import ADDRESS_FILE, FOLDER_PREFIX, OPEN, FrameStream, IpcServer, encode_text, relay
 from anyparty.serving.loaded_party import load_party
 from anyparty.serving.local_backend import OBSERVER
 from anyparty.serving.peer_group import PeerGroup
 from anyparty.serving.responder import Responder, receive_timeout_s, serve_at_site
-from anyparty.storage import write_json
-from anyparty.wire import inproc
-from anyparty.wire.flare.session import Patience
-from anyparty.wire.ledger import Counted, Ledger
-from tests.run.test_house import NAMES, Site
+from anyparty.transport import memory
+from anyparty.transport.ledger import Ledger, MeteredChannel
+from anyparty.transport.reliable.session import Timeouts
+from tests.deployment.test_site_training import NAMES, Site
 from tests.serving.trained_parties import LONG_S, TrainedParties, play
-from tests.wire.test_flare_post import Air
+from tests.transport.test_reliable import Air
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def trained(tmp_path_factory):
 class SiteWithPatience(Site):
     """A site whose settings say how long it waits for others."""
 
-    patience: Patience = Patience()
+    patience: Timeouts = Timeouts()
 
 
 class Net:
@@ -96,7 +96,7 @@ async def using_job(folder, predictor):
 @contextlib.asynccontextmanager
 async def connected(trained, predictor):
     """Run everything in one process, with a real socket."""
-    hub, folder = inproc.Hub(("bank", "shop", "clinic", OBSERVER)), trained.sites["bank"].folder
+    hub, folder = memory.MemoryHub(("bank", "shop", "clinic", OBSERVER)), trained.sites["bank"].folder
     async with using_job(folder, predictor) as (server, ended):
         net = Net(hub.channel("bank"), hub)
         relaying = asyncio.create_task(relay(folder, net, "one"))
@@ -181,7 +181,7 @@ def test_a_lost_party_rejoins(trained):
 
 def test_no_party_is_lost_during_a_long_idle_time(trained):
     """Over the transport of real jobs, for twice its longest wait for a message of a party that is alive."""
-    patience = Patience(join_s=0.1, silent_s=0.1, message_s=1.2, retry_s=0.05, receipt_s=0.02)
+    patience = Timeouts(join_s=0.1, silent_s=0.1, message_s=1.2, retry_s=0.05, receipt_s=0.02)
     long = replace(patience, join_s=LONG_S, silent_s=LONG_S)  # for busy machines
     sites = [SiteWithPatience(**vars(trained.sites[name]), patience=patience) for name in NAMES]
     predictor = trained.predictor()
@@ -208,7 +208,7 @@ def test_no_party_is_lost_during_a_long_idle_time(trained):
 
 def test_no_message_is_lost_between_two_receives(trained):
     """A relay that restarts its receives all the time still relays every message, in order."""
-    many, long = 300, Patience(join_s=LONG_S, silent_s=LONG_S, retry_s=0.05, receipt_s=0.02)
+    many, long = 300, Timeouts(join_s=LONG_S, silent_s=LONG_S, retry_s=0.05, receipt_s=0.02)
     folder, nets = trained.sites["bank"].folder, asyncio.Queue()
 
     async def joined(_, net):
@@ -236,7 +236,7 @@ def test_no_message_is_lost_between_two_receives(trained):
     [(120, 10, 3600, 1200), (120, 10, 360, 180), (10, 120, 360, 180), (120, 10, 120, 80), (1, 1, 90, 30)],
 )
 def test_the_receive_timeout_lies_between_the_timeouts_of_the_transport(trained, join_s, silent_s, message_s, expected):
-    patience = Patience(join_s=join_s, silent_s=silent_s, message_s=message_s)
+    patience = Timeouts(join_s=join_s, silent_s=silent_s, message_s=message_s)
     assert receive_timeout_s(SiteWithPatience(**vars(trained.sites["shop"]), patience=patience)) == expected
 
 
@@ -261,7 +261,7 @@ def test_a_dropped_message_is_not_counted(trained):
             await ended.wait()
             ledger = Ledger()
             await peers.channel.close()
-            await Counted(peers.channel, ledger).send("shop", "serve-ask", {"rows": torch.zeros(3)})
+            await MeteredChannel(peers.channel, ledger).send("shop", "serve-ask", {"rows": torch.zeros(3)})
             assert not ledger.flows
 
     play(work())
@@ -351,7 +351,7 @@ def test_a_relay_without_a_service_raises_an_error(trained, tmp_path):
     Manifest.write(folder, ["model.json"])
     (folder / "serve.json").write_text('{"socket": "nowhere"}')
     with pytest.raises(ConfigError, match="no prediction service runs for"):
-        play(relay(folder, inproc.Hub(("bank",)).channel("bank"), "one"))
+        play(relay(folder, memory.MemoryHub(("bank",)).channel("bank"), "one"))
 
 
 def test_only_the_socket_of_a_killed_service_is_removed(tmp_path, monkeypatch):

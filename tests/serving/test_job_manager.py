@@ -13,12 +13,12 @@ import os
 import pytest
 
 from anyparty.config import Config
+from anyparty.deployment.flare import federation_folder
 from anyparty.errors import PartyLost, RunError
 from anyparty.serving.job_manager import JobDelays, JobManager
 from anyparty.serving.local_backend import OBSERVER
 from anyparty.serving.responder import serve_at_site
-from anyparty.wire import inproc
-from anyparty.wire.flare import federation
+from anyparty.transport import memory
 from tests.serving.trained_parties import LONG_S, TrainedParties
 
 OTHERS = ("shop", "clinic")
@@ -58,8 +58,8 @@ class World:
             return Watcher(self)
 
         patch.setattr(asyncio, "create_subprocess_exec", watch)
-        patch.setattr(federation, "submit", self.submit)
-        patch.setattr(federation, "abort", lambda *_: None)
+        patch.setattr(federation_folder, "submit", self.submit)
+        patch.setattr(federation_folder, "abort", lambda *_: None)
 
     def submit(self, folder, config, *, work, asked, least):
         """Begin a job with all connected parties; called in a thread."""
@@ -69,7 +69,7 @@ class World:
         return "a job"
 
     async def begin(self, session):
-        hub = inproc.Hub(("bank", *OTHERS, OBSERVER))
+        hub = memory.MemoryHub(("bank", *OTHERS, OBSERVER))
         self.began.append(self.jobs._last_began)
         for name in ("bank", *OTHERS):
             self.responders.append((name, asyncio.create_task(self.respond(hub.channel(name), session))))
@@ -144,7 +144,7 @@ def test_the_error_is_cleared_when_no_job_is_needed(world):
 
 
 def test_a_job_that_does_not_begin_is_reported(world, monkeypatch):
-    monkeypatch.setattr(federation, "submit", lambda *_, **__: "seven")
+    monkeypatch.setattr(federation_folder, "submit", lambda *_, **__: "seven")
 
     async def work():
         async with world.served(start=0.02) as (jobs, _):
@@ -157,8 +157,8 @@ def test_a_service_stops_even_if_a_job_cannot_be_aborted(world, monkeypatch):
     def full(*_):
         raise FULL
 
-    monkeypatch.setattr(federation, "submit", lambda *_, **__: "seven")
-    monkeypatch.setattr(federation, "abort", full)
+    monkeypatch.setattr(federation_folder, "submit", lambda *_, **__: "seven")
+    monkeypatch.setattr(federation_folder, "abort", full)
 
     async def work():
         async with world.served() as (jobs, _):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from anyparty.config import Config
+from anyparty.core.types import TensorSpec
 from anyparty.errors import AnypartyWarning, ModelError, PartyLost, PredictionError
 from anyparty.serving import predictor as predictor_module
 from anyparty.serving import serving_protocol as protocol
@@ -17,9 +18,8 @@ from anyparty.serving.circuit_breaker import CircuitBreaker
 from anyparty.serving.loaded_party import load_party
 from anyparty.serving.multiplexer import NUMBER_KEY, Multiplexer
 from anyparty.serving.responder import serve_at_site
-from anyparty.terms import Expect
 from tests import unhurried
-from tests.run.test_house import run, settings, trained_again, world
+from tests.deployment.test_site_training import run, settings, trained_again, world
 from tests.serving.trained_parties import LONG_S, SHORT_S, GatedChannel, TrainedParties, responding
 
 METHODS = {
@@ -47,7 +47,7 @@ def test_a_busy_loop_does_not_count_a_message_in_time_as_late(comes):
         loop = asyncio.get_running_loop()
         multiplexer = Multiplexer(channel=SimpleNamespace(me="bank"), routes=[])
         request = multiplexer.open(0, loop.time() + 0.01, 0.01)
-        answer = asyncio.create_task(request.recv("shop", "embedding", {"x": Expect((1,))}))
+        answer = asyncio.create_task(request.recv("shop", "embedding", {"x": TensorSpec((1,))}))
         await asyncio.sleep(0)
 
         def reads(turns):

@@ -7,16 +7,16 @@ import json
 import pytest
 from filelock import FileLock
 
+from anyparty.artifacts import autosave
 from anyparty.config import Config
 from anyparty.errors import AnypartyWarning, ConfigError, PartyLost, StorageError
-from anyparty.run import meanwhile
 from anyparty.serving import ipc
 from anyparty.serving.job_manager import JobManager
 from anyparty.serving.local_backend import OBSERVER, peers_over
 from anyparty.serving.responder import serve_at_site
 from anyparty.serving.traffic_log import TrafficLog
-from anyparty.wire import inproc
-from anyparty.wire.ledger import Flow, Ledger
+from anyparty.transport import memory
+from anyparty.transport.ledger import Flow, Ledger
 from tests.serving.trained_parties import LONG_S, TrainedParties
 
 UP = Flow("shop", "bank", "embedding")
@@ -39,7 +39,7 @@ def served(trained, *, meanwhile=lambda: None):
     """Let the shop answer a request, then lose the active party."""
 
     async def work():
-        hub, predictor = inproc.Hub(("bank", "shop", "clinic", OBSERVER)), trained.predictor()
+        hub, predictor = memory.MemoryHub(("bank", "shop", "clinic", OBSERVER)), trained.predictor()
         await hub.channel("clinic").close()
         responding = asyncio.create_task(
             serve_at_site(trained.sites["shop"], Config(), hub.channel("shop"), session="one")
@@ -70,7 +70,7 @@ def test_a_failed_job_is_logged_and_the_next_adds_to_it(trained):
 
 
 def test_the_log_is_written_while_the_party_serves(trained, monkeypatch):
-    monkeypatch.setattr(meanwhile, "EVERY_S", 0.02)
+    monkeypatch.setattr(autosave, "EVERY_S", 0.02)
     folder, seen = trained.sites["shop"].folder, []
     served(trained, meanwhile=lambda: seen.append(count(folder, "embedding")))  # what a process killed here would leave
     assert seen == [1]
@@ -130,7 +130,7 @@ def test_a_log_that_cannot_be_written_does_not_fail_the_job(tmp_path, caplog):
     log.ledger.add(UP, 10)
 
     async def work():
-        async with meanwhile.meanwhile(log.write):
+        async with autosave.meanwhile(log.write):
             raise PartyLost("bank", "the line was cut")
 
     with pytest.raises(PartyLost):

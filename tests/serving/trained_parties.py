@@ -10,18 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from anyparty.api.model import Model
+from anyparty.artifacts.model_files import write_manifest
 from anyparty.config import Config
-from anyparty.run.files import write_manifest
-from anyparty.run.model import Model
+from anyparty.core.types import Channel
 from anyparty.serving.loaded_party import build_index, load_party
 from anyparty.serving.local_backend import OBSERVER, peers_over
 from anyparty.serving.peer_group import PeerGroup
 from anyparty.serving.predictor import Predictor
 from anyparty.serving.responder import Responder
-from anyparty.terms import Channel
-from anyparty.wire import inproc
-from anyparty.wire.ledger import Ledger
-from tests.run.test_house import Site, run, settings, world
+from anyparty.transport import memory
+from anyparty.transport.ledger import Ledger
+from tests.deployment.test_site_training import Site, run, settings, world
 
 LONG_S = 20.0  # far longer than any test waits for something that happens
 SHORT_S = 0.05  # how long a test waits for something that does not happen
@@ -96,7 +96,7 @@ async def responding(
     absent: tuple[str, ...] = (), channel: Callable[[Channel], Channel] = lambda channel: channel,
 ) -> AsyncIterator[PeerGroup]:  # fmt: skip
     """Let the other parties respond, each over a channel that ``wrap`` may spoil; wait for their hellos."""
-    hub = inproc.Hub(("bank", "shop", "clinic", OBSERVER))
+    hub = memory.MemoryHub(("bank", "shop", "clinic", OBSERVER))
     responders = {}
     for name in ("shop", "clinic"):
         if name in absent:

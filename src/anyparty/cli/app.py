@@ -78,9 +78,9 @@ def train(
     In Python: Federation.from_config(config.load("CONFIG.toml")).train(folder="RUN").
     """
     from anyparty import config as settings
-    from anyparty.run.federation import Federation
-    from anyparty.run.runs import default_folder
-    from anyparty.run.simulate import check
+    from anyparty.api.federation import Federation
+    from anyparty.api.local_training import check
+    from anyparty.api.runs import default_folder
 
     resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), screen(quiet=quiet)
     announce_user_code(resolved, config.parent, lambda text: console.print(text, soft_wrap=True))
@@ -124,10 +124,10 @@ def predict(
 
     Rows are in the order of the active party's table. Rows that it lacks follow in the order of the other tables.
 
-    In Python: anyparty.run.runs.predict_run("RUN", {"bank": "new.csv"}, ["bank"]).
+    In Python: anyparty.api.runs.predict_run("RUN", {"bank": "new.csv"}, ["bank"]).
     """
+    from anyparty.api.runs import predict_run, tables_from
     from anyparty.cli.console import check_output_of_run, print_or_write, render_predictions
-    from anyparty.run.runs import predict_run, tables_from
 
     tables = tables_from(table or [])
     check_output_of_run(out, run, tables, raw_csv=raw_csv)
@@ -142,9 +142,9 @@ def predict(
 def evaluate(run: RunFolder, table: Tables = None, parties: Parties = None, allow_code: AllowCode = None) -> None:
     """Score a run on its own held-out test rows, or on the labelled rows of other tables.
 
-    In Python: anyparty.run.runs.evaluate_run("RUN").
+    In Python: anyparty.api.runs.evaluate_run("RUN").
     """
-    from anyparty.run.runs import evaluate_run, tables_from
+    from anyparty.api.runs import evaluate_run, tables_from
 
     scored = evaluate_run(run, tables_from(table or []), party_names(parties), allow_code=allowed_modules(allow_code))
     screen().print(scored.render())
@@ -158,7 +158,7 @@ def align(config: SettingsFile, changes: Changes = None) -> None:
     In Python: the overlap, reading and predicted() of Federation.from_config(config.load("CONFIG.toml")).
     """
     from anyparty import config as settings
-    from anyparty.run.federation import Federation
+    from anyparty.api.federation import Federation
 
     federation = Federation.from_config(settings.load(config, changes or []))
     console = screen()

@@ -24,7 +24,7 @@ from anyparty.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from anyparty.run.generative import Imputation
+    from anyparty.api.imputation import Imputation
 
 LEVEL_STYLES = {"fine": "green", "note": "yellow", "fix": "red"}
 
@@ -134,15 +134,15 @@ def inspect_encoder(
     """Train one party's encoder locally, and compare a classifier on its embeddings with one on the columns.
 
     For classification. Nothing is sent, and test rows are left out. In Python:
-    anyparty.run.encoder.inspect_encoder(config.load("CONFIG.toml"), epochs=100, every=10).
+    anyparty.api.encoder_inspection.inspect_encoder(config.load("CONFIG.toml"), epochs=100, every=10).
     """
     import numpy as np
     from rich.table import Table
 
     from anyparty import config as settings
+    from anyparty.api.encoder_inspection import inspect_encoder as inspect
     from anyparty.report.figures import draw_encoder_check
     from anyparty.report.style import check_figure_file, save_figure
-    from anyparty.run.encoder import inspect_encoder as inspect
 
     check_figure_file(out)
     resolved, console = settings.load(config, changes or [], allow_code=allow_code or []), screen()
@@ -205,11 +205,11 @@ def impute(
 
     With --cells the output also has all rows of the table, in its order, and can replace it.
 
-    In Python: anyparty.run.generative.impute_run("RUN", "shop").table().
+    In Python: anyparty.api.imputation.impute_run("RUN", "shop").table().
     """
+    from anyparty.api.imputation import impute_run
+    from anyparty.api.runs import tables_from
     from anyparty.cli.console import check_output_of_run, print_or_write
-    from anyparty.run.generative import impute_run
-    from anyparty.run.runs import tables_from
 
     tables = tables_from(table or [])
     check_output_of_run(out, run, tables, raw_csv=raw_csv)
@@ -231,11 +231,11 @@ def likelihood(
 ) -> None:
     """Compute each row's log-likelihood with a run of FALSE-VFL, lowest first: low is unlike the training rows.
 
-    In Python: anyparty.run.generative.log_likelihood_run("RUN").
+    In Python: anyparty.api.imputation.log_likelihood_run("RUN").
     """
+    from anyparty.api.imputation import log_likelihood_run
+    from anyparty.api.runs import tables_from
     from anyparty.cli.console import check_output_of_run, print_or_write
-    from anyparty.run.generative import log_likelihood_run
-    from anyparty.run.runs import tables_from
 
     tables = tables_from(table or [])
     check_output_of_run(out, run, tables, raw_csv=raw_csv)

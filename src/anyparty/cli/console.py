@@ -16,8 +16,8 @@ from rich.text import Text
 if TYPE_CHECKING:
     import polars as pl
 
-    from anyparty.predictions import Predictions
-    from anyparty.terms import Capabilities
+    from anyparty.core.predictions import Predictions
+    from anyparty.core.types import Capabilities
 
 MAX_SETS = 16  # sets of parties in a summary of predictions
 
@@ -36,7 +36,7 @@ def check_output(out: Path | None, tables: Iterable[Path | None] = (), *, raw_cs
     Raises:
         ConfigError: neither .parquet nor .csv, a table that would be lost, or ``raw_csv`` without a CSV.
     """
-    from anyparty import export
+    from anyparty.core import export
     from anyparty.errors import ConfigError
 
     if raw_csv and (out is None or out.suffix.lower() != ".csv"):
@@ -51,7 +51,7 @@ def check_output(out: Path | None, tables: Iterable[Path | None] = (), *, raw_cs
 
 def check_output_of_run(out: Path | None, run: Path, tables: Mapping[str, Path], *, raw_csv: bool = False) -> None:
     """Check an output file as ``check_output`` does, against ``tables`` and the tables of a run."""
-    from anyparty.run.runs import settings_of
+    from anyparty.api.runs import settings_of
 
     own = () if out is None else settings_of(run).parties.values()
     check_output(out, [*tables.values(), *(party.table for party in own)], raw_csv=raw_csv)
@@ -63,7 +63,7 @@ def print_or_write(frame: pl.DataFrame, out: Path | None, console: Console, *, r
     Raises:
         StorageError: the disk is full, or the folder cannot be written to.
     """
-    from anyparty import export
+    from anyparty.core import export
 
     if out is None:
         console.print(render_head(frame))
@@ -75,7 +75,7 @@ def print_or_write(frame: pl.DataFrame, out: Path | None, console: Console, *, r
 
 def render_predictions(answered: Predictions) -> RenderableType:
     """Show the number of rows with an answer by set of parties, and the reasons of rows without one."""
-    from anyparty.predictions import members
+    from anyparty.core.predictions import members
 
     n = len(answered)
     asked = ", ".join(members(answered.asked, answered.blocks))
@@ -98,7 +98,7 @@ def render_predictions(answered: Predictions) -> RenderableType:
 
 def _rows_by_parties(answered: Predictions) -> Iterator[tuple[tuple[str, ...], int]]:
     """Yield the sets of parties that took part and the number of their answers, most first."""
-    from anyparty.predictions import members, patterns
+    from anyparty.core.predictions import members, patterns
 
     distinct, which = patterns(answered.took_part[answered.answered])
     counts = which.bincount(minlength=len(distinct))
@@ -129,7 +129,7 @@ def _cell(value: object) -> str:
 
 def render_methods() -> RenderableType:
     """Show all methods and their capabilities."""
-    from anyparty.methods.table import METHODS, method
+    from anyparty.methods.registry import METHODS, method
 
     table = Table("method", "trains on", "predicts for", "needs, sends", show_lines=True)
     for name in METHODS:
@@ -142,7 +142,7 @@ def render_methods() -> RenderableType:
 
 def methods_by_gradient_leakage() -> dict[str, tuple[str, ...]]:
     """Group methods by what passive parties can learn from gradients sent to them; "" if none are sent."""
-    from anyparty.methods.table import METHODS, method
+    from anyparty.methods.registry import METHODS, method
 
     found: dict[str, list[str]] = {}
     for name in METHODS:
@@ -167,9 +167,9 @@ def render_method(name: str) -> RenderableType:
     Raises:
         ConfigError: the method is unknown, or a user's own ("module:name") that cannot be imported or made.
     """
+    from anyparty.config.method_factory import METHOD, classes_of, made_by
     from anyparty.config.user_code import AllowedCode, load_code
-    from anyparty.methods.by_factory import METHOD, classes_of, made_by
-    from anyparty.methods.table import method, parameters_of
+    from anyparty.methods.registry import method, parameters_of
 
     own = load_code(name, "method", AllowedCode(names=(name,)), METHOD) if ":" in name else None
     can = (method(name) if own is None else made_by(own, name.rpartition(":")[2], {})).can

@@ -32,13 +32,13 @@ from rich.table import Table
 from rich.text import Text
 
 from anyparty import config
+from anyparty.api.federation import Federation
+from anyparty.api.model import Model
 from anyparty.cli import demo_data
 from anyparty.config import Config
-from anyparty.methods.table import SPLIT, method
+from anyparty.methods.registry import SPLIT, method
 from anyparty.report import style
 from anyparty.report.style import WIDTH, lines, styled
-from anyparty.run.federation import Federation
-from anyparty.run.model import Model
 
 FORMATS = {"png": style.png, "svg": style.svg}
 NO_ANSWER = "–"

@@ -19,9 +19,9 @@ import polars as pl
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
 
+from anyparty.core.seeds import Seeds
+from anyparty.core.storage import writing
 from anyparty.errors import ConfigError
-from anyparty.seeds import Seeds
-from anyparty.storage import writing
 
 PARTIES = ("mean", "error", "worst")
 ACTIVE = "mean"

@@ -22,18 +22,18 @@ from rich.console import Console
 from rich.text import Text
 
 from anyparty import config as settings
+from anyparty.artifacts.model_files import WEIGHTS
+from anyparty.core.seeds import Seeds
+from anyparty.data import datasets
+from anyparty.deployment import coordinator
+from anyparty.deployment.flare import federation_folder as flare
+from anyparty.deployment.flare.site_config import SiteConfig
+from anyparty.deployment.site.alignment_cache import ALIGNMENT
+from anyparty.deployment.site.secret import SECRET
+from anyparty.deployment.site.site_training import train_at_home
 from anyparty.errors import ConfigError, RunError
-from anyparty.run import federate
-from anyparty.run.files import WEIGHTS
-from anyparty.run.house import train_at_home
-from anyparty.run.kept_alignment import ALIGNMENT
-from anyparty.run.secret import SECRET
-from anyparty.seeds import Seeds
-from anyparty.tables import datasets
 from anyparty.tables.partition import cut
-from anyparty.wire import inproc
-from anyparty.wire.flare import federation as flare
-from anyparty.wire.flare.site import Site
+from anyparty.transport import memory
 
 NAMES, LABEL = ("bank", "insurer", "phone", "shop"), "label"
 ABSENT = 0.25
@@ -82,13 +82,13 @@ def run(
         raise ConfigError(f"{folder} is not empty; name a new folder")
     path, federation = write(folder, dataset, data_dir, epochs), folder / "house"
     log(Text(f"{dataset}: four parties' tables, each without a quarter of its rows, are in {folder}"), soft_wrap=True)
-    federate.init(path, federation, port=_free_port(), site={"threads": 1})
+    coordinator.init(path, federation, port=_free_port(), site={"threads": 1})
     log("start: one process for each party, connected by mutual TLS")
     with _started(federation):
         log("train: rows are aligned privately, then LASER-VFL trains")
-        trained = federate.train(federation, path)
+        trained = coordinator.train(federation, path)
         log("predict: all rows of the bank")
-        _, answers = federate.predict(federation, path)
+        _, answers = coordinator.predict(federation, path)
     if answers is None:
         raise RunError(f"the bank has no predictions; see {federation}")
     log("compare: one process repeats the run from the same tables, alignment and secrets")
@@ -145,7 +145,7 @@ def most_frequent_share(table: Path) -> float:
 def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> dict[str, bool]:
     """Repeat a federation's last run in this process; return whether each party's weights are equal bit for bit."""
     copies = {}
-    sites = {name: Site.read((federation / "kits" / name).resolve()) for name in NAMES}
+    sites = {name: SiteConfig.read((federation / "kits" / name).resolve()) for name in NAMES}
     for name, site in sites.items():
         copies[name] = site.model_copy(update={"folder": folder / name})
         copies[name].folder.mkdir(parents=True)
@@ -154,7 +154,7 @@ def weights_equal_one_process(federation: Path, config: Path, folder: Path) -> d
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as at the parties: the order of a sum decides its last bit
     try:
-        inproc.play({name: partial(train_at_home, site, settings.load(config)) for name, site in copies.items()})
+        memory.play({name: partial(train_at_home, site, settings.load(config)) for name, site in copies.items()})
     finally:
         torch.set_num_threads(threads)
     return {

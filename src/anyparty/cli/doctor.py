@@ -23,13 +23,13 @@ from typing import Literal
 from packaging.requirements import Requirement
 
 import anyparty
+from anyparty.core.storage import read_json
+from anyparty.data.datasets.download import cache_folder, folders
+from anyparty.deployment.flare import admission
+from anyparty.deployment.flare.preflight import ServerAddress, check_certificate, check_key, probe, valid_until
+from anyparty.deployment.flare.site_config import FILE, SiteConfig
+from anyparty.deployment.flare.site_process import at_kit, port_is_free
 from anyparty.errors import AnypartyError, ConfigError, ModelError
-from anyparty.storage import read_json
-from anyparty.tables.datasets.files import cache_folder, folders
-from anyparty.wire.flare import greet
-from anyparty.wire.flare.reach import Gate, check_certificate, check_key, probe, valid_until
-from anyparty.wire.flare.site import FILE, Site
-from anyparty.wire.flare.sites import at_kit, port_is_free
 
 NAME = "anyparty"
 PORTS = {8002: "anyparty federate", 8080: "anyparty serve"}  # default port: the command that listens there
@@ -253,7 +253,7 @@ def check_settings(kit: Path) -> Iterator[Finding]:
     """Check the party's settings, and that its table exists."""
     check, path = f"{kit.name}: settings", kit / "local" / FILE
     try:
-        site = Site.read(kit)
+        site = SiteConfig.read(kit)
     except AnypartyError as error:
         yield Finding(check=check, level="fix", result=str(error), advice="copy the kit again, or correct the file")
         return
@@ -272,7 +272,7 @@ def check_kit_certificate(kit: Path) -> Iterator[Finding]:
     """Check that the kit's authority issued the certificate to the party, and that it is valid today."""
     check, warnings = f"{kit.name}: certificate", list[str]()
     try:
-        gate = Gate.of(kit, Site.read(kit).party)
+        gate = ServerAddress.of(kit, SiteConfig.read(kit).party)
         check_certificate(gate, warnings.append)
     except AnypartyError as error:
         yield Finding(check=check, level="fix", result=str(error))
@@ -287,7 +287,7 @@ def check_private_key(kit: Path) -> Iterator[Finding]:
     """Check who can read the private key."""
     check, problems = f"{kit.name}: private key", list[str]()
     try:
-        check_key(Gate.of(kit), problems.append)
+        check_key(ServerAddress.of(kit), problems.append)
     except AnypartyError as error:
         problems.append(str(error))
     if problems:
@@ -299,7 +299,7 @@ def check_private_key(kit: Path) -> Iterator[Finding]:
 def check_connection(kit: Path) -> Iterator[Finding]:
     """Check the server from a passive party's kit, or the port from the active party's."""
     try:
-        gate = Gate.of(kit)
+        gate = ServerAddress.of(kit)
     except AnypartyError as error:
         yield Finding(check=f"{kit.name}: server", level="fix", result=str(error))
         return
@@ -312,12 +312,12 @@ def check_connection(kit: Path) -> Iterator[Finding]:
         yield from _check(f"{kit.name}: port {gate.port}", partial(_free_port_of_site, gate))
 
 
-def _free_port_of_site(gate: Gate) -> str:
+def _free_port_of_site(gate: ServerAddress) -> str:
     port_is_free(gate.host, gate.port)
     return "free; the site does not run"
 
 
-def _check_server(kit: Path, gate: Gate) -> Iterator[Finding]:
+def _check_server(kit: Path, gate: ServerAddress) -> Iterator[Finding]:
     check = f"{kit.name}: server"
     try:
         reason = probe(gate)
@@ -337,13 +337,13 @@ def check_clocks(kit: Path) -> Iterator[Finding]:
     The measured difference includes the time of the message, usually less than a second.
     """
     try:
-        serves = Gate.of(kit).serves
+        serves = ServerAddress.of(kit).serves
     except AnypartyError:  # reported by another check
         return
     if not serves:
         return
     try:
-        seen = read_json(kit / greet.CLOCKS)
+        seen = read_json(kit / admission.CLOCKS)
     except ModelError:
         yield Finding(check=f"{kit.name}: clocks", level="note", result="no other party has been connected yet",
                       advice="check again when one is connected")  # fmt: skip
@@ -353,7 +353,7 @@ def check_clocks(kit: Path) -> Iterator[Finding]:
         try:
             behind, at = float(each["behind_s"]), each["at"]
         except (KeyError, TypeError, ValueError):
-            yield Finding(check=check, level="note", result=f"{kit / greet.CLOCKS} is damaged",
+            yield Finding(check=check, level="note", result=f"{kit / admission.CLOCKS} is damaged",
                           advice="remove the file; it is written again when the party connects next")  # fmt: skip
             continue
         result = f"{abs(behind):,.0f} s {'behind' if behind > 0 else 'ahead of'} this machine's, on {at}"

@@ -38,10 +38,10 @@ def init(
     With --requests, write kits for the active party and the administrator only. Use it between organisations: this
     machine then never has the private key of another party.
 
-    In Python: anyparty.run.federate.init("CONFIG.toml", "FOLDER").
+    In Python: anyparty.deployment.coordinator.init("CONFIG.toml", "FOLDER").
     """
-    from anyparty.run import federate as federation
-    from anyparty.wire.flare.federation import about
+    from anyparty.deployment import coordinator as federation
+    from anyparty.deployment.flare.federation_folder import about
 
     kits = federation.init(config, folder, host=host, port=port, requests=requests)
     lines = [f"{name}: {kit}" for name, kit in kits.items()]
@@ -69,9 +69,9 @@ def approve(
 ) -> None:
     """Sign a party's request for a certificate.
 
-    In Python: anyparty.wire.flare.federation.approve("FOLDER", "PARTY.request.zip").
+    In Python: anyparty.deployment.flare.federation_folder.approve("FOLDER", "PARTY.request.zip").
     """
-    from anyparty.wire.flare import federation as flare
+    from anyparty.deployment.flare import federation_folder as flare
 
     name, approval = flare.approve(folder, request, fingerprint=fingerprint, again=again)
     console = screen()
@@ -92,9 +92,9 @@ def approve(
 def start(folder: FederationFolder) -> None:
     """Start all parties on this machine, each in separate processes, to try out a federation.
 
-    In Python: anyparty.wire.flare.federation.start("FOLDER").
+    In Python: anyparty.deployment.flare.federation_folder.start("FOLDER").
     """
-    from anyparty.wire.flare import federation as flare
+    from anyparty.deployment.flare import federation_folder as flare
 
     flare.start(folder)
     typer.echo(f"All parties are connected. Train: anyparty federate train {folder} CONFIG.toml")
@@ -114,15 +114,15 @@ def train(
 ) -> None:
     """Train with the connected parties, and wait for the end.
 
-    In Python: anyparty.run.federate.train("FOLDER", "CONFIG.toml").
+    In Python: anyparty.deployment.coordinator.train("FOLDER", "CONFIG.toml").
     """
     from anyparty import config as settings
-    from anyparty.align.overlap import Overlap
-    from anyparty.run import federate as federation
-    from anyparty.run.progress import Bar
-    from anyparty.run.watch import All, Watch
+    from anyparty.alignment.overlap import Overlap
+    from anyparty.deployment import coordinator as federation
+    from anyparty.training.callbacks import Callback, CallbackList
+    from anyparty.training.progress import Bar
 
-    class AlignmentPrinter(Watch):
+    class AlignmentPrinter(Callback):
         def on_run_begin(self, settings: Mapping[str, Any]) -> None:  # noqa: ARG002
             console.print("The parties align their rows, then train.")
 
@@ -135,7 +135,7 @@ def train(
     announce_user_code(loaded, config.parent, lambda text: console.print(text, soft_wrap=True))
     try:
         ended = federation.train(
-            folder, config, changes or [], resume=resume, again=again, watch=All([AlignmentPrinter(), bar]),
+            folder, config, changes or [], resume=resume, again=again, watch=CallbackList([AlignmentPrinter(), bar]),
             allow_code=allow_code or [],
         )  # fmt: skip
     except KeyboardInterrupt:
@@ -166,12 +166,12 @@ def predict(
 ) -> None:
     """Predict the rows of the active party's table (or of its "new" table) with the connected parties.
 
-    In Python: anyparty.run.federate.predict("FOLDER", "CONFIG.toml").
+    In Python: anyparty.deployment.coordinator.predict("FOLDER", "CONFIG.toml").
     """
     import polars as pl
 
     from anyparty.cli.console import check_output, print_or_write
-    from anyparty.run import federate as federation
+    from anyparty.deployment import coordinator as federation
 
     check_output(out, raw_csv=raw_csv)
     console = screen()
@@ -225,9 +225,9 @@ def demo(
 def status(folder: FederationFolder) -> None:
     """Show the active party, the connected sites, and the state of jobs.
 
-    In Python: anyparty.wire.flare.federation.status("FOLDER").
+    In Python: anyparty.deployment.flare.federation_folder.status("FOLDER").
     """
-    from anyparty.wire.flare import federation as flare
+    from anyparty.deployment.flare import federation_folder as flare
 
     screen().print_json(json.dumps(flare.status(folder), default=str))
 
@@ -237,9 +237,9 @@ def status(folder: FederationFolder) -> None:
 def stop(folder: FederationFolder) -> None:
     """Stop all parties on this machine.
 
-    In Python: anyparty.wire.flare.federation.stop("FOLDER").
+    In Python: anyparty.deployment.flare.federation_folder.stop("FOLDER").
     """
-    from anyparty.wire.flare import federation as flare
+    from anyparty.deployment.flare import federation_folder as flare
 
     flare.stop(folder)
 
@@ -258,9 +258,9 @@ def request_certificate(
 ) -> None:
     """Make this party's private key and a request for a certificate, to send to the active party.
 
-    In Python: anyparty.wire.flare.federation.request(Path("KIT"), "PARTY").
+    In Python: anyparty.deployment.flare.federation_folder.request(Path("KIT"), "PARTY").
     """
-    from anyparty.wire.flare import federation as flare
+    from anyparty.deployment.flare import federation_folder as flare
 
     made = flare.request(kit or Path(name), name, again=again)
     console = screen()
@@ -284,9 +284,9 @@ def install_kit(
 ) -> None:
     """Make this party's start-up kit from its own key and the active party's approval.
 
-    In Python: anyparty.wire.flare.federation.install(Path("KIT"), Path("PARTY.approved.zip")).
+    In Python: anyparty.deployment.flare.federation_folder.install(Path("KIT"), Path("PARTY.approved.zip")).
     """
-    from anyparty.wire.flare import federation as flare
+    from anyparty.deployment.flare import federation_folder as flare
 
     found = flare.install(kit, approval, fingerprint=fingerprint)
     if fingerprint is None:
@@ -307,8 +307,8 @@ def start_party(
 ) -> None:
     """Join a federation from this machine, until Ctrl-C.
 
-    In Python: anyparty.wire.flare.federation.run_site("KIT").
+    In Python: anyparty.deployment.flare.federation_folder.run_site("KIT").
     """
-    from anyparty.wire.flare import federation as flare
+    from anyparty.deployment.flare import federation_folder as flare
 
     raise typer.Exit(flare.run_site(kit, wait, lambda sentence: print_error(sentence, "")))

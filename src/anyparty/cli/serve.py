@@ -51,7 +51,7 @@ def serve(
     """
     from anyparty import config as settings
     from anyparty import serving
-    from anyparty.run.runs import tables_from
+    from anyparty.api.runs import tables_from
     from anyparty.serving.service_settings import BearerTokens, ServiceLimits, tls_files
 
     code, resolved = allowed_modules(allow_code), None

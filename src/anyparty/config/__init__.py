@@ -17,9 +17,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anyparty.config.base import Settings
-    from anyparty.config.file import load
-    from anyparty.config.groups import (
+    from anyparty.config.loader import load
+    from anyparty.config.network_settings import Encoder
+    from anyparty.config.schema import (
         ClockSettings,
         Config,
         FederationSettings,
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
         TrackSettings,
         TrainSettings,
     )
-    from anyparty.config.networks import Encoder
+    from anyparty.config.settings_group import Settings
 
 __all__ = [
     "ClockSettings", "Config", "Encoder", "FederationSettings", "MethodSettings", "PartySettings",
     "RunSettings", "ScheduleSettings", "Settings", "TrackSettings", "TrainSettings", "load",
 ]  # fmt: skip
 
-_ELSEWHERE = {"Settings": "base", "load": "file", "Encoder": "networks"}
+_ELSEWHERE = {"Settings": "settings_group", "load": "loader", "Encoder": "network_settings"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: a command that reads records alone needs no encoder."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'groups')}"), name)
+    return getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'schema')}"), name)

@@ -25,7 +25,7 @@ from typing import Any, get_type_hints
 from torch import nn
 
 from anyparty.errors import CodeNotAllowed, ConfigError, blamed, nearest
-from anyparty.nets.mlp import Factory
+from anyparty.networks.mlp import Factory
 
 
 @dataclass(frozen=True, kw_only=True)

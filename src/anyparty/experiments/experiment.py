@@ -12,14 +12,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from anyparty.artifacts.record import versions
+from anyparty.core.storage import writing
 from anyparty.errors import ConfigError, RunError, some
 from anyparty.experiments import runner, suites
 from anyparty.experiments.aggregation import Cell
 from anyparty.experiments.pages import render
 from anyparty.experiments.suite import Records, Selection, SuiteRun, training_device
-from anyparty.run.device import device_of
-from anyparty.run.record import versions
-from anyparty.storage import writing
+from anyparty.training.loop import device_of
 
 QUICK = "**Made with --quick, a small part of the work: these numbers mean nothing.**"
 COUNTS = r" --(seeds|jobs) \d+"

@@ -9,12 +9,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from anyparty.blocks.missing import MCAR, Drawn, Missing, missing
+from anyparty.api.federation import Federation
 from anyparty.config import Config
+from anyparty.core.seeds import Seeds
+from anyparty.data.datasets import Dataset
+from anyparty.data.missingness import MCAR, DrawnMask, Mechanism, missing
 from anyparty.errors import ConfigError, nearest
-from anyparty.run.federation import Federation
-from anyparty.seeds import Seeds
-from anyparty.tables.datasets import Dataset
 from anyparty.tables.partition import cut
 
 LABELS = "server"  # a party with all labels and no columns, so that no label is missing with a block
@@ -27,7 +27,7 @@ def blocks_of(X: NDArray[Any], how: str, parties: int) -> list[NDArray[Any]]:
     return [np.ascontiguousarray(block.reshape(len(block), -1)) for block in cut(X, how, parties)]
 
 
-def mechanism_of(text: str, defined: Mapping[str, Mapping[str, Any]] | None = None) -> Missing:
+def mechanism_of(text: str, defined: Mapping[str, Mapping[str, Any]] | None = None) -> Mechanism:
     """Return a mechanism of missingness by name: one that the suite defines, a number p for MCAR(p), or a known one.
 
     >>> mechanism_of("0.1"), mechanism_of("beta"), mechanism_of("MNAR 9", {"MNAR 9": {"name": "mnar", "p": 0.9}})
@@ -41,7 +41,9 @@ def mechanism_of(text: str, defined: Mapping[str, Mapping[str, Any]] | None = No
         return missing(text)
 
 
-def draw(mechanism: str, seeds: Seeds, name: str, blocks: Sequence[NDArray[Any]], how: Missing | None = None) -> Drawn:
+def draw(
+    mechanism: str, seeds: Seeds, name: str, blocks: Sequence[NDArray[Any]], how: Mechanism | None = None
+) -> DrawnMask:
     """Draw which party observes which row, by ``how`` or the mechanism's name; the same for all methods of a seed."""
     how = how or mechanism_of(mechanism)
     return how.draw(seeds, f"{name} {mechanism}", len(blocks[0]), len(blocks), blocks)

@@ -22,9 +22,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 import anyparty
+from anyparty.core.storage import read_json, take, write_json
 from anyparty.errors import AnypartyError, ConfigError, ModelError, nearest, warned
 from anyparty.experiments.suite import SuiteRun
-from anyparty.storage import read_json, take, write_json
 
 BACKENDS = ("dask", "ray")
 REPLACED = "A worker stopped while some jobs were given to the executor"  # joblib gives the job to another worker

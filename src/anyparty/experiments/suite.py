@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from anyparty.config.base import Settings
+from anyparty.config.settings_group import Settings
 from anyparty.errors import ConfigError, nearest
 
 Records = Mapping[str, Mapping[str, Any]]

@@ -1,1 +1,4 @@
-"""One file per method, over what they share."""
+"""The contract of a method, the registry, and the methods: one paper, one file.
+
+Nothing here loops over epochs, opens a socket or writes a file.
+"""

@@ -22,17 +22,17 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from anyparty.blocks.batches import mixed
+from anyparty.core.seeds import Seeds
+from anyparty.data.batching import mixed
 from anyparty.errors import ConfigError, Diverged
-from anyparty.nets.autoencoder import Autoencoder
-from anyparty.nets.cross_validation import cross_validated
-from anyparty.nets.mlp import MLP, Factory
-from anyparty.nets.optimizer import Optimizer
-from anyparty.seeds import Seeds
+from anyparty.networks.autoencoder import Autoencoder
+from anyparty.networks.cross_validation import cross_validated
+from anyparty.networks.mlp import MLP, Factory
+from anyparty.networks.optimizer import Optimizer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Comparison:
+class EncoderComparison:
     """Scores of the same classifier on the same folds.
 
     Attributes:
@@ -55,15 +55,15 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Epoch:
+class EncoderEpoch:
     """One epoch of an encoder's training: its loss, and the scores after it; ``epoch`` counts from 1."""
 
     epoch: int
     loss: float
-    scores: Comparison
+    scores: EncoderComparison
 
 
-def compare(x: ArrayLike, z: ArrayLike, y: ArrayLike, **scoring: Any) -> Comparison:
+def compare(x: ArrayLike, z: ArrayLike, y: ArrayLike, **scoring: Any) -> EncoderComparison:
     """Score a classifier on columns x [n, d] and on embeddings z [n, H] of the same rows, by the same folds.
 
     Args:
@@ -76,7 +76,7 @@ def compare(x: ArrayLike, z: ArrayLike, y: ArrayLike, **scoring: Any) -> Compari
         ConfigError, AlignmentError: as ``cross_validated``.
 
     """
-    return Comparison(raw=cross_validated(x, y, **scoring), embedded=cross_validated(z, y, **scoring))
+    return EncoderComparison(raw=cross_validated(x, y, **scoring), embedded=cross_validated(z, y, **scoring))
 
 
 def inspect(
@@ -84,7 +84,7 @@ def inspect(
     encoder: Factory = MLP(activation="selu"), embedding: int = 64, activation: str = "selu",  # noqa: B008 - frozen
     optimizer: Optimizer = Optimizer(), epochs: int = 200, every: int = 1, batch_size: int = 128,  # noqa: B008
     seed: int = 0, **scoring: Any,
-) -> Iterator[Epoch]:  # fmt: skip
+) -> Iterator[EncoderEpoch]:  # fmt: skip
     """Train an autoencoder of the columns x [n, d], and score its embeddings as it learns (algorithm 1).
 
     Args:
@@ -134,5 +134,5 @@ def inspect(
         if not (np.isfinite(total) and np.isfinite(z).all()):
             raise Diverged(f"encoder check: embeddings are no longer numbers after epoch {epoch + 1}: lower the "
                            f"learning rate ({optimizer.lr:g})")  # fmt: skip
-        scores = Comparison(raw=raw, embedded=cross_validated(z, y, seed=seed, **scoring))
-        yield Epoch(epoch=epoch + 1, loss=total / len(rows), scores=scores)
+        scores = EncoderComparison(raw=raw, embedded=cross_validated(z, y, seed=seed, **scoring))
+        yield EncoderEpoch(epoch=epoch + 1, loss=total / len(rows), scores=scores)

@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from anyparty.core.types import Party, Roster
 from anyparty.errors import ConfigError, some
-from anyparty.methods.apc import Apc
-from anyparty.methods.self_supervised import SelfSupervised
-from anyparty.methods.split import Split
-from anyparty.methods.vfedtrans import VFedTrans
-from anyparty.terms import Party, Roster
+from anyparty.methods.one_exchange.apc import Apc
+from anyparty.methods.one_exchange.vfedtrans import VFedTrans
+from anyparty.methods.split.pretraining import SelfSupervised
+from anyparty.methods.split.split_method import Split
 
 
 @dataclass(frozen=True)
-class Idle:
+class IgnoredParameters:
     """Parameters of a method's, or of what it shares with its family.
 
     Attributes:
@@ -38,19 +38,19 @@ class Idle:
 TWO = Roster((Party(name="first", labels=True), Party(name="second", labels=True)), "first")  # who both could host
 ENDS, FIRST = (Apc, VFedTrans), (SelfSupervised,)  # FedHSSL is one, too
 IDLE = (
-    Idle(ENDS, ("head_hidden",), lambda of: of.classifier != "head", "without classifier = 'head'"),
-    Idle(ENDS, ("classifier_settings",), lambda of: of.classifier == "head",
+    IgnoredParameters(ENDS, ("head_hidden",), lambda of: of.classifier != "head", "without classifier = 'head'"),
+    IgnoredParameters(ENDS, ("classifier_settings",), lambda of: of.classifier == "head",
          "with classifier = 'head', a network, which has head_hidden"),
-    Idle((Apc,), ("active_embedding", "passive_embedding", "joint_hidden", "precision"), lambda of: not of.exchanges,
+    IgnoredParameters((Apc,), ("active_embedding", "passive_embedding", "joint_hidden", "precision"), lambda of: not of.exchanges,
          "with distillation = 0 and classify_on = 'own': the active party trains alone"),
-    Idle((Apc,), ("student_hidden", "distance", "reduction", "distillation"), lambda of: of.classify_on == "joint",
+    IgnoredParameters((Apc,), ("student_hidden", "distance", "reduction", "distillation"), lambda of: of.classify_on == "joint",
          "with classify_on = 'joint', which has no student"),
-    Idle(ENDS, ("distance",), lambda of: of.distillation == 0, "with distillation = 0"),
-    Idle(FIRST, ("pretrain_temperature",), lambda of: of.pretrain in {"simsiam", "byol"}, "without pretrain = 'moco'"),
-    Idle(FIRST, ("pretrain_follow",), lambda of: of.pretrain == "simsiam", "without pretrain = 'byol' or 'moco'"),
-    Idle((Split,), ("hosting",), lambda of: of.rule.owners(TWO) is None,
+    IgnoredParameters(ENDS, ("distance",), lambda of: of.distillation == 0, "with distillation = 0"),
+    IgnoredParameters(FIRST, ("pretrain_temperature",), lambda of: of.pretrain in {"simsiam", "byol"}, "without pretrain = 'moco'"),
+    IgnoredParameters(FIRST, ("pretrain_follow",), lambda of: of.pretrain == "simsiam", "without pretrain = 'byol' or 'moco'"),
+    IgnoredParameters((Split,), ("hosting",), lambda of: of.rule.owners(TWO) is None,
          "here: the heads belong to no party, and all stand at the active one"),
-    Idle((Split,), ("head_hidden",), lambda of: of.make_head is not None, "with make_head, which makes the whole head"),
+    IgnoredParameters((Split,), ("head_hidden",), lambda of: of.make_head is not None, "with make_head, which makes the whole head"),
 )  # fmt: skip
 """All of them, written by hand."""
 

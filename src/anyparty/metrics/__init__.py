@@ -2,13 +2,13 @@
 
 from anyparty.metrics.breakdowns import by_count, by_pattern, client_accuracy, client_classes, client_f1
 from anyparty.metrics.evaluation import Evaluation, evaluate
-from anyparty.metrics.scores import METRICS, Metric, Scores, headline, score, selection
+from anyparty.metrics.scores import METRICS, Metric, ScoreTable, headline, score, selection
 
 __all__ = [
     "METRICS",
     "Evaluation",
     "Metric",
-    "Scores",
+    "ScoreTable",
     "by_count",
     "by_pattern",
     "client_accuracy",

@@ -22,12 +22,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from anyparty.core.predictions import Predictions, members, most_probable, patterns
 from anyparty.errors import ConfigError, PredictionError
-from anyparty.metrics.scores import Answers, Scores, f1_by_class, scores_of, trained
-from anyparty.predictions import Predictions, members, most_probable, patterns
+from anyparty.metrics.scores import LabelledPredictions, ScoreTable, f1_by_class, scores_of, trained
 
 
-def by_count(predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor | None = None) -> dict[int, Scores]:
+def by_count(
+    predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor | None = None
+) -> dict[int, ScoreTable]:
     """Return the ``score`` of rows by their number of present parties, largest number first.
 
     A party is present for a row if it holds the row (``observed`` [n, K] bool) and was asked.
@@ -40,7 +42,7 @@ def by_count(predictions: Predictions, y: Tensor, observed: Tensor, labeled: Ten
 
 def by_pattern(
     predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor | None = None, *, most: int = 32
-) -> dict[str, Scores]:
+) -> dict[str, ScoreTable]:
     """Return the ``score`` by the parties present (``"bank + shop"``), for the ``most`` frequent patterns in order."""
     rows, present = _labelled(predictions, y, observed, labeled)
     distinct, which = patterns(present)
@@ -133,7 +135,9 @@ def _present(predictions: Predictions, observed: Tensor) -> Tensor:
     return observed & predictions.asked
 
 
-def _labelled(predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor | None) -> tuple[Answers, Tensor]:
+def _labelled(
+    predictions: Predictions, y: Tensor, observed: Tensor, labeled: Tensor | None
+) -> tuple[LabelledPredictions, Tensor]:
     """Return the labelled rows and the parties present for them."""
     present = _present(predictions, observed)
-    return Answers.of(predictions, y, labeled), present if labeled is None else present[labeled]
+    return LabelledPredictions.of(predictions, y, labeled), present if labeled is None else present[labeled]

@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from anyparty.core.predictions import Predictions, members
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Task
 from anyparty.metrics.breakdowns import by_count, by_pattern, client_metrics
-from anyparty.metrics.scores import Answers, Scores, score
-from anyparty.predictions import Predictions, members
-from anyparty.seeds import Seeds
-from anyparty.terms import Task
+from anyparty.metrics.scores import LabelledPredictions, ScoreTable, score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +41,12 @@ class Evaluation:
     predictor: str
     asked: tuple[str, ...]
     silent: tuple[str, ...]
-    overall: Scores
-    by_count: dict[int, Scores]
-    by_pattern: dict[str, Scores]
-    clients: Scores
+    overall: ScoreTable
+    by_count: dict[int, ScoreTable]
+    by_pattern: dict[str, ScoreTable]
+    clients: ScoreTable
     unseen: dict[str, int] = field(default_factory=dict)
-    constant: Scores = field(default_factory=dict)
+    constant: ScoreTable = field(default_factory=dict)
     commonest: str = ""
 
     def __repr__(self) -> str:
@@ -136,7 +136,7 @@ def evaluate(
     """
     predictions, known = predictions.over(unseen), predictions.task.outputs
     guess = seeds.torch("evaluate", "guess")
-    constant, commonest = _constant(Answers.of(predictions, y, labeled))
+    constant, commonest = _constant(LabelledPredictions.of(predictions, y, labeled))
     classification = predictions.task.kind == "classification"
     return Evaluation(
         task=predictions.task,
@@ -156,7 +156,7 @@ def evaluate(
     )
 
 
-def _constant(rows: Answers) -> tuple[Scores, str]:
+def _constant(rows: LabelledPredictions) -> tuple[ScoreTable, str]:
     """Return the best score of a constant answer on the answered rows, and that answer if it is a class."""
     y = rows.y[rows.answered]
     if not len(y):
@@ -167,7 +167,7 @@ def _constant(rows: Answers) -> tuple[Scores, str]:
     return {"accuracy": float(counts.max()) / len(y)}, rows.task.classes[int(counts.argmax())]
 
 
-def _plain(scores: Scores) -> dict[str, float | int | None]:
+def _plain(scores: ScoreTable) -> dict[str, float | int | None]:
     return {name: int(v) if name == "rows" else None if math.isnan(v) else v for name, v in scores.items()}
 
 
@@ -183,7 +183,9 @@ def _title(text: str) -> Text | None:
     return Text(text) if text else None  # Text, because a party may be called "[red]"
 
 
-def _table(title: str, first: str, groups: Mapping[int, Scores] | Mapping[str, Scores], note: str = "") -> Table:
+def _table(
+    title: str, first: str, groups: Mapping[int, ScoreTable] | Mapping[str, ScoreTable], note: str = ""
+) -> Table:
     table = Table(title=_title(title), caption=_title(note), title_justify="left")
     table.add_column(first, overflow="fold")
     for name in next(iter(groups.values()), {}):

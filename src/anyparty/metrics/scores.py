@@ -30,11 +30,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from anyparty.core.predictions import Predictions, most_probable
+from anyparty.core.types import Task
 from anyparty.errors import ConfigError, PredictionError, nearest
-from anyparty.predictions import Predictions, most_probable
-from anyparty.terms import Task
 
-Scores = dict[str, float]
+ScoreTable = dict[str, float]
 """Metrics by name, with ``coverage``, the share of rows with an answer, and ``rows``, their number."""
 
 EPSILON = torch.finfo(torch.float32).eps
@@ -42,7 +42,7 @@ NEAR_ONE = 1 - 2**-10
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answers:
+class LabelledPredictions:
     """Labelled rows with their predictions.
 
     Attributes:
@@ -60,7 +60,7 @@ class Answers:
     unseen: int = 0
 
     @classmethod
-    def of(cls, predictions: Predictions, y: Tensor, labeled: Tensor | None) -> Answers:
+    def of(cls, predictions: Predictions, y: Tensor, labeled: Tensor | None) -> LabelledPredictions:
         """Convert y to the label's own units and select the labelled rows."""
         task = predictions.task
         if len(y) != len(predictions):
@@ -71,7 +71,7 @@ class Answers:
                    unseen=predictions.unseen)  # fmt: skip
         return rows if labeled is None else rows.where(labeled)
 
-    def where(self, rows: Tensor) -> Answers:
+    def where(self, rows: Tensor) -> LabelledPredictions:
         """Select the rows of the mask [n]."""
         return replace(self, scores=self.scores[rows], y=self.y[rows], answered=self.answered[rows])
 
@@ -103,19 +103,19 @@ def f1_by_class(y: Tensor, chosen: Tensor, C: int) -> Tensor:
     return 2 * hits.double() / both  # 2 tp / (2 tp + fp + fn) = 2 P R / (P + R)
 
 
-def _accuracy(rows: Answers) -> float:
+def _accuracy(rows: LabelledPredictions) -> float:
     return float((rows.chosen == rows.y).double().mean())
 
 
-def _macro_f1(rows: Answers) -> float:
+def _macro_f1(rows: LabelledPredictions) -> float:
     return float(f1_by_class(rows.y, rows.chosen, rows.task.outputs).nanmean())
 
 
-def _f1(rows: Answers) -> float:
+def _f1(rows: LabelledPredictions) -> float:
     return float(f1_by_class(rows.y, rows.chosen, rows.task.outputs)[1])
 
 
-def _auroc(rows: Answers) -> float:
+def _auroc(rows: LabelledPredictions) -> float:
     known = rows.trained.outputs
     classes = [1] if known == 2 else range(known)
     areas = [_area(_rank(rows.scores.double(), c), rows.y == c) for c in classes]
@@ -143,20 +143,20 @@ def _area(scores: Tensor, positive: Tensor) -> float:
     return float((lower + lower_or_equal).double().mean()) / (2 * len(below))
 
 
-def _log_loss(rows: Answers) -> float:
+def _log_loss(rows: LabelledPredictions) -> float:
     p = rows.scores.gather(1, rows.y[:, None]).double()
     return float(-p.clamp_min(EPSILON).log().mean())
 
 
-def _rmse(rows: Answers) -> float:
+def _rmse(rows: LabelledPredictions) -> float:
     return float(rows.errors.square().mean().sqrt())
 
 
-def _mae(rows: Answers) -> float:
+def _mae(rows: LabelledPredictions) -> float:
     return float(rows.errors.abs().mean())
 
 
-def _loss(rows: Answers) -> float:
+def _loss(rows: LabelledPredictions) -> float:
     classification = rows.task.kind == "classification"
     return _log_loss(rows) if classification else float((rows.errors / rows.task.scale).square().mean())
 
@@ -165,7 +165,7 @@ def _loss(rows: Answers) -> float:
 class Metric:
     """A metric: its function of answered rows, the tasks that it fits, and whether greater is better."""
 
-    of: Callable[[Answers], float]
+    of: Callable[[LabelledPredictions], float]
     kind: Literal["classification", "regression", "any"]
     greater: bool
     two_classes: bool = False
@@ -224,10 +224,10 @@ def selection(predictions: Predictions, y: Tensor, labeled: Tensor | None, metri
         ConfigError: as ``headline``.
     """
     name, _ = headline(predictions.task, metric)
-    return _value(name, _answered(Answers.of(predictions, y, labeled)))
+    return _value(name, _answered(LabelledPredictions.of(predictions, y, labeled)))
 
 
-def score(predictions: Predictions, y: Tensor, labeled: Tensor | None = None) -> Scores:
+def score(predictions: Predictions, y: Tensor, labeled: Tensor | None = None) -> ScoreTable:
     """Return every metric that fits the task on the answered rows, with ``coverage`` and ``rows``.
 
     Args:
@@ -235,10 +235,10 @@ def score(predictions: Predictions, y: Tensor, labeled: Tensor | None = None) ->
         y: [n] int64 class, or float32 standardized number.
         labeled: [n] bool, the rows to score; ``None`` for all.
     """
-    return scores_of(Answers.of(predictions, y, labeled))
+    return scores_of(LabelledPredictions.of(predictions, y, labeled))
 
 
-def scores_of(rows: Answers) -> Scores:
+def scores_of(rows: LabelledPredictions) -> ScoreTable:
     """Return every metric that fits the task except ``loss``, which repeats the others."""
     answered = _answered(rows)
     names = [name for name, metric in METRICS.items() if name != "loss" and metric.fits(rows.trained)]
@@ -246,9 +246,9 @@ def scores_of(rows: Answers) -> Scores:
     return {**{name: _value(name, answered) for name in names}, "coverage": share, "rows": float(len(rows.y))}
 
 
-def _answered(rows: Answers) -> Answers:
+def _answered(rows: LabelledPredictions) -> LabelledPredictions:
     return rows if bool(rows.answered.all()) else rows.where(rows.answered)
 
 
-def _value(name: str, rows: Answers) -> float:
+def _value(name: str, rows: LabelledPredictions) -> float:
     return METRICS[name].of(rows) if len(rows.y) else math.nan

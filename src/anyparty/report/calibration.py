@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from anyparty.metrics.scores import Answers
+from anyparty.metrics.scores import LabelledPredictions
 from anyparty.report.shapley import Floats
 
 BINS = 10
@@ -52,12 +52,12 @@ class ClassScores:
     rows: int
 
 
-def only_answered(answers: Answers) -> Answers:
+def only_answered(answers: LabelledPredictions) -> LabelledPredictions:
     """Keep the rows that have an answer."""
     return answers.where(answers.answered)
 
 
-def calibration_of(answers: Answers) -> Calibration:
+def calibration_of(answers: LabelledPredictions) -> Calibration:
     """Compute the calibration of the positive class's probability, or of the predicted class's beyond two classes."""
     scores, y = answers.scores.double().numpy(), answers.y.numpy()
     if answers.task.outputs == 2:
@@ -74,14 +74,14 @@ def calibration_of(answers: Answers) -> Calibration:
                        share_label=share_label)  # fmt: skip
 
 
-def confusion_counts(answers: Answers) -> NDArray[np.int64]:
+def confusion_counts(answers: LabelledPredictions) -> NDArray[np.int64]:
     """Count rows by true class (rows) and predicted class (columns): [C, C]."""
     labels = list(range(answers.task.outputs))
     counts: NDArray[np.int64] = confusion_matrix(answers.y.numpy(), answers.chosen.numpy(), labels=labels)
     return counts
 
 
-def scores_by_class(answers: Answers) -> list[ClassScores]:
+def scores_by_class(answers: LabelledPredictions) -> list[ClassScores]:
     """Compute each class's precision, recall and F1; NaN if one is undefined."""
     labels = list(range(answers.task.outputs))
     found = precision_recall_fscore_support(

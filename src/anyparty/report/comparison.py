@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
+from anyparty.artifacts.record import MAY_DIFFER
 from anyparty.errors import some
 from anyparty.metrics import METRICS
 from anyparty.report import figures
@@ -33,7 +34,6 @@ from anyparty.report.recorded_runs import RecordedRun
 from anyparty.report.run_scores import RunScores, recorded_metric
 from anyparty.report.shapley import Estimate
 from anyparty.report.traffic import total_traffic
-from anyparty.run.record import MAY_DIFFER
 
 METRICS_OF_ONE_CLASS = {"f1"}  # depends on which class is positive; AUROC does not
 NOT_IN_VARIANT = {"train.seed", "train.score_training", *MAY_DIFFER}

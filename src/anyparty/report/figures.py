@@ -32,7 +32,7 @@ from anyparty.report.style import (
     styled,
 )
 from anyparty.report.traffic import total_traffic
-from anyparty.wire.ledger import Ledger, Tally
+from anyparty.transport.ledger import Ledger, Tally
 
 if TYPE_CHECKING:
     from anyparty.report.party_set_scores import PartySetScore

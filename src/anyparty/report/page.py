@@ -18,6 +18,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 import anyparty
+from anyparty.core.storage import writing
 from anyparty.errors import ConfigError, ModelError, nearest
 from anyparty.report import sections, style
 from anyparty.report.comparison import comparison_section
@@ -25,11 +26,10 @@ from anyparty.report.elements import PageFigure, Section, format_bytes, format_n
 from anyparty.report.recorded_runs import RecordedRun, find_runs
 from anyparty.report.run_scores import RunScores, recorded_metric
 from anyparty.report.traffic import total_traffic
-from anyparty.storage import writing
 
 if TYPE_CHECKING:
-    from anyparty.methods.method import Method
-    from anyparty.nets.mlp import Factory
+    from anyparty.methods.base import Method
+    from anyparty.networks.mlp import Factory
 
 T = TypeVar("T")
 
@@ -137,10 +137,10 @@ def _check_methods(runs: Sequence[RecordedRun], methods: Mapping[str, Method]) -
     """
     for run in runs:
         if run.name in methods and run.folder is not None:
-            from anyparty.run.files import About  # noqa: PLC0415 - a report without models imports no method
+            from anyparty.artifacts.model_files import ModelSummary  # noqa: PLC0415 - a report without models imports no method
 
             try:
-                about = About.load(run.folder / "model.json")
+                about = ModelSummary.load(run.folder / "model.json")
             except ModelError:  # shown on the page
                 continue
             about.make(run.folder, methods[run.name])

@@ -18,22 +18,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from anyparty.blocks.splits import TRAIN
+from anyparty.api.federation import Federation
+from anyparty.api.model import Model
+from anyparty.api.runs import federation_of_run, hold_out, model_for_run
+from anyparty.core.predictions import Predictions
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Channel
+from anyparty.data.batching import TRAIN
 from anyparty.errors import PredictionError
-from anyparty.methods.method import Method
+from anyparty.methods.base import Method
 from anyparty.metrics import METRICS, headline
-from anyparty.metrics.scores import Answers
-from anyparty.nets.mlp import Factory
-from anyparty.predictions import Predictions
+from anyparty.metrics.scores import LabelledPredictions
+from anyparty.networks.mlp import Factory
 from anyparty.report.elements import MAX_PARTIES_LISTED, decimal_places
 from anyparty.report.shapley import Estimate, Floats, ShapleyValues, percentile_interval, shapley_values
-from anyparty.run.federation import Federation
-from anyparty.run.model import Model
-from anyparty.run.predict import predict_rows
-from anyparty.run.runs import federation_of_run, hold_out, model_for_run
-from anyparty.seeds import Seeds
-from anyparty.terms import Channel
-from anyparty.wire import inproc
+from anyparty.training.prediction import predict_rows
+from anyparty.transport import memory
 
 MAX_ROWS = 5000
 RESAMPLES, FEWER_RESAMPLES = 200, 40
@@ -80,17 +80,17 @@ class ModelWithTestRows:
             return lambda net: predict_rows(model.method, net, state, rows[name], self.test_rows, chosen, seeds)
 
         parts = {name: part(name) for name in model.roster.names}
-        answered: Predictions = inproc.play(parts)[model.roster.active]
+        answered: Predictions = memory.play(parts)[model.roster.active]
         return answered
 
-    def answers_for_all(self, asked: Iterable[str]) -> Answers:
+    def answers_for_all(self, asked: Iterable[str]) -> LabelledPredictions:
         """Predict with these parties, and with the constant where they have no answer."""
         chosen = frozenset(asked)
         if chosen:
-            answers = Answers.of(self.predict(chosen), self.y, None)
+            answers = LabelledPredictions.of(self.predict(chosen), self.y, None)
             scores = torch.where(answers.answered.unsqueeze(1), answers.scores, self.constant)
         else:
-            answers = Answers.of(self.predict(self.parties), self.y, None)
+            answers = LabelledPredictions.of(self.predict(self.parties), self.y, None)
             scores = self.constant.expand(len(self.test_rows), -1)
         return replace(answers, scores=scores, answered=torch.ones(len(scores), dtype=torch.bool))
 

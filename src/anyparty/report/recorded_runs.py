@@ -17,14 +17,14 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from anyparty.config.base import Settings
-from anyparty.costs import Shape, published
+from anyparty.artifacts.record import FILE, RunRecord
+from anyparty.config.settings_group import Settings
+from anyparty.core.costs import PartyShape, published
+from anyparty.core.storage import inside, read_json
+from anyparty.core.types import MessageSpec
+from anyparty.deployment.flare.site_config import SiteConfig
 from anyparty.errors import ConfigError, ModelError, some
-from anyparty.run.record import FILE, RunRecord
-from anyparty.storage import inside, read_json
-from anyparty.terms import Declared
-from anyparty.wire.flare.site import Site
-from anyparty.wire.ledger import Ledger
+from anyparty.transport.ledger import Ledger
 
 STATUS = {
     "done": "finished", "running": "not finished, or killed", "stopped": "stopped before its end", "failed": "failed",
@@ -81,7 +81,7 @@ class RecordedRun:
     command: str
     remarks: tuple[str, ...] = ()
     title: str = ""
-    declared: tuple[Declared, ...] = ()
+    declared: tuple[MessageSpec, ...] = ()
     missing: tuple[str, ...] = ()
 
     @property
@@ -144,7 +144,7 @@ def _records_in_kits(folder: Path) -> list[PartyRecord]:
     found = []
     for kit in sorted((folder / "kits").iterdir()):
         try:
-            path = Site.read(kit.resolve()).folder / FILE
+            path = SiteConfig.read(kit.resolve()).folder / FILE
         except ConfigError:  # the administrator's kit
             continue
         if path.exists():
@@ -183,8 +183,8 @@ def _run_in(folder: Path, values: Mapping[str, Any]) -> RecordedRun:
     )  # fmt: skip
 
 
-def _declared(values: Mapping[str, Any]) -> tuple[Declared, ...]:
-    return tuple(Declared(**each) for each in values.get("declared", []))
+def _declared(values: Mapping[str, Any]) -> tuple[MessageSpec, ...]:
+    return tuple(MessageSpec(**each) for each in values.get("declared", []))
 
 
 def _method_in_settings(settings: Mapping[str, Any]) -> bool:
@@ -256,7 +256,7 @@ def _merge(party_records: Sequence[PartyRecord], name: str, command: str) -> Rec
 
 def _published(lead: Mapping[str, Any], records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Evaluate the formulas; some need values from a passive party's own record."""
-    shapes = {party: Shape(**values["shape"]) for party, values in records.items() if "shape" in values}
+    shapes = {party: PartyShape(**values["shape"]) for party, values in records.items() if "shape" in values}
     counted = published(lead.get("costs", {}).get("published", []), shapes)
     return [each for each in counted if "bytes_sent" in each]
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from anyparty.core.types import Task
 from anyparty.errors import AnypartyError, ConfigError, NotGiven
 from anyparty.metrics import METRICS, headline
 from anyparty.report.recorded_runs import RecordedRun
-from anyparty.terms import Task
 
 if TYPE_CHECKING:
-    from anyparty.methods.method import Method
-    from anyparty.nets.mlp import Factory
+    from anyparty.methods.base import Method
+    from anyparty.networks.mlp import Factory
     from anyparty.report.party_set_scores import PartySetScores
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import tomli_w
 
-from anyparty.metrics.scores import Answers
+from anyparty.core.types import MessageSpec
+from anyparty.metrics.scores import LabelledPredictions
 from anyparty.report import figures
 from anyparty.report.calibration import calibration_of, confusion_counts, only_answered, scores_by_class
 from anyparty.report.elements import (
@@ -35,7 +36,6 @@ from anyparty.report.traffic import (
     traffic_by_tag,
     undeclared_tags,
 )
-from anyparty.terms import Declared
 
 MAX_CLASSES = 20  # in a confusion matrix
 MAX_OPEN_ROWS = 8  # longer tables of sets are folded
@@ -116,7 +116,7 @@ def messages_section(run: RecordedRun) -> Section:
     return section(text=text, figures=drawn, tables=tables)
 
 
-def _by_message(run: RecordedRun, known: Mapping[str, Sequence[Declared]]) -> PageTable:
+def _by_message(run: RecordedRun, known: Mapping[str, Sequence[MessageSpec]]) -> PageTable:
     rows = []
     for tag, tally in traffic_by_tag(run.ledger).items():
         declarations = known.get(tag, ())
@@ -289,7 +289,7 @@ def errors_section(scores: RunScores) -> Section:
     if sets is None:
         return section(missing=f"Not computed: {scores.reason}.")
     tested = sets.tested
-    answers = only_answered(Answers.of(tested.predict(tested.parties), tested.y, None))
+    answers = only_answered(LabelledPredictions.of(tested.predict(tested.parties), tested.y, None))
     if not len(answers.y):
         return section(missing="All parties together answer none of the test rows.")
     text = [f"All parties, {tested.rows}: {len(answers.y):,} have an answer."]
@@ -303,7 +303,7 @@ def errors_section(scores: RunScores) -> Section:
     return _class_errors(answers, section, text)
 
 
-def _class_errors(answers: Answers, section: Callable[..., Section], text: list[str]) -> Section:
+def _class_errors(answers: LabelledPredictions, section: Callable[..., Section], text: list[str]) -> Section:
     found, classes = calibration_of(answers), answers.task.classes
     text = [*text, f"Calibration of {found.event}: expected calibration error {found.error:.3f}."]
     drawn = [PageFigure(name="calibration", figure=figures.draw_calibration(found))]

@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
+from anyparty.core.storage import writing
 from anyparty.errors import ConfigError
-from anyparty.storage import writing
 
 INK, MUTED, FAINT, PAPER = "#1f2328", "#6e7781", "#d8dee4", "#fffffe"
 ACCENT, SOFT = "#0f6fa8", "#bcd9ea"

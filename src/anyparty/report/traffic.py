@@ -15,12 +15,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from anyparty.core.types import MessageSpec
+from anyparty.methods.schedules.schedule import MESSAGES as SCHEDULES
 from anyparty.report.elements import PageTable
 from anyparty.report.recorded_runs import RecordedRun
-from anyparty.run import agree, parts
-from anyparty.schedules.schedule import MESSAGES as SCHEDULES
-from anyparty.terms import Declared
-from anyparty.wire.ledger import Exchange, Ledger, Tally
+from anyparty.training import control_messages, setup_messages
+from anyparty.transport.ledger import Exchange, Ledger, Tally
 
 # Sums of a ledger
 
@@ -73,7 +73,7 @@ def traffic_by_tag(ledger: Ledger) -> dict[str, Tally]:
 # Declarations
 
 
-def declared_messages(of_method: Iterable[Declared]) -> dict[str, list[Declared]]:
+def declared_messages(of_method: Iterable[MessageSpec]) -> dict[str, list[MessageSpec]]:
     """Return all messages that a run may send, by tag.
 
     Args:
@@ -81,20 +81,20 @@ def declared_messages(of_method: Iterable[Declared]) -> dict[str, list[Declared]
 
     A tag has several declarations if, for example, its message goes both ways.
     """
-    around = [*agree.MESSAGES, *parts.MESSAGES, *SCHEDULES]
+    around = [*control_messages.MESSAGES, *setup_messages.MESSAGES, *SCHEDULES]
     with suppress(ImportError):  # private alignment is an extra
-        from anyparty.align import private  # noqa: PLC0415
-        from anyparty.run import kept_alignment  # noqa: PLC0415
+        from anyparty.alignment import private  # noqa: PLC0415
+        from anyparty.deployment.site import alignment_cache  # noqa: PLC0415
 
-        around += [*private.MESSAGES, *kept_alignment.MESSAGES]
-    known: dict[str, list[Declared]] = {}
+        around += [*private.MESSAGES, *alignment_cache.MESSAGES]
+    known: dict[str, list[MessageSpec]] = {}
     for message in (*around, *of_method):
         if message not in known.setdefault(message.tag, []):
             known[message.tag].append(message)
     return known
 
 
-def undeclared_tags(ledger: Ledger, known: Mapping[str, Sequence[Declared]]) -> list[str]:
+def undeclared_tags(ledger: Ledger, known: Mapping[str, Sequence[MessageSpec]]) -> list[str]:
     """Return the tags in a ledger that have no declaration, as a user's own method may send them."""
     return sorted({flow.tag for flow in ledger.flows} - known.keys())
 

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from anyparty.core.types import Channel, Tensors, TensorSpec
 from anyparty.serving.service_settings import ServiceLimits
-from anyparty.terms import Channel, Expect, Tensors
 
 INLINE_ROWS = ServiceLimits().ids
 
@@ -100,7 +100,7 @@ class CrossThreadChannel:
         """Send via the channel's own event loop."""
         return await self._call(self.channel.send(to, tag, tensors))
 
-    async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
         """Receive via the channel's own event loop."""
         return await self._call(self.channel.recv(frm, tag, expect))
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import tomli_w
 
+from anyparty.artifacts.table_like import read_again
 from anyparty.config import Config
+from anyparty.deployment.flare.admin import about
+from anyparty.deployment.flare.site_config import FILE, SiteConfig
+from anyparty.deployment.site import alignment_cache
+from anyparty.deployment.site.site_prediction import StoredPart
 from anyparty.errors import ConfigError
-from anyparty.run import kept_alignment
-from anyparty.run.predict_home import Part
-from anyparty.run.read_again import read_again
 from anyparty.serving.http_app import ServingBackend
 from anyparty.serving.job_manager import JobDelays, JobManager
 from anyparty.serving.loaded_party import build_index, load_party
 from anyparty.serving.predictor import Predictor
 from anyparty.tables.table import Table
-from anyparty.wire.flare.admin import about
-from anyparty.wire.flare.site import FILE, Site
 
 NO_FEDERATION = "there is no administrator's kit beside this one, so no other party is asked; serve the whole folder"
 
@@ -29,7 +29,7 @@ NO_FEDERATION = "there is no administrator's kit beside this one, so no other pa
 class KitLocation:
     """The active party's own settings, and the federation's folder if jobs can be submitted."""
 
-    site: Site
+    site: SiteConfig
     folder: Path | None
 
     @classmethod
@@ -47,7 +47,7 @@ class KitLocation:
             raise ConfigError(f"{path} is neither a run ('anyparty train' makes one), nor a federation's folder "
                               f"('anyparty federate init'), nor a party's kit")  # fmt: skip
         kit = kit.resolve()
-        site, folder = Site.read(kit), kit.parent.parent
+        site, folder = SiteConfig.read(kit), kit.parent.parent
         if site.party != site.active:
             raise ConfigError(f"{path} is the kit of {site.party!r}; predictions are served at the active party, "
                               f"{site.active!r}. Here, only run 'anyparty party start'")  # fmt: skip
@@ -88,7 +88,7 @@ def open_federation(
 
 
 def _aligned_table(
-    site: Site, config: Config | None, alignment: kept_alignment.Kept, current: Table, *, own: bool
+    site: SiteConfig, config: Config | None, alignment: alignment_cache.StoredAlignment, current: Table, *, own: bool
 ) -> tuple[Table | None, str]:
     """Return the table that was aligned, or ``None`` and a warning if it is lost.
 
@@ -100,14 +100,14 @@ def _aligned_table(
     if not own:
         if site.table is None or not site.table.exists():
             return None, f"{site.party}: the table that was aligned does not exist, {effect}; name it in local/{FILE}"
-        current = read_again(Part.of(site, config).member, site.party, site.table, alignment.kinds)
+        current = read_again(StoredPart.of(site, config).member, site.party, site.table, alignment.kinds)
         if alignment.fits(current):
             return current, ""
     return None, (f"{site.party}: {current.source} is not the table that was aligned (a row was changed or removed), "
                   f"{effect}; restore that table and give new rows with --table, or train again")  # fmt: skip
 
 
-def _job_settings(site: Site, config: Config | None) -> str:
+def _job_settings(site: SiteConfig, config: Config | None) -> str:
     """Return the settings that a job carries: only what parties need to rebuild user code."""
     if config is not None:
         return config.to_toml()

@@ -24,14 +24,14 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
+from anyparty.artifacts.model_files import ModelSummary
+from anyparty.core.storage import read_json, take, write_json
+from anyparty.core.types import Channel, Tensors, TensorSpec
 from anyparty.errors import ConfigError, MessageError, ModelError, PartyLost
-from anyparty.run.door import door_of
-from anyparty.run.files import About
 from anyparty.serving.multiplexer import RECEIVE_TIMEOUT_S, routes_to
 from anyparty.serving.serving_protocol import MESSAGES
-from anyparty.storage import read_json, take, write_json
-from anyparty.terms import Channel, Expect, Tensors
-from anyparty.wire.message import MOST_BYTES, MOST_HEADER_BYTES, Header, decode, encode
+from anyparty.training.membership import door_of
+from anyparty.transport.codec import MOST_BYTES, MOST_HEADER_BYTES, Header, decode, encode
 
 ADDRESS_FILE, LOCK_FILE, FOLDER_PREFIX = "serve.json", ".serve.lock", "anyparty-"
 LOST, REJOINED, END, OPEN = "serve-lost", "serve-back", "serve-end", "serve-open"
@@ -117,7 +117,7 @@ async def relay(
         ConfigError: no service runs for this party's folder.
 
     """
-    roster, me = (about := About.load(folder / "model.json")).roster, net.me
+    roster, me = (about := ModelSummary.load(folder / "model.json")).roster, net.me
     frames = await _connect(folder, session)
     messages = (*about.make(folder).can.messages, *MESSAGES)
     routes, readers, relayed = routes_to(me, roster, messages), dict[str, list[asyncio.Task[None]]](), 0
@@ -209,7 +209,7 @@ class IpcChannel:
             return False
         return True
 
-    async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:  # noqa: ARG002
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:  # noqa: ARG002
         """Wait for the next message of a route."""
         queue = self._queues[frm, tag]
         lost = frm in self._lost or self._ended

@@ -21,15 +21,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from anyparty.artifacts.autosave import meanwhile
+from anyparty.deployment.flare import admin, federation_folder
+from anyparty.deployment.site.policy import SiteSettings
 from anyparty.errors import AnypartyError, RunError
-from anyparty.run.allowed import Site
-from anyparty.run.meanwhile import meanwhile
 from anyparty.serving.ipc import IpcChannel, IpcServer
 from anyparty.serving.peer_group import PeerGroup
 from anyparty.serving.predictor import Predictor
 from anyparty.serving.responder import receive_timeout_s
 from anyparty.serving.traffic_log import TrafficLog
-from anyparty.wire.flare import admin, federation
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class JobManager:
     """
 
     folder: Path
-    site: Site
+    site: SiteSettings
     config: str
     predictor: Predictor
     traffic: TrafficLog = field(init=False)
@@ -139,7 +139,7 @@ class JobManager:
         for session, job in list(self._submitted.items()):
             self._forget(session)
             with contextlib.suppress(AnypartyError, OSError):
-                await asyncio.to_thread(federation.abort, self.folder, job)
+                await asyncio.to_thread(federation_folder.abort, self.folder, job)
         for peers in list(self.predictor.peer_groups):
             await self._end(peers)
         await self.ipc.close()
@@ -239,7 +239,7 @@ class JobManager:
     async def _submit(self, session: str) -> None:
         try:
             job = await asyncio.to_thread(
-                federation.submit, self.folder, self.config, work="serve", asked={"session": session}, least=1
+                federation_folder.submit, self.folder, self.config, work="serve", asked={"session": session}, least=1
             )
         except Exception as error:  # of any kind: retry with the next job
             self._forget(session)
@@ -257,7 +257,7 @@ class JobManager:
             self.failed = f"job {job} did not begin within {self.delays.start:g} s"
             log.warning("%s: %s", self.site.party, self.failed)
             with contextlib.suppress(AnypartyError, OSError):
-                await asyncio.to_thread(federation.abort, self.folder, job)
+                await asyncio.to_thread(federation_folder.abort, self.folder, job)
 
     def _forget(self, session: str) -> None:
         self._submitted.pop(session, None)

@@ -15,23 +15,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import anyparty
-from anyparty.align.alignment import Known
-from anyparty.blocks.blocks import Rows
+from anyparty.alignment.alignment import PartyAlignment
+from anyparty.artifacts.model_files import ModelSummary
+from anyparty.artifacts.table_like import read_again
 from anyparty.config import Config
+from anyparty.core.types import Roster
+from anyparty.data.blocks import Rows
+from anyparty.data.rows import block_of
+from anyparty.deployment.site import alignment_cache
+from anyparty.deployment.site.alignment_cache import ALIGNMENT
+from anyparty.deployment.site.policy import SiteSettings
+from anyparty.deployment.site.site_prediction import StoredPart
 from anyparty.errors import ModelError
-from anyparty.methods.method import Method, State
-from anyparty.run import agree, kept_alignment, parts
-from anyparty.run.allowed import Site
-from anyparty.run.files import About
-from anyparty.run.kept_alignment import ALIGNMENT
-from anyparty.run.predict_home import Part
-from anyparty.run.read_again import read_again
-from anyparty.run.rows import block_of
+from anyparty.methods.base import Method, State
 from anyparty.serving.serving_protocol import NO_ROW
 from anyparty.tables import cells
-from anyparty.tables.prepare import Features
+from anyparty.tables.preprocessing import Features
 from anyparty.tables.table import Table
-from anyparty.terms import Roster
+from anyparty.training import control_messages, setup_messages
 
 PART = "part of the model"
 
@@ -55,7 +56,7 @@ class LoadedParty:
 
     me: str
     method: Method
-    about: About
+    about: ModelSummary
     state: State
     features: Features | None
     ids: pl.Series | None
@@ -71,7 +72,7 @@ class LoadedParty:
     @property
     def hashes(self) -> dict[str, Tensor]:
         """Hashes [32] uint8 of everything that the party serves with, by name."""
-        return self.expected_hashes(self.me) | {PART: parts.as_tensor(self.mark)}
+        return self.expected_hashes(self.me) | {PART: setup_messages.as_tensor(self.mark)}
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -83,10 +84,10 @@ class LoadedParty:
         """Return the hashes that another party must serve with; only the active party knows those of its part."""
         shared = {**asdict(self.about), "task": None, "best_epoch": None, "parts": None}  # only label holders know them
         return {
-            "alignment": agree.fingerprint(self.number),
-            "model": agree.fingerprint(json.dumps(shared, sort_keys=True)),
-            "version of anyparty": agree.fingerprint(anyparty.__version__),
-            PART: parts.as_tensor(self.about.parts.get(party)),
+            "alignment": control_messages.fingerprint(self.number),
+            "model": control_messages.fingerprint(json.dumps(shared, sort_keys=True)),
+            "version of anyparty": control_messages.fingerprint(anyparty.__version__),
+            PART: setup_messages.as_tensor(self.about.parts.get(party)),
         }
 
     def rows(
@@ -162,8 +163,8 @@ class RowIndex:
 
 
 def load_party(
-    site: Site, config: Config | None = None, source: Any = None
-) -> tuple[LoadedParty, Table, kept_alignment.Kept]:
+    site: SiteSettings, config: Config | None = None, source: Any = None
+) -> tuple[LoadedParty, Table, alignment_cache.StoredAlignment]:
     """Load a party's part of the model, its table and its alignment.
 
     Args:
@@ -176,11 +177,11 @@ def load_party(
         TableError: the table is invalid.
 
     """
-    part = Part.of(site, config)
+    part = StoredPart.of(site, config)
     member, about = part.member, part.about
     if source is None and site.table is None:
         raise ModelError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
-    alignment = kept_alignment.Kept.read(site.folder / ALIGNMENT)
+    alignment = alignment_cache.StoredAlignment.read(site.folder / ALIGNMENT)
     table = read_again(member, site.party, site.table if source is None else source, alignment.kinds)
     features = None if member.prepare is None else member.prepare.features(table)
     party = LoadedParty(
@@ -192,7 +193,7 @@ def load_party(
     return party, table, alignment
 
 
-def build_index(known: Known, blocks: int, aligned: Table | None, current: Table) -> RowIndex:
+def build_index(known: PartyAlignment, blocks: int, aligned: Table | None, current: Table) -> RowIndex:
     """Index the active party's rows by id.
 
     Args:

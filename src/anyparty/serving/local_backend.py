@@ -13,22 +13,22 @@ import numpy as np
 import polars as pl
 import torch
 
-from anyparty.align import plain
-from anyparty.align.alignment import Alignment
+from anyparty.alignment import join
+from anyparty.alignment.alignment import Alignment
+from anyparty.api.model import Model
+from anyparty.api.runs import model_for_run, settings_of
+from anyparty.artifacts.model_files import ModelSummary
+from anyparty.artifacts.table_like import read_again
+from anyparty.core.types import Channel
+from anyparty.data.rows import row_keys
 from anyparty.errors import ModelError, PartyLost, PredictionError, nearest
-from anyparty.run.files import About
-from anyparty.run.model import Model
-from anyparty.run.read_again import read_again
-from anyparty.run.rows import row_keys
-from anyparty.run.runs import model_for_run, settings_of
 from anyparty.serving.loaded_party import LoadedParty, RowIndex
 from anyparty.serving.peer_group import PeerGroup
 from anyparty.serving.predictor import Predictor
 from anyparty.serving.responder import Responder
-from anyparty.tables.prepare import Features
-from anyparty.terms import Channel
-from anyparty.wire import inproc
-from anyparty.wire.ledger import Ledger
+from anyparty.tables.preprocessing import Features
+from anyparty.transport import memory
+from anyparty.transport.ledger import Ledger
 
 OBSERVER = "the service"  # a member of the hub that never waits, so that waiting parties are not reported as a deadlock
 
@@ -50,7 +50,7 @@ def load_run(
 
     """
     model = model_for_run(folder, device="cpu", allow_code=allow_code)
-    about = About.load(folder / "model.json")
+    about = ModelSummary.load(folder / "model.json")
     sources = dict(tables or {name: own.table for name, own in settings_of(folder).parties.items() if own.table})
     if not sources:
         raise ModelError(f"{folder}: the run was trained from data frames, not files: its tables are not on disk; "
@@ -61,10 +61,10 @@ def load_run(
     return _load(model, about, sources)
 
 
-def _load(model: Model, about: About, sources: Mapping[str, Any]) -> tuple[Predictor, dict[str, LoadedParty]]:
+def _load(model: Model, about: ModelSummary, sources: Mapping[str, Any]) -> tuple[Predictor, dict[str, LoadedParty]]:
     roster, active = model.roster, model.roster.active
     tables = {name: read_again(model.members[name], name, sources[name]) for name in roster.names if name in sources}
-    alignment = plain.align(list(tables.values()), apart=True)
+    alignment = join.align(list(tables.values()), apart=True)
     assert alignment.ids is not None
     no_rows = np.full(alignment.n, -1)
     parties = {}
@@ -99,7 +99,7 @@ def _index(alignment: Alignment, lead: LoadedParty) -> RowIndex:
 @asynccontextmanager
 async def in_process_peers(predictor: Predictor, others: Mapping[str, LoadedParty]) -> AsyncIterator[None]:
     """Run the other parties in this process while the body runs, over channels in memory."""
-    hub = inproc.Hub((*predictor.party.roster.names, OBSERVER))
+    hub = memory.MemoryHub((*predictor.party.roster.names, OBSERVER))
     responders = {name: Responder(party, hub.channel(name)) for name, party in others.items()}
     async with peers_over(predictor, hub.channel(predictor.party.me), Ledger()):
         tasks = [asyncio.create_task(responder.run()) for responder in responders.values()]

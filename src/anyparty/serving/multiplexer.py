@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from anyparty.core.types import Channel, MessageSpec, Roster, Tensors, TensorSpec, check
 from anyparty.errors import MessageError, PartyLost, RunError
-from anyparty.terms import Channel, Declared, Expect, Roster, Tensors, check
-from anyparty.wire.bounds import Bounds
-from anyparty.wire.guard import roles
+from anyparty.transport.bounds import Bounds
+from anyparty.transport.contract import roles
 
 NUMBER_KEY = "request"  # the tensor that holds the number of the request
 MAX_QUEUED = 8  # messages of one route that one request stores
@@ -32,10 +32,10 @@ BUSY_LOOP_TURNS = 16  # turns of the event loop from a socket to a request's que
 Route = tuple[str, str]  # sender, tag
 
 
-def routes_to(me: str, roster: Roster, declared: Iterable[Declared]) -> list[Route]:
+def routes_to(me: str, roster: Roster, declared: Iterable[MessageSpec]) -> list[Route]:
     """List the routes on which a party may receive messages.
 
-    >>> from anyparty.terms import Party
+    >>> from anyparty.core.types import Party
     >>> both = Roster((Party(name="bank", labels=True), Party(name="shop")), "bank")
     >>> routes_to("bank", both, [Declared(tag="embedding", frm="block", to="host", holds="", learns="")])
     [('shop', 'embedding')]
@@ -205,7 +205,7 @@ class RequestChannel:
         assert NUMBER_KEY not in tensors, f"{NUMBER_KEY!r} is reserved for the request's number"
         await self.multiplexer.channel.send(to, tag, {**tensors, NUMBER_KEY: torch.tensor([self.number])})
 
-    async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
         """Wait for the next message of a route, at most until the deadline."""
         try:
             tensors = await self._next((frm, tag))

@@ -7,13 +7,13 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 
+from anyparty.core.types import Channel
 from anyparty.errors import MessageError, PartyLost
 from anyparty.serving.loaded_party import LoadedParty
 from anyparty.serving.multiplexer import RECEIVE_TIMEOUT_S, Multiplexer, routes_to
 from anyparty.serving.serving_protocol import MESSAGES, RowRequest, receive_hello, send_end, send_request
-from anyparty.terms import Channel
-from anyparty.wire.guard import Guarded
-from anyparty.wire.ledger import Counted, Ledger
+from anyparty.transport.contract import ContractChannel
+from anyparty.transport.ledger import Ledger, MeteredChannel
 
 NOT_CONNECTED = "it is not connected"
 REJOIN_DELAY_S = 0.05  # lets all pending receives notice that the party's former process is gone
@@ -49,8 +49,8 @@ class PeerGroup:
         self.refused: dict[str, str] = {}
         self._receive_timeout_s = receive_timeout_s
         self._tasks: asyncio.TaskGroup | None = None
-        counted = Counted(channel, ledger)
-        self._control = Guarded(counted, party.roster, MESSAGES)
+        counted = MeteredChannel(channel, ledger)
+        self._control = ContractChannel(counted, party.roster, MESSAGES)
         routes = routes_to(channel.me, party.roster, party.method.can.messages)
         self.multiplexer = Multiplexer(counted, routes, on_message=on_message, receive_timeout_s=receive_timeout_s)
 

@@ -18,11 +18,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from anyparty.core.predictions import Predictions, refuse_without_labels
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Channel, Tensors, TensorSpec
 from anyparty.errors import PartyLost, PredictionError, nearest
-from anyparty.methods.method import Batch
-from anyparty.nets.estimator import Fitted
-from anyparty.predictions import Predictions, refuse_without_labels
-from anyparty.seeds import Seeds
+from anyparty.methods.base import Batch
+from anyparty.networks.sklearn_head import FittedEstimator
 from anyparty.serving.batch_executor import BatchExecutor
 from anyparty.serving.circuit_breaker import CircuitBreaker
 from anyparty.serving.loaded_party import LoadedParty, RowIndex
@@ -30,8 +31,7 @@ from anyparty.serving.multiplexer import Multiplexer, RequestChannel
 from anyparty.serving.peer_group import NOT_CONNECTED, PeerGroup
 from anyparty.serving.service_settings import ServiceLimits
 from anyparty.serving.serving_protocol import MAX_ROWS, NO_ROW, RowRequest
-from anyparty.terms import Channel, Expect, Tensors
-from anyparty.wire.guard import Guarded
+from anyparty.transport.contract import ContractChannel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class _NoChannel:
     async def send(self, to: str, tag: str, tensors: Tensors) -> None:
         """Drop the message."""
 
-    async def recv(self, frm: str, tag: str, expect: Mapping[str, Expect]) -> dict[str, Tensor]:  # noqa: ARG002
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:  # noqa: ARG002
         """Report that the sender is not connected."""
         raise PartyLost(frm, NOT_CONNECTED)
 
@@ -132,7 +132,7 @@ class Predictor:
         assert self.party.about.task is not None
         refuse_without_labels(self.party.about.task)
         for module in self.party.state.modules.values():
-            if isinstance(module, Fitted):
+            if isinstance(module, FittedEstimator):
                 module.fit_again()  # now, so that the first request does not wait for it
         blocks, me = self.party.roster.blocks, self.party.me
         self._k = blocks.index(me) if me in blocks else None
@@ -205,7 +205,7 @@ class Predictor:
         request = await self._ask_peers(aligned, observed, observed & may, allowed, budget)
         rows = party.rows(index.own[places], observed, index.keys(places), index.names(places))
         batch = Batch(torch.arange(len(places)), Seeds(party.about.seed))
-        guarded: Channel = Guarded(request.channel, party.roster, party.method.can.messages, bounds=None)
+        guarded: Channel = ContractChannel(request.channel, party.roster, party.method.can.messages, bounds=None)
         try:
             predicted = await self.executor.run(
                 lambda channel: party.method.predict(channel, party.state, rows, batch, allowed), guarded, len(places)

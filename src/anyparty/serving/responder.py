@@ -13,28 +13,28 @@ from typing import Any
 
 import torch
 
+from anyparty.artifacts.autosave import meanwhile
 from anyparty.config import Config
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Channel
+from anyparty.deployment.site.policy import SiteSettings
 from anyparty.errors import MessageError, ModelError, PartyLost
-from anyparty.methods.method import Batch
-from anyparty.run.allowed import Site
-from anyparty.run.meanwhile import meanwhile
-from anyparty.seeds import Seeds
+from anyparty.methods.base import Batch
 from anyparty.serving.batch_executor import BatchExecutor
 from anyparty.serving.ipc import relay
 from anyparty.serving.loaded_party import LoadedParty, load_party
 from anyparty.serving.multiplexer import RECEIVE_TIMEOUT_S, Multiplexer, routes_to
 from anyparty.serving.serving_protocol import HELLO, MESSAGES, RowRequest, hello, receive_request
 from anyparty.serving.traffic_log import TrafficLog
-from anyparty.terms import Channel
-from anyparty.wire.guard import Guarded
-from anyparty.wire.ledger import Counted, Ledger
+from anyparty.transport.contract import ContractChannel
+from anyparty.transport.ledger import Ledger, MeteredChannel
 
 HOST_SHARE = 0.7  # of a request's time: how long a passive host waits for other parties
 MAX_REQUESTS = 256  # concurrent requests of one party
 log = logging.getLogger(__name__)
 
 
-async def serve_at_site(site: Site, config: Config, net: Channel, *, session: str) -> dict[str, Any]:
+async def serve_at_site(site: SiteSettings, config: Config, net: Channel, *, session: str) -> dict[str, Any]:
     """Run one party's part in a serving job.
 
     Args:
@@ -64,7 +64,7 @@ async def serve_at_site(site: Site, config: Config, net: Channel, *, session: st
         return await Responder(party, net, receive_timeout_s=timeout_s, ledger=traffic.ledger).run()
 
 
-def receive_timeout_s(site: Site) -> float:
+def receive_timeout_s(site: SiteSettings) -> float:
     """Return the time in seconds after which a receive is restarted.
 
     It is well below the time after which the transport gives up on a party that is alive and sends nothing.  It is
@@ -88,8 +88,8 @@ class Responder:
         """Prepare; ``run`` starts.  ``ledger`` counts what is sent."""
         self.party, self.ledger = party, Ledger() if ledger is None else ledger
         self.receive_timeout_s = receive_timeout_s
-        counted = Counted(channel, self.ledger)
-        self.control = Guarded(counted, party.roster, MESSAGES)
+        counted = MeteredChannel(channel, self.ledger)
+        self.control = ContractChannel(counted, party.roster, MESSAGES)
         routes = routes_to(channel.me, party.roster, party.method.can.messages)
         self.multiplexer = Multiplexer(counted, routes, keep_early=True, receive_timeout_s=receive_timeout_s)
         self.requests = self.refused = 0
@@ -142,7 +142,9 @@ class Responder:
         party, B = self.party, len(request.rows)
         deadline = asyncio.get_running_loop().time() + HOST_SHARE * request.within_s
         channel = self.multiplexer.open(request.number, deadline, request.within_s)
-        guarded = Guarded(channel, party.roster, party.method.can.messages, bounds=None)  # the multiplexer has bounds
+        guarded = ContractChannel(
+            channel, party.roster, party.method.can.messages, bounds=None
+        )  # the multiplexer has bounds
         observed = request.observed
         if observed is None and party.me in party.roster.labelers:
             observed = torch.zeros(B, party.roster.K, dtype=torch.bool)

@@ -15,18 +15,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from anyparty.core.types import Channel, MessageSpec, Roster, TensorSpec
 from anyparty.errors import MessageError
 from anyparty.serving.multiplexer import NUMBER_KEY
-from anyparty.terms import Channel, Declared, Expect, Roster
 
 HELLO, ASK, END = "serve-hello", "serve-ask", -1
 MAX_ROWS = 4096  # of one request; larger requests are sent in chunks, one after the other
 NO_ROW = -1  # in place of a row number: the receiver does not hold this row
 MESSAGES = (
-    Declared(tag=HELLO, frm="passive", to="active",
+    MessageSpec(tag=HELLO, frm="passive", to="active",
              holds="hashes of the party's alignment, model settings, version of anyparty and weights",
              learns="whether the party can serve this model"),
-    Declared(tag=ASK, frm="active", to="passive",
+    MessageSpec(tag=ASK, frm="active", to="passive",
              holds="for one request: its number, the row numbers that the receiver holds (-1 for each other row), the "
                    "parties that may take part, the time limit; for other label holders also which party holds which "
                    "of these rows",
@@ -97,9 +97,9 @@ async def receive_request(channel: Channel, roster: Roster, n: int) -> RowReques
 
     """
     got = await channel.recv(roster.active, ASK, {
-        NUMBER_KEY: Expect((1,), torch.int64), "rows": Expect((-1,), torch.int64),
-        "observed": Expect((-1,), torch.uint8), "asked": Expect((roster.K,), torch.bool),
-        "within_s": Expect((1,), torch.float64),
+        NUMBER_KEY: TensorSpec((1,), torch.int64), "rows": TensorSpec((-1,), torch.int64),
+        "observed": TensorSpec((-1,), torch.uint8), "asked": TensorSpec((roster.K,), torch.bool),
+        "within_s": TensorSpec((1,), torch.float64),
     })  # fmt: skip
     rows, number = got["rows"], int(got[NUMBER_KEY])
     if number == END:
@@ -122,6 +122,6 @@ def hello(hashes: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 async def receive_hello(channel: Channel, frm: str, hashes: Mapping[str, Tensor]) -> Sequence[str]:
     """Wait for a party's hello; return the names of the hashes that differ from the expected ones."""
-    got = await channel.recv(frm, HELLO, {"marks": Expect((len(hashes), 32), torch.uint8)})
+    got = await channel.recv(frm, HELLO, {"marks": TensorSpec((len(hashes), 32), torch.uint8)})
     differs = (got["marks"] != torch.stack(list(hashes.values()))).any(dim=1).tolist()
     return [name for name, other in zip(hashes, differs, strict=True) if other]

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from anyparty.run.kept_alignment import ALIGNMENT
+from anyparty.deployment.site.alignment_cache import ALIGNMENT
 
 CHECK_EVERY_S = 30.0
 FILES = ("model.json", "model.safetensors", "parties/*/model.safetensors", ALIGNMENT)

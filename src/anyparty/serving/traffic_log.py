@@ -14,10 +14,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from anyparty.core.storage import read_json, write_json
 from anyparty.errors import ModelError, StorageError, remark
-from anyparty.run.watch import now
-from anyparty.storage import read_json, write_json
-from anyparty.wire.ledger import Flow, Ledger, Tally
+from anyparty.training.callbacks import now
+from anyparty.transport.ledger import Flow, Ledger, Tally
 
 FILE_NAME = "served.json"
 LOCK_TIMEOUT_S = 5.0  # how long to wait for another process to write

@@ -1,1 +1,4 @@
-"""Read, check and preprocess one party's table. Nothing here knows of other parties, methods or messages."""
+"""One party's table: read its file, detect column types, encode the target, fit the preprocessing.
+
+Nothing here knows another party or imports a model.
+"""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from anyparty.errors import some
 from anyparty.tables import cells
-from anyparty.tables.kinds import notation_of
+from anyparty.tables.column_types import notation_of
 
 EMPTY = "are empty but for the id"
 MANY_MARKERS, MARKED_SHARE = 10, 0.05  # a note appears from this number, or above this share, of labels marked missing

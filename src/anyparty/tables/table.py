@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from polars.selectors import by_name
 
 from anyparty.errors import TableError, nearest, some
-from anyparty.tables import cells, checks, sources
-from anyparty.tables.kinds import Kind, feature
+from anyparty.tables import cells, checks, readers
+from anyparty.tables.column_types import Kind, feature
 
 if TYPE_CHECKING:
-    from anyparty.tables.sources import Source
+    from anyparty.tables.readers import Source
 
 INVISIBLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"  # control characters in ids
 TOO_LONG = "shorten it, leave the column out, or raise federation.max_cell_bytes"
@@ -128,12 +128,12 @@ def read_table(
     Raises:
         TableError: the table cannot be used.
     """
-    file, raw = sources.read(source, party)
+    file, raw = readers.read(source, party)
     where = f"party {party!r}, {file}"
     _check_name_sizes(raw.columns, where, max_cell_bytes)
     _check_named(raw.columns, where, id=id, label=label, drop=drop, types=types or {}, hints={
         "id": "; the data frame's index has no name: frame.rename_axis(...) makes it a column"
-              if sources.has_unnamed_index(source) else "",
+              if readers.has_unnamed_index(source) else "",
         "label": "; rows are scored by their labels" if expect else "",
     })  # fmt: skip
     if raw.height == 0:

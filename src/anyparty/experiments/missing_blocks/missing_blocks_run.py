@@ -15,18 +15,19 @@ import torch
 from numpy.typing import NDArray
 
 from anyparty import metrics
-from anyparty.blocks.missing import Drawn, Labels, Missing, normalised
+from anyparty.api.model import Model
+from anyparty.artifacts.record import versions
 from anyparty.config import Encoder
+from anyparty.core.seeds import Seeds
+from anyparty.data import datasets
+from anyparty.data.datasets.dataset import Dataset
+from anyparty.data.missingness import DrawnMask, Mechanism, ScarceLabels, normalised
 from anyparty.experiments.party_tables import LABELS, blocks_of, draw, federation, mechanism_of, tables
 from anyparty.experiments.suite import SuiteRun
-from anyparty.nets.optimizer import Optimizer
-from anyparty.run.model import Model
-from anyparty.run.record import versions
-from anyparty.run.watch import Watch
-from anyparty.seeds import Seeds
-from anyparty.tables import datasets, labels
-from anyparty.tables.datasets.dataset import Dataset
+from anyparty.networks.optimizer import Optimizer
+from anyparty.tables import target
 from anyparty.tables.partition import views
+from anyparty.training.callbacks import Callback
 
 Blocks = list[NDArray[Any]]
 
@@ -127,18 +128,18 @@ class RunRows:
         scaled = [np.concatenate(of_party).astype(np.float32) / 255 for of_party in zip(*each, strict=True)]
         return [block.reshape(len(block), -1) for block in scaled], np.tile(y, times)
 
-    def draw_train(self, mechanism: str) -> Drawn:
+    def draw_train(self, mechanism: str) -> DrawnMask:
         """Draw which party holds which training row, and which rows are labelled if labels are scarce."""
         how, scarce = self._mechanism(mechanism), self.settings.get("labelled")
         if scarce is not None:
-            how = Labels(n=scarce["n"], aligned=scarce["aligned"], rest=how)
+            how = ScarceLabels(n=scarce["n"], aligned=scarce["aligned"], rest=how)
         return draw(mechanism, self.seeds, "train", self._values(self.train[0]), how)
 
-    def draw_test(self, mechanism: str) -> Drawn:
+    def draw_test(self, mechanism: str) -> DrawnMask:
         """Draw which party holds which test row."""
         return draw(mechanism, self.seeds, "test", self._values(self.test[0]), self._mechanism(mechanism))
 
-    def _mechanism(self, name: str) -> Missing:
+    def _mechanism(self, name: str) -> Mechanism:
         return mechanism_of(name, self.settings.get("mechanisms"))
 
     def _values(self, blocks: Blocks) -> Blocks:
@@ -157,7 +158,7 @@ def load_rows(run: MissingBlocksRun, data_dir: Path | None) -> RunRows:
     return RunRows(data, run.parties, run.settings, seeds)
 
 
-def train(run: MissingBlocksRun, rows: RunRows, drawn: Drawn, watch: Watch | None = None) -> Model:
+def train(run: MissingBlocksRun, rows: RunRows, drawn: DrawnMask, watch: Callback | None = None) -> Model:
     """Train a run's model on the blocks and labels that were drawn.
 
     Raises:
@@ -177,7 +178,7 @@ def train(run: MissingBlocksRun, rows: RunRows, drawn: Drawn, watch: Watch | Non
     )
 
 
-def score(model: Model, rows: RunRows, seen: Drawn) -> metrics.Evaluation:
+def score(model: Model, rows: RunRows, seen: DrawnMask) -> metrics.Evaluation:
     """Score all test rows, including those that the active party does not hold.
 
     A row counts as wrong if its class was not seen in training.
@@ -190,8 +191,8 @@ def score(model: Model, rows: RunRows, seen: Drawn) -> metrics.Evaluation:
     assert answers.ids is not None
     at = [int(name) for name in answers.ids]
     label = pl.Series("label", y[at])
-    unseen = labels.unseen(label, model.task)
+    unseen = target.unseen(label, model.task)
     task = replace(model.task, classes=(*model.task.classes, *unseen))
-    numbers, _ = labels.encode(label, task, LABELS)
+    numbers, _ = target.encode(label, task, LABELS)
     observed = torch.from_numpy(seen.observed[at])
     return metrics.evaluate(answers, numbers, None, observed, Seeds(model.seed), unseen=unseen)

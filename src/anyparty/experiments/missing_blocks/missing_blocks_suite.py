@@ -8,7 +8,7 @@ from typing import Any, Literal
 from anyparty.config import Encoder, Settings
 from anyparty.experiments.missing_blocks.missing_blocks_run import MissingBlocksRun
 from anyparty.experiments.suite import ALL, Selection, Suite, SuiteDataset, select
-from anyparty.nets.optimizer import Optimizer
+from anyparty.networks.optimizer import Optimizer
 
 
 class MissingBlocksMethod(Settings):

@@ -17,18 +17,18 @@ import numpy as np
 import polars as pl
 import torch
 
+from anyparty.api.federation import Federation
+from anyparty.api.model import Model
+from anyparty.artifacts.record import versions
 from anyparty.config import Encoder
+from anyparty.core.seeds import Seeds
+from anyparty.data import datasets
+from anyparty.data.datasets import Dataset
 from anyparty.errors import ConfigError
 from anyparty.experiments.party_tables import by_columns
 from anyparty.experiments.suite import SuiteRun
-from anyparty.nets.cross_validation import cross_validated
-from anyparty.nets.optimizer import Optimizer
-from anyparty.run.federation import Federation
-from anyparty.run.model import Model
-from anyparty.run.record import versions
-from anyparty.seeds import Seeds
-from anyparty.tables import datasets
-from anyparty.tables.datasets import Dataset
+from anyparty.networks.cross_validation import cross_validated
+from anyparty.networks.optimizer import Optimizer
 
 Frames = dict[str, pl.DataFrame]
 

@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from anyparty.artifacts.record import versions
 from anyparty.config import Encoder
+from anyparty.config.schedule_factory import schedule as schedule_by_name
+from anyparty.core.seeds import Seeds
+from anyparty.data import datasets
 from anyparty.errors import Diverged
 from anyparty.experiments.party_tables import LABELS, blocks_of, federation, tables
 from anyparty.experiments.suite import SuiteRun
-from anyparty.nets.optimizer import Optimizer
-from anyparty.run.record import versions
-from anyparty.run.watch import Watch
-from anyparty.schedules.clock import Clock, google_trace
-from anyparty.schedules.flex import greatest
-from anyparty.schedules.table import schedule as schedule_by_name
-from anyparty.seeds import Seeds
-from anyparty.tables import datasets
+from anyparty.methods.schedules.flex import greatest
+from anyparty.methods.schedules.virtual_clock import VirtualClock, google_trace
+from anyparty.networks.optimizer import Optimizer
+from anyparty.training.callbacks import Callback
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ class SchedulesRun(SuiteRun):
         }
 
 
-class CurveRecorder(Watch):
+class CurveRecorder(Callback):
     """Records loss, held-out score and clock of every epoch, also of a run that diverges later."""
 
     def __init__(self, metric: str) -> None:
@@ -127,6 +127,6 @@ def flex_amounts(rate: float, clock: Mapping[str, Any], momentum: Mapping[str, f
     With a fixed rate, Flex-VFL satisfies (14) in every round: eta = A_k / (tau wbar) with the greatest possible tau
     (section VII-F).
     """
-    idle = Clock(iteration=clock.get("iteration", 1.0), timeout=clock["timeout"])
+    idle = VirtualClock(iteration=clock.get("iteration", 1.0), timeout=clock["timeout"])
     tau = {name: idle.fits(name, 0) for name in momentum}
     return {name: rate * tau[name] * greatest(tau[name], momentum=momentum[name], pull=0.0) for name in momentum}

@@ -22,10 +22,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from anyparty.config import Encoder, Settings
+from anyparty.config.schedule_factory import schedule
 from anyparty.experiments.schedules.schedules_run import SchedulesRun
 from anyparty.experiments.suite import ALL, Records, Selection, Suite, SuiteDataset, select
-from anyparty.nets.optimizer import Optimizer
-from anyparty.schedules.table import schedule
+from anyparty.networks.optimizer import Optimizer
 
 REFERENCE = "reference"
 

@@ -1,0 +1,84 @@
+"""The result of an alignment: which party holds which row.
+
+A plain join knows all positions and ids. Private alignment gives each party the positions of its own rows only, and
+reveals no ids. All later code therefore uses positions only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The union of all parties' rows, and the position of each row at every party.
+
+    Attributes:
+        parties: all parties, in the roster's order.
+        n: N, the number of rows in the union.
+        position: for each party [N] int64, its own row of aligned row n, -1 if it does not hold the row.
+        ids: [N] the rows' ids, sorted as text; ``None`` under private alignment.
+        blocks: as ``position``, but -1 also if the party's own row has no cell; by default ``position``.
+    """
+
+    parties: tuple[str, ...]
+    n: int
+    position: dict[str, NDArray[np.int64]]
+    ids: pl.Series | None = None
+    blocks: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.blocks.update({name: at for name, at in self.position.items() if name not in self.blocks})
+        assert all(at.shape == (self.n,) and at.dtype == np.int64 for at in self.position.values())
+        assert self.ids is None or len(self.ids) == self.n
+
+    def observed(self, blocks: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which of the parties ``blocks`` holds which row: [N, K] bool.
+
+        >>> at = {"a": np.array([0, -1]), "b": np.array([1, 0])}
+        >>> Alignment(("a", "b"), 2, at).observed(["a", "b"]).tolist()
+        [[True, True], [False, True]]
+        """
+        out = np.empty((self.n, len(blocks)), dtype=np.bool_)
+        for k, party in enumerate(blocks):
+            np.greater_equal(self.blocks[party], 0, out=out[:, k])
+        return out
+
+    def as_given(self, rows: NDArray[np.int64], first: str) -> NDArray[np.int64]:
+        """Return the permutation [b] that sorts ``rows`` [b] by the order of the tables.
+
+        The rows of party ``first`` come first, in its table's order. The other parties' remaining rows follow.
+
+        >>> at = {"a": np.array([-1, 1, 0]), "b": np.array([0, 1, -1])}
+        >>> Alignment(("a", "b"), 3, at).as_given(np.array([0, 1, 2]), "a").tolist()
+        [2, 1, 0]
+        """
+        names = sorted(self.parties, key=lambda name: name != first)
+        place, owner = np.zeros_like(rows), np.full_like(rows, len(names))
+        for k, name in enumerate(names):
+            at = self.position[name][rows]
+            new = (owner == len(names)) & (at >= 0)
+            place[new], owner[new] = at[new], k
+        return np.lexsort((place, owner))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyAlignment:
+    """One party's view of an alignment.
+
+    Attributes:
+        position: [N] int64, the party's own row of each aligned row, -1 if it does not hold the row.
+        observed: [N, K] bool, which party holds which row; at the active party, which sends it to label holders.
+        key: [N] int64, a number that identifies the row; at the active party.
+
+    """
+
+    position: NDArray[np.int64]
+    observed: Tensor | None = None
+    key: Tensor | None = None

@@ -1,0 +1,129 @@
+"""The plain join of tables whose ids may be compared in one process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from anyparty.alignment.alignment import Alignment
+from anyparty.errors import AlignmentError, some
+from anyparty.tables.checks import EMPTY
+from anyparty.tables.table import Table
+
+CHANGES: dict[str, Callable[[pl.Series], pl.Series]] = {
+    "upper and lower case": lambda ids: ids.str.to_lowercase(),
+    "leading zeros": lambda ids: ids.str.strip_chars_start("0"),
+    "zeros behind the point": lambda ids: ids.str.replace(r"^(\d+)(?:\.0+|(\.\d*[1-9])0+)$", "${1}${2}"),
+    "how letters are coded (Unicode), or signs that cannot be seen": lambda ids: ids.str.normalize(
+        "NFKC"
+    ).str.replace_all(r"\p{Cf}", ""),
+    "blanks, dashes and other marks": lambda ids: ids.str.replace_all(r"[\W_]", ""),
+    "letters around the numbers": lambda ids: ids.str.replace_all(r"\D", "").replace("", None).drop_nulls(),
+}
+"""Normalizations that often make differently written ids equal."""
+
+
+def align(tables: Sequence[Table], *, apart: bool = False) -> Alignment:
+    """Join the tables by id: the union of all ids, sorted as text, with each row's position at every party.
+
+    The order of rows in a file changes positions only. ``apart`` accepts parties that share no id, and ids without any
+    cell, as in prediction.
+
+    >>> from anyparty.tables.table import read_table
+    >>> bank = read_table(pl.DataFrame({"id": [3, 1], "age": [41, 52]}), party="bank", id="id")
+    >>> shop = read_table(pl.DataFrame({"id": ["2", "3"], "sum": [9.5, 7.0]}), party="shop", id="id")
+    >>> both = align([bank, shop])
+    >>> both.ids.to_list(), both.position["bank"].tolist(), both.position["shop"].tolist()
+    (['1', '2', '3'], [1, -1, 0], [-1, 0, 1])
+
+    Raises:
+        AlignmentError: there are no tables, two parties have the same name, or no id is at two parties.
+    """
+    if not tables:
+        raise AlignmentError("there are no tables to align; give at least one party's")
+    _check_names(tables)
+    ids = [table.ids.alias("id") if apart else table.ids.alias("id").filter(table.told) for table in tables]
+    union = pl.concat(ids).unique().sort()
+    if not apart and len(tables) > 1 and len(union) == sum(map(len, ids)):
+        raise AlignmentError(_no_overlap(tables))
+    rows = union.to_frame().with_row_index("row")
+    position = {table.party: _positions(rows, table.ids) for table in tables}
+    return Alignment(
+        parties=tuple(table.party for table in tables),
+        n=len(union),
+        position=position,
+        ids=union,
+        blocks={table.party: table.blocks_at(position[table.party]) for table in tables},
+    )
+
+
+def _check_names(tables: Sequence[Table]) -> None:
+    twice = [name for name, count in Counter(table.party for table in tables).items() if count > 1]
+    if twice:
+        files = [table.source for table in tables if table.party in twice]
+        raise AlignmentError(f"each party needs a name of its own, but {some(twice)} names several: {some(files)}")
+
+
+def _positions(union: pl.DataFrame, ids: pl.Series) -> NDArray[np.int64]:
+    """Return the place of each id of the union (columns id, row) among a party's ids [N], -1 if absent."""
+    own = pl.DataFrame({"id": ids, "at": pl.int_range(len(ids), dtype=pl.Int64, eager=True)})
+    found = union.join(own, on="id", how="inner")
+    position = np.full(union.height, -1, dtype=np.int64)
+    position[found["row"].to_numpy()] = found["at"].to_numpy()
+    return position
+
+
+def _no_overlap(tables: Sequence[Table]) -> str:
+    """Return the error for parties that share no id, with examples and a possible cause."""
+    examples = "; ".join(f"{table.party} ({table.source}): {some(table.ids.sort().head(2))}" for table in tables)
+    blank = "".join(f". {note}" for table in tables for note in table.notes if EMPTY in note)
+    return (
+        f"no id is known to two parties, so there is nothing to learn together. Ids look like this: {examples}. "
+        f"Check that the id columns name the same things and are written the same way"
+        f"{hint([table.ids.filter(table.told) for table in tables])}{blank}"
+    )
+
+
+def hint(ids_of: Sequence[pl.Series]) -> str:
+    """Return a possible reason why ids differ: a normalization that makes some of them equal.
+
+    >>> hint([pl.Series(["007", "x"]), pl.Series(["7", "y"])])
+    ': some would be equal but for leading zeros'
+    >>> hint([pl.Series(["7.50", "x"]), pl.Series(["7.5", "y"])])
+    ': some would be equal but for zeros behind the point'
+    >>> hint([pl.Series(["1"]), pl.Series(["2"])])
+    ''
+
+    Args:
+        ids_of: each party's ids, without common ones.
+    """
+    for name, change in CHANGES.items():
+        changed = [change(ids).unique() for ids in ids_of]
+        if pl.concat([ids.alias("id") for ids in changed]).is_duplicated().any():
+            return f": some would be equal but for {name}"
+    return ""
+
+
+def nearly(ids: pl.Series, own: NDArray[np.bool_], others: NDArray[np.bool_]) -> list[tuple[int, str]]:
+    """Return for each party how many of its ids would match another party's after a normalization, and which one.
+
+    Args:
+        ids: [N], distinct.
+        own: [N, K], ids that only this party has.
+        others: [N, K], ids that this party does not have.
+    """
+    best = [(0, "")] * own.shape[1]
+    for name, change in list(CHANGES.items())[:-1]:  # digits without letters match by chance
+        changed = change(ids)
+        alike = changed.is_duplicated().arg_true().to_numpy()  # usually few
+        changed = changed.gather(alike)
+        for k, (most, _) in enumerate(best if len(alike) else []):
+            local, remote = (changed.filter(pl.Series(of[alike, k])) for of in (own, others))
+            found = int(local.unique().is_in(remote.unique().implode()).sum())
+            if found > most:
+                best[k] = found, name
+    return best

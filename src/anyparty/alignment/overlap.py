@@ -1,0 +1,224 @@
+"""The overlap report: how many rows each set of parties holds. Shown before training and saved in the run record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from rich.console import Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from anyparty.alignment.alignment import Alignment
+from anyparty.alignment.join import hint, nearly
+
+SHOWN = 16
+PARTLY = 0.1  # note a larger share of a party's own rows that would match others' after normalization
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pattern:
+    """Rows that exactly these parties hold, and the number with a label (``None`` if labels are unknown)."""
+
+    parties: tuple[str, ...]
+    rows: int
+    labelled: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """Counts of rows by the parties that hold them.
+
+    Attributes:
+        blocks: the K parties that hold columns.
+        rows: N.
+        labelled: rows with a label; ``None`` if not known here.
+        by_all: rows that all K parties hold.
+        held: for each party, the rows that it holds.
+        alone: for each party, the rows that no other party holds.
+        patterns: the most frequent patterns, at most ``SHOWN``.
+        more_patterns: the number of other patterns.
+        more_rows: the rows in these.
+        notes: possible mistakes, as sentences.
+    """
+
+    blocks: tuple[str, ...]
+    rows: int
+    labelled: int | None
+    by_all: int
+    held: dict[str, int]
+    alone: dict[str, int]
+    patterns: tuple[Pattern, ...]
+    more_patterns: int
+    more_rows: int
+    notes: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        alignment: Alignment,
+        blocks: Sequence[str],
+        labeled: NDArray[np.bool_] | None = None,
+        notes: Sequence[str] = (),
+    ) -> Overlap:
+        """Count an alignment's rows; ``labeled`` [N] marks rows with a label, ``notes`` are shown with the counts."""
+        return cls.count(alignment.observed(blocks), blocks, labeled, notes, alignment.ids)
+
+    @classmethod
+    def count(
+        cls,
+        observed: NDArray[np.bool_],
+        blocks: Sequence[str],
+        labeled: NDArray[np.bool_] | None = None,
+        notes: Sequence[str] = (),
+        ids: pl.Series | None = None,
+    ) -> Overlap:
+        """Count the rows of ``observed`` [N, K]; ``ids`` [N] help to explain why a party shares no row."""
+        presence = observed.sum(axis=1)
+        alone = observed[presence == 1].sum(axis=0)
+        held = observed.sum(axis=0)
+        patterns = _patterns(observed, labeled)
+        shown = patterns.head(SHOWN)
+        return cls(
+            blocks=tuple(blocks),
+            rows=len(observed),
+            labelled=None if labeled is None else int(labeled.sum()),
+            by_all=int((presence == len(blocks)).sum()),
+            held=dict(zip(blocks, held.tolist(), strict=True)),
+            alone=dict(zip(blocks, alone.tolist(), strict=True)),
+            patterns=tuple(_pattern(row, observed, blocks, labeled is not None) for row in shown.to_dicts()),
+            more_patterns=patterns.height - shown.height,
+            more_rows=len(observed) - int(shown["rows"].sum()),
+            notes=(*notes, *_notes(blocks, observed, ids)),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report for JSON."""
+        patterns = [{"parties": list(p.parties), "rows": p.rows, "labelled": p.labelled} for p in self.patterns]
+        return {**vars(self), "blocks": list(self.blocks), "patterns": patterns, "notes": list(self.notes)}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Overlap:
+        """Load the result of :meth:`to_json`."""
+        patterns = tuple(Pattern(**{**each, "parties": tuple(each["parties"])}) for each in values["patterns"])
+        tuples = {name: tuple(values[name]) for name in ("blocks", "notes")}
+        return cls(**{**values, **tuples, "patterns": patterns})
+
+    def __rich__(self) -> RenderableType:
+        """Let ``rich.print`` show the tables."""
+        return self.render()
+
+    def render(self) -> RenderableType:
+        """Return the report for the terminal: rows by pattern, rows by party, and possible mistakes."""
+        return Group(self._by_pattern(), self._by_party(), *map(Text, self.notes))
+
+    def _by_pattern(self) -> RichTable:
+        table = _table(f"{self.rows:,} rows of all tables together", "known to exactly", "labelled")
+        for p in self.patterns:
+            table.add_row(Text(self._pattern_name(p.parties)), *self._share(p.rows), _number(p.labelled))
+        if self.more_patterns:
+            table.add_row(f"... {self.more_patterns:,} more patterns", *self._share(self.more_rows), "")
+        table.add_section()
+        table.add_row("all rows", *self._share(self.rows), _number(self.labelled))
+        if len(self.blocks) > 1:
+            table.add_row(f"rows that all {len(self.blocks)} have", *self._share(self.by_all), "")
+        return table
+
+    def _by_party(self) -> RichTable:
+        table = _table("", "party", "nobody else has")
+        for name in self.blocks[:SHOWN]:
+            table.add_row(Text(name), *self._share(self.held[name]), _number(self.alone[name]))
+        if len(self.blocks) > SHOWN:
+            table.add_row(f"... {len(self.blocks) - SHOWN:,} more parties", "", "", "")
+        return table
+
+    def _pattern_name(self, parties: tuple[str, ...]) -> str:
+        """Describe a pattern, briefly even with many parties."""
+        absent = [name for name in self.blocks if name not in parties]
+        if not absent and len(parties) > 1:
+            return f"all {len(parties)}"
+        if len(absent) < min(4, len(parties) - 4):
+            return f"all but {', '.join(absent)}"
+        rest = len(parties) - 6
+        return ", ".join(parties[:6]) + (f" and {rest} more" if rest > 0 else "") or "nobody with columns"
+
+    def _share(self, rows: int) -> tuple[str, str]:
+        return f"{rows:,}", f"{rows / max(1, self.rows):.1%}"
+
+
+def _number(count: int | None) -> str:
+    return "" if count is None else f"{count:,}"
+
+
+def _table(title: str, first: str, last: str) -> RichTable:
+    table = RichTable(title=title, title_justify="left")
+    table.add_column(first)
+    for heading in ("rows", "share", last):
+        table.add_column(heading, justify="right")
+    return table
+
+
+def _patterns(observed: NDArray[np.bool_], labeled: NDArray[np.bool_] | None) -> pl.DataFrame:
+    """Return rows, labelled rows and the first row of each pattern, most rows first.
+
+    Patterns are packed into 64-bit words, so that a million rows of 64 parties are grouped by one number.
+    """
+    n, parties = observed.shape
+    packed = np.zeros((n, max(1, -(-parties // 64)) * 8), dtype=np.uint8)
+    packed[:, : -(-parties // 8)] = np.packbits(observed, axis=1)
+    words = pl.from_numpy(packed.view(np.uint64))
+    known = pl.Series("labelled", np.zeros(n, dtype=np.bool_) if labeled is None else labeled)
+    return (
+        words.with_columns(known, pl.int_range(n, dtype=pl.Int64).alias("first"))
+        .group_by(words.columns)
+        .agg(pl.len().alias("rows"), pl.col("labelled").sum(), pl.col("first").min())
+        .sort("rows", "first", descending=[True, False])
+    )
+
+
+def _pattern(row: dict[str, int], observed: NDArray[np.bool_], blocks: Sequence[str], labels_known: bool) -> Pattern:
+    held = observed[row["first"]]
+    parties = tuple(name for name, has in zip(blocks, held, strict=True) if has)
+    return Pattern(parties=parties, rows=row["rows"], labelled=row["labelled"] if labels_known else None)
+
+
+def _notes(blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series | None) -> tuple[str, ...]:
+    if len(blocks) == 1:
+        return ()
+    shared = observed.sum(axis=1) > 1
+    strangers = [k for k in range(len(blocks)) if not (observed[:, k] & shared).any()]
+    alone = [
+        f"{blocks[k]} shares no row with any other party: check how its ids are written{_guess(observed, k, ids)}"
+        for k in strangers
+    ]
+    return (*alone, *([] if ids is None else _partly(blocks, observed, ids, strangers)))
+
+
+def otherwise(alignment: Alignment, blocks: Sequence[str]) -> tuple[str, ...]:
+    """Report parties of whose requested ids many would match others' ids after a normalization."""
+    if alignment.ids is None or len(blocks) == 1:
+        return ()
+    return tuple(_partly(blocks, alignment.observed(blocks), alignment.ids, ()))
+
+
+def _partly(
+    blocks: Sequence[str], observed: NDArray[np.bool_], ids: pl.Series, strangers: Sequence[int]
+) -> Iterator[str]:
+    """Yield notes on parties of whose own ids many would match others' after a normalization."""
+    own = observed & (observed.sum(axis=1) == 1)[:, None]
+    for k, (count, difference) in enumerate(nearly(ids, own, ~observed)):
+        if k not in strangers and count > PARTLY * own[:, k].sum():
+            yield f"{blocks[k]} would share {count:,} rows more but for {difference}: check how its ids are written"
+
+
+def _guess(observed: NDArray[np.bool_], k: int, ids: pl.Series | None) -> str:
+    """Return a possible reason why party k's ids differ from all others'."""
+    if ids is None:
+        return ""
+    own = pl.Series(observed[:, k])
+    others = pl.Series(observed.sum(axis=1) > observed[:, k])
+    return hint([ids.filter(own), ids.filter(others)])

@@ -1,0 +1,169 @@
+"""The rounds of private alignment: every list of points passes all parties, one batch at a time.
+
+All parties work in step. In step t of a batch, the party at place i of the roster works on the list of the party at
+place i - t. All parties are busy, and each waits only for an earlier step, so that they cannot deadlock. A party runs
+one task at a time, on all cores and off the event loop. At most two batches of each list are in transit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+
+import polars as pl
+import torch
+from torch import Tensor
+
+from anyparty.alignment.x25519 import SIZE, Secret, SmallOrder, blind, hashed
+from anyparty.core.types import Channel, Roster, TensorSpec
+from anyparty.errors import MessageError
+
+CHUNK = 1024  # points in one task of a thread: 30 ms
+
+BlindingProgress = Callable[[int, int], None]
+"""Called with the number of points that this party has blinded so far, and the total."""
+
+
+def stops(roster: Roster, owner: str) -> tuple[str, ...]:
+    """Return the route of a list: from its owner past all others except the active party, and back.
+
+    >>> from anyparty.core.types import Party
+    >>> four = Roster(tuple(Party(name=name) for name in "abcd"), active="b")
+    >>> stops(four, "a"), stops(four, "b")
+    (('a', 'c', 'd', 'a'), ('b', 'c', 'd', 'a', 'b'))
+    """
+    at = roster.names.index(owner)
+    others = roster.names[at + 1 :] + roster.names[:at]
+    return (owner, *(name for name in others if name != roster.active), owner)
+
+
+@dataclass
+class Rounds:
+    """One party's side of all lists' rounds.
+
+    Attributes:
+        net: the party's channel to the others.
+        roster: the parties.
+        secret: the party's scalars.
+        ids: the party's own ids, in the secret order.
+        salt: the salt of the hash.
+        sizes: the number of ids of each party.
+        batch: the number of ids in a message.
+        pool: worker threads.
+        progress: called after each task.
+        done: points blinded so far.
+    """
+
+    net: Channel
+    roster: Roster
+    secret: Secret
+    ids: pl.Series
+    salt: str
+    sizes: Mapping[str, int]
+    batch: int
+    pool: Executor
+    progress: BlindingProgress | None = None
+    done: int = 0
+
+    async def play(self) -> dict[str, bytes]:
+        """Run the rounds of all lists; return the tokens by party, at the active party only."""
+        active, me = self.roster.active, self.net.me
+        lists = {name: bytearray() for name in self.roster.names}
+        await self._depart(0)
+        for b in range(self._batches()):
+            if me == active:
+                await self._depart(b + 1)  # the others continue while this party computes tokens
+                lists[me] += await self._receive_own(b)
+                for name in self._others():
+                    lists[name] += await self._take(name, "align-tokens", self._count(name, b), self.secret.scalar)
+            else:
+                await self._pass_on(b)
+                await self._send(active, "align-tokens", await self._receive_own(b))
+                await self._depart(b + 1)
+        return {name: bytes(tokens) for name, tokens in lists.items()}
+
+    async def _depart(self, b: int) -> None:
+        """Send a batch of the party's own list on its round."""
+        first = self._stops(self.net.me)[1]
+        if first != self.net.me:
+            await self._send(first, "align-ids", await self._own(b, self.secret.once))
+
+    async def _pass_on(self, b: int) -> None:
+        """Blind a batch of every other list, and send it to the next party."""
+        for owner in self._others():
+            route = self._stops(owner)
+            at = route.index(self.net.me)
+            points = await self._take(route[at - 1], "align-ids", self._count(owner, b), self.secret.scalar)
+            await self._send(route[at + 1], "align-ids", points)
+
+    async def _receive_own(self, b: int) -> bytes:
+        """Receive a batch of the party's own list, and replace the one-time scalar by the secret one."""
+        last = self._stops(self.net.me)[-2]
+        if last == self.net.me:  # there is no other party on the route
+            return await self._own(b, self.secret.scalar)
+        return await self._take(last, "align-ids", self._count(self.net.me, b), self.secret.rest)
+
+    async def _own(self, b: int, scalar: bytes) -> bytes:
+        """Hash a batch of the party's own ids to points, and blind them."""
+        ids = self.ids.slice(b * self.batch, self.batch).to_list()
+        chunks = [ids[at : at + CHUNK] for at in range(0, len(ids), CHUNK)]
+
+        def work(chunk: list[str]) -> bytes:
+            return blind(scalar, hashed(chunk, self.salt))
+
+        return await self._on_all_cores([partial(work, chunk) for chunk in chunks])
+
+    async def _take(self, frm: str, tag: str, count: int, scalar: bytes) -> bytes:
+        """Receive ``count`` points and blind them."""
+        if count == 0:
+            return b""
+        points = (await self.net.recv(frm, tag, {"points": TensorSpec((count, SIZE), torch.uint8)}))["points"]
+        raw, step = points.numpy().tobytes(), CHUNK * SIZE
+        try:
+            return await self._on_all_cores(
+                [partial(blind, scalar, raw[at : at + step]) for at in range(0, len(raw), step)]
+            )
+        except SmallOrder as error:
+            raise MessageError(
+                f"message {tag!r} from {frm!r} to {self.net.me!r}: a point is of small order, which no id gives; "
+                f"{frm!r} or a party before it sent a wrong point"
+            ) from error
+
+    async def _send(self, to: str, tag: str, points: bytes) -> None:
+        if points:
+            await self.net.send(to, tag, {"points": _tensor(points)})
+
+    async def _on_all_cores(self, work: Sequence[Callable[[], bytes]]) -> bytes:
+        """Run the tasks on all cores, and return their results in order."""
+        loop = asyncio.get_running_loop()
+        made = b"".join(await asyncio.gather(*(loop.run_in_executor(self.pool, each) for each in work)))
+        self.done += len(made) // SIZE
+        if self.progress is not None:
+            self.progress(self.done, self._total())
+        return made
+
+    def _total(self) -> int:
+        own = self.sizes[self.net.me]
+        return sum(self.sizes.values()) + (own if len(self._stops(self.net.me)) > 2 else 0)
+
+    def _others(self) -> list[str]:
+        """Return the owners of the other lists, in the order in which their lists arrive."""
+        at = self.roster.names.index(self.net.me)
+        return [*reversed(self.roster.names[:at]), *reversed(self.roster.names[at + 1 :])]
+
+    def _stops(self, owner: str) -> tuple[str, ...]:
+        return stops(self.roster, owner)
+
+    def _batches(self) -> int:
+        return -(-max(self.sizes.values()) // self.batch)
+
+    def _count(self, owner: str, b: int) -> int:
+        """Return the number of points in batch ``b`` of a list."""
+        return max(0, min(self.batch, self.sizes[owner] - b * self.batch))
+
+
+def _tensor(points: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(points), dtype=torch.uint8).view(-1, SIZE)

@@ -1,0 +1,4 @@
+"""What users import: `Federation`, `Model`, runs and imputation. Start reading here.
+
+Nothing here starts another process.
+"""

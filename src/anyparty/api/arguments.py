@@ -1,0 +1,196 @@
+"""Validate the arguments of calls in Python: their types, and the names of parties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from anyparty.config import ClockSettings, Config, TrainSettings, load
+from anyparty.config.label_columns import check_parties
+from anyparty.config.user_code import AllowedCode
+from anyparty.core.types import Roster
+from anyparty.errors import ConfigError, PredictionError, nearest, some
+from anyparty.methods.base import PartyContext
+from anyparty.methods.registry import METHODS, parameters_of
+from anyparty.networks.encoder_registry import describe
+from anyparty.networks.mlp import MLP
+from anyparty.networks.optimizer import Optimizer
+from anyparty.training.callbacks import Callback
+
+
+def settings(config: Any) -> Config:
+    """Return settings, or load them from the file that ``config`` names.
+
+    Raises:
+        ConfigError: ``config`` is neither, or the file's settings cannot be used.
+    """
+    if isinstance(config, str | Path):
+        return load(config)
+    if not isinstance(config, Config):
+        raise ConfigError(f'config: expected the name of a settings file, or config.load("FILE.toml"), got '
+                          f"{type(config).__name__}; Config.of(...) makes settings of a mapping")  # fmt: skip
+    return config
+
+
+def over(
+    config: Config, method: Any, parameters: Mapping[str, Any] | None, schedule: str | Mapping[str, Any] | None,
+    clock: Mapping[str, Any] | None, train: Mapping[str, Any],
+) -> Config:  # fmt: skip
+    """Return settings with the arguments of ``Federation.train`` in place of theirs.
+
+    Raises:
+        ConfigError: a setting does not exist or is out of range, or parameters are given beside a method object.
+    """
+    changed: dict[str, Any] = {}
+    if isinstance(method, str) and ":" in method:  # the call itself names the code
+        config = config.allowing(AllowedCode(names=(method,), everything=config.allowed_code.everything))
+    check_mapping(parameters, "parameters", "{'embedding': 32}")
+    check_mapping(clock, "clock", "{'latency': 2.0}")
+    if isinstance(method, str) or (method is None and parameters):
+        key = "factory" if method is not None and ":" in method else "name"  # of the user's own: "module:name"
+        chosen = config.method.model_dump() if method is None else {key: method}
+        changed["method"] = Config.of({"method": chosen | dict(parameters or {})}, "train").method
+    elif parameters:
+        raise ConfigError(f"parameters ({some(sorted(parameters))}) go with a method's name; this method is made "
+                          "already: give them where it is made")  # fmt: skip
+    if schedule is not None:
+        named = {"name": schedule} if isinstance(schedule, str) else schedule
+        if not isinstance(named, Mapping):
+            raise ConfigError(f"schedule: expected a name, as 'flex', or a name with parameters, as "
+                              f"{{'name': 'flex', ...}}, got {named!r}; a schedule that is made goes into "
+                              f"Scheduled(split=..., schedule=...)")  # fmt: skip
+        changed["schedule"] = Config.of({"schedule": named}, "train").schedule
+    if clock is not None:
+        changed["clock"] = ClockSettings.of(clock, "clock")
+    if train:
+        if not train.keys() <= TrainSettings.model_fields.keys():
+            _check_homes(train, method if isinstance(method, str) else None if method else config.method.name)
+        changed["train"] = TrainSettings.of(config.train.model_dump() | dict(train), "train")
+    return config.model_copy(update=changed)
+
+
+def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
+    """Refuse settings of the optimizer, the encoder or the method among those of training, and name their place.
+
+    Raises:
+        ConfigError: there is such a setting.
+    """
+    homes = {each.name: f"encoder=MLP({each.name}=...)" for each in fields(MLP)}
+    homes |= {each.name: f"optimizer=Optimizer({each.name}=...)" for each in fields(Optimizer)}
+    homes["learning_rate"] = homes["lr"]
+    owners = parameters_of(method) if method in METHODS else ()
+    homes |= {each.name: f"parameters={{{each.name!r}: ...}}" for owner in owners for each in fields(owner)}
+    for name in train:
+        if name in homes and name not in TrainSettings.model_fields:
+            raise ConfigError(f"train: {name!r} is no setting of training: give {homes[name]}")
+
+
+def check_mapping(value: Any, what: str, example: str) -> None:
+    """Check that a value is a mapping; the error shows ``example`` and no cell.
+
+    Raises:
+        ConfigError: it is not a mapping.
+    """
+    if not isinstance(value, Mapping | None):
+        raise ConfigError(f"{what}: expected a dict, such as {example}, got {type(value).__name__}")
+
+
+def folder(named: Any) -> Path | None:
+    """Return the named folder.  An empty name is refused: it would be the working directory.
+
+    Raises:
+        ConfigError: it is neither a name nor ``None``.
+    """
+    if named == "" or not isinstance(named, str | Path | None):
+        raise ConfigError(f'folder: expected the name of a folder, such as "runs/first", got {named!r}; leave it out '
+                          f"to keep the run in memory")  # fmt: skip
+    return None if named is None else Path(named)
+
+
+def check_kinds(method: Any, watch: Any) -> None:
+    """Check the types of a method and a callback.
+
+    Raises:
+        ConfigError: one of them has another type.
+    """
+    if isinstance(method, type):
+        raise ConfigError(f"method: expected a method, got the class {method.__name__}: make one, as with "
+                          f"Split(rule=...)")  # fmt: skip
+    if method is not None and not isinstance(method, str) and not hasattr(method, "can"):
+        raise ConfigError(f"method: expected a name, or a method such as method('laser'), got {method!r}")
+    if hasattr(method, "can") and not hasattr(method, "begin"):
+        raise ConfigError(f"method: {method!r} is a rule of a split method: give Split(rule=...), from "
+                          f"anyparty.methods.split.split_method")  # fmt: skip
+    if watch is None:
+        return
+    if not isinstance(watch, Callback):
+        raise ConfigError(f"watch: expected a Watch, a class of yours that inherits from it, got {watch!r}")
+    known = [name for name in dir(Callback) if name.startswith("on_")]
+    for name in dir(watch):
+        if name.startswith("on_") and name not in known:
+            raise ConfigError(f"watch: nothing calls {type(watch).__name__}.{name}{nearest(name, known)}")
+
+
+def by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
+    """Return a value for each party that has one.
+
+    Raises:
+        ConfigError: an unknown party, or a value of another type.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        check_parties(given, roster.names, what)
+    each = dict(given) if isinstance(given, Mapping) else dict.fromkeys(roster.names, given)
+    fits: dict[str, tuple[Any, str]] = {
+        "encoder": (Callable, "a function of (inputs, outputs) that makes one, such as MLP(hidden=(64,))"),
+        "optimizer": (Optimizer, 'an Optimizer, such as Optimizer(name="sgd", lr=0.1)'),
+    }
+    kind, wanted = fits[what]
+    for name, one in each.items():
+        if not isinstance(one, kind):
+            raise ConfigError(f"party {name!r}: {what} should be {wanted}, got {one!r}")
+    return each
+
+
+def whom_to_ask(roster: Roster, tables: Any, parties: Sequence[str] | None) -> list[str]:
+    """Return the parties whose blocks take part: those of ``parties`` that have a table, in the roster's order.
+
+    Raises:
+        PredictionError: ``tables`` is not a mapping, a name is not a party's, or no party is left to ask.
+    """
+    if not isinstance(tables, Mapping):
+        one = roster.active
+        raise PredictionError(f"tables: expected a table by the name of its party, {{{one!r}: ...}}, got "
+                              f"{type(tables).__name__}")  # fmt: skip
+    if isinstance(parties, str):
+        raise PredictionError(f"parties: expected a list of names, got the text {parties!r}; write [{parties!r}]")
+    for name in (*tables, *(parties or ())):
+        if name not in roster.names:
+            raise PredictionError(f"the model has no party {name!r}{nearest(name, roster.names)}")
+    asked = [name for name in roster.blocks if name in tables and (parties is None or name in parties)]
+    for name in parties or ():
+        if name not in roster.blocks:
+            raise PredictionError(f"party {name!r} holds no columns that could take part; leave it out of parties")
+    lacking = [name for name in parties or () if name not in tables]
+    if lacking:
+        raise PredictionError(f"party {lacking[0]!r} is to take part, but there is no table of it")
+    if not asked:
+        raise PredictionError("no party with columns is to take part; name at least one, with its table")
+    return asked
+
+
+def no_test_rows(shipped: bool, seats: Iterable[PartyContext]) -> PredictionError:
+    """Return the error for a loaded model, which has no test rows in memory.
+
+    Args:
+        shipped: whether its method ships with the package, so that it need not be passed again.
+        seats: the parties' places; networks that are the user's own must be passed again.
+    """
+    own = any(seat.inputs and describe(seat.encoder) is None for seat in seats)
+    given = [*([] if shipped else ["method=..."]), *(["encoders=..."] if own else [])]
+    also = f"; they take {' and '.join(given)}, too" if given else ""
+    return PredictionError("this model has no test rows at hand: give tables; those of a run are read again by "
+                           f"anyparty.api.runs.evaluate_run(folder), or predict_run(folder){also}")  # fmt: skip

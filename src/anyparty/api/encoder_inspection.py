@@ -1,0 +1,82 @@
+"""Is the encoder that the settings name worth training?  Asked by one party at home, before any federated run.
+
+    for epoch in inspect_encoder(config.load("credit.toml"), epochs=50, every=10):
+        print(epoch.epoch, epoch.loss, epoch.scores.lost)
+
+Irureta et al. (APC-VFL), appendix F; ``methods.encoder_check`` is its algorithm.  Test rows, as the run's seed draws
+them, are left out: an architecture is a choice, and choices are not made on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from anyparty.api.federation import Federation
+from anyparty.config import Config
+from anyparty.config.method_factory import chosen
+from anyparty.data.batching import TEST
+from anyparty.data.task import task_of
+from anyparty.errors import ConfigError, nearest
+from anyparty.methods.encoder_check import EncoderEpoch, inspect
+from anyparty.tables.preprocessing import Prepare
+from anyparty.tables.target import encode
+
+
+def inspect_encoder(
+    config: Config, party: str | None = None, *, tables: dict[str, Any] | None = None, **how: Any
+) -> Iterator[EncoderEpoch]:
+    """Train a party's encoder as an autoencoder, and score its embeddings beside the columns as it learns.
+
+    Args:
+        config: the federation's settings: the party's table, encoder and optimizer, the method's embedding.
+        party: who asks; by default the active party.
+        tables: by party, a data frame in place of the file that the settings name.
+        how: embedding, epochs, every, batch_size, and classifier, settings, metric, folds: see
+            ``methods.encoder_check.inspect``.
+
+    Raises:
+        ConfigError: no such party, one without columns or labels, labels that are numbers, or a value out of range.
+        AlignmentError: fewer labelled rows than folds, or a class that would be absent from a fold.
+        TableError: see ``Federation.from_config``.
+
+    """
+    federation = Federation.from_config(config, tables)
+    name = party or federation.roster.active
+    x, y, classes = _rows(federation, name)
+    made = chosen(config)
+    width = getattr(made, "active_embedding" if name == federation.roster.active else "passive_embedding", None)
+    values = {
+        "encoder": config.encoder_of(name), "optimizer": config.optimizer_of(name), "seed": config.train.seed,
+        "embedding": width or getattr(made, "embedding", 64), "batch_size": config.train.batch_size,
+        "activation": getattr(made, "activation", "") if width else "", "classes": classes,
+    }  # fmt: skip
+    return inspect(x, y, **{**values, **how})
+
+
+def _rows(federation: Federation, name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], tuple[str, ...]]:
+    """Return a party's prepared columns [n, d], of its labelled rows that do not test, classes [n], and their names."""
+    roster, settings = federation.roster, federation.config.train
+    if name not in roster.names:
+        raise ConfigError(f"there is no party {name!r}{nearest(name, roster.names)}")
+    table, position = federation.teaching(name), federation.alignment.position[name]
+    if table.label is None or name not in roster.blocks:
+        have = [each for each in roster.labelers if each in roster.blocks]
+        lacks = "labels" if table.label is None else "columns"
+        raise ConfigError(f"party {name!r} has no {lacks}, and an encoder is scored by how well its embeddings of "
+                          f"columns tell labels; ask for {', '.join(have)}")  # fmt: skip
+    use = federation.split(settings)
+    asked = federation.config.federation
+    task = task_of(table, position, use, asked.task, asked.positive)
+    if task.kind != "classification":
+        raise ConfigError(f"party {name!r}: the label {table.label.name!r} is a number, and the encoder check scores "
+                          f"classes")  # fmt: skip
+    y, labelled = encode(table.label, task, name)
+    own = table.blocks_at(position)
+    own = own[(own >= 0) & (use != TEST)]
+    own = own[labelled.numpy()[own]]
+    party = federation.config.parties.get(name)
+    prepare = Prepare.fit(table, own, scale=party is None or party.scale)
+    return prepare.apply(table)[own], y.numpy()[own], task.classes

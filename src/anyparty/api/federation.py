@@ -1,0 +1,298 @@
+"""Start here: build a federation from several parties' tables, and train models with it.
+
+    federation = Federation.from_tables({"bank": "bank.csv", "shop": frame}, id="customer", label="default")
+    rich.print(federation.overlap)
+    model = federation.train("laser", epochs=50, seed=1)
+    model.predict(tables, parties=["bank"])
+
+All parties run in one process, over the in-memory transport: for research, for a first look, and for one team's own
+data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from rich.table import Table as RichTable
+
+from anyparty.alignment import join
+from anyparty.alignment.alignment import Alignment
+from anyparty.alignment.overlap import Overlap
+from anyparty.api import arguments
+from anyparty.api.local_training import train
+from anyparty.api.model import Model
+from anyparty.config import Config, PartySettings, TrainSettings
+from anyparty.config.label_columns import check_parties, label_columns
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Party, Roster, Task
+from anyparty.data.batching import split
+from anyparty.data.task import labeled_rows, predicted, task_of, teaching
+from anyparty.errors import ConfigError, remark, some
+from anyparty.methods.base import Method
+from anyparty.networks.mlp import Factory
+from anyparty.networks.optimizer import Optimizer
+from anyparty.tables import summary
+from anyparty.tables.cells import MAX_BYTES
+from anyparty.tables.table import Table, of_each, read_table
+from anyparty.training.callbacks import Callback
+
+PerParty = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Several parties' tables, aligned.
+
+    Attributes:
+        config: the settings, resolved.
+        tables: each party's table, in the roster's order.
+        roster: the parties, and which of them is active.
+
+    """
+
+    config: Config
+    tables: Mapping[str, Table]
+    roster: Roster
+
+    def __repr__(self) -> str:
+        """Return the parties and their numbers of rows, without any row."""
+        rows = ", ".join(f"{name}: {len(table):,} rows" for name, table in self.tables.items())
+        return f"<Federation of {rows}; {self.roster.active!r} leads>"
+
+    @classmethod
+    def from_tables(
+        cls,
+        tables: Mapping[str, Any],
+        *,
+        id: str | Mapping[str, str] = "id",  # noqa: A002 - the user's word
+        label: str | None = None,
+        active: str | None = None,
+        task: str = "auto",
+        positive: str | None = None,
+        types: Mapping[str, Mapping[str, str]] | None = None,
+        drop: Mapping[str, Sequence[str]] | None = None,
+        max_cell_bytes: int = MAX_BYTES,
+    ) -> Federation:
+        """Build a federation from ``tables``: file names, polars or pandas data frames by party.
+
+        Args:
+            tables: each party's table.
+            id: the id column: one name for all parties, or a name for every party.
+            label: the label column, in the active party's table.
+            active: the active party; by default the one whose table has the label column.
+            task: "auto", "classification" or "regression".
+            positive: the positive class of two; by default the second in their order.
+            types: by party and column, "numeric" or "categorical", to correct an inferred type.
+            drop: by party, columns to leave out.
+            max_cell_bytes: the maximum size of a text cell or a column name.
+
+        Raises:
+            TableError, AlignmentError, ConfigError: see ``anyparty.errors``.
+
+        """
+        arguments.check_mapping(tables, "tables", "{'bank': 'bank.csv', 'shop': frame}")
+        ids = dict.fromkeys(tables, id) if isinstance(id, str) else id
+        for what, each in (("id", ids), ("types", types or {}), ("drop", drop or {})):
+            check_parties(each, tables, what)
+        for name, columns in (drop or {}).items():
+            if isinstance(columns, str):
+                raise ConfigError(f"drop: party {name!r} has the text {columns!r}; give a list of columns, "
+                                  f"[{columns!r}]")  # fmt: skip
+        lacking = [name for name in tables if name not in ids]
+        if lacking:
+            raise ConfigError(f"id has no column for party {some(sorted(lacking))}; name one for every party")
+        parties = {
+            name: {
+                "id": ids[name],
+                "types": dict((types or {}).get(name, {})),
+                "drop": tuple((drop or {}).get(name, ())),
+            }
+            | ({"table": Path(tables[name]).absolute()} if isinstance(tables[name], str | Path) else {})
+            for name in tables
+        }
+        asked = {"label": label, "active": active, "task": task, "positive": positive, "max_cell_bytes": max_cell_bytes}
+        config = Config.of({"federation": asked, "parties": parties})
+        return cls.from_config(config, tables)
+
+    @classmethod
+    def from_config(cls, config: Config | Path | str, tables: Mapping[str, Any] | None = None) -> Federation:
+        """Build a federation from settings; ``tables`` replace the files that they name.
+
+        Args:
+            config: the settings, or the name of their file.
+            tables: by party, a file name or data frame.
+
+        Raises:
+            TableError, AlignmentError, ConfigError: see ``anyparty.errors``.
+
+        """
+        config = arguments.settings(config)
+        check_parties(tables or {}, config.parties, "tables")
+        found = {name: (tables or {}).get(name, party.table) for name, party in config.parties.items()}
+        for name, source in found.items():
+            if source is None:
+                raise ConfigError(f'parties.{name}: no table; write table = "file.csv"')
+        if not found:
+            raise ConfigError("no parties: give each a group [parties.NAME] with its table")
+        holders = label_columns(config, found)
+        files = {
+            name: Path(table).absolute() for name, table in (tables or {}).items() if isinstance(table, str | Path)
+        }
+        kept = {name: party.model_copy(update={"table": files.get(name, party.table)})
+                for name, party in config.parties.items()}  # fmt: skip
+        config = config.model_copy(update={"parties": kept})
+        read = of_each(config.parties, lambda name: read_party(config, name, found[name], holders.get(name)))
+        active = next(iter(holders))
+        parties = tuple(
+            Party(name=name, columns=table.columns.width > 0, labels=name in holders) for name, table in read.items()
+        )
+        if not any(party.columns for party in parties):
+            raise ConfigError("no party holds columns: there is nothing to learn from; leave columns = false, or drop, "
+                              "out for one of them")  # fmt: skip
+        return cls(config, read, Roster(parties, active))
+
+    # Alignment, labels and task
+
+    @cached_property
+    def alignment(self) -> Alignment:
+        """Which party has which row."""
+        return join.align(list(self.tables.values()))
+
+    @cached_property
+    def observed(self) -> NDArray[np.bool_]:
+        """[N, K], which party with columns has which row."""
+        return self.alignment.observed(self.roster.blocks)
+
+    @cached_property
+    def labeled(self) -> NDArray[np.bool_]:
+        """[N], the rows with a label at the active party."""
+        return labeled_rows(self.tables[self.roster.active], self.alignment.position[self.roster.active])
+
+    def label(self, party: str) -> pl.Series:
+        """Return a label holder's label column."""
+        label = self.tables[party].label
+        assert label is not None
+        return label
+
+    @cached_property
+    def overlap(self) -> Overlap:
+        """The number of rows of each set of parties."""
+        notes = [note for table in self.tables.values() for note in table.notes]
+        return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes)
+
+    def split(self, settings: TrainSettings) -> NDArray[np.int8]:
+        """Draw each row's use [N] by the seed, before anything is fitted: training, validation or test."""
+        usable = self.labeled & self.observed.any(axis=1)
+        return split(usable, settings.validation, settings.test, Seeds(settings.seed))
+
+    def task(self, use: NDArray[np.int8]) -> Task:
+        """Infer the task from the labels of training rows.
+
+        Raises:
+            TableError: no labels, or a single class.
+        """
+        active = self.roster.active
+        asked, position = self.config.federation, self.alignment.position[active]
+        return task_of(self.teaching(active), position, use, asked.task, asked.positive)
+
+    def teaching(self, party: str) -> Table:
+        """Return a label holder's table without the labels of rows without any cell."""
+        return teaching(self.tables[party], self.alignment.position[party], self.observed)
+
+    def predicted(self) -> str:
+        """Describe the task in one line: the classes, or the range of numbers, of all known labels.
+
+        Raises:
+            TableError: the labels cannot be used, such as a single class.
+        """
+        asked = self.config.federation
+        return predicted(self.teaching(self.roster.active), asked.task, asked.positive)
+
+    @property
+    def reading(self) -> RichTable:
+        """How each party's columns were read, to print: type, levels, missing share, and possible mistakes."""
+        return summary.render(list(self.tables.values()))
+
+    @property
+    def remarks(self) -> RichTable | None:
+        """The columns that may have been read wrongly, to print; ``None`` if there are none."""
+        return summary.remarked(list(self.tables.values()))
+
+    # Training
+
+    def train(
+        self,
+        method: str | Method | None = None,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        encoder: Factory | Mapping[str, Factory] | None = None,
+        optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
+        schedule: str | Mapping[str, Any] | None = None,
+        clock: Mapping[str, Any] | None = None,
+        folder: Path | str | None = None,
+        resume: bool = False,
+        watch: Callback | None = None,
+        progress: bool = False,
+        **settings: Any,
+    ) -> Model:
+        """Train a model with all parties in this process.
+
+        Args:
+            method: a name from ``anyparty methods``, or a method; by default the settings' own.
+            parameters: of the named method; without a name, they replace those of the settings.
+            encoder: makes the parties' networks, for all or by party.
+            optimizer: trains them, for all or by party.
+            schedule: a name ("flex", "sync-min" ...), or a name with parameters, as in the settings.
+            clock: durations for the schedule: iteration, latency, timeout ... as in the settings.
+            folder: of checkpoints, model and record; ``None`` keeps them in memory.
+            resume: whether to resume from the folder's checkpoints.
+            watch: a callback.
+            progress: whether to show a progress bar.
+            settings: of training: epochs, batch_size, seed, validation, test, patience ... (``TrainSettings``).
+
+        Raises:
+            ConfigError, TableError, AlignmentError, ResumeError, Diverged: see ``anyparty.errors``.
+
+        """
+        arguments.check_kinds(method, watch)
+        if resume and folder is None:
+            raise ConfigError("resume = True goes on with a run in a folder, and none is named; give folder, too")
+        config = arguments.over(self.config, method, parameters, schedule, clock, settings)
+        for note in self.overlap.notes:
+            remark(note)
+        return train(
+            self.tables,
+            self.roster,
+            self.alignment,
+            self.overlap,
+            config,
+            method=None if method is None or isinstance(method, str) else method,
+            encoders=arguments.by_party(encoder, self.roster, "encoder"),
+            optimizers=arguments.by_party(optimizer, self.roster, "optimizer"),
+            folder=arguments.folder(folder),
+            resume=resume,
+            watch=watch,
+            progress=progress,
+        )
+
+
+def read_party(config: Config, name: str, source: Any, label: str | None) -> Table:
+    """Read a party's table as its settings describe; ``label`` is its label column, if it has one.
+
+    A run in one process and a run at a site read the same columns, because N depends on them.
+
+    Raises:
+        TableError: the table cannot be used.
+    """
+    own = config.parties.get(name, PartySettings())
+    return read_table(
+        source, party=name, id=own.id or config.federation.id, label=label, drop=own.drop, types=own.types,
+        expect=None if own.columns else {}, max_cell_bytes=config.federation.max_cell_bytes,
+    )  # fmt: skip

@@ -1,0 +1,192 @@
+"""Train with all parties in one process: each runs ``party.take_part`` over the in-memory transport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from anyparty.alignment.alignment import Alignment, PartyAlignment
+from anyparty.alignment.overlap import Overlap
+from anyparty.api.model import Model
+from anyparty.artifacts import run_costs
+from anyparty.artifacts.model_files import write_model
+from anyparty.artifacts.recorder import LocalRecorder
+from anyparty.artifacts.trackers import trackers
+from anyparty.config import Config, Encoder
+from anyparty.config.method_factory import chosen
+from anyparty.config.schedule_factory import scheduled
+from anyparty.core.types import Channel, Roster
+from anyparty.data.batching import TEST
+from anyparty.data.rows import row_keys
+from anyparty.data.task import predicted, teaching
+from anyparty.errors import ConfigError
+from anyparty.methods.base import Method
+from anyparty.methods.description import described
+from anyparty.methods.registry import settings_of
+from anyparty.networks.encoder_registry import describe
+from anyparty.networks.mlp import Factory
+from anyparty.networks.optimizer import Optimizer
+from anyparty.tables.table import Table
+from anyparty.training.callbacks import Callback, CallbackList, reporting
+from anyparty.training.loop import device_of
+from anyparty.training.party_run import RunHooks
+from anyparty.training.progress import Bar
+from anyparty.training.training_run import TrainingRun
+from anyparty.transport import memory
+from anyparty.transport.contract import ContractChannel
+from anyparty.transport.ledger import Ledger
+
+
+def check(config: Config) -> None:
+    """Validate a method, its parameters, a schedule, a device and ``train.extreme`` before any table is read.
+
+    Raises:
+        ConfigError: one of them cannot be used; the error names it.
+    """
+    scheduled(chosen(config), config)
+    device_of(config.train.device)
+    _check_extreme(config)
+
+
+def _check_extreme(config: Config) -> None:
+    if config.train.extreme == "drop":
+        raise ConfigError("train.extreme = 'drop' goes on without a party, which is possible only where parties run on "
+                          "their own machines; with all parties in one process use train.extreme = 'stop'")  # fmt: skip
+
+
+def train(
+    tables: Mapping[str, Table],
+    roster: Roster,
+    alignment: Alignment,
+    overlap: Overlap,
+    config: Config,
+    *,
+    method: Method | None = None,
+    encoders: Mapping[str, Factory] | None = None,
+    optimizers: Mapping[str, Optimizer] | None = None,
+    folder: Path | None = None,
+    resume: bool = False,
+    watch: Callback | None = None,
+    progress: bool = False,
+) -> Model:
+    """Train a model with all parties in this process.
+
+    Args:
+        tables: each party's table.
+        roster: the parties.
+        alignment: which party has which of N rows.
+        overlap: the same, counted.
+        config: the settings.
+        method: replaces the method of the settings.
+        encoders: by party, makes its network in place of the settings' encoder.
+        optimizers: by party, trains its network in place of the settings' optimizer.
+        folder: of checkpoints, model and record; ``None`` keeps them in memory.
+        resume: whether to resume from the folder's checkpoints.
+        watch: a callback.
+        progress: whether to show a progress bar.
+
+    Raises:
+        ConfigError, TableError, AlignmentError, ResumeError, Diverged: see ``anyparty.errors``.
+
+    """
+    _check_extreme(config)
+    functions = [key for key, value in config.method.parameters.items() if method is None and callable(value)]
+    if functions:
+        raise ConfigError(f"method: {functions[0]} is a function, which no settings can hold; give the method itself, "
+                          f"train(method({config.method.name!r}, {functions[0]}=...))")  # fmt: skip
+    run = TrainingRun.of(config, scheduled(method or chosen(config), config), roster, resume=resume)
+    encoders, optimizers, active = encoders or {}, optimizers or {}, roster.active
+    observed, key = torch.from_numpy(alignment.observed(roster.blocks)), row_keys(alignment)
+    kept = as_trained(config, method, run.answers, encoders, optimizers)
+    callbacks, parts = CallbackList([]), {}
+    for name in roster.names:
+        position, leads = alignment.position[name], name == active
+        known = PartyAlignment(position=position, observed=observed if leads else None, key=key if leads else None)
+        parts[name] = run.party(
+            name, tables[name], known,
+            folder=None if folder is None else folder / "parties" / name / "checkpoints",
+            hooks=RunHooks(callback=callbacks) if leads else None,
+            encoder=encoders.get(name), optimizer=optimizers.get(name),
+        )  # fmt: skip
+    # The settings are accepted.  The folder is locked from here on, and recorder.open() alone releases it.
+    recorder = None if folder is None else LocalRecorder.begin(
+        folder, kept, tables={name: table.fingerprint for name, table in tables.items()}, overlap=overlap,
+        active=active, can=run.method.can, own=None if run.own is None else run.answers, resume=resume,
+    )  # fmt: skip
+    ledger = Ledger() if recorder is None else recorder.ledger
+
+    def wrap(channel: Channel) -> Channel:
+        return ContractChannel(channel, roster, run.messages, ledger=ledger)
+
+    with nullcontext() if recorder is None else recorder.open():
+        bar = Bar() if progress else None
+        callbacks.each += CallbackList([each for each in (recorder, bar, watch) if each is not None]).each
+        callbacks.each += trackers(config, folder, resume=resume)
+        with reporting(callbacks, kept.model_dump(mode="json", exclude_none=True)) as scores:
+            told = teaching(tables[active], alignment.position[active], observed.numpy())
+            callbacks.on_aligned(overlap, predicted(told, config.federation.task, config.federation.positive))
+            try:
+                outcomes = memory.play(parts, wrap)
+            finally:
+                if bar is not None:
+                    bar.close()
+            lead = outcomes[active]
+            test = torch.from_numpy(np.flatnonzero(lead.use == TEST))
+            model = Model.of(
+                run.about(lead), run.answers, {name: run.member(outcomes[name]) for name in roster.names},
+                history=lead.trained.history, ledger=ledger,
+                costs=run_costs.of(run.method, outcomes, config.train.batch_size, ledger),
+                held_out=({name: outcome.rows for name, outcome in outcomes.items()}, alignment, test),
+            )  # fmt: skip
+            if recorder is not None:
+                write_model(recorder.path.parent, model.about, model.members)
+                scores["evaluation"] = model.evaluate().to_json() if model.test_rows else None
+                recorder.finish(lead.trained, scores["evaluation"], model.costs)
+    return model
+
+
+def as_trained(
+    config: Config, method: Method | None, trained: Method, encoders: Mapping[str, Factory],
+    optimizers: Mapping[str, Optimizer],
+) -> Config:  # fmt: skip
+    """Return the settings of a run for its record, with Python objects in place of the settings that they replaced.
+
+    A method, an encoder or an optimizer is recorded as settings if settings can make the same.  The user's own method
+    is recorded as ``own: TITLE`` with its description under ``own``; the user's own network as ``module:function``,
+    even if that cannot be imported.
+
+    Args:
+        config: the settings.
+        method: the method that was passed, if any.
+        trained: that method, or else the one of the settings, without its schedule.
+        encoders: the encoders that were passed, by party.
+        optimizers: the optimizers that were passed, by party.
+
+    """
+    parties = {}
+    for name, party in config.parties.items():
+        changed: dict[str, Any] = {"optimizer": optimizers[name]} if name in optimizers else {}
+        if name in encoders:
+            changed["encoder"] = _encoder(encoders[name])
+        parties[name] = party.model_copy(update=changed)
+    if method is None:
+        own = described(trained) if settings_of(trained) is None else None
+        chosen = config.method.model_copy(update={"own": own})
+        return config.model_copy(update={"parties": parties, "method": chosen})
+    known = settings_of(method) or {"name": f"own: {method.can.title}", "own": described(method)}
+    return config.model_copy(update={"parties": parties, "method": Config.of({"method": known}, "train").method})
+
+
+def _encoder(factory: Factory) -> Encoder:
+    about = describe(factory)
+    if about is None:
+        own = getattr(factory, "__qualname__", f"<a {type(factory).__qualname__}>")
+        return Encoder(factory=f"{getattr(factory, '__module__', '')}:{own}")
+    if about["kind"] == "lstm":
+        about["memory"] = about.pop("hidden")
+    return Encoder.model_validate(about)

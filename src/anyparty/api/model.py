@@ -1,0 +1,315 @@
+"""A trained model: predict from the parties that are present, evaluate, save and load.
+
+``anyparty.artifacts.model_files`` describes the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+
+from anyparty import metrics
+from anyparty.alignment import join
+from anyparty.alignment.alignment import Alignment
+from anyparty.alignment.overlap import otherwise
+from anyparty.api.arguments import no_test_rows, whom_to_ask
+from anyparty.artifacts.model_files import Member, ModelSummary, load_members, save_model
+from anyparty.core.predictions import Predictions, refuse_without_labels
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Channel, Roster, Task
+from anyparty.data.blocks import Rows
+from anyparty.data.rows import assemble
+from anyparty.errors import ModelError, PredictionError, nearest, remark
+from anyparty.methods.base import Method
+from anyparty.networks.mlp import Factory
+from anyparty.tables import target
+from anyparty.tables.preprocessing import Features
+from anyparty.tables.table import Table, of_each, read_table
+from anyparty.training.loop import device_of
+from anyparty.training.prediction import predict_rows
+from anyparty.transport import memory
+from anyparty.transport.contract import ContractChannel
+from anyparty.transport.ledger import Ledger
+
+Unseen = Literal["refuse", "wrong"]
+UNSEEN = get_args(Unseen)
+
+
+class AlignedTables(NamedTuple):
+    """Tables for a model, read and aligned: each party's rows, the alignment, the requested parties, and the tables."""
+
+    rows: dict[str, Rows]
+    alignment: Alignment
+    asked: list[str]
+    tables: dict[str, Table]
+
+
+@dataclass(kw_only=True)
+class Model:
+    """Every party's trained networks, with the method that uses them.
+
+    Attributes:
+        method: the method; ``named`` is its name and parameters, with defaults, for saving.
+        roster: the parties.
+        task: the task.
+        members: each party's part.
+        seed: the run's root seed.
+        history: one record an epoch.
+        best_epoch: the epoch whose weights were kept, by its place in the history (from 0); -1 if none was chosen.
+        ledger: the messages of training, counted.
+        costs: the cost of its messages, as sent and by published formulas: see ``run.costs``.
+        held_out: the test rows of the run, for ``evaluate()`` without tables.
+        own: the description of a user's own method, which has no name (``named``): see ``run.own_method``.
+
+    """
+
+    method: Method
+    named: dict[str, Any] | None
+    roster: Roster
+    task: Task
+    members: dict[str, Member] = field(repr=False)
+    seed: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list, repr=False)
+    best_epoch: int = -1
+    ledger: Ledger = field(default_factory=Ledger, repr=False)
+    costs: dict[str, Any] = field(default_factory=dict, repr=False)
+    held_out: tuple[dict[str, Rows], Alignment, torch.Tensor] | None = field(default=None, repr=False)
+    own: dict[str, Any] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, about: ModelSummary, method: Method, members: dict[str, Member], **trained: Any) -> Model:
+        """Return the model of its saved parts; ``trained`` are the fields of a model that was not loaded."""
+        assert about.task is not None
+        return cls(
+            method=method, named=about.method, roster=about.roster, task=about.task, members=members, seed=about.seed,
+            best_epoch=about.best_epoch, own=about.own, **trained,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        """Return method, task, parties and epochs, without weights, ids or classes."""
+        counts = {"epochs": len(self.history), "test rows": self.test_rows}  # a loaded model has neither
+        of = "".join(f"; {count:,} {what}" for what, count in counts.items() if count)
+        parties, lead = ", ".join(self.roster.names), self.roster.active
+        return f"<Model of {self.method.can.title} for {self.task.kind}, parties {parties}; {lead!r} leads{of}>"
+
+    @property
+    def about(self) -> ModelSummary:
+        """The part of the model that all parties share, for saving."""
+        return ModelSummary(
+            method=self.named, roster=self.roster, task=self.task, seed=self.seed, best_epoch=self.best_epoch,
+            parts={}, own=self.own,
+        )  # fmt: skip
+
+    @property
+    def test_rows(self) -> int:
+        """The number of the run's test rows in memory."""
+        return 0 if self.held_out is None else len(self.held_out[2])
+
+    # Prediction
+
+    def predict(
+        self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
+        ledger: Ledger | None = None,
+    ) -> Predictions:  # fmt: skip
+        """Predict every row of ``tables``, or the run's own test rows, from the parties that have it and may take part.
+
+        Rows are in the order of the active party's table.  The rows that it lacks follow, in the order of the others.
+
+        Args:
+            tables: by party, a file name or data frame; a party that is left out is absent.
+            parties: the parties whose blocks may take part; by default all with a table.
+            ledger: counts the messages.
+
+        Raises:
+            PredictionError: an unknown party, no party to take part, or neither tables nor test rows.
+            TableError: a table lacks a column that the model was trained on.
+
+        """
+        refuse_without_labels(self.task)
+        if tables is None:
+            rows, alignment, wanted, asked = self._at_hand(parties)
+        else:
+            rows, alignment, asked, _ = self.aligned(tables, parties)
+            wanted = torch.arange(alignment.n)
+        answered = self._answer(rows, alignment, wanted, asked, ledger)
+        return answered.take(alignment.as_given(wanted.numpy(), self.roster.active).tolist())
+
+    def predict_proba(
+        self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Return class probabilities (or numbers) [n, C], in the order of ``predict``, NaN without a prediction.
+
+        ``predict`` returns the same with ids and provenance.
+        """
+        return self.predict(tables, parties).scores.numpy()
+
+    def evaluate(
+        self, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
+        unseen: Unseen = "refuse",
+    ) -> metrics.Evaluation:  # fmt: skip
+        """Score the labelled rows of ``tables``, or the run's own test rows.
+
+        Args:
+            tables: by party, a file name or data frame; the active party's has the labels.  All labelled rows are
+                scored, also rows that were trained on.
+            parties: the parties whose blocks may take part; by default all with a table.
+            unseen: "refuse" raises an error for a class that training did not see, because the label may be a
+                mistake; "wrong" counts such rows as wrong and lists the classes in ``Evaluation.unseen``.
+
+        Raises:
+            PredictionError: there are no such rows or tables, or ``unseen`` has another value.
+            TableError: a class that training did not see, with ``unseen="refuse"``.
+        """
+        refuse_without_labels(self.task)
+        if unseen not in UNSEEN:
+            raise PredictionError(f"unseen: there is no {unseen!r}{nearest(unseen, UNSEEN)}")
+        strange: tuple[str, ...] = ()
+        if tables is None:
+            rows, alignment, wanted, asked = self._at_hand(parties)
+        else:
+            asked = whom_to_ask(self.roster, tables, parties)
+            if self.roster.active not in tables:
+                raise PredictionError(f"labels are at {self.roster.active!r}: give its table too")
+            read = self._read(tables, labels=self.roster.active)
+            if unseen == "wrong" and (label := read[self.roster.active].label) is not None:
+                strange = target.unseen(label, self.task)
+            rows, alignment = self._rows(list(read.values()), strange)
+            wanted = torch.arange(alignment.n)
+        lead = rows[self.roster.active]
+        assert lead.y is not None
+        assert lead.labeled is not None
+        assert lead.observed is not None
+        wanted = wanted[lead.labeled[wanted].cpu()]
+        if not len(wanted):
+            raise PredictionError(
+                "there is no labelled row to score; train with a greater train.test, or give tables with labels"
+            )
+        answered = self._answer(rows, alignment, wanted, asked, None)
+        y, observed = lead.y.cpu()[wanted], lead.observed.cpu()[wanted]
+        return metrics.evaluate(answered, y, None, observed, Seeds(self.seed), unseen=strange)
+
+    def aligned(self, tables: Mapping[str, Any], parties: Sequence[str] | None = None) -> AlignedTables:
+        """Read and align ``tables``, and prepare each party's rows as in training.
+
+        Raises:
+            PredictionError, TableError: as ``predict``.
+        """
+        asked = whom_to_ask(self.roster, tables, parties)
+        read = self._read(tables)
+        return AlignedTables(*self._rows(list(read.values())), asked, read)
+
+    def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
+        """Run ``part`` for every party with its part of the model; return the results by party."""
+        wrap = partial(_wrapped, roster=self.roster, method=self.method, ledger=ledger or Ledger())
+        return memory.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
+
+    def _at_hand(self, parties: Sequence[str] | None) -> tuple[dict[str, Rows], Alignment, torch.Tensor, list[str]]:
+        """Return the run's rows, their alignment, the test rows among them, and the parties to ask.
+
+        Raises:
+            PredictionError: the model was loaded without a run's rows; or as ``whom_to_ask``.
+        """
+        if self.held_out is None:
+            raise no_test_rows(self.named is not None, (member.state.seat for member in self.members.values()))
+        return *self.held_out, whom_to_ask(self.roster, dict.fromkeys(self.roster.blocks), parties)
+
+    def _read(self, tables: Mapping[str, Any], *, labels: str | None = None) -> dict[str, Table]:
+        """Read tables as training did, with the labels of the party ``labels``."""
+
+        def one(name: str) -> Table:
+            member = self.members[name]
+            expect, label = member.prepare.kinds if member.prepare else {}, member.label if name == labels else None
+            return read_table(
+                tables[name], party=name, id=member.id, label=label, expect=expect, max_cell_bytes=member.max_cell_bytes
+            )
+
+        read = of_each([name for name in self.roster.names if name in tables], one)
+        for note in (note for table in read.values() for note in table.notes):
+            remark(note)
+        return read
+
+    def _rows(self, tables: Sequence[Table], unseen: Sequence[str] = ()) -> tuple[dict[str, Rows], Alignment]:
+        task = replace(self.task, classes=(*self.task.classes, *unseen))
+        alignment = join.align(tables, apart=True)
+        for note in otherwise(alignment, [table.party for table in tables if table.columns.width]):
+            remark(note)
+        features = {}
+        for table in tables:
+            prepare = self.members[table.party].prepare
+            features[table.party] = prepare.features(table) if prepare else Features.none(len(table))
+        known = {
+            table.party: target.encode(table.label, task, table.party) for table in tables if table.label is not None
+        }
+        device = self.members[self.roster.active].state.seat.device
+        return assemble(alignment, self.roster, features, known, device), alignment
+
+    def _answer(
+        self, rows: dict[str, Rows], alignment: Alignment, wanted: torch.Tensor, asked: list[str], ledger: Ledger | None
+    ) -> Predictions:
+        def part(member: Member, net: Channel) -> Any:
+            own = rows[member.state.seat.me]
+            return predict_rows(self.method, net, member.state, own, wanted, asked, Seeds(self.seed))
+
+        answered = self.play(part, ledger)[self.roster.active]
+        assert isinstance(answered, Predictions)
+        ids = None if alignment.ids is None else tuple(alignment.ids.gather(wanted.numpy()).to_list())
+        return replace(answered, ids=ids)
+
+    # Files
+
+    def save(self, folder: Path | str, *, replace: bool = False) -> None:
+        """Write the model: one folder a party, safetensors and JSON, without pickle.
+
+        Args:
+            folder: of the model; it may hold the same model already.
+            replace: whether to replace another model or a run there; the run's record is deleted, too.
+
+        Raises:
+            ConfigError: a run is at work there.
+            ModelError: the folder holds another model or a run.
+            StorageError: it cannot be written, or the folder is a file.
+        """
+        save_model(Path(folder), self.about, self.members, replace=replace)
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path | str,
+        *,
+        encoders: Mapping[str, Factory] | None = None,
+        method: Method | None = None,
+        device: str = "cpu",
+    ) -> Model:
+        """Load a saved model.
+
+        Args:
+            folder: of the saved model, or of the run.
+            encoders: by party, makes its network, for parties that were trained with the user's own module.
+            method: the method as it was trained, if it was the user's own.
+            device: of the networks.
+
+        Raises:
+            ConfigError: this machine does not have the device.
+            ModelError: a file is absent, cut short, foreign, of another version or of another run; an encoder is given
+                for a name that is not a party's; the user's own method or encoder is not given, or is another one.
+
+        """
+        folder = Path(folder)
+        about = ModelSummary.load(folder / "model.json")
+        if about.task is None:
+            raise ModelError(
+                f"{folder}: a passive party's part alone; predictions are asked for at {about.roster.active!r}"
+            )
+        made = about.make(folder, method)
+        members = load_members(folder, about, made, encoders or {}, device_of(device, "device"))
+        return cls.of(about, made, members)
+
+
+def _wrapped(channel: Channel, *, roster: Roster, method: Method, ledger: Ledger) -> Channel:
+    return ContractChannel(channel, roster, method.can.messages, bounds=None, ledger=ledger)

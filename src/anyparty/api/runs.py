@@ -1,0 +1,271 @@
+"""Work with a run's folder: load its model, predict, evaluate.
+
+The same as commands: ``anyparty evaluate RUN`` is ``evaluate_run("RUN")``, ``anyparty predict RUN --table
+bank=new.csv`` is ``predict_run("RUN", {"bank": "new.csv"})``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from anyparty import config as settings
+from anyparty.api.federation import Federation, read_party
+from anyparty.api.model import Model
+from anyparty.artifacts.record import RunRecord, has_model
+from anyparty.config import Config
+from anyparty.config.method_factory import chosen
+from anyparty.config.user_code import allowing
+from anyparty.core.predictions import Predictions
+from anyparty.core.storage import inside
+from anyparty.data.batching import TEST
+from anyparty.data.rows import assemble
+from anyparty.errors import ConfigError, ModelError, TableError, UserError, remark, some
+from anyparty.methods.base import Method
+from anyparty.metrics import Evaluation
+from anyparty.networks.mlp import Factory
+from anyparty.tables.preprocessing import Features
+from anyparty.tables.target import encode
+from anyparty.training.loop import device_of
+
+
+def default_folder(path: Path | str, config: Config) -> Path:
+    """Return the folder of a run of the settings file ``path``: ``run.folder``, or by default a folder beside the file.
+
+    >>> default_folder("work/shop.toml", Config()).as_posix()
+    'work/runs/shop-laser-seed0'
+    """
+    path = Path(path)
+    name = f"{path.stem}-{config.method.name}-seed{config.train.seed}"
+    return config.run.folder or path.parent / "runs" / name
+
+
+def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config:
+    """Return the resolved settings of a run.
+
+    Args:
+        folder: of the run.
+        allow_code: the user's own modules that these settings may load; no other code is imported.
+
+    Raises:
+        ModelError: the folder does not hold a run.
+    """
+    path = inside(Path(folder), "config.toml")
+    if not path.is_file():
+        raise ModelError(f"{folder} is not the folder of a run: it has no config.toml; `anyparty train` makes one")
+    return settings.load(path).allowing(allowing(allow_code, str(path)))
+
+
+def model_for_run(
+    folder: Path | str, *, device: str | None = None, method: Method | None = None,
+    encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
+) -> Model:  # fmt: skip
+    """Load the model of a run.
+
+    The run's settings may name a method or encoders of the user's own.  They are imported only if ``allow_code`` names
+    their module, or if an installed package registers them as an entry point.
+
+    Args:
+        folder: of the run.
+        device: of the networks; by default the one they were trained on, or the CPU if this machine lacks it.
+        method: the method as it was trained, if it was the user's own.
+        encoders: by party, makes its network, if that was made in Python and no module has it.
+        allow_code: modules that the run's settings may load, such as ``("my_methods",)``.
+
+    Raises:
+        ModelError: no such run, an unfinished one, damaged or foreign files, or the user's own method or encoder is
+            not given or is another one.
+        CodeNotAllowed: the settings name code that ``allow_code`` does not cover.
+        ConfigError: the factory of a method or an encoder cannot be imported, or this machine has no such ``device``.
+    """
+    folder = Path(folder)
+    config = settings_of(folder, allow_code=allow_code)
+    if device is not None:
+        device_of(device, "device")
+    record = inside(folder, "record.json")
+    if record.exists() and not ((folder / "model.json").exists() and has_model(record)):
+        raise ModelError(f"{folder}: this run has not finished; go on with it: anyparty train ... --resume, or "
+                         f"train(folder={str(folder)!r}, resume=True)")  # fmt: skip
+    given = dict(encoders or {})
+    made = {name: config.encoder_of(name) for name in _with_own_encoder(config) if name not in given}
+    if method is None and _importable(config.method.factory):
+        method = chosen(config)
+    return Model.load(folder, encoders=made | given, method=method, device=device or _here(config))
+
+
+def _here(config: Config) -> str:
+    """Return the device that a run was trained on, or the CPU if this machine lacks it."""
+    try:
+        device_of(config.train.device)
+    except ConfigError:
+        return "cpu"
+    return config.train.device
+
+
+def federation_of_run(folder: Path | str) -> Federation:
+    """Read a run's own tables again.
+
+    Raises:
+        ModelError: no such run; it was trained from data frames; or a table has changed.
+        TableError, AlignmentError: as ``Federation.from_config``.
+    """
+    folder = Path(folder)
+    return _unchanged(folder, Federation.from_config(_with_tables(folder)))
+
+
+def _unchanged(folder: Path, federation: Federation) -> Federation:
+    """Return the federation, if its tables are those that the run was trained on.
+
+    Raises:
+        ModelError: a table has changed.
+    """
+    before = RunRecord.read(inside(folder, "record.json")).tables
+    for name, table in federation.tables.items():
+        if table.fingerprint != before.get(name):
+            raise ModelError(
+                f"{folder}: the table of party {name!r}, {federation.config.parties[name].table}, changed since the "
+                f"run was trained, so its test rows cannot be found again; score other rows with --table, "
+                f"or evaluate_run(folder, tables)"
+            )
+    return federation
+
+
+def evaluate_run(
+    folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
+    method: Method | None = None, encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
+) -> Evaluation:  # fmt: skip
+    """Score a run's model on its own held-out test rows, or on the labelled rows of ``tables``.
+
+    Args:
+        folder: of the run.
+        tables: by party, a file name or data frame with new rows; all labelled rows are scored.  Without tables, the
+            run's own are read again, and the rows that its seed held out are scored.  The same happens, with a
+            warning, if ``tables`` are the run's own.  If some of them are, a warning says that most rows were trained
+            on.  A run's folder holds no ids and no hashes of ids, so training rows in a changed table are not detected.
+        parties: the parties whose blocks may take part; by default all with a table.
+        method: the method as it was trained, if it was the user's own.
+        encoders: by party, makes its network, if that was made in Python and no module has it.
+        allow_code: modules that the run's settings may load: see ``model_for_run``.
+
+    Raises:
+        ModelError, PredictionError, TableError: see ``anyparty.errors``.
+    """
+    model = model_for_run(folder, method=method, encoders=encoders, allow_code=allow_code)
+    if not tables:
+        hold_out(model, federation_of_run(folder))
+        return model.evaluate(parties=parties)
+    same = [name for name in tables if _as_in_training(Path(folder), model, name, tables[name])]
+    if model.roster.active in same and set(same) == {*tables, *(parties or ())}:
+        with suppress(UserError):  # another party's table is not at hand
+            hold_out(model, _unchanged(Path(folder), Federation.from_config(settings_of(folder), tables)))
+    if model.test_rows:
+        remark("the model was trained on these tables: the rows that its run held out are scored, no others")
+        there = [name for name in same if name in model.roster.blocks]  # others hold labels alone
+        return model.evaluate(parties=there if parties is None else parties)
+    scored = model.evaluate(tables, parties)
+    if same:
+        remark(
+            f"the table of party {some(same)} is the one that the model was trained on, so that most of its "
+            f"rows are not new to the model; give others"
+        )
+    return scored
+
+
+def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
+    """Return whether a table has the fingerprint of the run's table of that party."""
+    config = settings_of(folder)
+    if name not in config.parties or name not in model.members:
+        return False
+    try:
+        table = read_party(config, name, source, model.members[name].label)
+    except TableError:
+        return False
+    record = folder / "record.json"
+    before = RunRecord.read(record).tables if record.exists() else {}
+    return bool(table.fingerprint == before.get(name))
+
+
+def predict_run(
+    folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
+    method: Method | None = None, encoders: Mapping[str, Factory] | None = None, allow_code: Sequence[str] = (),
+) -> Predictions:  # fmt: skip
+    """Predict every row of ``tables``, or of the run's own tables, from the parties that have it and may take part.
+
+    ``method``, ``encoders`` and ``allow_code`` are as in ``evaluate_run``.
+
+    Raises:
+        ModelError, PredictionError, TableError: see ``anyparty.errors``.
+    """
+    model = model_for_run(folder, method=method, encoders=encoders, allow_code=allow_code)
+    return model.predict(tables or own_tables(folder, parties), parties)
+
+
+def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict[str, Path]:
+    """Return the files of a run's own tables; the file of a party outside ``parties`` may be missing.
+
+    Raises:
+        ModelError: no such run, or one that was trained from data frames.
+    """
+    own = {name: Path(str(party.table)) for name, party in _with_tables(Path(folder)).parties.items()}
+    return {name: path for name, path in own.items() if parties is None or name in parties or path.exists()}
+
+
+def hold_out(model: Model, federation: Federation) -> None:
+    """Set the test rows of a loaded model, drawn again by its run's seed."""
+    alignment, tables = federation.alignment, federation.tables
+    use = federation.split(federation.config.train)
+    features = {
+        name: member.prepare.features(tables[name], new=False) if member.prepare else Features.none(len(tables[name]))
+        for name, member in model.members.items()
+    }
+    told = {name: federation.teaching(name).label for name in tables}
+    held = {name: label for name, label in told.items() if label is not None}
+    labels = {name: encode(label, model.task, name) for name, label in held.items()}
+    device = model.members[model.roster.active].state.seat.device
+    rows = assemble(alignment, model.roster, features, labels, device)
+    model.held_out = (rows, alignment, torch.from_numpy(np.flatnonzero(use == TEST)))
+
+
+def _with_tables(folder: Path) -> Config:
+    """Return a run's settings, if they name a file for every party."""
+    config = settings_of(folder)
+    lacking = [name for name, party in config.parties.items() if party.table is None]
+    if lacking or not config.parties:
+        raise ModelError(f"{folder}: the run was trained from data frames, not files: its tables are not on disk; "
+                         "give tables, --table party=file or in Python {party: frame}, where one may")  # fmt: skip
+    return config
+
+
+def _with_own_encoder(config: Config) -> list[str]:
+    """Return the parties whose encoder is the user's own and can be imported."""
+    return [name for name in config.parties if _importable(config.encoder_settings(name).factory)]
+
+
+def _importable(factory: str | None) -> bool:
+    """Return whether a factory can be imported: not a lambda, and not from a script."""
+    return factory is not None and "<" not in factory and not factory.startswith("__main__:")
+
+
+def tables_from(pairs: Sequence[str]) -> dict[str, Path]:
+    """Return the tables that ``party=file`` texts name.
+
+    >>> tables_from(["bank=new/bank.csv"])
+    {'bank': PosixPath('new/bank.csv')}
+
+    Raises:
+        ConfigError: a text of another form, or a party named twice.
+    """
+    tables: dict[str, Path] = {}
+    for pair in pairs:
+        party, equals, file = pair.partition("=")
+        if not equals or not party.strip() or not file.strip():
+            raise ConfigError(f"--table {pair}: write it as party=file, for example bank=bank.csv")
+        if party.strip() in tables:
+            raise ConfigError(f"--table: party {party.strip()!r} is named twice; each has one table")
+        tables[party.strip()] = Path(file.strip())
+    return tables

@@ -1,0 +1,326 @@
+"""Read and write the files of a model: one folder a party, so that each can keep its own.
+
+model.json                        method and parameters, roster, task, seed
+parties/NAME/party.json           the party's preprocessing and the description of its network
+parties/NAME/model.safetensors    its weights
+manifest.json                     the hash of each of these files: see ``run.manifest``
+
+Nothing in these files is ever imported or called.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, TypeAdapter, ValidationError
+
+from anyparty.artifacts.manifest import NAME as MANIFEST
+from anyparty.artifacts.manifest import Manifest, sha256
+from anyparty.artifacts.run_lock import ID_HASHES, LOCK, take
+from anyparty.core.seeds import Seeds
+from anyparty.core.storage import inside, read_json, refuse_file, tuples, write_json
+from anyparty.core.types import Roster, Task
+from anyparty.errors import ModelError, NotGiven, nearest
+from anyparty.methods import description
+from anyparty.methods.base import Method, PartyContext, State
+from anyparty.methods.registry import made_again
+from anyparty.networks.allocation import AllocationLimit
+from anyparty.networks.encoder_registry import describe, restore
+from anyparty.networks.mlp import Factory
+from anyparty.tables.cells import MAX_BYTES
+from anyparty.tables.preprocessing import Prepare
+from anyparty.training import checkpoint
+
+FORMAT = 3
+WITHOUT_MANIFEST = 2  # the format of models that have no manifest yet; it can still be read
+SPARE = 1_000_000  # numbers that building networks may make beyond those of the weights: buffers, drafts
+WEIGHTS, ABOUT, RECORD = "model.safetensors", "model.json", "record.json"
+OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # files of a run that describe the model beside them
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSummary:
+    """The part of a model that all parties share; only label holders know the task.
+
+    Attributes:
+        method: the method's name and parameters, ``None`` if it was the user's own.
+        roster: the parties.
+        task: the task.
+        seed: the run's root seed.
+        best_epoch: the epoch whose weights were kept, by its place in the history (from 0); -1 if the last.
+        parts: by party, the mark of its saved weights.  A passive party at its own site knows only its own; a party
+            that was lost before training ended has none.
+        own: the description of the user's own method, see ``own_method``; ``None`` for a shipped one, or if an
+            earlier version saved it.
+
+    """
+
+    method: dict[str, Any] | None
+    roster: Roster
+    task: Task | None
+    seed: int
+    best_epoch: int
+    parts: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
+    own: dict[str, Any] | None = None
+
+    def save(self, path: Path) -> None:
+        """Write the file."""
+        values = {key: value for key, value in asdict(self).items() if key != "own" or value is not None}
+        write_json(path, {"format": FORMAT, **values})
+
+    @classmethod
+    def load(cls, path: Path) -> ModelSummary:
+        """Read a file that ``save`` wrote.
+
+        Raises:
+            ModelError: the file does not exist, is foreign or of another version, or differs from the manifest.
+        """
+        about = read_json(inside(path.parent, path.name))
+        if (found := about.get("format", FORMAT)) not in (FORMAT, WITHOUT_MANIFEST):
+            raise ModelError(f"{path}: saved in format {found}, this version reads formats {WITHOUT_MANIFEST} and "
+                             f"{FORMAT}")  # fmt: skip
+        if found == FORMAT:
+            Manifest.read(path.parent).check(path.parent, path.name)
+        try:
+            read = TypeAdapter(cls).validate_json(json.dumps(about), strict=True)
+        except ValidationError as error:
+            raise ModelError(f"{path}: this is not one of anyparty's: {_first(error)}") from None
+        nameless = read.method is not None and not isinstance(read.method.get("name"), str)
+        if nameless or read.roster.active not in read.roster.names:
+            raise ModelError(f"{path}: this is not one of anyparty's: its method or its active party has no name")
+        return read
+
+    def make(self, source: Path, given: Method | None = None) -> Method:
+        """Return the method; a user's own method is passed as ``given``.
+
+        Raises:
+            NotGiven: it was the user's own, and was not passed.
+            ModelError: another method was passed than was trained.
+        """
+        shipped = None if self.method is None else made_again(**tuples(self.method))
+        if given is not None:
+            description.check(source, self.own, shipped, given)
+            return given
+        if shipped is None:
+            raise NotGiven(f"{source}: trained with a method of the user's own", "method=...")
+        return shipped
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One party of a trained model.
+
+    Attributes:
+        state: its networks.
+        prepare: the fitted preprocessing of its table; ``None`` without columns.
+        id: the name of its id column.
+        label: the name of its label column, if it has one.
+        max_cell_bytes: the most bytes that a text cell of its table may have.
+
+    """
+
+    state: State
+    prepare: Prepare | None
+    id: str
+    label: str | None = None
+    max_cell_bytes: int = MAX_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class _PartyFile:
+    """The contents of a party.json."""
+
+    inputs: Annotated[int, Field(ge=0)]
+    encoder: dict[str, Any] | None
+    prepare: dict[str, Any] | None
+    id: str
+    label: str | None
+    max_cell_bytes: Annotated[int, Field(ge=1)] = MAX_BYTES
+
+    @classmethod
+    def load(cls, path: Path) -> _PartyFile:
+        try:
+            return TypeAdapter(cls).validate_json(json.dumps(read_json(path)), strict=True)
+        except ValidationError as error:
+            raise ModelError(f"{path}: this is not one of anyparty's: {_first(error)}") from None
+
+
+def _first(error: ValidationError) -> str:
+    """Return the first error, with its place."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
+
+
+def write_manifest(folder: Path, parties: Iterable[str]) -> None:
+    """Write the manifest of a model's folder, which holds the parts of ``parties``.
+
+    Raises:
+        ModelError: a part does not exist.
+        StorageError: the manifest cannot be written.
+    """
+    parts = [f"parties/{name}/{file}" for name in parties for file in ("party.json", WEIGHTS)]
+    Manifest.write(folder, ["model.json", *parts])
+
+
+def check_mark(about: ModelSummary, home: Path, name: str) -> str:
+    """Return the mark of a party's part, if the model was saved with it.
+
+    Raises:
+        ModelError: the part is another one.
+    """
+    found = sha256(home / WEIGHTS)
+    if about.parts.get(name, found) != found:
+        raise ModelError(f"{home / WEIGHTS}: these are not the weights of party {name!r} that the model was saved "
+                         f"with, but of another run, or changed; copy the whole folder anew")  # fmt: skip
+    return found
+
+
+def save_member(home: Path, member: Member) -> str:
+    """Write one party's part; return its mark."""
+    tensors = {
+        f"{module}/{key}": tensor
+        for module, network in member.state.modules.items()
+        for key, tensor in checkpoint.tensors_of(network).items()
+    }
+    seat = member.state.seat
+    checkpoint.write(home / WEIGHTS, tensors, {"party": seat.me})
+    about = {
+        "inputs": seat.inputs,
+        "encoder": describe(seat.encoder),
+        "prepare": member.prepare.to_json() if member.prepare else None,
+        "id": member.id,
+        "label": member.label,
+        "max_cell_bytes": member.max_cell_bytes,
+    }
+    write_json(home / "party.json", about)
+    return sha256(home / WEIGHTS)
+
+
+def write_model(folder: Path, about: ModelSummary, members: Mapping[str, Member]) -> dict[str, str]:
+    """Write parties' parts of a model, then what all parties share; return the mark of each part.
+
+    ``about.parts`` may have the marks of other parties.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    marks = {name: save_member(folder / "parties" / name, member) for name, member in members.items()}
+    replace(about, parts=about.parts | marks).save(folder / ABOUT)
+    write_manifest(folder, members)
+    return marks
+
+
+def save_model(folder: Path, about: ModelSummary, members: Mapping[str, Member], *, replace: bool) -> None:
+    """Write a model into a folder that holds nothing else, or the same model.
+
+    With ``replace``, it may take the place of another model or of a run.  The run's record and settings are deleted
+    then, because they describe another model.
+
+    Raises:
+        ConfigError: a run is at work there.
+        ModelError: the folder holds a run or another model.
+        StorageError: it cannot be written, or the folder is a file.
+    """
+    refuse_file(folder)
+    with ExitStack() as held:
+        if (folder / LOCK).exists():  # else there was never a run
+            held.callback(take(folder).release)
+        there = [name for name in (RECORD, ABOUT) if (folder / name).exists()]
+        other = bool(there) and not _is_in(folder, about, members)
+        if other and not replace:
+            what = "a run" if there[0] == RECORD else "a model"
+            raise ModelError(f"{folder} holds {what} already ({there[0]}), and not this model: name another folder, or "
+                             f"write over it with save(..., replace=True)")  # fmt: skip
+        write_model(folder, about, members)
+        for name in OF_RUNS if other and RECORD in there else ():
+            (folder / name).unlink(missing_ok=True)
+
+
+def _is_in(folder: Path, about: ModelSummary, members: Mapping[str, Member]) -> bool:
+    """Return whether the folder holds this model, bit for bit: model.json has the marks of all weights."""
+    if not (folder / ABOUT).is_file():
+        return False
+    with TemporaryDirectory() as beside:
+        write_model(Path(beside), about, members)
+        return (Path(beside) / ABOUT).read_bytes() == (folder / ABOUT).read_bytes()
+
+
+def load_member(home: Path, seat: PartyContext, method: Method, encoder: Factory | None) -> Member:
+    """Read one party's part.
+
+    ``seat`` is the party's place; ``encoder`` makes its network, if that is the user's own module.
+
+    Raises:
+        NotGiven: the network is the user's own, and ``encoder`` is not given.
+        ModelError: a file is absent, cut short or foreign, or the network cannot be made.
+    """
+    name = seat.me
+    folder = home.parent.parent
+    if (folder / MANIFEST).exists():  # else About.load has seen that the model is of a format without one
+        manifest = Manifest.read(folder)
+        for file in ("party.json", WEIGHTS):
+            manifest.check(folder, f"{home.parent.name}/{home.name}/{file}")
+    about = _PartyFile.load(inside(folder, Path(home.parent.name, home.name, "party.json")))
+    if encoder is None and about.encoder is None:
+        lacks = f"{home}: party {name!r} was trained with a network of its own making"
+        raise NotGiven(lacks, f"encoders={{{name!r}: ...}}")
+    prepare = None if about.prepare is None else Prepare.from_json(about.prepare)
+    if about.inputs != (0 if prepare is None else prepare.width):
+        raise ModelError(f"{home}: party.json speaks of a block of width {about.inputs}, its columns make another")
+    labeler = name in seat.roster.labelers
+    tensors, whose = checkpoint.read(inside(folder, Path(home.parent.name, home.name, WEIGHTS)))
+    held = sum(tensor.numel() for tensor in tensors.values())
+    limit = AllocationLimit(2 * held + SPARE)
+    try:
+        made = encoder or restore(about.encoder or {})
+        seat = replace(seat, inputs=about.inputs, encoder=made, task=seat.task if labeler else None)
+        with limit:
+            state = method.begin(seat, Seeds(0))
+    except Exception as error:
+        if limit.exceeded:
+            raise ModelError(f"{home}: party.json and model.json describe networks that are far larger than the "
+                             f"{held:,} numbers in {WEIGHTS}; copy the whole folder again") from None  # fmt: skip
+        if isinstance(error, KeyError | TypeError | AttributeError):
+            raise ModelError(f"{home}: the network that party.json describes cannot be made: {error!r}") from None
+        raise
+    if whose.get("party") != name:
+        raise ModelError(f"{home / WEIGHTS}: the weights of party {whose.get('party')!r}, not of {name!r}")
+    for module, network in state.modules.items():
+        own = {key.removeprefix(f"{module}/"): t for key, t in tensors.items() if key.startswith(f"{module}/")}
+        checkpoint.load_module(network, own, home / WEIGHTS, module)
+    state.train(False)
+    return Member(
+        state=state, prepare=prepare, id=about.id, label=about.label, max_cell_bytes=about.max_cell_bytes
+    )  # fmt: skip
+
+
+def load_members(
+    folder: Path, about: ModelSummary, method: Method, encoders: Mapping[str, Factory], device: torch.device
+) -> dict[str, Member]:
+    """Read every party's part of a model; ``encoders`` make the networks that are the user's own modules, by party.
+
+    Raises:
+        ModelError: as ``load_member`` and ``check_mark``; or an encoder is given for a name that is not a party's.
+    """
+    if not isinstance(encoders, Mapping):
+        raise ModelError(f"{folder}: encoders: expected a dict by party, such as {{{about.roster.active!r}: ...}}, got "
+                         f"{encoders!r}")  # fmt: skip
+    for name in encoders:
+        if name not in about.roster.names:
+            raise ModelError(f"{folder}: an encoder is given for {name!r}, which is no party of the model"
+                             f"{nearest(name, about.roster.names)}")  # fmt: skip
+    seat = PartyContext(me="", roster=about.roster, task=about.task, device=device)
+    members = {
+        name: load_member(folder / "parties" / name, replace(seat, me=name), method, encoders.get(name))
+        for name in about.roster.names
+    }
+    for name in members:
+        check_mark(about, folder / "parties" / name, name)
+    return members

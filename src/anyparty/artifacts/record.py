@@ -1,0 +1,271 @@
+"""The record of a run: ``record.json`` in its folder, or in the folder of one party at its own site.
+
+Fields of every record:
+
+    status          "running" (perhaps the process was killed), "done", "stopped" (Ctrl-C, or with a site) or "failed"
+    error           the error of a failed run, with its kind
+    began, ended    ISO times in UTC
+    remarks         warnings of the run
+    versions        of Python, of this package and of those that results depend on
+    rows, overlap   N, and which parties have which rows
+    history         one entry an epoch
+    best_epoch      its place in the history, from 1
+    ledger          messages and bytes by sender, receiver and tag
+    evaluation      test scores, as ``Evaluation.to_json``
+    costs           messages and bytes by the formulas of papers, see ``run.costs``
+    title, declared the method's title, and the messages that it declares
+
+Fields of a run in one process: ``tables``, their fingerprints by party.  Its settings are in ``config.toml``.
+
+Fields of one party's record:
+
+    party, active, parties   the party, the active party, all parties       job         the run's name at its transport
+    settings                 the shared settings as TOML                    agreed      a hash of each settings group
+    table                    the fingerprint of the party's table           alignment   its number, the same at all
+    stages                   by name: epochs, rows an epoch, first epoch    shape       of its block and its encoder
+    predicted, attendance    at the active party: the task in a line, and warnings of parties that missed epochs
+
+Reports read the record without importing a method.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, PlainSerializer, WrapValidator
+
+import anyparty
+from anyparty.alignment.overlap import Overlap
+from anyparty.config.settings_group import Settings
+from anyparty.core.storage import read_json, write_json
+from anyparty.core.types import Capabilities
+from anyparty.errors import ConfigError, ModelError, hearing
+from anyparty.training.callbacks import error_text, now, status_of
+
+FORMAT = 1
+FILE = "record.json"
+MAY_DIFFER = {
+    "run.folder", "train.device", "train.checkpoint_every", "train.extreme", "track.tensorboard", "track.mlflow",
+    "track.experiment", "train.require",
+}  # fmt: skip
+"""Settings that may change when a run is resumed.  Runs that differ in these alone are the same variant."""
+
+
+class Entry(Settings):
+    """A part of a record.  Fields that are not declared here are kept as they are."""
+
+    model_config = ConfigDict(extra="allow", frozen=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields that are set, as values for JSON."""
+        return self.model_dump(exclude_unset=True)
+
+
+class EpochEntry(Entry):
+    """One epoch: its stage, number, loss, seconds, scores, and the parties that were absent or came back."""
+
+    stage: str
+    epoch: int
+    loss: float | None = None
+    seconds: float | None = None
+    validation: dict[str, float | None] = {}
+    absent: dict[str, str] = {}
+    back: list[str] = []
+
+
+class LedgerEntry(Entry):
+    """Messages of one tag from one party to another."""
+
+    sender: str
+    receiver: str
+    tag: str
+    messages: int
+    bytes_sent: int
+
+
+class MessageEntry(Entry):
+    """A declared message: see ``terms.Declared``."""
+
+    tag: str
+    frm: str
+    to: str
+    holds: str
+    learns: str
+    when: str = ""
+
+
+def _as_read(value: Any, validate: Any) -> Any:
+    """Validate a number, and keep an integer as an integer."""
+    number = validate(value)
+    return value if type(value) is int else number
+
+
+_Number = Annotated[float | None, WrapValidator(_as_read), PlainSerializer(lambda number: number)]
+
+
+def _with_rows(scores: dict[str, float | None]) -> dict[str, float | None]:
+    if scores.get("rows") is None:
+        raise ValueError("expected how many rows it is of, under 'rows'")
+    return scores
+
+
+_OfRows = Annotated[dict[str, _Number], AfterValidator(_with_rows)]
+
+
+class EvaluationEntry(Entry):
+    """Test scores: of all rows, by number of present parties, and by pattern of presence."""
+
+    task: Literal["classification", "regression"]
+    classes: list[str]
+    overall: _OfRows
+    by_count: dict[Annotated[str, Field(pattern="^[0-9]{1,6}$")], _OfRows]
+    by_pattern: dict[str, _OfRows]
+
+
+def _of_all_blocks(overlap: Overlap | None) -> Overlap | None:
+    if overlap is None:
+        return None
+    if not overlap.blocks:
+        raise ValueError("expected at least one party under 'blocks'")
+    for name in overlap.blocks:
+        if name not in overlap.held or name not in overlap.alone:
+            raise ValueError(f"expected how many rows party {name!r} has, under 'held' and 'alone'")
+    return overlap
+
+
+class StatusEntry(Entry):
+    """How a task of one process ended."""
+
+    status: str = "done"
+    error: str = ""
+    ended: str = ""
+    remarks: list[str] = []
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note how the body ends and when, and the warnings in it."""
+        self.remarks = list(self.remarks)
+
+        def remark(sentence: str) -> None:
+            if sentence not in self.remarks:
+                self.remarks.append(sentence)
+
+        try:
+            with hearing(remark):
+                yield
+        except BaseException as error:
+            self.status, self.error = status_of(error), error_text(error)
+            raise
+        else:
+            self.status = "done"
+        finally:
+            self.ended = now()
+
+
+class RunRecord(StatusEntry):
+    """A run's record, or one party's."""
+
+    format: int = FORMAT
+    began: str = ""
+    versions: dict[str, str] = {}
+    tables: dict[str, str] = {}
+    rows: int | None = None
+    overlap: Annotated[
+        Overlap | None, AfterValidator(_of_all_blocks), PlainSerializer(lambda overlap: overlap and overlap.to_json())
+    ] = None
+    history: list[EpochEntry] = []
+    ledger: list[LedgerEntry] = []
+    title: str = ""
+    attendance: list[str] = []
+    declared: list[MessageEntry] = []
+    best_epoch: int = 0
+    costs: dict[str, Any] = {}
+    evaluation: EvaluationEntry | None = None
+    party: str = ""
+    active: str = ""
+    parties: list[str] = []
+    job: str = ""
+    settings: str = ""
+    table: str = ""
+    alignment: str = ""
+    agreed: dict[str, str] = {}
+    predicted: str = ""
+    stages: dict[str, dict[str, int]] = {}
+    shape: dict[str, int] | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> RunRecord:
+        """Read a record of this version.
+
+        Raises:
+            ModelError: the file does not exist, is damaged, is of another version, or is not a record.
+        """
+        values = read_json(path)
+        if (found := values.get("format", FORMAT)) != FORMAT:
+            wrote = values.get("versions")
+            by = f": anyparty {wrote['anyparty']}" if isinstance(wrote, dict) and "anyparty" in wrote else ""
+            raise ModelError(f"{path}: a record in format {found}, this version reads format {FORMAT}; use the version "
+                             f"that wrote it{by}")  # fmt: skip
+        try:
+            record: RunRecord = cls.of(values, str(path))
+        except ConfigError as error:
+            raise ModelError(f"{error}; the record was damaged or changed: copy the folder again") from None
+        return record
+
+    def write(self, path: Path) -> None:
+        """Write the record.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        write_json(path, self.to_json())
+
+
+def declared_by(can: Capabilities) -> dict[str, Any]:
+    """Describe a method for a record: its title, and the messages that it declares."""
+    return {
+        "title": can.title,
+        "declared": [{key: str(value) for key, value in asdict(each).items()} for each in can.messages],
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that a result depends on."""
+    packages = ("torch", "numpy", "polars", "scikit-learn")
+    return {
+        "anyparty": anyparty.__version__,
+        "python": sys.version.split()[0],
+        "machine": platform.machine(),
+        **{package: version(package) for package in packages},
+    }
+
+
+def is_cut(path: Path) -> bool:
+    """Return whether a record exists but is not JSON, as a power failure leaves it."""
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        return False
+    except ValueError:
+        return True
+    return False
+
+
+def has_model(path: Path) -> bool:
+    """Return whether the model beside a run's record is of that run, as far as the record tells.
+
+    ``best_epoch`` enters a record once the model is written.  It stays if the run fails after that.
+    """
+    try:
+        record = RunRecord.read(path)
+    except ModelError:
+        return True
+    return record.status == "done" or "best_epoch" in record.model_fields_set

@@ -1,0 +1,307 @@
+"""Callbacks that write a run's record while the run goes on.
+
+``LocalRecorder`` writes the record of a run in one process after every epoch.  ``SiteRecorder`` writes one party's
+record when the alignment is known, when a stage begins and after every checkpoint.  A killed process leaves the record
+of that moment.  A resumed run continues the same ledger.
+
+A resumed run must be the same run: other settings or other tables are refused by name.  The path of a table may
+change, because its fingerprint shows whether it is the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from pydantic import ValidationError
+
+from anyparty.alignment.overlap import Overlap
+from anyparty.artifacts.record import (
+    FILE,
+    FORMAT,
+    MAY_DIFFER,
+    EpochEntry,
+    EvaluationEntry,
+    LedgerEntry,
+    RunRecord,
+    declared_by,
+    is_cut,
+    versions,
+)
+from anyparty.artifacts.run_lock import ID_HASHES, take
+from anyparty.config import Config
+from anyparty.core.storage import writing
+from anyparty.core.types import Capabilities
+from anyparty.errors import ConfigError, ModelError, ResumeError, remark
+from anyparty.methods import description
+from anyparty.methods.base import Method
+from anyparty.training.callbacks import Callback, now
+from anyparty.training.checkpoint import PROGRESS, Checkpoints, read
+from anyparty.training.party_run import TrainedParty
+from anyparty.transport.ledger import Ledger
+
+
+@dataclass
+class Recorder(Callback):
+    """Keep a run's record and write it."""
+
+    path: Path
+    record: RunRecord
+    ledger: Ledger = field(default_factory=Ledger)
+    lock: FileLock | None = None
+
+    def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:  # noqa: ARG002
+        """Drop the epochs that a resumed stage repeats."""
+        self.record.history = list(
+            takewhile(lambda epoch: epoch.stage != stage or epoch.epoch <= first_epoch, self.record.history)
+        )
+
+    def finish(
+        self, trained: TrainedParty, evaluation: Mapping[str, Any] | None, costs: Mapping[str, Any] | None = None
+    ) -> None:
+        """Note the result of training, the test scores and the costs."""
+        self._note(trained.history, trained.best_epoch)
+        if costs is not None:
+            self.record.costs = dict(costs)
+        if evaluation is not None:
+            self.record.evaluation = EvaluationEntry.of(evaluation, "evaluation")
+
+    def _note(self, history: Sequence[Mapping[str, Any]], best_epoch: int) -> None:
+        self.record.history = [EpochEntry.of(epoch, "epoch") for epoch in history]
+        self.record.best_epoch = best_epoch + 1
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Write the record when the body ends, also if it fails; then release the folder."""
+        try:
+            with self.record.noting():
+                yield
+        finally:
+            try:
+                self.write()
+            finally:
+                if self.lock is not None:
+                    self.lock.release()
+
+    def write(self) -> None:
+        """Write the record with the ledger so far.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        self.record.ledger = [LedgerEntry.model_validate(row) for row in self.ledger.rows()]
+        self.record.write(self.path)
+
+
+class LocalRecorder(Recorder):
+    """Write the record of a run with all parties in one process."""
+
+    @classmethod
+    def begin(
+        cls, folder: Path, config: Config, *, tables: Mapping[str, str], overlap: Overlap, active: str,
+        can: Capabilities, own: Method | None = None, resume: bool = False,
+    ) -> LocalRecorder:  # fmt: skip
+        """Open a run's folder, and lock it until ``open`` has ended.
+
+        Args:
+            folder: of the run.
+            config: the settings that trained.
+            tables: each party's fingerprint of its table.
+            overlap: which parties have which rows.
+            active: the active party.
+            can: the method's capabilities.
+            own: the method, if it is the user's own.
+            resume: whether to resume the run in the folder.
+
+        Raises:
+            ConfigError: another run is at work there, or the folder has a config.toml or a model without a run.
+            ResumeError: the folder has a run already; or, to resume, another run or none.
+        """
+        if resume and not folder.exists():
+            raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")
+        lock = take(folder)
+        try:
+            return cls._begin(folder, config, lock, tables, overlap, active, can, own, resume=resume)
+        except BaseException:
+            lock.release()
+            raise
+
+    @classmethod
+    def _begin(
+        cls, folder: Path, config: Config, lock: FileLock, tables: Mapping[str, str], overlap: Overlap, active: str,
+        can: Capabilities, own: Method | None, *, resume: bool,
+    ) -> LocalRecorder:  # fmt: skip
+        path, settings = folder / FILE, folder / "config.toml"
+        there, cut = path.exists(), is_cut(path)
+        kept = RunRecord.read(path).to_json() if there and not cut else {}
+        if (cut or kept.get("history")) and not resume:  # a run that failed at once may be replaced
+            raise ResumeError(f"{folder} holds a run already: resume it (--resume, or resume=True in "
+                              f"Python), or name another folder (--run, or folder=...)")  # fmt: skip
+        if resume and not (there and settings.exists()):
+            raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")
+        if not there and settings.exists():
+            raise ConfigError(f"{settings}: this file is no run's, and the run's own settings would take its place; "
+                              f"name another folder (--run, or folder=...), or move the file")  # fmt: skip
+        if not resume and (folder / "model.json").exists():
+            raise ConfigError(f"{folder} holds a model already (model.json), and the run's own would take its place; "
+                              f"name another folder (--run, or folder=...), or move what lies there")  # fmt: skip
+        values: dict[str, Any] = {
+            "format": FORMAT,
+            "status": "running",
+            "error": "",
+            "began": now(),
+            "versions": versions(),
+            "tables": dict(tables),
+            "rows": overlap.rows,
+            "overlap": overlap.to_json(),
+            "history": [],
+            "ledger": [],
+        }
+        if resume:
+            old = {"history": [], "ledger": []} | (_cut_record(path, active, values) if cut else kept)
+            _same(old.get("tables", {}), tables, "the tables changed since the run began", "party")
+            try:
+                same_settings(settings.read_text(encoding="utf-8"), config.to_toml(), own)
+            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+                raise ResumeError(f"{settings}: this is not TOML ({error}); copy the run's folder again") from None
+            values = old | {"status": "running", "error": ""}
+            values.pop("ended", None)
+        recorder = cls(path, RunRecord.of(values | declared_by(can), str(path)), Ledger.of(values["ledger"]), lock)
+        if not resume:
+            recorder.record.write(path)  # before config.toml, which alone would be taken for another program's
+        if not resume or all(party.table for party in config.parties.values()):  # tables may have moved
+            with writing(settings) as beside:
+                beside.write_text(config.to_toml(), encoding="utf-8")
+        (folder / ID_HASHES).unlink(missing_ok=True)
+        return recorder
+
+    def on_epoch_end(self, record: dict[str, Any]) -> None:
+        """Write the record with one more epoch."""
+        self.record.history.append(EpochEntry.of(record, "epoch"))
+        self.write()
+
+
+class SiteRecorder(Recorder):
+    """Write the record of one party at its own site."""
+
+    @classmethod
+    def begin(
+        cls, folder: Path, *, party: str, active: str, parties: Sequence[str], settings: str, table: str,
+        can: Capabilities, job: str = "", resume: bool = False,
+    ) -> SiteRecorder:  # fmt: skip
+        """Open a party's record.  A resumed party continues its ledger.
+
+        Args:
+            folder: of the party.
+            party: its name.
+            active: the active party.
+            parties: all parties, in the roster's order.
+            settings: the run's settings as TOML, without paths.
+            table: the fingerprint of the party's table.
+            can: the method's capabilities.
+            job: the transport's name for the run, if it has one.
+            resume: whether the run is resumed.
+
+        Raises:
+            ResumeError: the run began with other settings.
+        """
+        path, old = folder / FILE, RunRecord()
+        with suppress(ModelError):
+            old = RunRecord.read(path)
+        if old.party != party or not (resume or (job and old.job == job)):
+            old = RunRecord()
+        else:
+            same_settings(old.settings, settings)
+        record = RunRecord(
+            format=FORMAT, party=party, active=active, parties=list(parties), job=job, status="running", error="",
+            began=old.began or now(), versions=versions(), settings=settings, table=table, ledger=old.ledger,
+            stages=dict(old.stages), history=list(old.history), remarks=list(old.remarks), **declared_by(can),
+        )  # fmt: skip
+        recorder = cls(path, record, Ledger.of([row.model_dump() for row in old.ledger]))
+        recorder.write()
+        return recorder
+
+    def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:
+        """Note how long the stage is."""
+        super().on_stage_begin(stage, epochs, rows, first_epoch)
+        self.record.stages[stage] = {"epochs": epochs, "rows": rows, "first_epoch": first_epoch}
+        self.write()
+
+    def on_checkpoint(self, history: Sequence[Mapping[str, Any]], best_epoch: int) -> None:
+        """Write the record after a checkpoint; ``best_epoch`` is its place in the history, from 0."""
+        self._note(history, best_epoch)
+        self.write()
+
+    def aligned(
+        self, number: bytes, agreed: Mapping[str, str], rows: int, overlap: Overlap | None, predicted: str
+    ) -> None:
+        """Note the alignment's number, the settings that all parties must share, and N.
+
+        The active party also notes which parties have which rows, and in a line what is predicted.
+        """
+        self.record.alignment, self.record.rows = number.hex(), rows
+        self.record.agreed = {group: hashlib.sha256(text.encode()).hexdigest() for group, text in agreed.items()}
+        if overlap is not None:
+            self.record.overlap, self.record.predicted = overlap, predicted
+        self.write()
+
+
+def _cut_record(path: Path, active: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of a run that lost its own in a power failure, with the history of its last checkpoint."""
+    remark(
+        f"{path}: cut short, as by a power failure; the run goes on from its checkpoints, "
+        f"without an account of what crossed before, and whether its tables are the same, nothing tells"
+    )
+    for file in reversed(Checkpoints(path.parent / "parties" / active / "checkpoints").files()):
+        with suppress(ModelError, ValidationError):  # training reports it when it loads the checkpoint
+            return values | {"history": PROGRESS.validate_python(read(file)[1]).history}
+    return values
+
+
+def same_settings(old: str, new: str, own: Method | None = None) -> None:
+    """Check that two TOML texts are settings of the same run; the paths of tables may differ.
+
+    ``own`` is the method of the new settings, if it is the user's own.  An earlier version kept no description of it;
+    then only its title is compared.
+
+    Raises:
+        ResumeError: a setting differs, or the order of the parties.
+    """
+    was, now = tomllib.loads(old), tomllib.loads(new)
+    for party in (party for values in (was, now) for party in values.get("parties", {}).values()):
+        party.pop("table", None)
+    kept = was.get("method", {}).pop("own", None)
+    now.get("method", {}).pop("own", None)
+    differs = {} if own is None or kept is None else description.differences(kept, own)
+    before, after = ({f"method.own.{key}": pair[side] for key, pair in differs.items()} for side in (0, 1))
+    _same(_flat(was) | before, _flat(now) | after, "other settings", "setting")
+    those, these = list(was.get("parties", {})), list(now.get("parties", {}))
+    if those != these:  # a party's place says which of the networks is its own
+        raise ResumeError(f"cannot resume, the parties stand in another order: it was {', '.join(those)}, is "
+                          f"{', '.join(these)}; put them back in the order in which the run began")  # fmt: skip
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _same(old: Mapping[str, Any], new: Mapping[str, Any], what: str, kind: str) -> None:
+    differs = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key) and key not in MAY_DIFFER)
+    if differs:
+        those = "; ".join(f"{kind} {key}: was {_short(old.get(key))}, is {_short(new.get(key))}" for key in differs[:5])
+        raise ResumeError(f"cannot resume, {what}: {those}; put them back as they were, or train again")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 24 else text[:20] + "...'"

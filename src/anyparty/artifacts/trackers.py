@@ -1,0 +1,257 @@
+"""Trackers as watchers: curves and scores in TensorBoard and MLflow, beside other experiments.
+
+    [track]
+    tensorboard = true               # event files in RUN/tensorboard; look at them: tensorboard --logdir runs
+    mlflow = "http://localhost:5000" # where MLflow keeps its runs: a server, or sqlite:///mlflow.db with all of MLflow
+    experiment = "credit"            # of MLflow
+
+Both are extras: ``pip install "anyparty[track]"``.  A tracker that cannot be reached at the start ends the run with a
+sentence; one that fails later is left out with a warning, and the run goes on.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+from anyparty.config import Config
+from anyparty.core.storage import read_json, write_json
+from anyparty.errors import ConfigError, ModelError, remark
+from anyparty.training.callbacks import Callback
+
+P = ParamSpec("P")
+T = TypeVar("T", bound="Tracker")
+MOST_LETTERS = 500  # of a parameter's value in MLflow
+MOST_OF_A_CAUSE = 200  # letters of somebody else's error in a sentence of ours
+UNTRACKED = "Without mlflow in [track] the run goes untracked"
+
+
+def trackers(config: Config, folder: Path | None, *, resume: bool = False) -> list[Callback]:
+    """Return the trackers that settings ask for.
+
+    Args:
+        config: the settings.
+        folder: of the run; its name is the run's in MLflow.
+        resume: whether the run goes on, and so in the same run of MLflow.
+
+    Raises:
+        ConfigError: a tracker is not installed or cannot be reached, or TensorBoard has no folder.
+    """
+    asked, found = config.track, list[Callback]()
+    if asked.tensorboard:
+        if folder is None:
+            raise ConfigError("track.tensorboard: event files go into the run's folder; name one, train(folder=...)")
+        found.append(TensorBoard(folder / "tensorboard"))
+    if asked.mlflow is not None:
+        kept = None if folder is None else folder / "mlflow.json"
+        found.append(
+            MLflow(asked.mlflow, experiment=asked.experiment, name=folder.name if folder else config.method.name,
+                   kept=kept, resume=resume)
+        )  # fmt: skip
+    return found
+
+
+class Tracker(Callback):
+    """What trackers share: one that fails on the way is silent from then on."""
+
+    failed = False
+
+
+def forgiven(tell: Callable[Concatenate[T, P], None]) -> Callable[Concatenate[T, P], None]:
+    """Let a tracker fail with a warning, once."""
+
+    @functools.wraps(tell)
+    def told(self: T, *args: P.args, **kwargs: P.kwargs) -> None:
+        if self.failed:
+            return
+        try:
+            tell(self, *args, **kwargs)
+        except Exception as error:
+            self.failed = True
+            remark(f"{type(self).__name__} failed and is told no more: {error}")
+
+    return cast("Callable[Concatenate[T, P], None]", told)
+
+
+def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield an epoch's numbers by name.
+
+    >>> list(numbers({"stage": "train", "epoch": 2, "loss": 0.5, "seconds": 0.1, "validation": {"accuracy": 0.9}}))
+    [('train/loss', 0.5), ('train/seconds', 0.1), ('train/validation/accuracy', 0.9)]
+    """
+    stage = record["stage"]
+    for key, value in record.items():
+        if key in {"training", "validation"}:
+            yield from ((f"{stage}/{key}/{name}", float(score)) for name, score in value.items())
+        elif key != "epoch" and isinstance(value, int | float):
+            yield f"{stage}/{key}", float(value)
+
+
+def scores(evaluation: Mapping[str, Any] | None) -> Iterator[tuple[str, float]]:
+    """Yield test scores by name; those that are undefined are left out.
+
+    >>> list(scores({"overall": {"accuracy": 0.75, "auroc": None}}))
+    [('test/accuracy', 0.75)]
+    """
+    for name, value in (evaluation or {}).get("overall", {}).items():
+        if value is not None:
+            yield f"test/{name}", float(value)
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield settings by their dotted names.
+
+    >>> dict(flat({"train": {"epochs": 5}, "method": {"name": "laser"}}))
+    {'train.epochs': '5', 'method.name': 'laser'}
+    """
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", str(value)
+
+
+class TensorBoard(Tracker):
+    """Writes a run's curves as event files.
+
+    Raises:
+        ConfigError: the package tensorboard is not installed, or the folder cannot be written to.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - an extra
+        except ImportError:
+            raise ConfigError(_absent("tensorboard", "TensorBoard")) from None
+        try:
+            self.writer = SummaryWriter(str(folder))
+        except OSError as error:
+            raise ConfigError(f"track.tensorboard: {folder} cannot be written to ({error.strerror or error}). Make "
+                              f"room, or take tensorboard out of [track]") from None  # fmt: skip
+        self.epochs = 0
+
+    @forgiven
+    def on_run_begin(self, settings: Mapping[str, Any]) -> None:
+        """Write the settings as text."""
+        rows = "\n".join(f"| {key} | {value} |" for key, value in flat(settings))
+        self.writer.add_text("settings", f"| setting | value |\n|---|---|\n{rows}")
+
+    @forgiven
+    def on_epoch_end(self, record: dict[str, Any]) -> None:
+        """Write the epoch's numbers; they can be seen at once."""
+        self.epochs = record["epoch"]
+        for name, value in numbers(record):
+            self.writer.add_scalar(name, value, self.epochs)
+        self.writer.flush()
+
+    @forgiven
+    def on_party_lost(self, party: str, why: str) -> None:
+        """Write who is gone."""
+        self.writer.add_text("parties", f"{party} is gone: {why}", self.epochs)
+
+    @forgiven
+    def on_party_joined(self, party: str) -> None:
+        """Write who takes part again."""
+        self.writer.add_text("parties", f"{party} takes part again", self.epochs)
+
+    @forgiven
+    def on_run_end(self, status: str, evaluation: Mapping[str, Any] | None, error: str) -> None:
+        """Write test scores and how the run ended."""
+        for name, value in scores(evaluation):
+            self.writer.add_scalar(name, value, self.epochs)
+        self.writer.add_text("status", f"{status} {error}".strip(), self.epochs)
+        self.writer.close()
+
+
+class MLflow(Tracker):
+    """Writes a run's settings, curves and scores to MLflow.
+
+    Args:
+        uri: MLflow's tracking URI; "environment": what MLFLOW_TRACKING_URI says.
+        experiment: the experiment's name; it is made if there is none.
+        name: the run's.
+        kept: the file in which the run's number is kept, so that a resumed run goes on in it.
+        resume: whether to go on in that one.
+
+    Raises:
+        ConfigError: MLflow is not installed, or not all of it that ``uri`` needs, or it cannot be reached there.
+    """
+
+    def __init__(
+        self, uri: str, *, experiment: str = "anyparty", name: str = "", kept: Path | None = None, resume: bool = False
+    ) -> None:
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # theirs: seven, for minutes
+        try:
+            from mlflow.tracking import MlflowClient  # noqa: PLC0415 - an extra
+        except ImportError:
+            raise ConfigError(_absent("mlflow", "MLflow")) from None
+        self.epochs, self.run = 0, ""
+        try:
+            self.client = MlflowClient(tracking_uri=None if uri == "environment" else uri)
+            found = self.client.get_experiment_by_name(experiment)
+            number = found.experiment_id if found else self.client.create_experiment(experiment)
+            if resume and kept is not None:
+                with suppress(ModelError):  # it was not tracked before
+                    self.run = str(read_json(kept)["run"])
+            self.goes_on = bool(self.run)
+            if self.goes_on:
+                self.client.update_run(self.run, status="RUNNING")
+            else:
+                self.run = self.client.create_run(number, run_name=name or None).info.run_id
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"track.mlflow: {uri!r} needs all of MLflow: pip install mlflow ({_first(error)}). "
+                              f"{UNTRACKED}") from None  # fmt: skip
+        except Exception as error:
+            named = os.environ.get("MLFLOW_TRACKING_URI", "") if uri == "environment" else uri
+            ask = "; is the server running there?" if named.startswith(("http://", "https://")) else "."
+            raise ConfigError(f"track.mlflow: {uri!r} cannot be used ({_first(error)}){ask} {UNTRACKED}") from None
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_json(kept, {"uri": uri, "experiment": experiment, "run": self.run})
+
+    @forgiven
+    def on_run_begin(self, settings: Mapping[str, Any]) -> None:
+        """Write the settings as parameters, which MLflow takes once."""
+        for key, value in () if self.goes_on else flat(settings):
+            self.client.log_param(self.run, key, value[:MOST_LETTERS])
+
+    @forgiven
+    def on_epoch_end(self, record: dict[str, Any]) -> None:
+        """Write the epoch's numbers."""
+        self.epochs = record["epoch"]
+        for name, value in numbers(record):
+            self.client.log_metric(self.run, name, value, step=self.epochs)
+
+    @forgiven
+    def on_party_lost(self, party: str, why: str) -> None:
+        """Tag the run with who is gone."""
+        self.client.set_tag(self.run, f"party.{party}", f"gone since epoch {self.epochs + 1}: {why}")
+
+    @forgiven
+    def on_party_joined(self, party: str) -> None:
+        """Tag the run with who takes part again."""
+        self.client.set_tag(self.run, f"party.{party}", f"takes part again after epoch {self.epochs + 1}")
+
+    @forgiven
+    def on_run_end(self, status: str, evaluation: Mapping[str, Any] | None, error: str) -> None:
+        """Write test scores and how the run ended."""
+        for name, value in scores(evaluation):
+            self.client.log_metric(self.run, name, value, step=self.epochs)
+        if error:
+            self.client.set_tag(self.run, "error", error)
+        ended = {"done": "FINISHED", "stopped": "KILLED"}.get(status, "FAILED")
+        self.client.set_terminated(self.run, ended)
+
+
+def _absent(package: str, what: str) -> str:
+    return f"track.{package}: {what} is not installed: pip install 'anyparty[track]', or take it out of [track]"
+
+
+def _first(error: Exception) -> str:
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return textwrap.shorten(first, MOST_OF_A_CAUSE, placeholder=" ...")

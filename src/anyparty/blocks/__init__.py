@@ -1,1 +1,0 @@
-"""Aligned rows as tensors and masks, their splits and batches, and mechanisms of missing blocks."""

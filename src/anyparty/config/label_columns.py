@@ -1,0 +1,110 @@
+"""Whose names settings name: parties that are there, and who of them holds the label column."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from anyparty.config import Config
+from anyparty.errors import ConfigError, TableError, nearest, some
+from anyparty.tables import readers
+
+
+def check_parties(given: Iterable[str], known: Collection[str], what: str) -> None:
+    """Refuse the name of a party that is not there: it would be ignored."""
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"{what}: there is no party {name!r}{nearest(name, known)}")
+
+
+def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
+    """Return the label column of each party that holds labels, the active one first.
+
+    Raises:
+        ConfigError: no label named, or nobody, or more than one party has it and none is named as active, or the one
+            that is named for all is nobody's.
+        TableError: the active party's table has no label, or one would be a feature.
+    """
+    federation = config.federation
+    own = {name: party.label for name, party in config.parties.items() if party.label}
+    if federation.label is None and not own:
+        raise ConfigError('no label: name the column to predict, federation.label = "column"')
+    columns = {name: _columns(config, name, source) for name, source in found.items()}
+    have = {name for name, held in columns.items() if federation.label in held}
+    labels = dict.fromkeys(have, str(federation.label)) | own
+    active = federation.active or _only(labels, federation.label, set().union(*columns.values()))
+    if active not in labels:
+        near = nearest(federation.label, columns[active]) if federation.label else ""
+        where = f"party {some(sorted(have))} has it" if have else f"no party has it{near}"
+        raise TableError(
+            f"party {active!r} is to lead, but its table has no label column {federation.label!r}; {where}"
+        )
+    check_features(config, active, found)
+    return labels_asked(config, active)
+
+
+def labels_asked(config: Config, active: str) -> dict[str, str]:
+    """Return the label column of each party that settings give one, the active one first.
+
+    The active party's is its own, or ``federation.label``; another party's is its own alone.
+
+    Raises:
+        ConfigError: the active party has none, or nobody uses ``federation.label``, which would be ignored.
+    """
+    label, own = config.federation.label, {name: each.label for name, each in config.parties.items() if each.label}
+    first = own.get(active) or label
+    if first is None:
+        raise ConfigError('no label: name the active party\'s column, federation.label = "column"')
+    if label is not None and label not in {first, *own.values()}:
+        raise ConfigError(
+            f"federation.label = {label!r} is nobody's label: party {active!r} leads with its own, {first!r}; take one "
+            f"of the two out"
+        )
+    return {active: first} | {name: column for name, column in own.items() if name != active}
+
+
+def check_features(config: Config, active: str, found: Mapping[str, Any]) -> None:
+    """Refuse tables that have the column ``federation.label`` among their features: it is the answer.
+
+    Raises:
+        TableError: such a table, by its party.
+    """
+    label = config.federation.label
+    for name in sorted(found):
+        party = config.parties.get(name)
+        own = (party and party.label) or (label if name == active else None)
+        if label == own or label not in _columns(config, name, found[name]):
+            continue
+        told = f"party {name!r} also holds the label column {label!r} ({readers.named(found[name])}), which would be"
+        if own is not None:
+            raise TableError(
+                f"{told} a feature beside its own label {own!r}: drop it there, or say label = {label!r} in "
+                f"[parties.{name}]"
+            )
+        raise TableError(
+            f"{told} used as a feature: write label = {label!r} in [parties.{name}] if it holds labels (they teach "
+            f'where it hosts a head: method.hosting = "labelers"), or drop it there'
+        )
+
+
+def _columns(config: Config, name: str, source: Any) -> set[str]:
+    party = config.parties.get(name)
+    return set(readers.names(source, name)) - set(party.drop if party else ())
+
+
+def _only(labels: Mapping[str, str], label: str | None, columns: Collection[str]) -> str:
+    """Return the one party that has labels."""
+    if len(labels) == 1:
+        return next(iter(labels))
+    if not labels:
+        near = nearest(str(label), columns)
+        raise TableError(f"no party's table has the label column {label!r}; check its name, federation.label{near}")
+    by_column: dict[str, list[str]] = {}
+    for name in sorted(labels):
+        by_column.setdefault(labels[name], []).append(name)
+    have = ", ".join(
+        f"{'party' if len(names) == 1 else 'parties'} {some(names)} {'has' if len(names) == 1 else 'have'} the label "
+        f"column {column!r}"
+        for column, names in by_column.items()
+    )
+    raise ConfigError(f"{have}: say which leads, federation.active")

@@ -1,0 +1,102 @@
+"""Reading a settings file: TOML, with changes from the command line, paths relative to the file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from anyparty.config.network_settings import superseded
+from anyparty.config.schema import Config, RunSettings
+from anyparty.config.user_code import AllowedCode, allowing
+from anyparty.errors import ConfigError
+
+OTHER = {"name": "factory", "factory": "name"}  # which method: one that ships, or the user's own
+
+
+def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[str] = ()) -> Config:
+    """Read a TOML file; table paths in it are relative to its folder.
+
+    Args:
+        path: the file.
+        changes: settings that replace those of the file, such as ``"train.epochs=5"``.  A change of the ``kind``,
+            ``name`` or ``factory`` of a network or a method drops the file's parameters of the old one.
+        allow_code: modules of the user's own that the settings may load.  Needed for the settings in a run's or a
+            model's folder only: nobody need have read what such a folder names.  Any other file is the user's own.
+
+    Raises:
+        ConfigError: the file does not exist, is a folder or is not TOML; a key does not exist, a value is out of range,
+            or a party is named twice.
+    """
+    path = Path(path)
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin with a byte order mark
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such settings file; `anyparty demo` writes one to start from") from None
+    except OSError as error:
+        what = "is a folder; name a settings file in it" if path.is_dir() else f"cannot be read: {error.strerror}"
+        raise ConfigError(f"{path} {what}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: values are nested too deeply for settings; copy the file again") from None
+    except ValueError as error:  # not TOML, not UTF-8, or a number of too many digits
+        twice = "; a party's name may stand only once" if "Cannot declare" in str(error) else ""
+        raise ConfigError(f"{path}: this is not TOML: {error}{twice}") from None
+    asked = [_parsed(change) for change in changes]
+    for where, value in asked:
+        _choose(values, where, value)
+    for change, (where, value) in zip(changes, asked, strict=True):
+        _apply(values, change, where, value)
+    config: Config = Config.of(values, str(path))
+    received = any((path.parent / name).exists() for name in ("record.json", "model.json"))
+    allowed = allowing(allow_code, str(path)) if received else AllowedCode(everything=True)
+    return _with_paths(config, path.parent).allowing(allowed)
+
+
+def _parsed(change: str) -> tuple[list[str], Any]:
+    """Return where a value stands, and the value, as ``--set a.b=value`` says."""
+    where, equals, text = change.partition("=")
+    if not equals or not where.strip():
+        raise ConfigError(f"--set {change}: write it as group.key=value, for example train.epochs=5")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    return [part.strip() for part in where.split(".")], value
+
+
+def _choose(values: Any, where: Sequence[str], value: Any) -> None:
+    """Take out of the file's group what would do nothing with a network or a method that is chosen."""
+    *groups, key = where
+    for group in groups:
+        values = values.get(group) if isinstance(values, dict) else None
+    if isinstance(values, dict) and groups[-1:] == ["encoder"]:
+        for name in superseded(key, value):
+            values.pop(name, None)
+    if isinstance(values, dict) and groups == ["method"] and key in OTHER:
+        values.pop(OTHER[key], None)
+        values.pop("own", None)  # a run's file tells there what the other one was made with
+
+
+def _apply(values: dict[str, Any], change: str, where: Sequence[str], value: Any) -> None:
+    """Set one value."""
+    *groups, key = where
+    for group in groups:
+        values = values.setdefault(group, {})
+        if not isinstance(values, dict):
+            raise ConfigError(f"--set {change}: {group!r} is a value, not a group of settings")
+    values[key] = value
+
+
+def _with_paths(config: Config, folder: Path) -> Config:
+    """Resolve relative paths against the settings file's folder, so that a run finds its tables from anywhere."""
+    folder = folder.absolute()
+    parties = {
+        name: party if party.table is None else party.model_copy(update={"table": folder / party.table})
+        for name, party in config.parties.items()
+    }
+    run = config.run if config.run.folder is None else RunSettings(folder=folder / config.run.folder)
+    clock = config.clock
+    if clock is not None and clock.trace is not None:
+        clock = clock.model_copy(update={"trace": folder / clock.trace})
+    return config.model_copy(update={"parties": parties, "run": run, "clock": clock})

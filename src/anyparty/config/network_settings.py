@@ -1,0 +1,92 @@
+"""Settings of networks, and what they make."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import model_validator
+
+from anyparty.config.settings_group import Settings
+from anyparty.config.user_code import NOTHING, AllowedCode, load_encoder
+from anyparty.errors import ConfigError, some
+from anyparty.networks.encoders import LSTM, ResNet
+from anyparty.networks.mlp import MLP, Factory
+
+KINDS = {
+    "mlp": ("hidden", "activation", "dropout", "norm"),
+    "resnet": ("shape", "widths", "depths"),
+    "lstm": ("steps", "memory"),
+}
+"""Kinds of networks, and the settings that only they have."""
+
+
+class Encoder(Settings):
+    """A network by ``kind`` and that kind's own settings, or ``factory = "module:name"`` for a user's own module.
+
+    ``kind = "mlp"`` takes hidden, activation, dropout, norm; ``"resnet"`` shape, widths, depths; ``"lstm"`` steps,
+    memory.
+    """
+
+    kind: Literal["mlp", "resnet", "lstm"] = "mlp"
+    hidden: tuple[int, ...] = (64,)
+    activation: str = "relu"
+    dropout: float = 0.0
+    norm: bool = False
+    shape: tuple[int, int, int] | None = None
+    widths: tuple[int, ...] = (64, 128, 256, 512)
+    depths: tuple[int, ...] = (2, 2, 2, 2)
+    steps: int | None = None
+    memory: int = 128
+    factory: str | None = None
+
+    def make(self, setting: str = "encoder.factory", allowed: AllowedCode = NOTHING) -> Factory:
+        """Make the encoder's factory.
+
+        Args:
+            setting: the setting that holds ``factory``, for error messages.
+            allowed: which code of the user's own may be imported.
+
+        Raises:
+            ConfigError: widths or activation are out of range, or ``factory`` cannot be used: see ``load_code``.
+        """
+        if self.factory is not None:
+            return load_encoder(self.factory, setting, allowed)
+        if self.kind == "resnet":
+            if self.shape is None:
+                raise ConfigError("encoder: kind 'resnet' needs shape = [channels, height, width]")
+            return ResNet(shape=self.shape, widths=self.widths, depths=self.depths)
+        if self.kind == "lstm":
+            if self.steps is None:
+                raise ConfigError("encoder: kind 'lstm' needs steps, the length of the series")
+            return LSTM(steps=self.steps, hidden=self.memory)
+        return MLP(hidden=self.hidden, activation=self.activation, dropout=self.dropout, norm=self.norm)
+
+    @model_validator(mode="after")
+    def _ranges(self) -> Encoder:
+        """A run's own file has every setting, so what stands at its default is nobody's wish."""
+        wanted = ("factory",) if self.factory is not None else ("kind", "factory", *KINDS[self.kind])
+        fields = type(self).model_fields
+        idle = [name for name in fields if name not in wanted and getattr(self, name) != fields[name].default]
+        if idle and self.factory is not None:
+            raise ValueError(f"{some(idle)} would do nothing with factory = {self.factory!r}, which makes the whole "
+                             f"network; leave it out")  # fmt: skip
+        if idle:
+            owner = next(kind for kind, names in KINDS.items() if idle[0] in names)
+            raise ValueError(f"{some(idle)} would do nothing with kind = {self.kind!r}; say kind = {owner!r}, or leave "
+                             f"it out: {self.kind!r} takes {', '.join(KINDS[self.kind])}")  # fmt: skip
+        if self.factory is None:
+            self.make()
+        return self
+
+
+def superseded(key: str, value: object) -> tuple[str, ...]:
+    """Return the settings of networks that have no part in one that ``key``, "kind" or "factory", chooses.
+
+    >>> superseded("kind", "lstm")
+    ('factory', 'hidden', 'activation', 'dropout', 'norm', 'shape', 'widths', 'depths')
+    """
+    if key == "factory":
+        return ("kind", *(name for names in KINDS.values() for name in names))
+    if key == "kind" and value in KINDS:
+        return ("factory", *(name for kind, names in KINDS.items() if kind != value for name in names))
+    return ()

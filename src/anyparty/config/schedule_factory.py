@@ -1,0 +1,136 @@
+"""All schedules, by name, and how settings put one over a method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, ClassVar, cast, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from anyparty.config import ClockSettings, Config
+from anyparty.errors import ConfigError, nearest, some
+from anyparty.methods.base import Method
+from anyparty.methods.schedules.flex import AdaptiveFlex, Flex
+from anyparty.methods.schedules.real_clock import RealClock
+from anyparty.methods.schedules.schedule import LocalIterations, Schedule
+from anyparty.methods.schedules.scheduled import Scheduled
+from anyparty.methods.schedules.synchronous import PBCD, SyncMax, SyncMin
+from anyparty.methods.schedules.vafl import VAFL
+from anyparty.methods.schedules.virtual_clock import VirtualClock, trace_of
+from anyparty.methods.split.split_method import Split
+from anyparty.methods.split.topology import Schedulable
+
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "p-bcd": PBCD,
+    "sync-min": SyncMin,
+    "sync-max": SyncMax,
+    "vafl": VAFL,
+    "flex": Flex,
+    "adaptive-flex": AdaptiveFlex,
+}
+
+
+TWO_WAYS = "clock: use and trace are two ways to say one thing; give one of them"
+
+
+def schedule(name: str, **parameters: Any) -> tuple[Schedule, LocalIterations]:
+    """Return the schedule ``name``, and how parties make local iterations.
+
+    >>> schedule("flex", mu=0.1)
+    (Flex(), Local(labels='active', mu=0.1, momentum='local', smoothness=None))
+
+    Raises:
+        ConfigError: no such schedule, no such parameter, or a value out of range.
+    """
+    if name not in SCHEDULES:
+        raise ConfigError(f"no schedule {name!r}{nearest(name, SCHEDULES)}")
+    made: Any = SCHEDULES[name]
+    own, shared = _types(made), _types(LocalIterations)
+    known = own | shared
+    for key in parameters:
+        if key not in known:
+            raise ConfigError(f"schedule {name!r} has no parameter {key!r}{nearest(key, known)}")
+    values = {key: _of_type(known[key], value, f"schedule {name!r}: {key}") for key, value in parameters.items()}
+    local = LocalIterations(**{key: value for key, value in values.items() if key in shared})
+    return made(**{key: value for key, value in values.items() if key in own}), local
+
+
+def clock(*, real: bool = False, **values: Any) -> VirtualClock | RealClock:
+    """Return the clock that settings describe; ``trace`` names a CSV file of CPU use.
+
+    The ``real`` one has ``timeout`` and ``grace`` alone, in seconds.
+
+    Raises:
+        ConfigError: a value out of range, a trace that cannot be read, or speeds for the real clock.
+    """
+    if real:
+        unset = ClockSettings()
+        given = [
+            key
+            for key, value in values.items()
+            if key not in {"timeout", "grace"} and value != getattr(unset, key, value)
+        ]
+        if given:
+            raise ConfigError(f"clock: with real = true things take what they take; leave out {some(given)}, or real")
+        return RealClock(timeout=values.get("timeout", unset.timeout), grace=values.get("grace"))
+    if values.pop("grace", None) is not None:
+        raise ConfigError("clock: grace is for the real clock; set real = true, or leave it out")
+    trace = values.pop("trace", None)
+    if trace is not None and values.get("use"):
+        raise ConfigError(TWO_WAYS)
+    if trace is not None:
+        values["use"] = trace_of(trace)
+    hints = _types(VirtualClock)
+    for key in values:
+        if key not in hints:
+            raise ConfigError(f"clock has no parameter {key!r}{nearest(key, (*hints, 'trace'))}")
+    return VirtualClock(**{key: _of_type(hints[key], value, f"clock: {key}") for key, value in values.items()})
+
+
+def scheduled(method: Method, config: Config) -> Method:
+    """Return a method under the schedule of the settings, or the method itself where they name none.
+
+    Raises:
+        ConfigError: the schedule or its clock is not as it should be, or the method is no split method.
+    """
+    if config.schedule is None:
+        if config.clock is not None:
+            raise ConfigError("a clock without a schedule does nothing: name one, schedule.name"
+                              f"{nearest('', SCHEDULES)}")  # fmt: skip
+        return method
+    made, local = schedule(config.schedule.name, **config.schedule.parameters)
+    if not isinstance(method, Schedulable):
+        raise ConfigError(f"schedule {config.schedule.name!r} is for split methods, {method.can.title} is none: its "
+                          f"parties do not meet at every batch")  # fmt: skip
+    if method.schedule_conflict:
+        raise ConfigError(f"schedule {config.schedule.name!r} {method.schedule_conflict}")
+    ticks = VirtualClock() if config.clock is None else clock(**config.clock.model_dump(exclude_none=True))
+    return Scheduled(split=cast("Split", method), schedule=made, clock=ticks, local=local)
+
+
+def carried(config: Config) -> Config:
+    """Return settings that can leave this machine: CPU use from a file stands in them as numbers.
+
+    Raises:
+        ConfigError: the trace cannot be read.
+    """
+    ticks = config.clock
+    if ticks is None or ticks.trace is None:
+        return config
+    if ticks.use:
+        raise ConfigError(TWO_WAYS)
+    return config.model_copy(update={"clock": ticks.model_copy(update={"trace": None, "use": trace_of(ticks.trace)})})
+
+
+def _types(of: Any) -> dict[str, Any]:
+    """Return the types of a class's parameters, by name."""
+    hints = get_type_hints(of)
+    return {field.name: hints[field.name] for field in fields(of) if get_origin(hints[field.name]) is not ClassVar}
+
+
+def _of_type(hint: Any, value: Any, what: str) -> Any:
+    try:
+        return TypeAdapter(hint).validate_python(value)
+    except ValidationError as error:
+        raise ConfigError(f"{what}: {error.errors()[0]['msg'].lower()}, got {value!r}") from None

@@ -1,0 +1,329 @@
+"""The groups of a settings file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+import numpy as np
+import polars as pl
+import tomli_w
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+
+from anyparty.config.network_settings import Encoder
+from anyparty.config.settings_group import Settings, check_held, nones, of_python
+from anyparty.config.user_code import NOTHING, AllowedCode, allowing
+from anyparty.core.types import Task
+from anyparty.errors import ConfigError, nearest, some
+from anyparty.metrics import METRICS, headline
+from anyparty.networks.mlp import Factory
+from anyparty.networks.optimizer import Optimizer
+from anyparty.tables.cells import MAX_BYTES, as_level
+
+NONE = "none"
+
+
+def _none(value: Any) -> Any:
+    return None if value == NONE else value
+
+
+class TrainSettings(Settings):
+    """How a run trains, the same at every party.
+
+    ``validation`` and ``test`` are shares of the labelled rows, drawn before anything is fitted.  ``patience`` is in
+    epochs without a better ``metric`` on validation rows, "none" for ever; ``keep`` says which weights remain:
+    ``"average"`` is each party's own mean over the last quarter of the epochs, the last ones where ``patience`` ends
+    the stage before.  ``balance`` lets every class count as much as any other, however rare (a weight on the loss, so
+    that nobody learns labels from batches).  ``score_training`` training rows, and no more than there are validation
+    rows, are scored with these after every epoch, so that curves show both.  ``extreme`` says what happens after a
+    message whose numbers are far beyond what its sender has sent before: ``"stop"`` ends the run, ``"drop"`` goes on
+    without that party (parties on their own machines only).
+
+    ``require`` says how many parties must have taken part at the end of a training by parties apart: "all", or a
+    number.  A party counts if it took part in at least half of the epochs, and its part of the model is saved.  If
+    fewer count, training ends with an error, after the model was saved.  Without it, a party that missed epochs is
+    named in a warning, which the record and the report carry; a method that cannot train without a party stops.
+    """
+
+    epochs: Annotated[int, Field(ge=1)] = 100
+    batch_size: Annotated[int, Field(ge=1)] = 128
+    batches: Literal["mixed", "by-pattern"] = "mixed"
+    seed: Annotated[int, Field(ge=0)] = 0
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.15
+    test: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    score_training: Annotated[int, Field(ge=0)] = 1024
+    metric: str | None = None
+    patience: Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_none)] = 20
+    keep: Literal["best", "last", "average"] = "best"
+    checkpoint_every: Annotated[int, Field(ge=1)] = 5
+    balance: bool = False
+    extreme: Literal["stop", "drop"] = "stop"
+    require: Literal["all"] | int | None = None
+    device: str = "cpu"
+
+    @model_validator(mode="after")
+    def _some_rows_remain(self) -> TrainSettings:
+        if self.validation + self.test >= 1:
+            raise ValueError(f"validation {self.validation} and test {self.test} leave no rows to train on")
+        return self
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> TrainSettings:
+        """A run's own file has every setting, so what stands at its default is nobody's wish."""
+        asked = {"metric": self.metric, "patience": self.patience, "score_training": self.score_training}
+        fields = type(self).model_fields
+        idle = [name for name, value in asked.items() if value and value != fields[name].default]
+        if idle and not self.validation:
+            raise ValueError(f"{some(idle)} would do nothing without validation rows: validation is 0")
+        return self
+
+    @field_validator("require", mode="before")
+    @classmethod
+    def _all_or_some(cls, require: Any) -> Any:
+        if require is None or require == "all" or (isinstance(require, int) and require >= 1):
+            return require
+        raise ValueError('expected "all" or a number of parties, 1 or more')
+
+    @field_validator("metric")
+    @classmethod
+    def _known(cls, metric: str | None) -> str | None:
+        if metric is not None and metric not in METRICS:
+            raise ValueError(f"there is no metric {metric!r}{nearest(metric, METRICS)}")
+        return metric
+
+    def metric_for(self, task: Task) -> tuple[str, bool]:
+        """Return the metric that selects epochs, and whether more of it is better.
+
+        Raises:
+            ConfigError: no such metric, or it does not fit the task.
+        """
+        return headline(task, self.metric)
+
+
+class PartySettings(Settings):
+    """What is one party's own.  ``columns = false`` is a party that holds labels alone, whatever its table has."""
+
+    table: Path | None = None
+    columns: bool = True
+    id: str | None = None
+    label: str | None = None
+    drop: tuple[str, ...] = ()
+    types: dict[str, Literal["numeric", "categorical"]] = {}
+    scale: bool = True
+    encoder: Encoder | None = None
+    optimizer: Optimizer | None = None
+
+
+def _as_text(value: Any) -> Any:
+    """Write a class as tables' classes are: true and false in lower case, whole numbers without a point."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return as_level(pl.Series([value]))[0] if isinstance(value, bool | int | float) else value
+
+
+class FederationSettings(Settings):
+    """What all parties share about the data.
+
+    ``label`` is a column of the active party's table; without ``active``, of the one table that has it.  ``positive``
+    is the one of two classes that F1 and the area under the ROC curve are about; the second when sorted, without.
+    ``salt`` is this federation's own word in the hashes of private alignment; it is no secret.  ``max_cell_bytes`` is
+    the most bytes that an id, a label, another text cell or a column name may have; a longer one is an error.
+    """
+
+    id: str = "id"
+    label: str | None = None
+    active: str | None = None
+    task: Literal["auto", "classification", "regression"] = "auto"
+    positive: Annotated[str | None, BeforeValidator(_as_text)] = None
+    salt: str = "anyparty"
+    max_cell_bytes: Annotated[int, Field(ge=1)] = MAX_BYTES
+
+
+class _Named(BaseModel):
+    """A name; everything else in the group is a parameter of what is called so."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    name: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_python(cls, values: Any) -> Any:
+        """Take numpy's numbers for Python's, which files hold."""
+        return of_python(values)
+
+    @model_validator(mode="after")
+    def _held(self) -> Self:
+        """Refuse what no settings file of a run could hold."""
+        for key, value in (self.model_extra or {}).items():
+            check_held(key, value)
+        return self
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The method's parameters."""
+        return {
+            key: tuple(value) if isinstance(value, list) else value for key, value in (self.model_extra or {}).items()
+        }
+
+
+class MethodSettings(_Named):
+    """A method's name, or the user's own as ``factory = "module:name"``; all else is a parameter of that method.
+
+    A user's own is called by its name in the module, or by ``name``.  ``own`` is nobody's setting: a run keeps there
+    what its method was made with, as data.
+    """
+
+    name: str = "laser"
+    factory: str | None = None
+    own: dict[str, Any] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _called(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or "name" in values or not isinstance(values.get("factory"), str):
+            return values
+        return values | {"name": values["factory"].rpartition(":")[2]}
+
+    @model_validator(mode="after")
+    def _kept(self) -> Self:
+        if self.own is not None and self.factory is None and not self.name.startswith("own: "):
+            raise ValueError(f"own goes with a method of the user's own, and {self.name!r} is one that ships")
+        return self
+
+
+class ScheduleSettings(_Named):
+    """A schedule's name; everything else in the group is a parameter of that schedule."""
+
+
+class ClockSettings(Settings):
+    """See ``anyparty.methods.schedules.virtual_clock.VirtualClock``; ``trace`` is a CSV file with a column of CPU use for each party.
+
+    With ``real`` nothing is simulated, and ``timeout`` and ``grace`` are in seconds.
+    """
+
+    real: bool = False
+    grace: float | None = None
+    iteration: float | dict[str, float] = 1.0
+    latency: float = 1.0
+    timeout: float = 10.0
+    use: dict[str, tuple[float, ...]] = {}
+    trace: Path | None = None
+
+
+def _named(value: Any) -> Any:
+    if value == "":
+        raise ValueError('expected the name of a folder, such as "runs/first"; leave it out for the default one')
+    return value
+
+
+class RunSettings(Settings):
+    """Where results go."""
+
+    folder: Annotated[Path | None, BeforeValidator(_named)] = None
+
+
+class TrackSettings(Settings):
+    """Trackers: see ``anyparty.artifacts.trackers``.  Settings are kept and shown: none of them may be a secret."""
+
+    tensorboard: bool = False
+    mlflow: str | None = None
+    experiment: str = "anyparty"
+
+    @model_validator(mode="after")
+    def _something_to_do(self) -> TrackSettings:
+        if "experiment" in self.model_fields_set and not self.mlflow and self.experiment != "anyparty":
+            raise ValueError("experiment would do nothing without mlflow, whose word it is")
+        return self
+
+    @model_validator(mode="after")
+    def _no_secret(self) -> TrackSettings:
+        if self.mlflow and urlsplit(self.mlflow).password is not None:
+            raise ValueError("mlflow should be an address without a password: set MLFLOW_TRACKING_USERNAME and "
+                             "MLFLOW_TRACKING_PASSWORD, or the whole address as MLFLOW_TRACKING_URI and "
+                             "mlflow = 'environment'")  # fmt: skip
+        return self
+
+
+class Config(Settings):
+    """All settings of a federation, resolved.
+
+    ``allowed_code`` lists the user's own code that they may load; by default they may load none.
+    """
+
+    federation: FederationSettings = FederationSettings()
+    parties: dict[str, PartySettings] = {}
+    encoder: Encoder = Encoder()
+    optimizer: Optimizer = Optimizer()
+    method: MethodSettings = MethodSettings()
+    schedule: ScheduleSettings | None = None
+    clock: ClockSettings | None = None
+    train: TrainSettings = TrainSettings()
+    run: RunSettings = RunSettings()
+    track: TrackSettings = TrackSettings()
+    _allowed_code: AllowedCode = PrivateAttr(NOTHING)
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Config:
+        active = self.federation.active
+        if active is not None and self.parties and active not in self.parties:
+            raise ValueError(f"the active party {active!r} is not among the parties{nearest(active, self.parties)}")
+        return self
+
+    @property
+    def allowed_code(self) -> AllowedCode:
+        """Which code of the user's own these settings may load."""
+        return self._allowed_code
+
+    @property
+    def code(self) -> tuple[str, ...]:
+        """The user's own code that these settings name, each as ``"module:Name"``."""
+        encoders = [self.encoder, *(party.encoder for party in self.parties.values() if party.encoder is not None)]
+        named = [self.method.factory, *(encoder.factory for encoder in encoders)]
+        return tuple(dict.fromkeys(name for name in named if name is not None))
+
+    def allowing(self, allow_code: AllowedCode | Iterable[str]) -> Config:
+        """Return the same settings with permission to load code.
+
+        Raises:
+            ConfigError: ``allow_code`` is not a list of names of modules.
+        """
+        allowed = allow_code if isinstance(allow_code, AllowedCode) else allowing(allow_code)
+        copy: Config = self.model_copy()
+        copy._allowed_code = allowed
+        return copy
+
+    def encoder_of(self, party: str) -> Factory:
+        """Return what makes a party's encoder: its own, or the one for all parties.
+
+        Raises:
+            ConfigError, CodeNotAllowed: it is a user's own and cannot be loaded: see ``load_code``.
+        """
+        own = self.parties.get(party)
+        shared = f"encoder.factory, for party {party!r}"
+        setting = f"parties.{party}.encoder.factory" if own and own.encoder else shared
+        return self.encoder_settings(party).make(setting, self.allowed_code)
+
+    def encoder_settings(self, party: str) -> Encoder:
+        """Return the settings of a party's encoder: its own, or everybody's."""
+        own = self.parties.get(party)
+        return (own and own.encoder) or self.encoder
+
+    def optimizer_of(self, party: str) -> Optimizer:
+        """Return a party's optimizer: its own, or everybody's."""
+        own = self.parties.get(party)
+        return (own and own.optimizer) or self.optimizer
+
+    def to_toml(self) -> str:
+        """Return the settings, defaults included, as TOML.
+
+        Raises:
+            ConfigError: None stands in a table or a list of a method's or a schedule's, for which TOML has no word.
+        """
+        values = self.model_dump(mode="json", exclude_none=True)
+        if lacking := list(nones(values)):
+            raise ConfigError(f"{lacking[0]} = None: what a run keeps of its settings has no word for it; leave it "
+                              f"out, or train without a folder")  # fmt: skip
+        values["train"].setdefault("patience", NONE)  # what is left out of a file is the default again
+        return tomli_w.dumps(values)

@@ -1,0 +1,189 @@
+"""Communication costs by the formulas of the APC-VFL paper (appendix E), for comparison with the ledger.
+
+Letters   D rows that both parties have, z_p width of the passive party's message for a row, p parameters of the last
+          layer of its encoder, x_t and x_d columns of the task and the data party, 4 bytes a number.
+
+The paper assumes two parties and other messages than this package sends. In split learning it counts the gradient of
+the passive encoder's last layer; we send the gradient of the embeddings. For FedSVD it counts masks of [D, D]; we send
+a seed. Tests recompute the paper's table 2 with these functions and list the rows that differ.
+
+    >>> apc(9500, 256).bytes_sent / 1e6
+    9.728
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from anyparty.core.types import Roster
+
+NUMBER = 4  # bytes of a float32
+LAST_LAYER = 128 * 256 + 256  # the paper's p: a linear layer from 128 to 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """The communication of a training.
+
+    Attributes:
+        rounds: the number of exchanges; as in the paper, each direction counts.
+        bytes_sent: the size of the tensors.
+
+    """
+
+    rounds: int
+    bytes_sent: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunShape:
+    """The properties of a run that the formulas need.
+
+    Attributes:
+        roster: the parties.
+        observed: [N, K] bool, which party holds which row.
+        labelled: [N] bool, rows with a label.
+        training: [N] bool, training rows.
+        shared: by passive party, the number of rows that it shares with the active party, without test rows.
+        epochs: the number of epochs, by stage.
+        batch_size: rows of a batch.
+        columns: x_t, the width of the active party's prepared block.
+
+    """
+
+    roster: Roster
+    observed: Tensor
+    labelled: Tensor
+    training: Tensor
+    shared: Mapping[str, int]
+    epochs: Mapping[str, int]
+    batch_size: int
+    columns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyShape:
+    """The sizes of a passive party's networks that a formula needs.
+
+    Attributes:
+        columns: x_d, the width of its prepared block.
+        last_layer: p, the parameters of its encoder's last linear layer; 0 without one.
+
+    """
+
+    columns: int
+    last_layer: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormulaTraffic:
+    """The values in a formula for a run with one passive party, without that party's ``PartyShape``.
+
+    Attributes:
+        party: the passive party.
+        equation: the formula's number in the paper.
+        counts: the values of its letters, by name.
+
+    """
+
+    party: str
+    equation: str
+    counts: Mapping[str, int]
+
+    def cost(self, shape: PartyShape | None) -> Cost | None:
+        """Evaluate the formula; ``None`` if it needs a value of the party that is unknown."""
+        counts = self.counts
+        if self.equation == "(6)":
+            return apc(counts["aligned"], counts["z_p"])
+        if shape is None:
+            return None
+        if self.equation == "(10)":
+            return vfedtrans(counts["aligned"], counts["x_t"], shape.columns)
+        if not shape.last_layer:
+            return None
+        up = forward(counts["epochs"], counts["aligned"], counts["z_p"])
+        batches = counts["epochs"] * counts["batches"]
+        return Cost(rounds=2 * batches, bytes_sent=round(up + batches * shape.last_layer * NUMBER))
+
+
+def published(counted: Sequence[Mapping[str, Any]], shapes: Mapping[str, PartyShape]) -> list[dict[str, Any]]:
+    """Add rounds and bytes to a record's entries for formulas, if the party's ``PartyShape`` is known.
+
+    Args:
+        counted: entries of a record; those with bytes are not changed.
+        shapes: the shapes, by party.
+
+    """
+    made = []
+    for each in counted:
+        formula = FormulaTraffic(party=each["party"], equation=each["equation"], counts=each.get("counts", {}))
+        cost = None if "bytes_sent" in each else formula.cost(shapes.get(formula.party))
+        made.append({**each, **(vars(cost) if cost else {})})
+    return made
+
+
+@runtime_checkable
+class HasCosts(Protocol):
+    """A method with a formula for its costs."""
+
+    def published_costs(self, ran: RunShape) -> list[FormulaTraffic]:
+        """Return the values of the formula for every passive party of a run."""
+
+
+def apc(aligned: int, z_p: int) -> Cost:
+    """Return the cost of APC-VFL: D z_p 4 bytes, once (6)."""
+    return Cost(rounds=1, bytes_sent=aligned * z_p * NUMBER)
+
+
+def forward(epochs: float, aligned: int, z_p: int) -> float:
+    """Return the bytes of split learning's embeddings: epochs D z_p 4 (7).  Epochs may be a mean over runs."""
+    return epochs * aligned * z_p * NUMBER
+
+
+def backprop(epochs: float, aligned: int, batch_size: int, p: int = LAST_LAYER) -> float:
+    """Return the bytes of split learning's gradients: epochs ceil(D / batch size) p 4 (8)."""
+    return epochs * ceil(aligned / batch_size) * p * NUMBER
+
+
+def splitnn(epochs: int, aligned: int, z_p: int, batch_size: int, p: int = LAST_LAYER) -> Cost:
+    """Return the cost of split learning: forward and back in every batch of every epoch (9)."""
+    total = forward(epochs, aligned, z_p) + backprop(epochs, aligned, batch_size, p)
+    return Cost(rounds=2 * epochs * ceil(aligned / batch_size), bytes_sent=round(total))
+
+
+def split_learning(ran: RunShape, rows: Tensor, z_p: int) -> list[FormulaTraffic]:
+    """Return formula (9) for every passive party; D is the number of its rows among the used ``rows`` [N]."""
+    roster, rows = ran.roster, rows & ran.training
+    batches = ceil(int(rows.sum()) / ran.batch_size)
+    return [
+        FormulaTraffic(party=name, equation="(9)", counts={
+            "epochs": ran.epochs.get("train", 0), "aligned": int((rows & ran.observed[:, k]).sum()), "z_p": z_p,
+            "batches": batches,
+        })
+        for k, name in enumerate(roster.blocks) if name != roster.active
+    ]  # fmt: skip
+
+
+def vfedtrans(aligned: int, x_t: int, x_d: int) -> Cost:
+    """Return the cost of VFedTrans with FedSVD: masks A to both, B_t, B_d, masked blocks, and U (10)."""
+    total = x_t + x_d
+    masks = 2 * aligned**2 + x_t * total + x_d * total
+    return Cost(rounds=5, bytes_sent=(masks + aligned * (x_t + x_d) + aligned * total) * NUMBER)
+
+
+def vfedtrans_sent(aligned: int, x_t: int, x_d: int, rank: int, *, apart: bool) -> int:
+    """Return the bytes that this package's VFedTrans sends for one data party, as the ledger should count them.
+
+    The row mask is sent as a key, masked blocks have x_t + x_d columns in double precision, and U has ``rank`` columns
+    in single precision. ``apart``: the key generator and the server are separate parties.
+    """
+    total = x_t + x_d
+    widths, keys, masked = 8, 64, aligned * total * 8
+    if not apart:  # the data party draws the keys, the task party is the server
+        return widths + keys + x_t * total * 8 + masked
+    return 2 * (widths + keys + masked) + total * total * 8 + aligned * min(rank, aligned, total) * NUMBER

@@ -1,0 +1,173 @@
+"""Predictions: a score for every row that an available party holds, with its provenance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from anyparty.core.export import write
+from anyparty.core.types import Task
+from anyparty.errors import PredictionError
+
+NO_NUMBER = "the networks gave no number for this row"
+NO_ANSWER = "the method has no answer for this row, and gave no reason"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictions:
+    """Predictions for n rows, with their provenance.
+
+    Attributes:
+        task: the task.
+        blocks: the K parties that hold columns, in order.
+        scores: [n, C]: class probabilities, float32, or the predicted number in the label's own units, float64; NaN
+            without an answer.
+        by_party: [n, K, C] as scores, the answer of each party's own predictor (LASER-VFL, Algorithm 2); NaN if party
+            k has none. ``None`` if the method has one answer for all parties.
+        took_part: [n, K] bool, the blocks that the answer used.
+        asked: [K] bool, the parties that were asked.
+        silent: parties that were asked and did not answer.
+        predictor: a description of the predictor.
+        reasons: the reason for a missing answer, by row.
+        ids: [n] the rows' ids as text, if the caller passed tables.
+        unseen: the number of classes, the last ones of the task, that the model does not know (``over``).
+    """
+
+    task: Task
+    blocks: tuple[str, ...]
+    scores: Tensor
+    took_part: Tensor
+    asked: Tensor
+    by_party: Tensor | None = None
+    silent: tuple[str, ...] = ()
+    predictor: str = ""
+    reasons: dict[int, str] = field(default_factory=dict)
+    ids: tuple[str, ...] | None = None
+    unseen: int = 0
+
+    def __post_init__(self) -> None:
+        n, K, C = len(self.scores), len(self.blocks), self.task.outputs
+        assert self.scores.shape == (n, C), f"scores are {tuple(self.scores.shape)}, not {(n, C)}"
+        assert self.took_part.shape == (n, K), f"took_part is {tuple(self.took_part.shape)}, not {(n, K)}"
+        assert self.asked.shape == (K,), f"asked is {tuple(self.asked.shape)}, not {(K,)}"
+        assert self.by_party is None or self.by_party.shape == (n, K, C)
+        assert self.ids is None or len(self.ids) == n
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+    def __repr__(self) -> str:
+        """Describe the number of rows and the parties asked, without answers, ids or labels."""
+        asked = ", ".join(members(self.asked, self.blocks))
+        by = f" by {self.predictor}" if self.predictor else ""
+        return f"<Predictions of {len(self):,} rows{by}: {int(self.answered.sum()):,} answered; asked: {asked}>"
+
+    @property
+    def answered(self) -> Tensor:
+        """[n] bool: rows with an answer."""
+        return ~torch.isnan(self.scores).any(dim=1)
+
+    def over(self, more: Sequence[str]) -> Predictions:
+        """Append classes that the model does not know, with probability 0."""
+        if not more:
+            return self
+        task = replace(self.task, classes=(*self.task.classes, *more), weights=())
+        scores, *by_party = (
+            functional.pad(each, (0, len(more))) for each in (self.scores, self.by_party) if each is not None
+        )
+        return replace(self, task=task, scores=scores, by_party=by_party[0] if by_party else None, unseen=len(more))
+
+    def take(self, places: Sequence[int]) -> Predictions:
+        """Return the answers of these rows, in this order."""
+        at = torch.as_tensor(places, dtype=torch.int64)
+        return replace(
+            self, scores=self.scores[at], took_part=self.took_part[at],
+            by_party=None if self.by_party is None else self.by_party[at],
+            reasons={new: self.reasons[old] for new, old in enumerate(at.tolist()) if old in self.reasons},
+            ids=None if self.ids is None else tuple(self.ids[old] for old in at.tolist()),
+        )  # fmt: skip
+
+    def labels(self) -> list[str | float | None]:
+        """Return the predicted class or number of each row; ``None`` without an answer."""
+        if self.task.kind == "regression":
+            answered = self.answered.tolist()
+            return [value if ok else None for value, ok in zip(self.scores[:, 0].tolist(), answered, strict=True)]
+        names = (*self.task.classes, None)
+        return [names[c] for c in most_probable(self.scores).tolist()]
+
+    def frame(self) -> pl.DataFrame:
+        """Return one row per id: the answer, each class's probability, the parties that took part, and the reason."""
+        classification = self.task.kind == "classification"
+        columns: dict[str, pl.Series] = {}
+        if self.ids is not None:
+            columns["id"] = pl.Series(self.ids, dtype=pl.String)
+        columns["prediction"] = pl.Series(self.labels(), dtype=pl.String if classification else pl.Float64)
+        if classification:
+            scores = np.where(self.answered.numpy()[:, None], self.scores.numpy(), np.nan)
+            for c, name in enumerate(self.task.classes):
+                columns[f"p({name})"] = pl.Series(scores[:, c]).fill_nan(None)
+        distinct, which = patterns(self.took_part)
+        names = [" ".join(members(row, self.blocks)) for row in distinct]
+        columns["parties"] = pl.Series([names[p] for p in which.tolist()], dtype=pl.String)
+        columns["reason"] = pl.Series([self.reasons.get(i) for i in range(len(self))], dtype=pl.String)
+        return pl.DataFrame(columns)
+
+    def write(self, path: Path | str, *, raw_csv: bool = False) -> None:
+        """Write ``frame()`` to a .csv or .parquet file; text in a CSV is escaped unless ``raw_csv``.
+
+        Raises:
+            ConfigError, StorageError: as ``anyparty.core.export.write``.
+        """
+        write(self.frame(), path, raw_csv=raw_csv)
+
+
+def refuse_without_labels(task: Task) -> None:
+    """Check that training had labels.
+
+    Raises:
+        PredictionError: the task has no outputs.
+    """
+    if not task.outputs:
+        raise PredictionError(
+            "no row had a label in training, so that the model has nothing to predict: give labels to some rows and "
+            "train again; what it knows of the columns is there for anyparty.impute and anyparty.log_likelihood"
+        )
+
+
+def most_probable(scores: Tensor) -> Tensor:
+    """Return the class with the highest score, the first of equals: [..., C] -> [...] int64; -1 if one is NaN.
+
+    >>> most_probable(torch.tensor([[0.2, 0.8], [0.5, 0.5], [float("nan"), 1.0]]))
+    tensor([ 1,  0, -1])
+    """
+    return torch.where(torch.isnan(scores).any(dim=-1), -1, scores.argmax(dim=-1))
+
+
+def patterns(present: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the P distinct rows of ``present`` [n, K] bool in lexicographic order, and the pattern of each row.
+
+    Returns:
+        [P, K] bool and [n] int64. Works for any K, because 30 parties at a time are packed into a number.
+    """
+    n, K = present.shape
+    code = torch.zeros(n, dtype=torch.int64)
+    for k in range(K):
+        code = code * 2 + present[:, k]
+        if k % 30 == 29:  # renumber below n, so that 30 more bits fit
+            code = torch.unique(code, return_inverse=True)[1]
+    numbers, which = torch.unique(code, return_inverse=True)
+    row_of = torch.empty(len(numbers), dtype=torch.int64)
+    row_of[which] = torch.arange(n)  # any row of the pattern
+    return present[row_of], which
+
+
+def members(present: Tensor, blocks: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of the parties that ``present`` [K] bool marks."""
+    return tuple(name for name, here in zip(blocks, present.tolist(), strict=True) if here)

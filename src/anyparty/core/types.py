@@ -1,0 +1,267 @@
+"""The types that all packages share: parties, tasks, messages, capabilities and channels.
+
+Letters in all modules
+    N  rows (ids known to at least one party)      B  rows of a batch, B_k those that party k holds
+    K  parties that hold columns (feature blocks)  H  width of an embedding
+    C  outputs: classes, or 1 for regression       k  index of a party among the K, in the roster's order
+    observed  [N, K] bool   party k holds row n    labeled  [N] bool   the label of row n is known
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, Protocol, get_args
+
+import torch
+from torch import Tensor
+
+from anyparty.errors import ConfigError, MessageError
+
+MOST_LETTERS = 100
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """The prediction task.
+
+    Attributes:
+        kind: classification or regression.
+        classes: the labels as text, in the order of the outputs (classification).
+        mean: the mean of the training labels (regression). Heads predict standardized labels.
+        scale: the standard deviation of the training labels (regression).
+        weights: the weight of a training row, by class; 1 each if empty.
+    """
+
+    kind: Literal["classification", "regression"]
+    classes: tuple[str, ...] = ()
+    mean: float = 0.0
+    scale: float = 1.0
+    weights: tuple[float, ...] = ()
+
+    @property
+    def outputs(self) -> int:
+        """C, the number of outputs: one score per class, or one number."""
+        return len(self.classes) if self.kind == "classification" else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Party:
+    """An organisation that takes part and holds columns, labels, or both.
+
+    Its name must also work in comma-separated lists and as a folder name.
+
+    Raises:
+        ConfigError: the name cannot be used so.
+    """
+
+    name: str
+    columns: bool = True
+    labels: bool = False
+
+    def __post_init__(self) -> None:
+        odd = any(sign in "/\\,=" or not sign.isprintable() for sign in self.name)
+        if odd or self.name != self.name.strip(" .") or not 0 < len(self.name.encode()) <= MOST_LETTERS:
+            raise ConfigError(f"party {self.name!r}: a party's name is text of 1 to {MOST_LETTERS} bytes without "
+                              f"/, \\, a comma or =, and without a blank or dot at its ends")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The parties of a federation, in the same order at every party."""
+
+    parties: tuple[Party, ...]
+    active: str
+
+    @cached_property
+    def blocks(self) -> tuple[str, ...]:
+        """The K parties that hold columns, in order."""
+        return tuple(party.name for party in self.parties if party.columns)
+
+    @cached_property
+    def K(self) -> int:  # noqa: N802 - the papers' letter
+        """The number of parties that hold columns."""
+        return len(self.blocks)
+
+    @cached_property
+    def labelers(self) -> tuple[str, ...]:
+        """The parties that hold labels, the active one first."""
+        others = (party.name for party in self.parties if party.labels and party.name != self.active)
+        return (self.active, *others)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All parties, in order."""
+        return tuple(party.name for party in self.parties)
+
+
+Role = Literal["block", "host", "active", "passive", "any"]
+Needs = Literal["all", "any"]
+ROLES: tuple[Role, ...] = get_args(Role)
+NEEDS: tuple[Needs, ...] = get_args(Needs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageSpec:
+    """The declaration of a message that a method may send. Any other message stops the run.
+
+    Roles: a *block* party holds columns, a *host* holds heads and labels, the *active* party leads the run, and every
+    other party is *passive*.
+
+    Attributes:
+        tag: the name of the message.
+        frm: the role of the sender.
+        to: the role of the receiver.
+        holds: the content.
+        learns: the information that the receiver gains.
+        when: the only condition under which it is sent; empty if in every run.
+
+    Raises:
+        ConfigError: ``frm`` or ``to`` is not a role.
+    """
+
+    tag: str
+    frm: Role
+    to: Role
+    holds: str
+    learns: str
+    when: str = ""
+
+    def __post_init__(self) -> None:
+        for end in ("frm", "to"):
+            _among(ROLES, getattr(self, end), f"message {self.tag!r}: {end}")
+
+
+SEVERAL_HOSTS = 'several parties hold labels and each hosts its own head (hosting = "labelers")'  # a ``when``
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capabilities:
+    """The capabilities of a method, as data for users and for the engine.
+
+    Attributes:
+        title: the method's name for users.
+        paper: the publication.
+        trains_on: the rows that it trains on, as text.
+        predicts_for: the rows that it predicts, as text.
+        needs: whether a prediction needs all parties or any; also in training, unless ``trains_with`` is set.
+        messages: the declarations of its messages.
+        most_parties: the largest number of parties; ``None`` without a limit.
+        unlabelled: it also learns from rows without labels.
+        without_labels: it is useful without any label. The task then has no outputs, stages that train on labels are
+            skipped, and predictions are refused.
+        trains_with: whether training needs all parties or any, if different from ``needs``.
+        predicts_alone: the active party predicts alone, without messages.
+
+    Raises:
+        ConfigError: ``needs`` or ``trains_with`` is unknown, or ``messages`` is not a tuple of declarations.
+    """
+
+    title: str
+    paper: str
+    trains_on: str
+    predicts_for: str
+    needs: Needs
+    messages: tuple[MessageSpec, ...]
+    most_parties: int | None = None
+    unlabelled: bool = False
+    without_labels: bool = False
+    trains_with: Needs | None = None
+    predicts_alone: bool = False
+
+    def __post_init__(self) -> None:
+        _among(NEEDS, self.needs, f"{self.title}: needs")
+        if self.trains_with is not None:
+            _among(NEEDS, self.trains_with, f"{self.title}: trains_with")
+        if isinstance(self.messages, MessageSpec):
+            raise ConfigError(
+                f"{self.title}: messages is one declaration, of {self.messages.tag!r}; expected a tuple of "
+                f"declarations: a tuple of one has a comma, (MESSAGE,)"
+            )
+        if not isinstance(self.messages, tuple | list) or not all(
+            isinstance(one, MessageSpec) for one in self.messages
+        ):
+            raise ConfigError(f"{self.title}: expected messages to be a tuple of Declared, got {self.messages!r}")
+
+    @property
+    def gradients(self) -> tuple[MessageSpec, ...]:
+        """The messages that return gradients to passive parties, which can infer labels from them."""
+        return tuple(message for message in self.messages if message.tag == "gradient" and message.to != "active")
+
+    @property
+    def trains_with_all(self) -> bool:
+        """Whether training uses a row only while all parties are present."""
+        return (self.trains_with or self.needs) == "all"
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """The shape and dtype of one tensor that a receiver expects.
+
+    ``squares`` marks numbers that grow with the square of the sender's data, as log-densities do. Their bound is wider.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype = torch.float32
+    squares: bool = False
+
+
+class Channel(Protocol):
+    """One party's connection to the others. Data leaves a party only through an awaited call of a channel."""
+
+    @property
+    def me(self) -> str:
+        """The party at this end of the channel."""
+
+    async def send(self, to: str, tag: str, tensors: Tensors) -> bool | None:
+        """Send named tensors to the party ``to``; return when they are handed over, before they are read.
+
+        Returns ``False`` if the message is dropped because ``to`` is gone. Only the ledger uses this value.
+        """
+
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
+        """Wait for the next message ``tag`` from the party ``frm``.
+
+        Raises:
+            MessageError: the message does not match ``expect``.
+            PartyLost: the sender left or missed the deadline.
+        """
+
+    async def close(self) -> None:
+        """Announce that this party sends no more messages."""
+
+
+def _among(allowed: Sequence[str], value: object, name: str) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name} is {', '.join(map(repr, allowed[:-1]))} or {allowed[-1]!r}, not {value!r}")
+
+
+def finite(tensor: Tensor) -> bool:
+    """Return whether all numbers are finite; tests the sum first, which takes a tenth of the time."""
+    return math.isfinite(tensor.sum()) or bool(torch.isfinite(tensor).all())
+
+
+def check(tensors: Tensors, expect: Mapping[str, TensorSpec], where: str) -> None:
+    """Check a message against the receiver's expectation; -1 in a shape matches any length.
+
+    Raises:
+        MessageError: names, dtypes or shapes differ, or a tensor holds NaN or infinity.
+    """
+    if tensors.keys() != expect.keys():
+        raise MessageError(f"{where}: expected tensors {sorted(expect)}, got {sorted(tensors)}")
+    for name, want in expect.items():
+        got = tensors[name]
+        if got.dtype != want.dtype or not (got.shape == want.shape or fits(got.shape, want.shape)):
+            raise MessageError(f"{where}: {name!r} should be {want.dtype} {list(want.shape)}, "
+                               f"got {got.dtype} {list(got.shape)}")  # fmt: skip
+        if got.is_floating_point() and not finite(got):
+            raise MessageError(f"{where}: {name!r} holds NaN or infinity")
+
+
+def fits(got: Sequence[int], want: Sequence[int]) -> bool:
+    """Return whether a shape matches the wanted one, in which -1 matches any length."""
+    return len(got) == len(want) and all(w in (-1, g) for g, w in zip(got, want, strict=True))

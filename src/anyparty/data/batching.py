@@ -1,0 +1,62 @@
+"""Batches of rows, the same at every party because all share the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from anyparty.core.seeds import Seeds
+
+
+def mixed(rows: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield batches of ``rows`` [n] in random order, of mixed patterns of presence. The last may be smaller."""
+    if len(rows):
+        yield from torch.split(rows[torch.randperm(len(rows), generator=generator)], min(size, len(rows)))
+
+
+def by_pattern(rows: Tensor, pattern: Tensor, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield batches of rows with the same pattern of presence (LASER-VFL, Algorithm 1, line 2), in random order.
+
+    ``pattern`` [n] is the number of each row's pattern, on any device. The last batch of a pattern may be smaller.
+    """
+    pattern = pattern.cpu()  # the permutation is on the CPU
+    shuffled, size = torch.randperm(len(rows), generator=generator), min(size, max(1, len(rows)))
+    shuffled = shuffled[pattern[shuffled].argsort(stable=True)]
+    counts = torch.unique_consecutive(pattern[shuffled], return_counts=True)[1]
+    batches = [batch for group in torch.split(rows[shuffled], counts.tolist()) for batch in torch.split(group, size)]
+    for b in torch.randperm(len(batches), generator=generator).tolist():
+        yield batches[b]
+
+
+def patterns(observed: Tensor) -> Tensor:
+    """Number the distinct patterns of presence: [n, K] bool -> [n] int64, in no meaningful order.
+
+    >>> patterns(torch.tensor([[True, False], [True, True], [True, False]]))
+    tensor([0, 1, 0])
+    """
+    numbers: Tensor = torch.unique(observed, dim=0, return_inverse=True)[1]
+    return numbers
+
+
+TRAIN, VALIDATION, TEST = 0, 1, 2
+
+
+def split(usable: NDArray[np.bool_], validation: float, test: float, seeds: Seeds) -> NDArray[np.int8]:
+    """Draw shares of the usable rows for validation and test; return each row's use, [N] int8.
+
+    All other rows are for training. Rows without a label, or held by no party, are not usable for validation or test,
+    but a method may still learn from them.
+
+    >>> split(np.ones(10, dtype=bool), 0.2, 0.3, Seeds(0)).tolist().count(TEST)
+    3
+    """
+    use = np.full(len(usable), TRAIN, dtype=np.int8)
+    rows = seeds.numpy("split").permutation(np.flatnonzero(usable))
+    tests, validations = round(test * len(rows)), round(validation * len(rows))
+    use[rows[:tests]] = TEST
+    use[rows[tests : tests + validations]] = VALIDATION
+    return use

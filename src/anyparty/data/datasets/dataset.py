@@ -1,0 +1,96 @@
+"""A data set as arrays, with a seeded split for those that are published without one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anyparty.core.seeds import Seeds
+from anyparty.errors import ConfigError
+
+Array = NDArray[Any]
+Fields = Mapping[str, Any]  # some of the fields of Dataset
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Dataset:
+    """The rows of one data set as published: nothing is fitted, scaled, oversampled or drawn.
+
+    Attributes:
+        name: as in ``load``.
+        title: its authors' name for it.
+        task: the kind of task.
+        X_train: [n, d] float32 for tables, [n, T, d] float32 for time series, [n, C, H, W] uint8 (0..255) for images,
+            [n, V, C, H, W] for V views of an object.
+        y_train: [n] int64, the index in ``classes``; float32 for regression.
+        X_test: as ``X_train``; ``None`` without an official split (see ``split``).
+        y_test: as ``y_train``.
+        features: the names of the d columns, all different; empty for images.
+        classes: the names of the classes, in order; empty for regression.
+        blocks: groups of columns (last axis) that belong together, by name.
+        steps: T of a time series that is flattened into the first T * d columns of a row (``mimic4``), else 0.
+        groups_train: other values of each row [n], such as the person, the speaker or the window.
+        groups_test: as ``groups_train``.
+        source: the publication and the address.
+        licence: the terms of use.
+        note: remarks on this copy, such as a subset or the split.
+    """
+
+    name: str
+    title: str
+    task: Literal["classification", "regression"]
+    X_train: Array
+    y_train: Array
+    X_test: Array | None = None
+    y_test: Array | None = None
+    features: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    blocks: Mapping[str, slice] = field(default_factory=dict)
+    steps: int = 0
+    groups_train: Mapping[str, Array] = field(default_factory=dict)
+    groups_test: Mapping[str, Array] = field(default_factory=dict)
+    source: str
+    licence: str
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        assert len(self.X_train) == len(self.y_train)
+        assert (self.X_test is None) == (self.y_test is None)
+        assert all(len(values) == len(self.X_train) for values in self.groups_train.values())
+        assert len(set(self.features)) == len(self.features)
+
+    def split(self, seeds: Seeds, *, test: float = 0.2) -> Dataset:
+        """Return the data set with test rows: the official ones, or else drawn from the stream "test-rows".
+
+        round(test * n_c) rows of each class c (regression: of all rows) are drawn without replacement. Rows keep their
+        order.
+
+        Raises:
+            ConfigError: ``test`` is not between 0 and 1, or one side has no rows.
+        """
+        if self.X_test is not None:
+            return self
+        if not 0 < test < 1:
+            raise ConfigError(f"data set {self.name!r}: the share of test rows must lie between 0 and 1, not {test}")
+        rng = seeds.numpy("test-rows")
+        strata = self.y_train if self.task == "classification" else np.zeros(len(self.y_train))
+        drawn = np.zeros(len(self.y_train), dtype=bool)
+        for stratum in np.unique(strata):
+            rows = rng.permutation(np.flatnonzero(strata == stratum))
+            drawn[rows[: round(test * len(rows))]] = True
+        if drawn.all() or not drawn.any():
+            raise ConfigError(f"data set {self.name!r}: a share of {test} of {len(drawn)} rows leaves one side empty")
+        return replace(
+            self,
+            X_train=self.X_train[~drawn],
+            y_train=self.y_train[~drawn],
+            X_test=self.X_train[drawn],
+            y_test=self.y_train[drawn],
+            groups_train={name: values[~drawn] for name, values in self.groups_train.items()},
+            groups_test={name: values[drawn] for name, values in self.groups_train.items()},
+            note=f"{self.note} test rows: {int(drawn.sum())} drawn by class, seed {seeds.root}.".strip(),
+        )

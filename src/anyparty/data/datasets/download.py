@@ -1,0 +1,201 @@
+"""Downloads with progress: an interrupted one resumes, and a file with a wrong checksum is rejected.
+
+pooch was considered: it cannot resume a download, so this code would remain as its downloader, with five more packages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from anyparty.data.datasets.dataset import Array
+from anyparty.errors import TableError
+
+CHUNK = 1 << 18
+TIMEOUT_S = 30.0
+
+
+def download(
+    url: str, to: Path, *, sha256: str = "", progress: bool = True, timeout_s: float = TIMEOUT_S, verify: bool = True
+) -> Path:
+    """Download a file; it appears at ``to`` only when it is complete and its checksum is right.
+
+    The bytes received so far are in ``to`` + ".part"; the next call requests the rest. Other processes wait while one
+    downloads the same file.
+
+    Args:
+        url: address, with https:// or http://.
+        to: path of the file; an existing file is not downloaded again.
+        sha256: expected checksum; empty accepts any file.
+        progress: show a progress bar on stderr.
+        timeout_s: time-out of the connection.
+        verify: compare the checksum.
+
+    Raises:
+        TableError: no connection, an error of the server, an incomplete or a wrong file.
+
+    """
+    if not url.startswith(("https://", "http://")):
+        raise TableError(f"cannot download {url!r}: expected an address that begins with https://")
+    to.parent.mkdir(parents=True, exist_ok=True)
+    part = to.with_name(to.name + ".part")
+    with FileLock(part.with_name(part.name + ".lock")):
+        if to.exists():
+            return to
+        try:
+            _fetch(url, part, progress=progress, timeout_s=timeout_s)
+        except (OSError, HTTPException) as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()
+            raise TableError(
+                f"cannot download {url}: {getattr(error, 'reason', error)}; check the connection and run again (the "
+                f"bytes received so far are kept), or download it by other means and save it as {to}"
+            ) from error
+        if verify and sha256 and (found := sha256_of(part)) != sha256:
+            part.unlink()
+            raise TableError(
+                f"{url} is not the expected file: its sha256 is {found}, expected {sha256}; the download was deleted. "
+                f"If its publisher has renewed it, save it as {to} and pass verify=False"
+            )
+        part.replace(to)
+    return to
+
+
+def _fetch(url: str, part: Path, *, progress: bool, timeout_s: float) -> None:
+    """Complete ``part``, starting from its present length."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})  # noqa: S310 - checked
+    try:
+        answer: HTTPResponse = urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310 - https, checked  # nosec B310
+    except urllib.error.HTTPError as error:
+        if error.code != 416 or not have:
+            raise
+        error.close()
+        length = (error.headers.get("Content-Range") or "").rpartition("/")[2]
+        if length != str(have):  # a part of the full length is complete; a longer one is another file
+            part.unlink()
+            _fetch(url, part, progress=progress, timeout_s=timeout_s)
+        return
+    with answer:
+        resumes = answer.status == 206 and (answer.headers.get("Content-Range") or "").startswith(f"bytes {have}-")
+        have = have if resumes else 0
+        left = answer.headers.get("Content-Length")
+        total = None if left is None else have + int(left)
+        with part.open("ab" if resumes else "wb") as file, _bar(part.stem, have, total, shown=progress) as advance:
+            while chunk := answer.read(CHUNK):
+                file.write(chunk)
+                have += len(chunk)
+                advance(len(chunk))
+    if total is not None and have < total:
+        raise OSError(f"the connection ended after {have} of {total} bytes")
+
+
+@contextmanager
+def _bar(name: str, have: int, total: int | None, *, shown: bool) -> Iterator[Callable[[int], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=not shown) as bar:
+        task = bar.add_task(name, total=total, completed=have)
+        yield lambda size: bar.update(task, advance=size)
+
+
+NAMES = "names.json"  # names of the arrays in a folder of the cache
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a data set: its path below the data folder, and its checksum and address if known."""
+
+    path: str
+    sha256: str = ""
+    url: str = ""
+
+
+def cache_folder() -> Path:
+    """Return the folder of the cache; it may not exist yet."""
+    named = os.environ.get("ANYPARTY_CACHE")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "anyparty"
+
+
+def folders(data_dir: Path | None) -> list[Path]:
+    """Return the folders to search, in order."""
+    if data_dir is not None:
+        return [Path(data_dir).expanduser()]
+    named = os.environ.get("ANYPARTY_DATA")
+    return ([Path(named).expanduser()] if named else []) + [cache_folder()]
+
+
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check(path: Path, sha256: str) -> None:
+    """Reject a file with a wrong checksum.
+
+    Raises:
+        TableError: the checksum differs.
+    """
+    found = sha256_of(path)
+    if sha256 and found != sha256:
+        raise TableError(
+            f"{path} is damaged or another version: its sha256 is {found}, expected {sha256}; download it again, or "
+            f"pass verify=False to read it anyway"
+        )
+
+
+def unpacked(paths: Sequence[Path], make: Callable[[], dict[str, Array]]) -> dict[str, Array]:
+    """Return the arrays that ``make`` reads from the files ``paths``, from the cache if they were read before.
+
+    The path, size and modification time identify a file. An error while writing the cache is ignored.
+    """
+    stamps = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+    key = hashlib.sha256(repr((make.__qualname__, stamps)).encode()).hexdigest()[:16]
+    folder = cache_folder() / "unpacked" / f"{paths[0].name.partition('.')[0]}-{key}"
+    if folder.is_dir():
+        with suppress(OSError, ValueError, EOFError):
+            names = json.loads((folder / NAMES).read_text(encoding="utf-8"))  # any file of the cache may be deleted
+            return {name: np.load(folder / f"{name}.npy") for name in names}
+        shutil.rmtree(folder, ignore_errors=True)
+    arrays = make()
+    with suppress(OSError):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=folder.parent))
+        try:
+            for name, array in arrays.items():
+                np.save(fresh / f"{name}.npy", array)
+            (fresh / NAMES).write_text(json.dumps(sorted(arrays)), encoding="utf-8")
+            fresh.rename(folder)  # fails if another process was faster
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    return arrays
+
+
+def arrays(path: Path) -> dict[str, Array]:
+    """Return all arrays of an .npz file; pickled arrays are rejected."""
+    with path.open("rb") as opened, np.load(opened) as file:
+        return {name: file[name] for name in file.files}
+
+
+def npz(paths: Sequence[Path]) -> dict[str, Array]:
+    """Return all arrays of the one .npz file in ``paths``, through the cache: decompression may take seconds."""
+
+    def make() -> dict[str, Array]:
+        return arrays(paths[0])
+
+    return unpacked(paths, make)

@@ -1,0 +1,106 @@
+"""Infer the task from labels: those of the active party's training rows of which any party knows a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+
+from anyparty.core.types import Task
+from anyparty.data.batching import TRAIN
+from anyparty.errors import TableError
+from anyparty.tables.cells import as_level
+from anyparty.tables.table import Table
+from anyparty.tables.target import AskedKind, described, encode, infer_task
+
+
+def teaching(table: Table, position: NDArray[np.int64], observed: NDArray[np.bool_]) -> Table:
+    """Return a label holder's table without the labels of rows without any cell, which cannot train a model.
+
+    Args:
+        table: the party's.
+        position: [N], the party's own row of each aligned row, -1 if it has none.
+        observed: [N, K], which party knows a cell of which row.
+    """
+    if table.label is None:
+        return table
+    kept = np.zeros(len(table), dtype=np.bool_)
+    kept[position[(position >= 0) & observed.any(axis=1)]] = True
+    return replace(table, label=table.label.zip_with(pl.Series(kept), table.label.clear(len(table))))
+
+
+def labeled_rows(table: Table, position: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which of the N aligned rows have a label in the party's table: [N] bool."""
+    assert table.label is not None
+    known = table.label.is_not_null().to_numpy()
+    return np.where(position >= 0, known[position], False)
+
+
+def predicted(table: Table, kind: AskedKind, positive: str | None) -> str:
+    """Describe the task in one line: the classes, or the range of numbers, of all known labels of a table.
+
+    ``kind`` and ``positive`` are as in ``task_of``.
+
+    Raises:
+        TableError: the labels cannot be used, such as a single class.
+    """
+    rows = np.arange(len(table))
+    task = task_of(table, rows, np.full(len(rows), TRAIN, np.int8), kind, positive, without=True)
+    assert table.label is not None
+    return described(task, table.label, kind)
+
+
+def task_of(
+    table: Table, position: NDArray[np.int64], use: NDArray[np.int8], kind: AskedKind, positive: str | None, *,
+    without: bool = False,
+) -> Task:  # fmt: skip
+    """Infer the task from the labels of the active party's training rows.
+
+    Args:
+        table: the active party's.
+        position: [N], its own row of each aligned row, -1 if it has none.
+        use: [N], the use of each row.
+        kind: "auto", "classification" or "regression".
+        positive: the positive class of two, if one was chosen.
+        without: whether a table without labels gives a task without outputs.
+
+    Raises:
+        TableError: no labels, or a single class.
+    """
+    assert table.label is not None
+    rows = position[(position >= 0) & (use == TRAIN)]
+    try:
+        return infer_task(
+            table.label, party=table.party, kind=kind, train_rows=rows, without=without, positive=positive
+        )
+    except TableError as error:
+        others = _held_out(table.label, rows, position[(position >= 0) & (use != TRAIN)])
+        remarks = [f"by the way, {note}" for note in table.notes]
+        raise TableError(f"{'; '.join([str(error), *others])}{''.join(f' ({remark})' for remark in remarks)}") from None
+
+
+def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.int64]) -> Iterator[str]:
+    """Yield where other labels are, if the training rows have fewer than two different ones."""
+    there, elsewhere = (as_level(label[rows]).drop_nulls() for rows in (trained, others))
+    lacking = elsewhere.filter(~elsewhere.is_in(there.unique().implode()))
+    if there.n_unique() < 2 and len(lacking):
+        yield (
+            f"the others, such as {lacking[0]!r}, are all among the rows for validation and test: give another "
+            f"train.seed, a smaller train.validation and train.test, or more such rows"
+        )
+
+
+def balanced(table: Table, position: NDArray[np.int64], use: NDArray[np.int8], task: Task) -> tuple[float, ...]:
+    """Return class weights that give all classes the same total: rows / (classes x rows of the class).
+
+    Classes without a training row are not counted, so that the mean weight of the training rows is 1.
+    """
+    assert table.label is not None
+    y, labeled = encode(table.label, task, table.party)
+    own = torch.from_numpy(position[(position >= 0) & (use == TRAIN)])
+    counts = torch.bincount(y[own][labeled[own]], minlength=task.outputs)
+    return tuple((counts.sum() / ((counts > 0).sum() * counts.clamp(min=1))).tolist())

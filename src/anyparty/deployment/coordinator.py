@@ -1,0 +1,313 @@
+"""A federation of real parties, over NVIDIA FLARE: from settings to kits, from kits to a run, from a run to its end.
+
+init("federation.toml", "house")        one kit an organisation, with certificates
+wire.flare.federation.start("house")              all of them on this machine, for trying out
+train("house", "federation.toml")       every party plays its part at home
+predict("house", "federation.toml")     those that are connected answer together
+wire.flare.federation.stop("house")
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import math
+from collections.abc import Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from anyparty import config as settings
+from anyparty.alignment.overlap import Overlap
+from anyparty.artifacts.record import FILE, RunRecord
+from anyparty.artifacts.trackers import trackers
+from anyparty.config import Config, TrackSettings
+from anyparty.config.label_columns import check_parties
+from anyparty.config.method_factory import chosen
+from anyparty.config.schedule_factory import carried, scheduled
+from anyparty.core.storage import read_json
+from anyparty.core.types import Party, Roster
+from anyparty.deployment.flare import federation_folder as flare
+from anyparty.deployment.site.site_prediction import ANSWERS
+from anyparty.errors import ConfigError, ModelError, ResumeError, RunError, remark, some
+from anyparty.training.attendance import check_require
+from anyparty.training.callbacks import Absences, Callback, CallbackList, reporting
+
+COMPLETED = "FINISHED:COMPLETED"  # in FLARE's words
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobResult:
+    """How a run of a federation ended.
+
+    Attributes:
+        job: its name.
+        status: FLARE's word for how it ended.
+        outcomes: by party, for those whose kit is on this machine, how its own part ended.
+        absent: by party, in how many epochs of this training it took no part, where the active party's kit is here.
+        epochs: how many there were.
+
+    """
+
+    job: str
+    status: str
+    outcomes: Mapping[str, Mapping[str, Any]]
+    absent: Mapping[str, int] = field(default_factory=dict)
+    epochs: int = 0
+
+
+def init(
+    config: Path | str,
+    folder: Path | str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8002,
+    site: Mapping[str, Any] | None = None,
+    requests: bool = False,
+) -> dict[str, Path]:
+    """Write one start-up kit for each party that the settings name; return where they are.
+
+    With ``requests``, only the active party and the administrator get a kit.  Every other party makes its own private
+    key and sends a request: ``wire.flare.federation.request``, ``approve`` and ``install``.
+
+    ``site`` are further settings for every party's own file, ``local/anyparty.toml`` in its kit.
+
+    A party whose table is named in the settings gets it named in its own kit; a job never carries it.
+
+    Raises:
+        ConfigError: no active party is named, or the folder holds a federation already.
+    """
+    resolved = settings.load(config)
+    active = resolved.federation.active
+    if active is None:
+        raise ConfigError(
+            f"{config}: name the party that leads, federation.active: parties apart cannot look for labels"
+        )
+    roster = Roster(tuple(Party(name=name) for name in resolved.parties), active)
+    tables = {name: party.table for name, party in resolved.parties.items() if party.table is not None}
+    return flare.init(Path(folder), roster, host, port, tables=tables, site=site, requests=requests)
+
+
+def train(
+    folder: Path | str,
+    config: Path | str,
+    changes: Sequence[str] = (),
+    *,
+    resume: bool = False,
+    again: bool = False,
+    timeout_s: float = 86_400.0,
+    watch: Callback | None = None,
+    allow_code: Sequence[str] = (),
+) -> JobResult:
+    """Run a training with the parties that are connected, and wait for its end; an interrupt ends it at all of them.
+
+    What the parties keep of a training before is gone on with (``resume``) or replaced (``again``).  ``watch`` and the
+    settings' trackers are told of it, where the active party's kit is on this machine.  ``allow_code`` names modules
+    that the settings of a run's folder may load; a settings file of the user's own needs no permission here, and every
+    party's own kit decides what may be loaded there.
+
+    Raises:
+        ConfigError: the settings are wrong, or name trackers and the active party's kit is elsewhere.
+        ResumeError: the parties have trained already, and neither ``resume`` nor ``again`` is asked for.
+        RunError: the federation cannot be reached, or the active party's part ended with an error; ``Incomplete`` in
+            its words if a party's part of the model was not saved, or ``train.require`` is not met.
+
+    Warns of parties that missed epochs.
+    """
+    folder, resolved = Path(folder), settings.load(config, changes, allow_code=allow_code)
+    scheduled(chosen(resolved), resolved)  # or say what is wrong now
+    check_require(resolved.train.require, flare.about(folder).get("parties", resolved.parties))
+    lead = flare.keeps(folder, flare.about(folder)["active"])
+    if lead is not None and not resume and not again:
+        _check_untrained(folder, lead / FILE)
+    away = {*resolved.parties, *_unnamed(folder, resolved)} - _there(folder)
+    if away:
+        raise RunError(f"{some(sorted(away))} is not connected; start it ('anyparty party start KIT'), then train")
+    if lead is None and resolved.track != TrackSettings():
+        raise ConfigError("track: the active party's kit is not on this machine, and its record tells of epochs; "
+                          "train there, or take [track] out")  # fmt: skip
+    absences = Absences()
+    watches = CallbackList([absences] if watch is None else [absences, watch])
+    watches.each.extend(trackers(resolved, lead, resume=resume))
+    with reporting(watches, resolved.model_dump(mode="json", exclude_none=True)) as scores:
+        ended = _job(folder, resolved, "train", {"resume": resume}, timeout_s, watches)
+        result = ended.outcomes.get(str(resolved.federation.active), {}).get("result") or {}
+        scores["evaluation"] = result.get("evaluation")
+    for sentence in result.get("attendance", ()):
+        remark(sentence)
+    return replace(ended, absent=absences.count(), epochs=len(absences.epochs))
+
+
+def predict(
+    folder: Path | str,
+    config: Path | str,
+    parties: Sequence[str] | None = None,
+    *,
+    timeout_s: float = 86_400.0,
+) -> tuple[JobResult, Path | None]:
+    """Predict the rows of the active party's table together, with the parties that are connected.
+
+    Args:
+        folder: the federation's.
+        config: the settings that it was trained with.
+        parties: whose blocks may take part; by default all that are connected.
+        timeout_s: how long to wait for the end.
+
+    Returns:
+        How it ended, and the file of answers, where the active party's kit is on this machine.
+
+    Raises:
+        ConfigError: the settings are wrong.
+        RunError: the federation cannot be reached, or the active party's part ended with an error.
+
+    """
+    folder, resolved = Path(folder), settings.load(config)
+    check_parties(parties or (), resolved.parties, "parties")
+    if parties is None:
+        _unnamed(folder, resolved)
+    asked = {"asked": None if parties is None else list(parties), "there": sorted(_there(folder))}
+    ended = _job(folder, resolved, "predict", asked, timeout_s)
+    lead = flare.keeps(folder, flare.about(folder)["active"])
+    file = None if lead is None else lead / ANSWERS
+    return ended, file if file is not None and file.exists() else None
+
+
+def _check_untrained(folder: Path, record: Path) -> None:
+    before = RunRecord.read(record) if record.exists() else RunRecord()
+    if before.history:
+        raise ResumeError(f"{folder}: the parties keep a model already, of the training that began "
+                          f"{before.began or 'before'} ({len(before.history)} epochs): go on with it "
+                          f"(--resume, or resume=True), or train anew in its place (--again, or "
+                          f"again=True)")  # fmt: skip
+
+
+def _unnamed(folder: Path, resolved: Config) -> list[str]:
+    """Return the federation's parties that the settings do not name, and say that they take part all the same."""
+    more = [name for name in flare.about(folder).get("parties", ()) if name not in resolved.parties]
+    if more:
+        remark(f"the settings do not name {some(more)}, but who takes part is said by the federation in {folder}: to "
+               f"train without, make another one (anyparty federate init); to predict without, name the others "
+               f"(--parties)")  # fmt: skip
+    return more
+
+
+def _there(folder: Path) -> set[str]:
+    """Return the parties that are connected; the active one is where the server is."""
+    return {flare.about(folder)["active"], *flare.status(folder)["sites"]}
+
+
+def _job(
+    folder: Path, resolved: Config, work: str, asked: Mapping[str, Any], timeout_s: float, watch: Callback | None = None
+) -> JobResult:
+    lead = flare.keeps(folder, flare.about(folder)["active"])
+    with ThreadPoolExecutor(1) as pool:
+        submitting = pool.submit(flare.submit, folder, carried(resolved).to_toml(), work=work, asked=asked)
+        try:
+            job = submitting.result()
+            waiting = pool.submit(flare.wait, folder, job, timeout_s)
+            if lead is not None and watch is not None:
+                follow(lead / FILE, job, waiting, watch)
+            status = waiting.result()
+        except KeyboardInterrupt:
+            if submitting.exception() is None:  # waits: a job that is on its way would run on
+                flare.abort(folder, submitting.result())
+            raise
+    found = {name: flare.outcome(folder, name, job) for name in resolved.parties}
+    outcomes = {name: outcome for name, outcome in found.items() if outcome is not None}
+    name = str(flare.about(folder)["active"])
+    leads = outcomes.get(name)
+    if leads and leads["error"]:
+        others = [f"; {party!r} ended with {each['error']}: {each['sentence']}" for party, each in outcomes.items()
+                  if party != name and each["error"] not in {"", "PartyLost"}]  # fmt: skip
+        raise RunError(f"job {job}: {name!r}, which leads, ended with {leads['error']}: {leads['sentence']}"
+                       f"{''.join(others)}")  # fmt: skip
+    if leads is None and status != COMPLETED:
+        raise RunError(f"job {job} stands at {status}, and {name!r}, which leads, has left no result: if it has ended, "
+                       f"site.log in its kit says why; if not, it goes on")  # fmt: skip
+    return JobResult(job=job, status=status, outcomes=outcomes)
+
+
+EVERY_S = 1.0
+SCORES = ("loss", "training", "validation")
+
+
+def follow(record: Path, job: str, ended: concurrent.futures.Future[Any], watch: Callback) -> None:
+    """Tell ``watch`` of the alignment and of every epoch in the record of the job, until it has ended.
+
+    Args:
+        record: the active party's ``record.json``, which it writes after every checkpoint.
+        job: the carrier's name for the run.
+        ended: done when the job is.
+        watch: who is told; hears of epochs late, and of no batches.
+
+    """
+    heard = _Reported(watch)
+    while True:
+        over = bool(concurrent.futures.wait([ended], timeout=EVERY_S).done)
+        said = _said(record, job)
+        heard.tell(said)
+        if over:
+            break
+    if heard.stage:
+        how = said.get("status", "running")
+        watch.on_stage_end(heard.stage, "cut off" if how == "running" else how)
+
+
+@dataclass
+class _Reported:
+    """What a watch has been told so far."""
+
+    watch: Callback
+    aligned: bool = False
+    epochs: list[Mapping[str, Any]] = field(default_factory=list)
+    stage: str = ""
+    away: Set[str] = frozenset()
+
+    def tell(self, said: Mapping[str, Any]) -> None:
+        """Tell what a record says beyond that."""
+        if "overlap" in said and not self.aligned:
+            self.watch.on_aligned(Overlap.from_json(said["overlap"]), said["predicted"])
+            self.aligned = True
+        stages, history = said.get("stages", {}), said.get("history", [])
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.epochs, history, strict=False)))
+        if same < len(self.epochs):  # it goes on from an earlier epoch than its record had come to, perhaps beyond that
+            self.epochs, self.stage = self.epochs[:same], ""
+        for each in history[same:]:
+            self._begin(stages, each["stage"], each["epoch"] - 1)
+            scores = {name: _numbers(each[name]) for name in SCORES if name in each}
+            self.watch.on_epoch_end({**each, **scores, **self._came(each)})
+            self.epochs.append(each)
+        for latest in list(stages)[-1:]:
+            self._begin(stages, latest, stages[latest]["first_epoch"])
+
+    def _came(self, each: Mapping[str, Any]) -> dict[str, list[str]]:
+        """Return who takes part again: also who was away when the run ended, and was there as it went on."""
+        absent = each.get("absent", {})
+        back = [*each.get("back", ()), *sorted(self.away - absent.keys())]
+        self.away = absent.keys() - set(back)
+        return {"back": back} if back else {}
+
+    def _begin(self, stages: Mapping[str, Mapping[str, int]], stage: str, first_epoch: int) -> None:
+        if stage == self.stage:
+            return
+        if self.stage:
+            self.watch.on_stage_end(self.stage, "all epochs done")
+        self.stage = stage if stage in stages else ""  # one that ended before the record was lost, and begun anew
+        if self.stage:
+            self.watch.on_stage_begin(stage, stages[stage]["epochs"], stages[stage]["rows"], first_epoch)
+
+
+def _numbers(value: Any) -> Any:
+    """Return a loss or scores as they were before JSON made null of what is no number."""
+    if isinstance(value, Mapping):
+        return {name: _numbers(each) for name, each in value.items()}
+    return math.nan if value is None else value
+
+
+def _said(record: Path, job: str) -> dict[str, Any]:
+    try:
+        said = read_json(record)
+    except ModelError:  # it has not begun, or is another machine's
+        return {}
+    return said if said.get("job") == job else {}

@@ -1,0 +1,263 @@
+"""FLARE components that report connections and admit each party only once, and restrictions of FLARE's own parts.
+
+Every kit's ``local/resources.json`` names the components.  ``foreground`` shows the lines that they print, which start
+with a mark; all other output goes to the kit's ``site.log``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from anyparty.core.storage import writing
+
+MARK = "anyparty> "
+LONG_AGO = float("-inf")
+CLOCK, CLOCKS = "anyparty_clock", "clocks.json"  # in a heartbeat; in the server's kit
+TOLD_S = 60.0  # difference of clocks that is reported
+TWICE = "is connected already, from another process"
+CONNECTED = "is connected to"
+
+try:
+    from nvflare.apis.event_type import EventType
+    from nvflare.apis.fl_component import FLComponent
+    from nvflare.apis.fl_constant import RunProcessKey
+    from nvflare.apis.fl_exception import NotAuthenticated
+    from nvflare.fuel.f3.cellnet.fqcn import FQCN
+except ImportError:  # FLARE is an extra: without it this module can be imported, but not used
+    FLComponent = object
+
+EVICTED = re.compile(r"is evicted for \S+ from endpoint (?P<name>\S+)")
+EVICTION_S = 30.0  # maximum time from a second connection of a party to its registration
+CHECK_S, AWAY_S = 5.0, 15.0  # between checks of connections; until a closed one counts as gone
+CLOSED_S = 60.0  # for which no other site of the party is admitted
+log = logging.getLogger(__name__)
+
+
+def say(sentence: str) -> None:
+    """Print a line for the terminal of ``anyparty party start``, in one write."""
+    print(
+        f"{MARK}{sentence}\n", end="", flush=True
+    )  # print writes its own line end separately, so other output could come between
+
+
+class Evictions(logging.Handler):
+    """A log handler that records connections which FLARE closed for a second one of the same name."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.at: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Record the name and the time."""
+        if found := EVICTED.search(record.getMessage()):
+            self.at[found["name"]] = time.monotonic()
+
+
+class AdmissionController(FLComponent):  # type: ignore[misc]
+    """At the server: reports connections, and rejects a second site of a party whose first site is connected.
+
+    It also writes the differences of the parties' clocks to the kit's clocks.json, for ``anyparty doctor``.
+
+    FLARE closes the first site's connection when the second one connects; the first one reconnects, and so on.  So the
+    site that registers right after such a closure is rejected, and no other one is admitted for a minute.  A restarted
+    site has only one connection and is admitted at once.  After a power loss, a site is readmitted within a minute.
+    """
+
+    def __init__(self, parties: int, kit: str = ".") -> None:
+        super().__init__()
+        self.parties, self.closed, self.evictions = parties, dict[str, float](), Evictions()
+        self.told, self.away = (
+            set[str](),
+            dict[str, float](),
+        )  # parties reported as connected; since when connections are closed
+        self.clocks, self.kept = dict[str, dict[str, Any]](), Path(kit) / CLOCKS
+        self.keeping = threading.Lock()  # simultaneous heartbeats arrive on several threads
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        """Report connections, reject second sites, and compare clocks."""
+        if event_type == EventType.SYSTEM_START:
+            exclude_polling_from_audit()
+            connections = logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
+            connections.setLevel(logging.INFO)
+            connections.propagate = False
+            connections.addHandler(self.evictions)
+            say(f"ready; waiting for {self.parties - 1} other parties")
+            if fl_ctx is not None:
+                engine = fl_ctx.get_engine()
+                engine.job_runner.update_abnormal_finished_jobs(
+                    [], fl_ctx
+                )  # jobs that an earlier server left as running
+                threading.Thread(target=self._check_often, args=(engine,), daemon=True).start()
+        elif event_type == EventType.CLIENT_REGISTER_RECEIVED:
+            self._reject_second(fl_ctx)
+        elif event_type == EventType.CLIENT_HEARTBEAT_RECEIVED:
+            self._compare_clocks(fl_ctx)
+        elif event_type == EventType.CLIENT_HEARTBEAT_PROCESSED:
+            if _peer(fl_ctx) not in self.told:  # registered with an earlier server
+                self._tell(fl_ctx, left=False)
+        elif event_type in {EventType.CLIENT_REGISTER_PROCESSED, EventType.CLIENT_QUIT}:
+            self._tell(fl_ctx, left=event_type == EventType.CLIENT_QUIT)
+
+    def _reject_second(self, fl_ctx: Any) -> None:
+        name, now = _peer(fl_ctx), time.monotonic()
+        if now - self.evictions.at.get(name, LONG_AGO) < EVICTION_S:
+            self.closed[name] = now
+        if now - self.closed.get(name, LONG_AGO) < CLOSED_S:
+            say(f"{name} {TWICE}; a second one was turned away: the kit of {name} is in use twice")
+            raise NotAuthenticated(f"{name} {TWICE}")  # makes FLARE reject the registration
+
+    def _compare_clocks(self, fl_ctx: Any) -> None:
+        name, peer, now = _peer(fl_ctx), fl_ctx.get_peer_context(), time.time()
+        said = peer.get_prop(CLOCK) if peer else None
+        if not isinstance(said, float):
+            return
+        behind, at = now - said, datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+        with self.keeping:
+            before = self.clocks.get(name, {}).get("behind_s")
+            if before is not None and abs(behind - before) < 1.0:
+                return
+            self.clocks[name] = {"behind_s": round(behind, 3), "at": at}
+            with writing(self.kept) as beside:
+                beside.write_text(json.dumps(self.clocks, indent=1), encoding="utf-8")
+        if abs(behind) > TOLD_S:
+            way = "behind" if behind > 0 else "ahead of"
+            say(f"the clock of {name} is {abs(behind):,.0f} s {way} this one; set both")
+
+    def _tell(self, fl_ctx: Any, *, left: bool) -> None:
+        name, clients = _peer(fl_ctx), _clients(fl_ctx.get_engine())
+        if left or name in clients:
+            (self.told.discard if left else self.told.add)(name)
+            self._say(name, "left" if left else "is connected", clients)
+
+    def _say(self, name: str, what: str, there: Iterable[str]) -> None:
+        names = sorted(there)
+        say(f"{name} {what}; there are {len(names)} of {self.parties - 1} others: {', '.join(names)}")
+
+    def _check_often(self, engine: Any) -> None:
+        while True:
+            time.sleep(CHECK_S)
+            try:
+                self.check_connections(engine, time.monotonic())
+            except Exception:  # from FLARE: a party may have left or registered again meanwhile
+                log.warning("connections could not be checked; the next check follows", exc_info=True)
+
+    def check_connections(self, engine: Any, now: float) -> None:
+        """Report parties whose connection has been closed for ``AWAY_S``, and log out those without a job.
+
+        FLARE waits ten minutes for heartbeats.  Until then a stopped party would be listed, and asked for predictions.
+        A party that reconnects is listed again with its next heartbeat.
+        """
+        clients, cell = _clients(engine), engine.get_cell()
+        closed = {name for name in clients if not cell.is_cell_connected(name)}
+        self.away = {name: self.away.get(name, now) for name in closed}
+        gone = {name for name, since in self.away.items() if now - since > AWAY_S}
+        for name in sorted(gone & self.told):
+            self.told.discard(name)
+            self._say(name, "is gone, its connection is closed", clients.keys() - gone)
+        works = {
+            token for run in list(engine.run_processes.values()) for token in run.get(RunProcessKey.PARTICIPANTS) or ()
+        }
+        for name in gone:
+            if clients[name].token not in works:
+                engine.server.logout_client(clients[name].token)
+
+
+class ConnectionMonitor(FLComponent):  # type: ignore[misc]
+    """At a client: reports when the server admits it, stops answering, and answers again.
+
+    Every heartbeat carries the time of its clock.  The client answers only requests that jobs need.
+    """
+
+    def __init__(self, party: str, place: str) -> None:
+        super().__init__()
+        answer_only_job_requests()
+        self.party, self.place, self.asked, self.there = party, place, 0, False
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        """Follow the heartbeats.
+
+        FLARE reports a heartbeat as done even without an answer, so the connection is checked, too.  If sending fails,
+        FLARE starts the next heartbeat without that report.
+        """
+        if event_type == EventType.AFTER_CLIENT_HEARTBEAT:
+            self.asked = 0
+            if fl_ctx.get_engine().get_cell().is_cell_connected(FQCN.ROOT_SERVER):
+                if not self.there:
+                    say(f"{self.party} {CONNECTED} {self.place}")
+                self.there = True
+            else:
+                self._lost()
+        elif event_type == EventType.BEFORE_CLIENT_HEARTBEAT:
+            fl_ctx.set_prop(CLOCK, time.time(), private=False, sticky=False)
+            self.asked += 1
+            if self.asked == 2:
+                self._lost()
+
+    def _lost(self) -> None:
+        if self.there:
+            say(f"{self.place} does not answer; trying again until it does (Ctrl-C to stop)")
+        self.there = False
+
+
+def _peer(fl_ctx: Any) -> str:
+    peer = fl_ctx.get_peer_context()
+    return str(peer.get_identity_name()) if peer else ""
+
+
+def _clients(engine: Any) -> dict[str, Any]:
+    return {client.name: client for client in list(engine.client_manager.clients.values())}
+
+
+ANSWERED = {
+    "AbortAppProcessor", "AbortTaskProcessor", "CancelResourceProcessor", "CheckResourceProcessor",
+    "ClientStatusProcessor", "DeployProcessor", "NotifyJobStatusProcessor", "ReportResourcesProcessor",
+    "StartJobProcessor",
+}  # fmt: skip
+"""The server's requests that a passive party's site answers: those to deploy, start, follow and stop jobs."""
+
+
+def answer_only_job_requests() -> None:
+    """Remove the handlers of the server's other requests: shell commands, logs, machine state, restarts.
+
+    FLARE checks a site's ``authorization.json`` only if the request says so, and the server writes the request.
+
+    Raises:
+        RuntimeError: this version of FLARE has other handlers; the site does not start.
+    """
+    from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors  # noqa: PLC0415 - an extra
+
+    every = ClientRequestProcessors.request_processors
+    kept = [each for each in every if type(each).__name__ in ANSWERED]
+    if missing := ANSWERED - {type(each).__name__ for each in kept}:
+        raise RuntimeError(f"this version of FLARE has no {sorted(missing)}: use one that anyparty admits")
+    every[:] = kept
+
+
+POLLING = ("check_status server", "get_job_meta ")
+"""Read-only commands that are polled: connected sites (by the prediction service), the state of a training job."""
+
+
+class Unaudited(frozenset[str]):
+    """Commands that are not written into the server's audit.log: FLARE's own exclusions, and polling commands."""
+
+    def __new__(cls, every: Iterable[str]) -> Unaudited:
+        """Start with FLARE's own exclusions."""
+        return super().__new__(cls, every)
+
+    def __contains__(self, command: object) -> bool:
+        return super().__contains__(command) or str(command).startswith(POLLING)
+
+
+def exclude_polling_from_audit() -> None:
+    """Exclude polling commands from the server's audit.log; they would add more than 10 MB a day."""
+    from nvflare.fuel.sec import audit  # noqa: PLC0415 - an extra
+
+    audit.EXCLUDED_ACTIONS = Unaudited(audit.EXCLUDED_ACTIONS)

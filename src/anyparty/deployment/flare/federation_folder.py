@@ -1,0 +1,225 @@
+"""A federation on FLARE: kits for all organisations, processes on this machine for tests, and jobs.
+
+``init`` creates a folder:
+
+    federation.toml     the parties, and the address of the server
+    authority/          the certificate authority; its key rootCA.key signs certificates and must stay secret
+    kits/PARTY/         for each party: certificate, start-up files, local/anyparty.toml to fill in
+    kits/admin/         to submit jobs
+
+A party's private key exists only in its kit.  With ``requests``, passive parties have no kit in this folder: each
+creates its own key and requests a certificate (``requests``).
+
+The active party runs FLARE's server, every other party a client.  The only open port is the server's.  On separate
+machines each party starts its own kit (``run_site``); ``start`` starts all of them on this one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from anyparty.core.types import Roster
+from anyparty.deployment.flare.admin import about, ask_server
+from anyparty.deployment.flare.provisioning import OURS, check_place, dress, provision
+from anyparty.deployment.flare.requests import SignedFile, install, request
+from anyparty.deployment.flare.requests import approve as approve_request
+from anyparty.deployment.flare.site_config import SiteConfig
+from anyparty.deployment.flare.site_process import processes, run_site, start, stop
+from anyparty.errors import ConfigError
+
+__all__ = [
+    "abort",
+    "about",
+    "approve",
+    "init",
+    "install",
+    "keeps",
+    "outcome",
+    "processes",
+    "public",
+    "request",
+    "run_site",
+    "start",
+    "status",
+    "stop",
+    "submit",
+    "wait",
+]
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}")
+RESERVED = {"server", "admin", "authority", "localhost"}
+JOB = "anyparty"
+
+
+def init(
+    folder: Path,
+    roster: Roster,
+    host: str = "127.0.0.1",
+    port: int = 8002,
+    *,
+    tables: Mapping[str, Path] | None = None,
+    scheme: str = "grpc",
+    site: Mapping[str, Any] | None = None,
+    requests: bool = False,
+) -> dict[str, Path]:
+    """Create a federation's folder; return its kits.
+
+    Args:
+        folder: the new folder.
+        roster: the parties.
+        host: the address of the active party's machine.  With a loopback address the server accepts no others.
+        port: the server's port.
+        tables: by party, a table to enter into its settings.
+        scheme: FLARE's driver; both use mutual TLS.  ``tcp`` is slightly faster, but a stranger who connects and sends
+            nothing can delay others that connect; ``grpc`` does not have this weakness.
+        site: further settings for every party's ``anyparty.toml``.
+        requests: create kits only for the active party and the administrator.
+
+    Raises:
+        ConfigError: FLARE rejects a name, the folder holds a federation already, or FLARE is not installed.
+    """
+    _checked(folder, roster, host, port, scheme)
+    folder.mkdir(parents=True, exist_ok=True)
+    kits = provision(folder, roster, host, port, scheme, alone=requests)
+    for name, kit in kits.items():
+        if name != "admin":
+            own = {"party": name, "active": roster.active, "parties": list(roster.names), **(site or {})}
+            if tables and name in tables:
+                own["table"] = str(Path(tables[name]).resolve())
+            dress(kit, own)
+    said = {"active": roster.active, "parties": list(roster.names), "host": host, "port": port, "scheme": scheme}
+    (folder / "federation.toml").write_text(tomli_w.dumps(said), encoding="utf-8")
+    return kits
+
+
+def _checked(folder: Path, roster: Roster, host: str, port: int, scheme: str) -> None:
+    names = roster.names
+    check_place(folder)
+    if (folder / "federation.toml").exists():
+        raise ConfigError(f"{folder} holds a federation already; name another folder, or remove it")
+    if (folder / "authority").exists():
+        raise ConfigError(f"{folder} holds a federation that was not made to its end; remove it")
+    for name in names:
+        if not NAME.fullmatch(name) or name.lower() in RESERVED:
+            raise ConfigError(f"party {name!r}: a federation's names are 1 to 41 letters (a to z, A to Z), digits, '-' "
+                              f"and '_', and none of {sorted(RESERVED)}")  # fmt: skip
+    twice = sorted({name for name in names if [each.lower() for each in names].count(name.lower()) > 1})
+    if twice:
+        raise ConfigError(f"two parties have one name: {twice}")
+    if roster.active not in names or len(names) < 2:
+        raise ConfigError(f"a federation needs two parties or more, the active one among them; got {list(names)} "
+                          f"with {roster.active!r} as active")  # fmt: skip
+    if not 0 < port < 65536 or not host or scheme not in {"grpc", "tcp"}:
+        raise ConfigError(f"host {host!r}, port {port}, scheme {scheme!r}: expected a host name or address, a port of "
+                          f"1 to 65535, and 'grpc' or 'tcp'")  # fmt: skip
+
+
+def submit(
+    folder: Path, config_toml: str, *, work: str = "train", asked: Mapping[str, Any] | None = None, least: int = 1
+) -> str:
+    """Submit a job with these settings; return its name.
+
+    Paths are removed from the settings: the parties' tables and the folder for results.
+
+    Args:
+        folder: the federation's folder.
+        config_toml: the settings.
+        work: the kind of work; see ``SiteConfig.parts``.
+        asked: arguments of each party's part.
+        least: the number of passive parties that must be connected for the job to begin.
+
+    Raises:
+        RunError: the server cannot be reached, or rejects the job.
+    """
+    said, jobs = about(folder), folder / "kits" / "admin" / "jobs"
+    jobs.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=jobs) as place:  # unique, since a service submits jobs at the same time
+        job = Path(place).resolve() / JOB
+        _write_job(job, said, public(config_toml), work=work, asked=dict(asked or {}), least=least)
+        return str(ask_server(folder, "submit", path=str(job))["job"])
+
+
+def _write_job(
+    job: Path, said: Mapping[str, Any], config_toml: str, *, work: str, asked: Mapping[str, Any], least: int
+) -> None:
+    config = job / "app" / "config"
+    config.mkdir(parents=True)
+    passive = [name for name in said["parties"] if name != said["active"]]
+    args = {"work": work, "asked": dict(asked)}
+    _json(job / "meta.json", {"name": JOB, "min_clients": least, "resource_spec": {},
+                              "deploy_map": {"app": ["server", *passive]}})  # fmt: skip
+    _json(config / "config_fed_server.json", {
+        "format_version": 2, "workflows": [{"id": "active", "path": f"{OURS}Active", "args": args}],
+        "dead_client_grace_period": 1e9,  # the run handles lost parties: see endpoint
+    })  # fmt: skip
+    executors = [{"tasks": ["take_part"], "executor": {"path": f"{OURS}Passive", "args": args}}]
+    _json(config / "config_fed_client.json", {"format_version": 2, "executors": executors})
+    (config / "anyparty.toml").write_text(config_toml, encoding="utf-8")
+
+
+def public(config_toml: str) -> str:
+    r"""Remove the private settings of parties: paths and trackers.
+
+    >>> print(public('[track]\nmlflow = "http://in"\n[parties.bank]\ntable = "clients.csv"\nlabel = "y"'), end="")
+    [parties.bank]
+    label = "y"
+    """
+    values = tomllib.loads(config_toml)
+    values.get("run", {}).pop("folder", None)
+    values.pop("track", None)
+    for own in values.get("parties", {}).values():
+        own.pop("table", None)
+    return tomli_w.dumps(values)
+
+
+def status(folder: Path) -> dict[str, Any]:
+    """Return the active party, the server's address, the connected sites and the state of the jobs.
+
+    Raises:
+        RunError: the server cannot be reached.
+    """
+    return {"active": about(folder)["active"], **ask_server(folder, "status")}
+
+
+def wait(folder: Path, job: str, timeout_s: float = 600.0) -> str:
+    """Wait until a job has ended, or the time is up; return its status in FLARE's words."""
+    return str(ask_server(folder, "wait", job=job, timeout_s=timeout_s)["status"])
+
+
+def abort(folder: Path, job: str) -> None:
+    """End a job."""
+    ask_server(folder, "abort", job=job)
+
+
+def outcome(folder: Path, party: str, job: str) -> dict[str, Any] | None:
+    """Return how a party's part of a job ended; ``None`` if it has not, or its kit is not on this machine."""
+    kept = keeps(folder, party)
+    path = None if kept is None else kept / f"{job}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.exists() else None
+
+
+def keeps(folder: Path, party: str) -> Path | None:
+    """Return the folder of a party's checkpoints and records; ``None`` if its kit is not on this machine."""
+    kit = (folder / "kits" / party).resolve()
+    return SiteConfig.read(kit).folder if (kit / "local").is_dir() else None
+
+
+def approve(folder: Path, file: Path, *, fingerprint: str | None = None, again: bool = False) -> tuple[str, SignedFile]:
+    """Sign a party's request for a certificate; return the party and the approval (``requests.approve``).
+
+    Raises:
+        ConfigError: there is no federation here, or the request cannot be signed.
+    """
+    return approve_request(folder, about(folder), file, fingerprint=fingerprint, again=again)
+
+
+def _json(path: Path, values: object) -> None:
+    path.write_text(json.dumps(values, indent=1), encoding="utf-8")

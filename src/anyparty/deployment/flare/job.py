@@ -1,0 +1,296 @@
+"""The classes that FLARE starts for a job in each organisation's process: each runs its party's part.
+
+The active party's class is the job's workflow, in the server's job process.  Every passive party's is the job's
+executor, in its client's job process.  A message passes one relay (the server) between active and passive parties, and
+two relays between two passive parties.
+
+    server's job process  ⇄  server  ⇄  TLS  ⇄  client's job process
+    Active: the active party's part             Passive: a passive party's part
+
+Packets are sent as single cell messages of FLARE (``core_cell.fire_and_forget``).  These are five times faster than its
+streams and leave receipts, order and deadlines to ``endpoint``.
+
+A packet's header names its sender.  FLARE's server accepts a message only with a token that it signed for a client, and
+compares the header with that client's registration.  FLARE 2.9 skips the comparison for a token of an earlier
+registration (``FederatedServer._resolve_client_fqcn_for_auth``).  With such a token, a client with modified code can
+impersonate another one; a semi-honest party does not (``docs/explanation/privacy.md``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import threading
+import time
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anyparty.config import Config
+from anyparty.core.storage import writing
+from anyparty.deployment.flare.site_config import SiteConfig
+from anyparty.errors import ENDED, AnypartyError, RunError
+from anyparty.transport.reliable.endpoint import ReliableEndpoint
+from anyparty.transport.reliable.session import Timeouts
+
+try:
+    from nvflare.apis.controller_spec import ClientTask, Task
+    from nvflare.apis.executor import Executor
+    from nvflare.apis.fl_context import FLContext
+    from nvflare.apis.impl.controller import Controller
+    from nvflare.apis.shareable import Shareable, make_reply
+    from nvflare.apis.signal import Signal
+    from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+    from nvflare.fuel.f3.message import Message
+except ImportError:  # FLARE is an extra: without it this module can be imported, but not used
+    Controller = Executor = object
+
+CHANNEL, TOPIC, HEADER = "anyparty", "parcel", "anyparty"  # names on the wire
+AWAY = "its site was stopped"  # the reason of a party that will send nothing more
+FLUSH_S = 1.0  # for FLARE to put the last packets on the wire: it does not report when
+GOODBYE_S = 4.0  # to send a farewell; a site that is stopped is killed after 5 s
+RETURNS = 5  # attempts to rejoin by a party that was given up
+TASK, CONFIG = "take_part", "anyparty.toml"
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class FlareCarrier:
+    """A carrier of packets between FLARE's cells, the parties' job processes."""
+
+    core: Any
+    job: str
+    active: str
+
+    def put(self, to: str, envelope: str, data: bytes) -> None:
+        """Send one cell message, without waiting for a result."""
+        try:
+            self.core.fire_and_forget(
+                CHANNEL, TOPIC, self.address(to), Message({HEADER: envelope}, data), optional=True
+            )
+        except RuntimeError as error:  # the cell is stopping
+            log.debug("a packet to %s was not sent: %s", to, error)
+
+    def address(self, party: str) -> str:
+        """Return the name of the cell of a party's job process."""
+        return f"{'server' if party == self.active else party}.{self.job}"
+
+    def listen(self, endpoint: ReliableEndpoint) -> None:
+        """Pass arriving packets to an endpoint, on FLARE's threads."""
+        parties = {self.address(name): name for name in (endpoint.me, *endpoint.sessions)}
+
+        def arrived(request: Message) -> None:
+            origin = request.get_header(MessageHeaderKey.ORIGIN)
+            endpoint.arrived(parties.get(origin, str(origin)), request.get_header(HEADER), request.payload or b"")
+
+        self.core.register_request_cb(CHANNEL, TOPIC, arrived)
+
+
+@dataclass(frozen=True)
+class JobOrder:
+    """A job's request to every party: the kind of work and the arguments of the party's part."""
+
+    work: str
+    asked: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobOutcome:
+    """How a party's part of a job ended.
+
+    Attributes:
+        party: the party.
+        job: the job.
+        error: the type of the error that ended the part; empty if there was none.
+        sentence: the error's message.
+        result: what the part returned, if it can be written as JSON.
+        gone: the parties that left or were given up, and the reasons.
+        traffic: what was sent to each party: messages, bytes, repetitions.
+
+    """
+
+    party: str
+    job: str
+    error: str = ""
+    sentence: str = ""
+    result: Any = None
+    gone: dict[str, str] = field(default_factory=dict)
+    traffic: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRun:
+    """One party's run of a job."""
+
+    site: SiteConfig
+    config: str
+    job: str
+    core: Any
+
+    @classmethod
+    def at(cls, context: FLContext) -> JobRun:
+        """Read the settings of the site and of the job."""
+        engine, job = context.get_engine(), context.get_job_id()
+        workspace = engine.get_workspace()
+        config = Path(workspace.get_app_config_dir(job), CONFIG).read_text(encoding="utf-8")
+        return cls(site=SiteConfig.read(Path(workspace.get_root_dir())), config=config, job=job,
+                   core=engine.get_cell().core_cell)  # fmt: skip
+
+    def play(self, order: JobOrder, stop_reason: Callable[[], str]) -> JobOutcome:
+        """Run the party's part; write how it ended into the site's folder."""
+        site = self.site
+        if site.threads:
+            torch.set_num_threads(site.threads)
+        for patience in (site.patience, *[replace(site.patience, join_s=site.patience.back_s)] * RETURNS):
+            endpoint, end = self._once(order, stop_reason, patience)
+            if site.party == site.active or not end.get("error") or stop_reason():
+                break
+            if not endpoint.is_cut_off_from(site.active):
+                break
+            log.warning("%s: %s; it tries to rejoin", site.party, end["sentence"])
+        traffic = {name: asdict(each) for name, each in endpoint.traffic().items()}
+        outcome = JobOutcome(party=site.party, job=self.job, gone=endpoint.gone(), traffic=traffic, **end)
+        with writing(site.folder / f"{self.job}.json") as beside:
+            beside.write_text(json.dumps(asdict(outcome), indent=1), encoding="utf-8")
+        return outcome
+
+    def _once(
+        self, order: JobOrder, stop_reason: Callable[[], str], patience: Timeouts
+    ) -> tuple[ReliableEndpoint, dict[str, Any]]:
+        """Run the party's part once; a passive party that was cut off may try again."""
+        site = self.site
+        carrier = FlareCarrier(self.core, self.job, site.active)
+        endpoint = ReliableEndpoint(site.party, site.parties, self.job, carrier, patience, stop_reason=stop_reason)
+        carrier.listen(endpoint)
+        endpoint.start([site.active] if site.party != site.active else [])
+        end: dict[str, Any] = {}
+        try:
+            config = Config.of(tomllib.loads(self.config), f"the settings of job {self.job}")
+            end["result"] = _plain(asyncio.run(_run(site, config, endpoint, order)))
+        except Exception as error:
+            end |= {"error": type(error).__name__, "sentence": str(error)}
+            log.error("%s: %s", site.party, error, exc_info=not isinstance(error, AnypartyError))
+        endpoint.leave(farewell(end.get("error", ""), stop_reason()))
+        return endpoint, end
+
+
+async def _run(site: SiteConfig, config: Config, endpoint: ReliableEndpoint, order: JobOrder) -> Any:
+    return await site.load_part(order.work)(site, config, endpoint, **order.asked)
+
+
+def farewell(error: str, stop_reason: str = "") -> str:
+    """Return the reason that a leaving party sends to the others.
+
+    It names at most the type of an error, since the message may hold data.  A party that was stopped from outside
+    sends the ``stop_reason`` instead: the resulting error is not a failure.
+    """
+    if stop_reason:
+        return stop_reason
+    return f"it stopped with {error}, and its own site.log, in its kit, says why" if error else "its part is done"
+
+
+def _plain(result: Any) -> Any:
+    try:
+        return json.loads(json.dumps(result))
+    except (TypeError, ValueError):
+        return None
+
+
+class GracefulExit:
+    """Handler of SIGTERM: while a part runs, the party sends its farewell before the process ends.
+
+    FLARE creates the object on the main thread, the only one that can install signal handlers, and runs it on any.
+    """
+
+    def __init__(self) -> None:
+        self.why, self.playing = "", False
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, self._end)
+
+    def _end(self, *_: object) -> None:
+        if not self.playing:
+            self._at_once()
+        self.why = AWAY
+        watchdog = threading.Timer(GOODBYE_S, self._at_once)
+        watchdog.daemon = True
+        watchdog.start()
+
+    @staticmethod
+    def _at_once() -> None:
+        os._exit(128 + signal.SIGTERM)
+
+    @contextmanager
+    def softly(self) -> Iterator[None]:
+        """On SIGTERM, let the body finish within seconds, then end the process."""
+        self.playing = True
+        try:
+            yield
+        finally:
+            self.playing = False
+            if self.why:
+                time.sleep(FLUSH_S)
+                self._at_once()
+
+
+class ActiveJobParty(Controller):  # type: ignore[misc]
+    """The active party's part of a job; the job lasts as long as it."""
+
+    def __init__(self, work: str, asked: dict[str, Any]) -> None:
+        super().__init__()
+        self.order, self.graceful_exit = JobOrder(work, asked), GracefulExit()
+        self.ended: dict[str, str] = {}
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Do nothing: required by FLARE."""
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Do nothing: required by FLARE."""
+
+    def process_result_of_unknown_task(self, client: Any, task_name: str, client_task_id: str, result: Shareable,
+                                       fl_ctx: FLContext) -> None:  # fmt: skip
+        """Ignore a result that arrives after the job has stopped waiting for it."""
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Start the other parties' parts, run this party's part, wait for the others to end."""
+        run = JobRun.at(fl_ctx)
+        task = Task(name=TASK, data=Shareable(), result_received_cb=self._ended)
+        others = len(run.site.parties) - 1
+        self.broadcast(task, fl_ctx, min_responses=others)
+        with self.graceful_exit.softly():
+            outcome = run.play(self.order, lambda: ENDED if abort_signal.triggered else self.graceful_exit.why)
+        end = time.monotonic() + run.site.patience.flush_s
+        lost = {name for name, why in outcome.gone.items() if not why.startswith("it left") or AWAY in why}
+        while len(self.ended.keys() | lost) < others and time.monotonic() < end and not abort_signal.triggered:
+            time.sleep(0.1)
+        self.cancel_task(task, fl_ctx=fl_ctx)
+        if outcome.error:
+            raise RunError(f"{outcome.error}: {outcome.sentence}")
+
+    def _ended(self, client_task: ClientTask, fl_ctx: FLContext) -> None:  # noqa: ARG002
+        self.ended[client_task.client.name] = str((client_task.result or {}).get("error", "no result"))
+
+
+class PassiveJobParty(Executor):  # type: ignore[misc]
+    """A passive party's part of a job."""
+
+    def __init__(self, work: str, asked: dict[str, Any]) -> None:
+        super().__init__()
+        self.order, self.graceful_exit = JobOrder(work, asked), GracefulExit()
+
+    def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:  # noqa: ARG002
+        """Run the party's part; reply only the type of its error, since the message may hold data."""
+        with self.graceful_exit.softly():
+            outcome = JobRun.at(fl_ctx).play(
+                self.order, lambda: ENDED if abort_signal.triggered else self.graceful_exit.why
+            )
+        reply = make_reply("OK")
+        reply["error"] = outcome.error
+        return reply

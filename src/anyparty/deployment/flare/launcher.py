@@ -1,0 +1,122 @@
+"""The launcher of a site's job processes: a process that dies is restarted and does not end the job.
+
+If a client's process fails or is killed, FLARE 2.9 aborts the job everywhere, whatever ``min_clients`` says.  Here the
+run decides what the loss of a party means: see ``endpoint``.  A killed process is restarted at once, and after a crash
+of the machine with its site.  The run readmits it if possible.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from anyparty.core.storage import writing
+
+try:
+    from nvflare.apis.event_type import EventType
+    from nvflare.apis.fl_constant import FLContextKey, JobConstants
+    from nvflare.apis.job_launcher_spec import JobProcessArgs, JobReturnCode
+    from nvflare.app_common.job_launcher.client_process_launcher import ClientProcessJobLauncher
+    from nvflare.app_common.job_launcher.process_launcher import ProcessHandle
+except ImportError:  # FLARE is an extra: without it this module can be imported, but not used
+    ClientProcessJobLauncher = ProcessHandle = object
+
+PAUSES_S = (0.5, 2.0, 8.0, 30.0)  # before a killed process is restarted
+UNFINISHED = "unfinished.json"
+log = logging.getLogger(__name__)
+
+
+class RestartingProcess(ProcessHandle):  # type: ignore[misc]
+    """A job's process whose death does not fail the job elsewhere."""
+
+    def __init__(self, begin: Callable[[], Any], ended: Callable[[], None]) -> None:
+        self.begin, self.ended, self.stopping = begin, ended, threading.Event()
+        self.beginning = threading.Lock()  # a job is stopped on another thread than the one that waits for its process
+        super().__init__(process_adapter=begin())
+
+    def wait(self) -> None:
+        """Wait for the end of the process; restart it if it was killed."""
+        super().wait()
+        for pause in PAUSES_S:
+            if not self.killed or self.stopping.wait(pause) or not self._restart():
+                break
+            super().wait()
+        self.ended()
+
+    def _restart(self) -> bool:
+        """Restart the process, unless the job was just stopped."""
+        with self.beginning:
+            if self.stopping.is_set():
+                return False
+            log.warning("the job's process was killed and is restarted")
+            self.adapter = self.begin()
+            return True
+
+    @property
+    def killed(self) -> bool:
+        """Whether the process ended by a signal that it cannot handle: out of memory, kill -9."""
+        code = self.adapter.poll()
+        return code is not None and code < 0 and code != -15
+
+    def terminate(self) -> None:
+        """Stop the process without a restart."""
+        self.stopping.set()
+        with self.beginning:
+            super().terminate()
+
+    def poll(self) -> Any:
+        """Return success, or a code that FLARE does not treat as a failure of the job."""
+        code = super().poll()
+        return code if code == JobReturnCode.SUCCESS else JobReturnCode.UNKNOWN
+
+
+class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
+    """The launcher of a passive party's job processes."""
+
+    def launch_job(self, job_meta: dict[str, Any], fl_ctx: Any) -> RestartingProcess:
+        """Start a job's process, or resume one that was unfinished when the site went down."""
+        workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
+        note = Path(workspace.get_run_dir(job_meta[JobConstants.JOB_ID])) / UNFINISHED
+        words = fl_ctx.get_prop(FLContextKey.JOB_PROCESS_ARGS)
+        pass_with = (JobProcessArgs.AUTH_TOKEN, JobProcessArgs.TOKEN_SIGNATURE, JobProcessArgs.SSID)
+        if note.exists():  # the server's job process identifies the party by its first token
+            kept = json.loads(note.read_text(encoding="utf-8"))["pass"]
+            words |= {name: tuple(kept[str(name)]) for name in pass_with}
+        else:
+            kept = {str(name): list(words[name]) for name in pass_with}
+            with writing(note) as beside:
+                beside.write_text(json.dumps({"meta": job_meta, "pass": kept}), encoding="utf-8")
+
+        def begin() -> Any:
+            return super(SiteLauncher, self).launch_job(job_meta, fl_ctx).adapter
+
+        return RestartingProcess(begin, lambda: note.unlink(missing_ok=True))
+
+    def handle_event(self, event_type: str, fl_ctx: Any) -> None:
+        """Resume unfinished jobs when the site is connected."""
+        super().handle_event(event_type, fl_ctx)
+        if event_type == EventType.SYSTEM_START:
+            threading.Thread(target=self._resume_jobs, args=(fl_ctx.get_engine(),), daemon=True).start()
+
+    def _resume_jobs(self, engine: Any) -> None:
+        time.sleep(PAUSES_S[0])
+        root = Path(engine.new_context().get_prop(FLContextKey.WORKSPACE_OBJECT).get_root_dir())
+        for note in sorted(root.glob(f"*/{UNFINISHED}")):
+            try:
+                meta = json.loads(note.read_text(encoding="utf-8"))["meta"]
+                job = meta[JobConstants.JOB_ID]
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                log.warning("%s cannot be read (%s: %s): its job is not resumed",
+                            note, type(error).__name__, error)  # fmt: skip
+                continue
+            log.warning("the site resumes job %s", job)
+            try:
+                engine.start_app(job, meta)
+            except RuntimeError as error:
+                log.warning("job %s: %s", job, error)
+                note.unlink(missing_ok=True)

@@ -1,0 +1,256 @@
+"""Checks before a site starts or an administrator connects.
+
+    kit                    its certificate is valid, of its own authority, and names the party of its settings
+    HOST:PORT, TCP         a server listens; if not, wait and report each try
+    HOST:PORT, mutual TLS  the server has a certificate of the same authority, and accepts this kit's
+
+FLARE itself retries without end and without a message, whatever is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from anyparty.errors import ConfigError, RunError, needing
+
+SOON = timedelta(days=30)  # warn of certificates that expire within this time
+TRY_S = 5.0
+PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0)
+RENEW = "see 'Certificates' in docs/how-to/two-machines.md: new kits for all parties, by 'anyparty federate init'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerAddress:
+    """The address of a kit's server, and the kit's credentials.
+
+    Attributes:
+        kit: the kit's folder.
+        host: the server's host.
+        port: the server's port.
+        owner: the party that the certificate must name; empty to accept any certificate of the authority.
+        certificate: the kit's certificate, a PEM file.
+        key: its private key, a PEM file.
+        authority: the authority's certificate, a PEM file.
+        serves: whether this is the server's kit.
+
+    """
+
+    kit: Path
+    host: str
+    port: int
+    owner: str
+    certificate: Path
+    key: Path
+    authority: Path
+    serves: bool = False
+
+    @classmethod
+    def of(cls, kit: Path, owner: str = "") -> ServerAddress:
+        """Read a kit's start-up files.
+
+        Raises:
+            ConfigError: ``kit`` is not a kit.
+        """
+        startup = kit / "startup"
+        found = [path for path in (startup / f"fed_{kind}.json" for kind in KINDS) if path.exists()]
+        if not found:
+            raise ConfigError(f"{kit} is not a kit of 'anyparty federate init'")
+        kind = found[0].stem.removeprefix("fed_")
+        try:
+            values = json.loads(found[0].read_text(encoding="utf-8"))
+            host, port = KINDS[kind](values)
+            serves = kind == "server"
+        except (ValueError, LookupError, TypeError) as error:
+            raise ConfigError(f"{found[0]}: cannot be read ({error!r}); copy the kit anew") from None
+        own = "server" if serves else "client"
+        return cls(
+            kit=kit, host=host, port=port, owner="" if serves else owner, certificate=startup / f"{own}.crt",
+            key=startup / f"{own}.key", authority=startup / "rootCA.pem", serves=serves,
+        )  # fmt: skip
+
+    @property
+    def place(self) -> str:
+        """HOST:PORT."""
+        return f"{self.host}:{self.port}"
+
+
+def _target(values: dict[str, list[dict[str, dict[str, str]]]]) -> tuple[str, int]:
+    host, _, port = values["servers"][0]["service"]["target"].rpartition(":")
+    return host, int(port)
+
+
+KINDS: dict[str, Callable[..., tuple[str, int]]] = {
+    "server": _target,
+    "client": _target,
+    "admin": lambda values: (values["admin"]["host"], int(values["admin"]["port"])),
+}
+
+
+@needing("flare", "a federation of processes")
+def check_certificate(gate: ServerAddress, say: Callable[[str], None] = lambda _: None) -> None:
+    """Check a kit's certificate; ``say`` is called if it expires soon.
+
+    Raises:
+        ConfigError: it is missing, of another authority, names another party, is expired or not yet valid.
+    """
+    from cryptography import x509  # noqa: PLC0415 - comes with FLARE
+    from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
+
+    own, authority = _certificates(gate)
+    try:
+        own.verify_directly_issued_by(authority)
+    except (InvalidSignature, ValueError, TypeError):
+        raise ConfigError(f"{gate.certificate}: this certificate is not of the authority in {gate.authority.name}; "
+                          f"take all files in startup/ from one kit") from None  # fmt: skip
+    names = [str(each.value) for each in own.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]
+    if gate.owner and gate.owner not in names:
+        raise ConfigError(f"{gate.kit}: the certificate is made out to {names}, the kit's own settings say party = "
+                          f"{gate.owner!r}; a party can only take part under its own name")  # fmt: skip
+    _check_dates(gate, max(each.not_valid_before_utc for each in (own, authority)),
+                 min(each.not_valid_after_utc for each in (own, authority)), say)  # fmt: skip
+
+
+def check_key(gate: ServerAddress, say: Callable[[str], None] = lambda _: None) -> None:
+    """Check that a kit's private key is readable; ``say`` is called if other users can read it, too.
+
+    Many programs lose file permissions when they pack or unpack a ZIP file.
+
+    Raises:
+        ConfigError: this user cannot read the key.
+    """
+    kit, key = gate.kit, gate.key
+    try:
+        key.open("rb").close()
+        open_to = key.stat().st_mode >> 2 & kit.stat().st_mode & 0o011  # others may read the file and enter the folder
+    except PermissionError:
+        raise ConfigError(f"{key}: this user may not read the private key; let the user who starts the site own the "
+                          f"kit: chown -R USER {kit}") from None  # fmt: skip
+    except OSError:  # missing: reported where it is used
+        return
+    if open_to:
+        say(f"{key}: others on this machine can read this private key: chmod -R go= {kit}")
+
+
+def valid_until(gate: ServerAddress) -> datetime:
+    """Return the expiry date of a kit's certificate or of its authority's, whichever is earlier.
+
+    Raises:
+        ConfigError: a certificate cannot be read.
+    """
+    ends: datetime = min(each.not_valid_after_utc for each in _certificates(gate))
+    return ends
+
+
+def _certificates(gate: ServerAddress) -> tuple[Any, Any]:
+    """Load a kit's certificate and its authority's."""
+    from cryptography import x509  # noqa: PLC0415 - comes with FLARE
+
+    try:
+        own, authority = (
+            x509.load_pem_x509_certificate(each.read_bytes()) for each in (gate.certificate, gate.authority)
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{gate.certificate}: the certificate cannot be read ({error}); copy the kit anew") from None
+    return own, authority
+
+
+def _check_dates(gate: ServerAddress, begins: datetime, ends: datetime, say: Callable[[str], None]) -> None:
+    now, file = datetime.now(UTC), gate.certificate
+    if now < begins:
+        raise ConfigError(f"{file}: the certificate is valid from {begins:%Y-%m-%d %H:%M} UTC, and this machine's "
+                          f"clock says {now:%Y-%m-%d %H:%M} UTC; set the clock")  # fmt: skip
+    if now > ends:
+        raise ConfigError(f"{file}: the certificate expired on {ends:%Y-%m-%d %H:%M} UTC, and this machine's clock "
+                          f"says {now:%Y-%m-%d %H:%M} UTC; {RENEW}")  # fmt: skip
+    if now > ends - SOON:
+        say(f"{file}: the certificate ends on {ends:%Y-%m-%d %H:%M} UTC, in {(ends - now).days} days; {RENEW}")
+
+
+def await_server(gate: ServerAddress, wait_s: float = 0.0, say: Callable[[str], None] = lambda _: None) -> None:
+    """Wait until the server answers and accepts this kit's certificate; ``say`` reports each failed try.
+
+    Raises:
+        ConfigError: the certificates of the server and the kit do not fit.
+        RunError: the server does not answer within ``wait_s`` seconds, in at least one try.
+    """
+    end, tries = time.monotonic() + wait_s, 0
+    while (why := probe(gate)) is not None:
+        left = end - time.monotonic()
+        if left <= 0:
+            tried = f", tried for {wait_s:g} s" if wait_s else ""
+            raise RunError(f"{gate.place} cannot be reached ({why}{tried}). Is the active party's site running there "
+                           f"(anyparty party start KIT)? Does its firewall let port {gate.port} in? Is the address "
+                           f"right? The kit in {gate.kit} has it from 'anyparty federate init --host "
+                           f"HOST --port PORT'")  # fmt: skip
+        pause = min(PAUSES_S[min(tries, len(PAUSES_S) - 1)], left)
+        say(f"waiting for {gate.place} ({why}); next try in {pause:.0f} s, giving up in {left:.0f} s")
+        time.sleep(pause)
+        tries += 1
+
+
+def probe(gate: ServerAddress) -> str | None:
+    """Try once; return why the server cannot be reached, ``None`` if it can.
+
+    Two handshakes are needed.  With TLS 1.3 a client finishes before the server checks its certificate, so this one
+    identifies only the server.  With TLS 1.2 it does not, so this one tells whether the server accepts the kit.
+
+    Raises:
+        ConfigError: the certificates of the server and the kit do not fit.
+    """
+    try:
+        _handshake(gate, ssl.TLSVersion.TLSv1_3)
+    except ssl.SSLCertVerificationError as error:
+        raise ConfigError(f"{gate.place} shows a certificate that does not fit this kit ({error.verify_message}): it "
+                          f"is another federation's server, or the kits are not of one 'anyparty federate init'"
+                          ) from None  # fmt: skip
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+        return "it hangs up while the two greet each other: a proxy with nobody behind it, or a server that is starting"
+    except ssl.SSLError as error:
+        raise ConfigError(f"{gate.place} is no server of a federation: something else listens there "
+                          f"({error.reason or error})") from None  # fmt: skip
+    except OSError as error:
+        return _why(gate, error)
+    try:
+        _handshake(gate, ssl.TLSVersion.TLSv1_2)
+    except ConnectionRefusedError as error:  # the server stopped between the two handshakes
+        return _why(gate, error)
+    except (ssl.SSLError, ConnectionError) as error:
+        why = getattr(error, "reason", None) or error
+        if "PROTOCOL" not in str(why):  # a server without TLS 1.2
+            raise ConfigError(f"{gate.place} does not take the certificate {gate.certificate} ({why}): it has expired "
+                              f"by the clock there, or is another federation's") from None  # fmt: skip
+    except OSError as error:
+        return _why(gate, error)
+    return None
+
+
+def _handshake(gate: ServerAddress, version: ssl.TLSVersion) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    try:
+        context.load_verify_locations(gate.authority)
+        context.load_cert_chain(gate.certificate, gate.key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{gate.kit}: its certificate and key cannot be used ({error}); copy the kit anew") from None
+    context.maximum_version = version
+    with (
+        socket.create_connection((gate.host, gate.port), timeout=TRY_S) as line,
+        context.wrap_socket(line, server_hostname=gate.host),
+    ):
+        pass
+
+
+def _why(gate: ServerAddress, error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer for {TRY_S:g} s: a firewall, or nobody has that address"
+    if isinstance(error, socket.gaierror):
+        return f"the name {gate.host!r} is not known: {error.strerror}"
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,312 @@
+"""The processes of a federation on one machine: start, watch and stop all parties' sites.
+
+On separate machines each party runs its own kit: see ``foreground``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from anyparty.core.storage import take
+from anyparty.deployment.flare.admin import about, ask_server
+from anyparty.deployment.flare.admission import CONNECTED, MARK
+from anyparty.deployment.flare.preflight import ServerAddress, await_server, check_certificate, check_key
+from anyparty.deployment.flare.provisioning import LOOPBACK, dress, organisation
+from anyparty.deployment.flare.site_config import SiteConfig
+from anyparty.errors import ConfigError, RunError, needing, some
+
+LOCK = ".site.lock"
+_started: list[subprocess.Popen[bytes]] = []  # child processes that have not ended, to be reaped
+
+
+def site_command(kit: Path) -> list[str]:
+    """Return the command that runs one organisation's site, server or client."""
+    server = (kit / "startup" / "fed_server.json").exists()
+    kind, file = ("server", "fed_server.json") if server else ("client", "fed_client.json")
+    module = f"nvflare.private.fed.app.{kind}.{kind}_train"
+    name = SiteConfig.read(kit).party
+    own = [] if server else [f"uid={name}"]
+    return [sys.executable, "-u", "-m", module, "-m", str(kit), "-s", file, "--set", "secure_train=true",
+            "config_folder=config", f"org={organisation(name)}", *own]  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of a site: this one, without settings that slow FLARE down."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {
+        "NVFLARE_NP_DOWNLOAD_CHUNK_SIZE": "0", "NVFLARE_TENSOR_DOWNLOAD_CHUNK_SIZE": "0",
+        "NVFLARE_CLIENT_OUTCOME_WAIT_TIMEOUT": "20",  # s, for the result of a lost party; FLARE's default is 900
+    }  # fmt: skip
+
+
+def start(folder: Path, timeout_s: float = 120.0) -> None:
+    """Start every party's site on this machine and wait until all are connected.
+
+    Raises:
+        ConfigError: the port is in use, or sites of this federation are running.
+        RunError: a site did not start in time.
+    """
+    said = about(folder)
+    with alone(folder, f"sites of {folder} are being started already; wait until they are"):
+        if processes(folder):
+            raise ConfigError(f"sites of {folder} run already; stop them with 'anyparty federate stop'")
+        _start(folder, said, timeout_s)
+
+
+@contextlib.contextmanager
+def alone(place: Path, otherwise: str) -> Iterator[None]:
+    """Lock a folder while its sites are checked and started.
+
+    Raises:
+        ConfigError: another process holds the lock; ``otherwise`` is the message.
+        StorageError: the folder cannot be written to.
+    """
+    lock = take(place / LOCK, otherwise)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _start(folder: Path, said: Mapping[str, Any], timeout_s: float) -> None:
+    port_is_free(said["host"], said["port"])
+    away = [name for name in said["parties"] if not (folder / "kits" / name / "startup").is_dir()]
+    if away:
+        raise ConfigError(f"the kit of {some(away)} is not in {folder / 'kits'}: these parties made their own keys, or "
+                          f"took their kits away; start each party where its kit is: anyparty party start KIT"
+                          )  # fmt: skip
+    started: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for name in [said["active"], *(each for each in said["parties"] if each != said["active"])]:
+            kit = (folder / "kits" / name).resolve()
+            dress(kit)
+            check_certificate(ServerAddress.of(kit, name))
+            with (kit / "site.log").open("ab") as out:
+                started[name] = subprocess.Popen(  # noqa: S603 - our own command  # nosec B603
+                    site_command(kit), env=environment(), cwd=kit, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )  # fmt: skip
+            _started.append(started[name])
+        _await_sites(folder, said, started, timeout_s)
+    except BaseException:
+        with contextlib.suppress(RunError):  # report the first error
+            stop(folder)
+        raise
+
+
+def port_is_free(host: str, port: int) -> None:
+    """Check that the server can listen.
+
+    Raises:
+        ConfigError: the port is in use or not allowed.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host if host in LOOPBACK else "", port))
+        except OSError as error:
+            raise ConfigError(f"port {port} cannot be used ({error.strerror}); free it, or make a federation "
+                              f"with another one") from None  # fmt: skip
+
+
+def _await_sites(
+    folder: Path, said: Mapping[str, Any], started: Mapping[str, subprocess.Popen[bytes]], timeout_s: float
+) -> None:
+    end, names = time.monotonic() + timeout_s, sorted(set(said["parties"]) - {said["active"]})
+    there: Sequence[str] = ()
+    while time.monotonic() < end:
+        for name, process in started.items():
+            if process.poll() is not None:
+                tail = (folder / "kits" / name / "site.log").read_text(errors="replace").strip().splitlines()[-3:]
+                raise RunError(f"the site of {name!r} ended at once ({' / '.join(tail)[:500]})")
+        try:
+            there = ask_server(folder, "sites", sites=len(names), timeout_s=max(1.0, end - time.monotonic()))["sites"]
+        except RunError:
+            time.sleep(0.3)  # the server does not listen yet
+            continue
+        if set(there) >= set(names):
+            return
+    raise RunError(f"sites that did not connect to {said['host']}:{said['port']} within {timeout_s:g} s: "
+                   f"{sorted(set(names) - set(there))}; see kits/PARTY/site.log")  # fmt: skip
+
+
+def processes(folder: Path) -> list[Any]:
+    """Return the processes of this federation's sites and jobs on this machine."""
+    return at_kit(folder / "kits")
+
+
+@needing("flare", "a federation of processes")
+def at_kit(place: Path) -> list[Any]:
+    """Return the processes of sites and jobs on this machine whose kit is this folder or lies in it.
+
+    Each has its command line in ``info["cmdline"]``.  A process may have ended in the meantime.
+    """
+    import psutil  # noqa: PLC0415 - comes with FLARE
+
+    kit, found = str(place.resolve()), []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or ()  # empty for ended processes and other users'
+        if any("nvflare.private" in word for word in words) and any(
+            f"{word}{os.sep}".startswith(f"{kit}{os.sep}") for word in words
+        ):
+            found.append(process)
+    return found
+
+
+@needing("flare", "a federation of processes")
+def end(found: Sequence[Any], timeout_s: float = 5.0) -> list[Any]:
+    """Terminate processes, kill those that do not end in time, and return those that are left."""
+    import psutil  # noqa: PLC0415 - comes with FLARE
+
+    for ask in ("terminate", "kill"):
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                getattr(process, ask)()
+        _, found = psutil.wait_procs(found, timeout=timeout_s)
+    return list(found)
+
+
+def stop(folder: Path, timeout_s: float = 5.0) -> None:
+    """Stop every site and job of this federation that runs on this machine.
+
+    Raises:
+        RunError: processes do not end, such as another user's.
+    """
+    while found := processes(folder):  # a site may have started a job's process meanwhile
+        left = {process.pid for process in end(found, timeout_s)} & {process.pid for process in processes(folder)}
+        if left:
+            raise RunError(f"{folder}: processes {sorted(left)} of this federation do not end; where another user has "
+                           f"started them, stop it as that user")  # fmt: skip
+    _started[:] = [process for process in _started if process.poll() is None]
+
+
+WAIT_S = 600.0
+REJECTED = "registration rejected"  # as FLARE prints it
+IS_THERE, LOST = ": it says that it is connected already", ", or its answer was lost"
+AGAIN_S, TRIES, READ_S = 10.0, 3, 60.0
+
+
+@dataclass
+class Admission:
+    """Whether the server has admitted or rejected a site, according to its output over all tries."""
+
+    admitted: bool = False
+    rejected: bool = False
+
+
+def run_site(kit: Path, wait_s: float = WAIT_S, say: Callable[[str], None] = print) -> int:
+    """Run one organisation's site until it is stopped; return its exit code.
+
+    Args:
+        kit: its start-up kit.
+        wait_s: how long to wait for the server, at a passive party.
+        say: shows a line to the user.
+
+    Raises:
+        ConfigError: ``kit`` is not a kit, its certificate or settings are invalid, or it is in use already.
+        RunError: the server does not answer.
+
+    """
+    kit = kit.resolve()
+    dress(kit)
+    site = SiteConfig.read(kit)
+    gate = ServerAddress.of(kit, site.party)
+    check_certificate(gate, say)
+    check_key(gate, say)
+    _check_idle(kit)
+    with alone(kit, f"{kit}: this party's site runs already, or waits for its server, on another terminal; stop that "
+                    f"one first"):  # fmt: skip
+        if gate.serves:
+            port_is_free(gate.host, gate.port)
+        else:
+            await_server(gate, wait_s, say)
+        _check_idle(kit)  # by now 'anyparty federate start' may have started it
+        return _until_stopped(kit, site, gate, say)
+
+
+def _check_idle(kit: Path) -> None:
+    if running := at_kit(kit):
+        raise ConfigError(f"{kit}: this party's site runs already (process {running[0].pid}); stop that one first")
+
+
+def _until_stopped(kit: Path, site: SiteConfig, gate: ServerAddress, say: Callable[[str], None]) -> int:
+    """Run the site, up to ``TRIES`` times if the server does not admit it; return its exit code."""
+    say(f"{site.party}: starting; details go to {kit / 'site.log'}, Ctrl-C stops")
+    admission = Admission()
+    for tries in range(TRIES):
+        if tries:
+            say(f"{gate.place} did not let {site.party} in{IS_THERE if admission.rejected else LOST}; trying again")
+            time.sleep(AGAIN_S)
+        code = _run(kit, say, admission)
+        if admission.admitted or gate.serves or code <= 0:  # below 0: it was ended by a signal
+            return code
+    failed = f"{gate.place} did not let {site.party!r} in, {TRIES} times"
+    if not admission.rejected:
+        raise RunError(f"{failed}; {kit / 'site.log'} says how each try ended")
+    raise RunError(f"{failed}: a site with a copy of this kit is connected from another place; stop one of the two. If "
+                   f"that one's machine has just failed, start again in a minute")  # fmt: skip
+
+
+def _run(kit: Path, say: Callable[[str], None], admission: Admission) -> int:
+    """Run FLARE's process; return its exit code, and record its admission."""
+    with (kit / "site.log").open("ab", buffering=0) as log, _ended(kit), subprocess.Popen(  # noqa: S603 - our own command  # nosec B603
+        site_command(kit), env=environment(), cwd=kit, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:  # fmt: skip
+        reader = threading.Thread(target=_follow, args=(process.stdout, log, say, admission), daemon=True)
+        reader.start()
+        try:
+            code = process.wait()
+        finally:
+            end(at_kit(kit))
+            reader.join(READ_S)  # limited, in case another process holds the pipe open
+    return code
+
+
+def _follow(lines: IO[bytes], log: IO[bytes], say: Callable[[str], None], admission: Admission) -> None:
+    """Read all output of a site, even if it cannot be written: a site blocks if its output is not read."""
+    mark, warned = MARK.encode(), False
+
+    def tell(sentence: str) -> None:
+        with contextlib.suppress(Exception):  # a closed terminal, or an error in the user's ``say``
+            say(sentence)
+
+    for line in lines:
+        try:
+            log.write(line)
+        except OSError as error:
+            if not warned:
+                tell(f"{log.name} cannot be written ({error}); the site goes on without")
+            warned = True
+        if line.startswith(mark):
+            sentence = line[len(mark) :].decode(errors="replace").rstrip()
+            admission.admitted |= CONNECTED in sentence
+            tell(sentence)
+        elif REJECTED.encode() in line:
+            admission.rejected = True
+
+
+@contextlib.contextmanager
+def _ended(kit: Path) -> Iterator[None]:
+    """End the site on SIGTERM and Ctrl-C, if this is the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))  # polars' handler would not interrupt waiting
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        end(at_kit(kit))

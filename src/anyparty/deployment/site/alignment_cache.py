@@ -1,0 +1,235 @@
+"""One party's stored alignment, which is used again until a table changes.
+
+Each alignment has a random number, the same at all parties; a party whose table is not the one that was aligned has
+none, and then all make a new one; so it is where other parties take part, or others of them hold columns.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from anyparty.alignment import private
+from anyparty.alignment.alignment import PartyAlignment
+from anyparty.core.types import Channel, MessageSpec, Roster, TensorSpec
+from anyparty.errors import AlignmentError, MessageError, ModelError, ResumeError, some
+from anyparty.tables.column_types import Kind
+from anyparty.tables.table import Table
+from anyparty.training import checkpoint
+
+ID_BYTES, ALIGNMENT = 16, "alignment.safetensors"
+MESSAGES = (
+    MessageSpec(tag="alignment", frm="passive", to="active",
+             holds="the number of the alignment that the party keeps, if its table is still the same",
+             learns="whether to align anew"),
+    MessageSpec(tag="realign", frm="active", to="passive",
+             holds="whether to align anew, and the new alignment's number",
+             learns="nothing else"),
+    MessageSpec(tag="without-cells", frm="passive", to="active",
+             holds="which of the party's rows have a label and no other cell. Sent only where a label holder with "
+                   "columns does not lead",
+             learns="that the party is absent there, and has a label"),
+)  # fmt: skip
+ROWS = {"rows": TensorSpec((-1,), torch.int64)}
+NUMBER = {"number": TensorSpec((ID_BYTES,), torch.uint8)}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StoredAlignment:
+    """A party's part of the alignment, as stored.
+
+    Attributes:
+        known: what it knows of it.
+        number: [16] uint8, names the alignment.
+        table: the fingerprint of the table that was aligned.
+        rows: how many rows that table has.
+        apart: whether parties that share no row were admitted.
+        parties: whose rows were aligned, and which of them held columns.
+        kinds: the columns of that table, in their order; empty if an earlier version kept it.
+
+    """
+
+    known: PartyAlignment
+    number: Tensor
+    table: str
+    rows: int
+    apart: bool
+    parties: dict[str, list[str]]
+    kinds: dict[str, Kind] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> StoredAlignment:
+        """Read the file.
+
+        Raises:
+            ModelError: it is absent, cut short or foreign.
+        """
+        tensors, about = checkpoint.read(path)
+        try:
+            position, number = tensors["position"].numpy(), tensors["number"]
+        except KeyError as error:
+            raise ModelError(f"{path}: this is no alignment of anyparty's: it has no {error}") from None
+        known = PartyAlignment(position=position, observed=tensors.get("observed"), key=tensors.get("key"))
+        return cls(
+            known=known, number=number, table=str(about.get("table")), rows=int(about.get("rows", -1)),
+            apart=bool(about.get("apart", False)), parties=dict(about.get("parties", {})),
+            kinds=dict(about.get("kinds", {})),
+        )  # fmt: skip
+
+    def write(self, path: Path) -> None:
+        """Write the file."""
+        known = self.known
+        tensors = {"position": torch.from_numpy(known.position), "number": self.number}
+        if known.observed is not None and known.key is not None:
+            tensors |= {"observed": known.observed.contiguous(), "key": known.key}
+        checkpoint.write(path, tensors, {
+            "table": self.table, "rows": self.rows, "apart": self.apart, "parties": self.parties,
+            "kinds": self.kinds,
+        })  # fmt: skip
+
+    def fits(self, table: Table) -> bool:
+        """Return whether a table is the one that was aligned, or the same with rows added below."""
+        if table.fingerprint == self.table:
+            return True
+        n = self.rows
+        if not 0 <= n < len(table):
+            return False
+        label = None if table.label is None else table.label[:n]
+        return replace(table, ids=table.ids[:n], columns=table.columns[:n], label=label).fingerprint == self.table
+
+
+def kinds_in(path: Path) -> dict[str, Kind]:
+    """Return the columns of the aligned table; empty if none is stored, or if an earlier version stored it."""
+    try:
+        return StoredAlignment.read(path).kinds
+    except ModelError:
+        return {}
+
+
+async def aligned(
+    path: Path,
+    net: Channel,
+    roster: Roster,
+    table: Table,
+    *,
+    salt: str,
+    resume: bool = False,
+    there: Sequence[str] | None = None,
+    apart: bool = False,
+) -> tuple[PartyAlignment, Tensor]:
+    """Return the party's part of the alignment and its number: the stored one if all parties have it, or a new one.
+
+    Passive parties align the rows of which they know a cell or the label, the active party all of its own: it may ask
+    for a row of which others alone know more.  ``there`` are the parties that are up, where some need not be: the
+    alignment that is kept serves without them.  ``apart`` admits parties that share no row, as when a model predicts.
+
+    Raises:
+        AlignmentError: a new alignment is needed, and not all parties are there.
+        ResumeError: a run is to go on, and a party's table has changed or its alignment is not there.
+    """
+    kept = _of(path, table, _parties(roster), apart=apart)
+    number = torch.zeros(ID_BYTES, dtype=torch.uint8) if kept is None else kept.number
+    again = await _agree_on_alignment(net, roster, number, resume=resume, there=there)
+    if again is None:
+        assert kept is not None
+        return kept.known, number
+    own = np.arange(len(table)) if net.me == roster.active else np.flatnonzero(table.told)
+    fresh = await private.align(net, roster, table.ids.gather(own), salt=salt, apart=apart)
+    position = np.full(fresh.n, -1)
+    position[fresh.position >= 0] = own[fresh.position[fresh.position >= 0]]
+    known = PartyAlignment(
+        position=position,
+        observed=await _observed(net, roster, fresh, position >= 0, table.blocks_at(position) >= 0),
+        key=None if fresh.key is None else torch.from_numpy(fresh.key),
+    )
+    kept = StoredAlignment(known=known, number=again, table=table.fingerprint, rows=len(table), apart=apart,
+                parties=_parties(roster), kinds=table.kinds)  # fmt: skip
+    kept.write(path)
+    return known, again
+
+
+async def _observed(
+    net: Channel, roster: Roster, fresh: private.PrivateAlignment, aligned: NDArray[np.bool_], told: NDArray[np.bool_]
+) -> Tensor | None:
+    """Return which party knows a cell of which row [N, K], at the active party; label holders send rows without cells.
+
+    ``aligned`` [N] are the party's rows, ``told`` those of which it knows a cell.
+    """
+    both = [name for name in roster.labelers if name in roster.blocks]
+    if net.me != roster.active:
+        if net.me in both:
+            await net.send(roster.active, "without-cells", {"rows": torch.from_numpy(np.flatnonzero(aligned & ~told))})
+        return None
+    observed = torch.from_numpy(fresh.observed(roster.blocks))
+    if net.me in roster.blocks:
+        observed[:, roster.blocks.index(net.me)] &= torch.from_numpy(told)
+    for name in both:
+        if name != net.me:
+            column = observed[:, roster.blocks.index(name)]
+            rows = (await net.recv(name, "without-cells", ROWS))["rows"]
+            if len(rows) and (not 0 <= rows.min() <= rows.max() < fresh.n or not column[rows].all()):
+                raise MessageError(f"party {name!r} names rows without cells that are not rows of its own")
+            column[rows] = False
+    return observed
+
+
+def _parties(roster: Roster) -> dict[str, list[str]]:
+    return {"names": list(roster.names), "blocks": list(roster.blocks)}
+
+
+def _of(path: Path, table: Table, parties: dict[str, list[str]], *, apart: bool) -> StoredAlignment | None:
+    """Return the stored alignment, if it is of this table and of these parties.
+
+    One for which nobody asked whether parties share a row is good for ``apart`` alone.
+    """
+    try:
+        kept = StoredAlignment.read(path)
+    except ModelError:
+        return None
+    same = kept.table == table.fingerprint and kept.rows == len(table) and kept.parties == parties
+    return kept if same and (apart or not kept.apart) else None
+
+
+async def _agree_on_alignment(
+    net: Channel, roster: Roster, number: Tensor, *, resume: bool, there: Sequence[str] | None
+) -> Tensor | None:
+    """Return ``None`` to use the alignment that all parties have, or the number of a new one."""
+    others = [name for name in roster.names if name != net.me and (there is None or name in there)]
+    if net.me != roster.active:
+        await net.send(roster.active, "alignment", {"number": number})
+        said = (await net.recv(roster.active, "realign", NUMBER))["number"]
+        return None if torch.equal(said, number) else said
+    numbers = {name: (await net.recv(name, "alignment", NUMBER))["number"] for name in others}
+    unlike = [name for name, each in numbers.items() if not torch.equal(each, number)]
+    same = bool(number.any()) and not unlike
+    if resume and not same:
+        raise ResumeError(f"cannot resume: the alignment is not that of the run at {unlike or [net.me]} "
+                          f"(its table changed, its folder is another, or it is of a former version); "
+                          f"start without --resume (resume=True)")  # fmt: skip
+    away = [name for name in roster.names if name not in {net.me, *others}]
+    if away and not same:
+        raise AlignmentError(f"{some(away)} is not there, and who has which row must be found anew (a table changed, "
+                             f"or there is none yet at {some(unlike or [net.me])}); start all parties")  # fmt: skip
+    fresh = number if same else torch.frombuffer(bytearray(secrets.token_bytes(ID_BYTES)), dtype=torch.uint8)
+    for name in others:
+        await net.send(name, "realign", {"number": fresh})
+    return None if same else fresh
+
+
+async def welcome(number: Tensor, net: Channel, name: str) -> None:
+    """Check that a party that rejoins has the alignment of the run.
+
+    Raises:
+        AlignmentError: it has another one.
+    """
+    if not torch.equal((await net.recv(name, "alignment", NUMBER))["number"], number):
+        raise AlignmentError(f"party {name!r} came back with another alignment (its table changed, or its folder is "
+                             f"another); it can take part in the next run")  # fmt: skip
+    await net.send(name, "realign", {"number": number})

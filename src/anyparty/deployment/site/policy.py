@@ -1,0 +1,90 @@
+"""A site, and what its own settings allow a job, which another party writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from anyparty.config import Config
+from anyparty.config.method_factory import chosen
+from anyparty.errors import ConfigError, some
+from anyparty.methods.base import Method
+from anyparty.networks.mlp import Factory
+
+
+class SiteSettings(Protocol):
+    """A party's own settings, as its machine knows them."""
+
+    @property
+    def party(self) -> str:
+        """The party's name."""
+
+    @property
+    def active(self) -> str:
+        """The active party."""
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """All parties, in the order that all share."""
+
+    @property
+    def table(self) -> Path | None:
+        """The party's table."""
+
+    @property
+    def folder(self) -> Path:
+        """The party's folder for models and records."""
+
+
+def check_columns(site: SiteSettings, id: str, label: str | None, features: Sequence[str]) -> None:  # noqa: A002
+    """Check that a job reads only columns that the party's own settings allow, if they restrict them.
+
+    The active party writes the job, and so chooses the id column, the features and the label.
+
+    Raises:
+        ConfigError: the job reads other columns.
+    """
+    wanted: str | None = getattr(site, "id", None)
+    if wanted is not None and id != wanted:
+        raise ConfigError(f"party {site.party!r}: the job aligns by column {id!r}, and its own settings "
+                          f"(local/anyparty.toml in its kit) by id = {wanted!r}")  # fmt: skip
+    allowed: tuple[str, ...] | None = getattr(site, "columns", None)
+    read = [*features, *([] if label is None else [label])]
+    if allowed is not None and (more := [name for name in read if name not in allowed]):
+        raise ConfigError(
+            f"party {site.party!r}: the job reads {some(more)}, and its own settings (local/anyparty.toml in its kit) "
+            f"allow columns = {list(allowed)}; leave the others out of the job (drop), or out of the table"
+        )
+
+
+def encoder_at(site: SiteSettings, config: Config) -> Factory:
+    """Return the factory of the party's encoder.
+
+    A job's settings may name a user's own code, ``factory``.  Importing it runs it, so only code that the party's
+    own settings list as ``encoders`` is imported.
+
+    Raises:
+        ConfigError: the job names other code, or it cannot be imported.
+    """
+    _check_listed(site, config.encoder_settings(site.party).factory, "an encoder", "encoders")
+    return config.allowing(getattr(site, "encoders", ())).encoder_of(site.party)
+
+
+def method_at(site: SiteSettings, config: Config) -> Method:
+    """Return the method of a job; a user's own only if the party's own settings list it as ``methods``.
+
+    Raises:
+        ConfigError: they do not list it; or as ``chosen``.
+    """
+    _check_listed(site, config.method.factory, "a method", "methods")
+    return chosen(config.allowing(getattr(site, "methods", ())))
+
+
+def _check_listed(site: SiteSettings, factory: str | None, what: str, setting: str) -> None:
+    if factory is not None and factory not in getattr(site, setting, ()):
+        raise ConfigError(
+            f"party {site.party!r}: the job names {what} of somebody's own making, {factory!r}, and its own settings "
+            f'do not allow it; if this code may run here, write {setting} = ["{factory}"] into local/anyparty.toml in '
+            f"its kit, above any [table]"
+        )

@@ -1,0 +1,35 @@
+"""The 32 bytes for a party's private random draws at its own site.
+
+Made by the operating system before the first training, and kept: the same seed gives the same weights again, and a
+run that was cut off goes on to the same ones.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from anyparty.core.storage import writing
+from anyparty.errors import ConfigError
+
+SECRET, SIZE = "secret", 32
+
+
+def secret_in(folder: Path) -> bytes:
+    """Read the secret in a party's folder; create it if there is none.
+
+    Raises:
+        ConfigError: the file is not one of ours.
+        StorageError: it cannot be written.
+    """
+    path = folder / SECRET
+    try:
+        kept = path.read_bytes()
+    except FileNotFoundError:
+        kept = secrets.token_bytes(SIZE)
+        with writing(path) as beside:
+            beside.write_bytes(kept)
+    if len(kept) != SIZE:
+        raise ConfigError(f"{path}: expected the {SIZE} bytes with which this party draws its first weights, got "
+                          f"{len(kept)}; move the file away and train anew, without --resume")  # fmt: skip
+    return kept

@@ -1,0 +1,238 @@
+"""Run one party's part of a prediction at its own site, from its own table and its own part of the model.
+
+The rows are those of the parties' tables, or of other files that their own settings name (``new``).  They are aligned
+privately, as for training.  The active party gets predictions for the rows of its own table; it does not know the ids
+of other rows.
+
+Every party writes ``predictions.json``, also if its part failed: status, error, its table's fingerprint, the number of
+rows, and the ledger of its messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from anyparty.artifacts.autosave import meanwhile
+from anyparty.artifacts.model_files import Member, ModelSummary, check_mark, load_member
+from anyparty.artifacts.record import StatusEntry
+from anyparty.artifacts.run_lock import alone
+from anyparty.artifacts.table_like import read_again
+from anyparty.config import Config
+from anyparty.core.predictions import Predictions
+from anyparty.core.seeds import Seeds
+from anyparty.core.storage import write_json, writing
+from anyparty.core.types import Channel, MessageSpec, Roster, TensorSpec
+from anyparty.data.blocks import Rows
+from anyparty.data.rows import own_rows
+from anyparty.deployment.site.alignment_cache import ALIGNMENT, aligned, kinds_in
+from anyparty.deployment.site.policy import SiteSettings, check_columns, encoder_at, method_at
+from anyparty.deployment.site.site_training import SiteParty, declared, remarked, roster_of
+from anyparty.errors import ConfigError, ModelError, NotGiven, PredictionError, nearest, some
+from anyparty.methods.base import Method, PartyContext
+from anyparty.tables.table import Table, read_table
+from anyparty.training import setup_messages
+from anyparty.training.prediction import predict_rows
+from anyparty.transport.contract import ContractChannel
+from anyparty.transport.ledger import Ledger, MeteredChannel
+
+ANSWERS, RECORD = "predictions.parquet", "predictions.json"
+MESSAGES = (
+    MessageSpec(tag="wanted", frm="active", to="passive",
+             holds="the aligned rows to predict, who of the parties is asked, and to hosts who has which row",
+             learns="which of its own rows are predicted, and how many others there are; hosts also who has which row"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StoredPart:
+    """A party's own part of a trained model."""
+
+    about: ModelSummary
+    member: Member
+    method: Method
+    mark: str
+
+    @classmethod
+    def of(cls, site: SiteSettings, config: Config | None = None) -> StoredPart:
+        """Load the part; ``config`` may name the user's own method and encoder, if the party's own settings allow them.
+
+        Raises:
+            ConfigError: they are not allowed, or no settings name them.
+            ModelError: nothing was trained here, or files are damaged.
+        """
+        about, me = ModelSummary.load(site.folder / "model.json"), site.party
+        home, seat = site.folder / "parties" / me, PartyContext(me=me, roster=about.roster, task=about.task)
+        try:
+            method = about.make(site.folder, method_at(site, config) if config and config.method.factory else None)
+            made = encoder_at(site, config) if config and config.encoder_settings(me).factory else None
+            return cls(about, load_member(home, seat, method, made), method, check_mark(about, home, me))
+        except NotGiven as error:
+            raise ConfigError(f"{error.lacks}, which settings name: give those that it was trained with (--config "
+                              f"CONFIG.toml, or config=...), with its factory") from None  # fmt: skip
+
+
+async def predict_at_home(
+    site: SiteSettings,
+    config: Config,
+    net: Channel,
+    *,
+    asked: Sequence[str] | None = None,
+    there: Sequence[str] | None = None,
+) -> dict[str, Any]:
+    """Predict with one party at its own site; the active party saves the predictions in its folder.
+
+    ``asked`` are the parties whose blocks may take part, ``there`` the parties that are online; by default all.
+
+    Raises:
+        ModelError, TableError, PredictionError, ConfigError: see ``anyparty.errors``; at the active party also if a
+            party's part of the model is of another run.
+        PartyLost: a party left while rows were aligned.  A party that leaves later is named as silent.
+    """
+    ledger, status, result = Ledger(), StatusEntry(status="running", error=""), dict[str, Any]()
+
+    def write() -> None:
+        if ledger.flows or status.status == "done":  # else nothing happened, and an earlier record stays
+            write_json(site.folder / RECORD, {**status.to_json(), **result, "ledger": ledger.rows()})
+
+    async with alone(site.folder), meanwhile(write):
+        with status.noting():
+            told, table = await _predict(site, config, MeteredChannel(net, ledger), asked, there)
+            result |= {**told, "table": table.fingerprint}
+    return told
+
+
+async def _predict(
+    site: SiteSettings, config: Config, net: Channel, asked: Sequence[str] | None, there: Sequence[str] | None
+) -> tuple[dict[str, Any], Table]:
+    """Return the result for the coordinator, and the party's table."""
+    part = StoredPart.of(site, config)
+    roster, leads = part.about.roster, site.party == site.active
+    table, keep = _table(site, config, part)
+    wired = ContractChannel(net, roster, (*declared(part.method), *MESSAGES))
+    names = _asked(roster, asked, there) if leads else None
+    there = await _same_run(wired, part, names, there)
+    known, _ = await aligned(keep, wired, roster, table, salt=config.federation.salt, there=there, apart=True)
+    prepare = part.member.prepare
+    rows = own_rows(
+        known.position, blocks=table.blocks_at(known.position), features=prepare.features(table) if prepare else None,
+        observed=known.observed, key=known.key, ids=table.ids if leads else None,
+    )  # fmt: skip
+    names, wanted, observed = await _share(wired, roster, rows, names, known.position)
+    if not leads and site.party in roster.labelers:
+        rows = replace(rows, observed=observed)
+    answered = await predict_rows(part.method, wired, part.member.state, rows, wanted, names, Seeds(part.about.seed))
+    told: dict[str, Any] = {"rows": len(wanted)}
+    if answered is not None:
+        places = torch.from_numpy(known.position)[wanted].numpy()
+        silent = tuple(dict.fromkeys((*answered.silent, *_away(part, asked, there))))
+        named = replace(answered, ids=tuple(table.ids.gather(places).cast(str).to_list()), silent=silent)
+        told |= _keep_answers(site.folder / ANSWERS, named, places)
+    return told, table
+
+
+def _table(site: SiteSettings, config: Config, part: StoredPart) -> tuple[Table, Path]:
+    """Return the party's rows to predict, and the path of their alignment."""
+    new: Path | None = getattr(site, "new", None)
+    if new is None:
+        return _table_aligned(site, config, part), site.folder / ALIGNMENT
+    kinds = part.member.prepare.kinds if part.member.prepare else {}
+    table = read_table(
+        new, party=site.party, id=part.member.id, label=None, expect=kinds, max_cell_bytes=part.member.max_cell_bytes
+    )
+    return remarked(table), site.folder / "alignment-new.safetensors"
+
+
+def _table_aligned(site: SiteSettings, config: Config, part: StoredPart) -> Table:
+    """Return the party's own table, read as for training; it may have more columns by now, or no label."""
+    kinds = kinds_in(site.folder / ALIGNMENT)
+    if not kinds or site.table is None:  # an earlier version aligned it, or it has no columns; or there is none
+        return remarked(SiteParty.of(site, config).table)
+    roster_of(site, config)
+    table = read_again(part.member, site.party, site.table, kinds)
+    check_columns(site, part.member.id, None if table.label is None else table.label.name, table.columns.columns)
+    return remarked(table)
+
+
+async def _same_run(
+    net: Channel, part: StoredPart, asked: Sequence[str] | None, there: Sequence[str] | None
+) -> Sequence[str] | None:
+    """Check that the requested parties and the hosts have the parts of the model that training saved.
+
+    Return the parties that are still online.
+    """
+    roster = part.about.roster
+    if asked is None:
+        await setup_messages.tell(net, roster, part.mark)
+        return there
+    up = [name for name in roster.names if name != net.me and (there is None or name in there)]
+    said, lost = await setup_messages.gather(net, up)
+    for name in [name for name in lost if name in {*asked, *roster.labelers}]:
+        raise ModelError(f"party {name!r} cannot predict with its part of the model ({lost[name]}); if that part was "
+                         f"never saved, train with --resume, or predict without it (--parties)")  # fmt: skip
+    unlike = [name for name in setup_messages.foreign(part.about.parts, said) if name in {*asked, *roster.labelers}]
+    if unlike:
+        raise ModelError(f"what {some(unlike)} keeps of the model is not of the run that {net.me!r} has: it was lost "
+                         f"before training ended, or its folder is another; leave it out, or train again")  # fmt: skip
+    return [name for name in up if name not in lost] if lost else there
+
+
+def _asked(roster: Roster, asked: Sequence[str] | None, there: Sequence[str] | None) -> list[str]:
+    for name in asked or ():
+        if name not in roster.names:
+            raise PredictionError(f"the model has no party {name!r}{nearest(name, roster.names)}")
+    up = roster.names if there is None else (*there, roster.active)
+    names = [name for name in roster.blocks if name in up and (asked is None or name in asked)]
+    if not names:
+        raise PredictionError("no party with columns is to take part; name at least one")
+    return names
+
+
+def _away(part: StoredPart, asked: Sequence[str] | None, there: Sequence[str] | None) -> list[str]:
+    """Return the requested parties that are not connected."""
+    roster = part.about.roster
+    if there is None or part.method.can.predicts_alone:
+        return []
+    return [name for name in roster.blocks if name not in {*there, roster.active} and (asked is None or name in asked)]
+
+
+async def _share(
+    net: Channel, roster: Roster, rows: Rows, asked: Sequence[str] | None, position: Any
+) -> tuple[list[str], torch.Tensor, torch.Tensor | None]:
+    """Send every party the rows to predict and the requested parties; to hosts also the pattern of presence."""
+    if asked is not None:
+        assert rows.observed is not None
+        wanted = torch.from_numpy(position >= 0).nonzero().squeeze(1)
+        flags = torch.tensor([name in asked for name in roster.blocks], dtype=torch.uint8)
+        for name in roster.names:
+            if name != net.me:
+                host = name in roster.labelers
+                observed = rows.observed.flatten().byte() if host else torch.empty(0, dtype=torch.uint8)
+                await net.send(name, "wanted", {"rows": wanted, "asked": flags, "observed": observed})
+        return list(asked), wanted, rows.observed
+    expect = {
+        "rows": TensorSpec((-1,), torch.int64), "asked": TensorSpec((roster.K,), torch.uint8),
+        "observed": TensorSpec((-1,), torch.uint8),
+    }  # fmt: skip
+    got = await net.recv(roster.active, "wanted", expect)
+    if len(got["rows"]) and not 0 <= int(got["rows"].min()) <= int(got["rows"].max()) < rows.n:
+        raise ConfigError(f"{roster.active!r} asks for rows that the alignment of {rows.n} rows does not have")
+    names = [name for name, flag in zip(roster.blocks, got["asked"].tolist(), strict=True) if flag]
+    if len(got["observed"]) not in {0, rows.n * roster.K}:
+        raise ConfigError(f"{roster.active!r} says of {len(got['observed'])} cells who has them; "
+                          f"the alignment has {rows.n} rows and {roster.K} parties")  # fmt: skip
+    pattern = got["observed"].bool().view(-1, roster.K) if len(got["observed"]) else None
+    return names, got["rows"], pattern
+
+
+def _keep_answers(path: Path, answered: Predictions, places: NDArray[np.int64]) -> dict[str, Any]:
+    """Write predictions in the order of the party's own table; ``places`` are their rows in it."""
+    with writing(path) as beside:
+        answered.frame()[np.argsort(places)].write_parquet(beside)
+    return {"answered": int(answered.answered.sum()), "silent": list(answered.silent), "file": path.name}

@@ -1,0 +1,237 @@
+"""Run one party's part of a training at its own site: its own process, table and folder.
+
+``train_at_home`` aligns privately if it must, trains, and saves the party's part of the model.  The party's folder:
+
+    alignment.safetensors     positions of its own rows; at the active party also the pattern of presence
+    model.json, parties/ME/   its part of the model; the task at label holders only
+    checkpoints/              the last two
+    secret                    32 bytes for the party's private random draws, such as its first weights
+    record.json               the ledger of its messages and its status; at the active party history and test scores
+    .lock                     held by a running job; a second one waits some seconds, then fails
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from anyparty import metrics
+from anyparty.alignment import private
+from anyparty.alignment.alignment import PartyAlignment
+from anyparty.alignment.overlap import Overlap
+from anyparty.api.federation import read_party
+from anyparty.artifacts import run_costs
+from anyparty.artifacts.model_files import write_model
+from anyparty.artifacts.recorder import SiteRecorder
+from anyparty.artifacts.run_lock import alone
+from anyparty.config import Config
+from anyparty.config.label_columns import check_features, labels_asked
+from anyparty.config.schedule_factory import scheduled
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Channel, MessageSpec, Party, Roster
+from anyparty.data.batching import TEST
+from anyparty.data.task import labeled_rows, predicted, teaching
+from anyparty.deployment.site import alignment_cache
+from anyparty.deployment.site.alignment_cache import ALIGNMENT, aligned, welcome
+from anyparty.deployment.site.policy import SiteSettings, check_columns, encoder_at, method_at
+from anyparty.deployment.site.secret import secret_in
+from anyparty.errors import ENDED, ConfigError, Stopped, remark
+from anyparty.methods.base import Method
+from anyparty.networks.mlp import Factory
+from anyparty.tables.table import Table
+from anyparty.training import control_messages, setup_messages
+from anyparty.training.attendance import Attendance
+from anyparty.training.loop import is_local
+from anyparty.training.membership import door_of
+from anyparty.training.party import PartyResult, agreed_on
+from anyparty.training.party_run import RunHooks
+from anyparty.training.prediction import predict_rows
+from anyparty.training.training_run import TrainingRun
+from anyparty.transport.contract import ContractChannel
+from anyparty.transport.ledger import Flow
+
+
+@dataclass(frozen=True)
+class SiteParty:
+    """One party at its site: its table, its encoder, and the run that it takes part in."""
+
+    site: SiteSettings
+    table: Table
+    encoder: Factory
+    run: TrainingRun
+
+    @classmethod
+    def of(cls, site: SiteSettings, config: Config, *, resume: bool = False) -> SiteParty:
+        """Read the party's table and prepare the run.
+
+        Raises:
+            ConfigError: the settings name no table, no label or other parties than the site; or code or a column that
+                the party's own settings do not allow.
+            TableError: the table cannot be used, or has the label column among its features.
+        """
+        roster, encoder = roster_of(site, config), encoder_at(site, config)
+        run = TrainingRun.of(config, scheduled(method_at(site, config), config), roster, resume=resume)
+        if site.table is None:
+            raise ConfigError(f'party {site.party!r}: its own settings name no table; write table = "file.csv"')
+        own, label = config.parties.get(site.party), labels_asked(config, site.active).get(site.party)
+        check_features(config, site.active, {site.party: site.table})
+        table = read_party(config, site.party, site.table, label)
+        check_columns(site, (own and own.id) or config.federation.id, label, table.columns.columns)
+        return cls(site, table, encoder, run)
+
+
+def roster_of(site: SiteSettings, config: Config) -> Roster:
+    """Return the parties as settings and site describe them; no party sees another's table.
+
+    Raises:
+        ConfigError: the settings name parties that the site does not know, no label, or a label of no party.
+    """
+    for name in config.parties:
+        if name not in site.parties:
+            raise ConfigError(f"the settings name party {name!r}, the federation has {list(site.parties)}")
+    labels = labels_asked(config, site.active)
+
+    def party(name: str) -> Party:
+        own = config.parties.get(name)
+        return Party(name=name, columns=own is None or own.columns, labels=name in labels)
+
+    return Roster(tuple(party(name) for name in site.parties), site.active)
+
+
+async def train_at_home(site: SiteSettings, config: Config, net: Channel, *, resume: bool = False) -> dict[str, Any]:
+    """Train one party at its own site; return the epochs and scores that the coordinator may show.
+
+    Raises:
+        AnypartyError: see ``anyparty.errors``.  Files that were kept stay, and ``resume`` continues from them.
+    """
+    async with alone(site.folder):
+        return await _train(site, config, net, resume=resume)
+
+
+async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bool) -> dict[str, Any]:
+    home, door, leads = SiteParty.of(site, config, resume=resume), door_of(net), site.party == site.active
+    run = home.run
+    recorder = SiteRecorder.begin(
+        site.folder, party=site.party, active=site.active, parties=run.roster.names, settings=config.to_toml(),
+        table=home.table.fingerprint, can=run.method.can, job=door.run, resume=resume,
+    )  # fmt: skip
+    with recorder.open():
+        if not leads:  # the overlap has the active party's notes
+            remarked(home.table)
+        lose = door.lose if config.train.extreme == "drop" else None
+        wired = ContractChannel(net, run.roster, declared(run.method), lose, ledger=recorder.ledger)
+        known, number = await aligned(
+            site.folder / ALIGNMENT, wired, run.roster, home.table, salt=config.federation.salt, resume=resume
+        )
+        agreed = agreed_on(config, run.method, run.roster, len(known.position))
+        recorder.aligned(number.numpy().tobytes(), agreed, len(known.position), *_overview(home, known))
+        hooks = RunHooks(
+            callback=recorder, membership=door, welcome=partial(welcome, number), secret=secret_in(site.folder),
+            on_checkpoint=recorder.on_checkpoint,
+        )  # fmt: skip
+        party = run.party(
+            site.party, home.table, known, folder=site.folder / "checkpoints", hooks=hooks, encoder=home.encoder
+        )
+        outcome = await party(wired)
+        unsaved = await _keep(home, outcome, wired)
+        scores = await _score(home, outcome, wired)
+        recorder.finish(outcome.trained, scores)
+        recorder.record.shape = dict(vars(run_costs.shape(outcome)))
+        told: dict[str, Any] = {"epochs": len(outcome.trained.history), "evaluation": scores}
+        if leads:  # formulas over the other parties' shapes wait for their records
+            own = {site.party: outcome}
+            recorder.record.costs = run_costs.of(run.method, own, config.train.batch_size, recorder.ledger)
+            told["attendance"] = await _attendance(home, outcome, wired, unsaved, recorder)
+        else:
+            recorder.ledger.add(Flow(site.party, site.active, "finished"), 0)  # sent below, after the record is written
+    if not leads:
+        await ContractChannel(net, run.roster, setup_messages.MESSAGES).send(site.active, "finished", {})
+    return told
+
+
+async def _attendance(
+    home: SiteParty, outcome: PartyResult, net: Channel, unsaved: dict[str, str], recorder: SiteRecorder
+) -> list[str]:
+    """Wait until the other parties have finished; return and record warnings of those that missed epochs.
+
+    Raises:
+        Incomplete: a party failed at the end of training, or ``train.require`` is not met.
+        Stopped: the job was ended meanwhile.
+    """
+    run = home.run
+    names = [name for name in run.roster.names if name not in {home.site.party, *unsaved}]
+    local = {stage.name for stage in run.method.stages(outcome.seat) if is_local(stage)}
+    unfinished = await setup_messages.unfinished(net, names)
+    if any(ENDED in why for why in (*unsaved.values(), *unfinished.values())):
+        raise Stopped(ENDED)
+    found = Attendance.of(outcome.trained.history, local, run.roster.names, unsaved, unfinished)
+    recorder.record.attendance = warnings = found.warnings()
+    found.check(run.config.train.require)
+    return warnings
+
+
+def declared(method: Method) -> tuple[MessageSpec, ...]:
+    """Return all messages that a party at its site may send with a method."""
+    return (
+        *method.can.messages,
+        *control_messages.MESSAGES,
+        *setup_messages.MESSAGES,
+        *private.MESSAGES,
+        *alignment_cache.MESSAGES,
+    )
+
+
+def remarked(table: Table) -> Table:
+    """Return the party's table after reporting its data-quality notes at the site."""
+    for note in table.notes:
+        remark(note)
+    return table
+
+
+def _overview(home: SiteParty, known: PartyAlignment) -> tuple[Overlap | None, str]:
+    """Return which parties have which rows, and in a line what is predicted, at the active party."""
+    if known.observed is None:
+        return None, ""
+    observed = known.observed.numpy()
+    overlap = Overlap.count(
+        observed, home.run.roster.blocks, labeled_rows(home.table, known.position), home.table.notes
+    )
+    asked = home.run.config.federation
+    return overlap, predicted(teaching(home.table, known.position, observed), asked.task, asked.positive)
+
+
+async def _keep(home: SiteParty, outcome: PartyResult, net: Channel) -> dict[str, str]:
+    """Save the party's part of the model; the active party also saves the marks of the others' parts.
+
+    Return, at the active party, the parties that were lost before they had saved their part, and why.
+
+    Nothing is awaited between writing the weights and the files that name them, so a crash there is unlikely.
+    """
+    site, run = home.site, home.run
+    leads = site.party == site.active
+    others, lost = await setup_messages.gather(net, [name for name in run.roster.names if leads and name != site.party])
+    about = replace(run.about(outcome), parts=others)
+    marks = write_model(site.folder, about, {site.party: run.member(outcome)})
+    if not leads:
+        await setup_messages.tell(net, run.roster, marks[site.party])
+    return lost
+
+
+async def _score(home: SiteParty, outcome: PartyResult, net: Channel) -> dict[str, Any] | None:
+    """Score the test rows with all parties; the active party gets the scores."""
+    wanted, seeds = torch.from_numpy(np.flatnonzero(outcome.use == TEST)), Seeds(home.run.config.train.seed)
+    if not len(wanted):
+        return None
+    answered = await predict_rows(
+        home.run.method, net, outcome.trained.state, outcome.rows, wanted, home.run.roster.blocks, seeds
+    )
+    if answered is None:
+        return None
+    rows = outcome.rows
+    assert rows.y is not None
+    assert rows.observed is not None
+    return metrics.evaluate(answered, rows.y[wanted].cpu(), None, rows.observed[wanted].cpu(), seeds).to_json()

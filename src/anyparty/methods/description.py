@@ -1,0 +1,197 @@
+"""A method of the user's own as plain data: what a run and a model keep of it, for no file holds code.
+
+A dataclass is told by its class's name and its fields, but for those that say ``repr=False`` or ``compare=False`` (of
+what changes neither training nor answers); any other object by its class's name and what its constructor takes and it
+keeps under the same name.  Numbers, text, truth values, and lists and tables of them stand as they are, functions and
+classes by their names, tensors and arrays by a hash of their numbers.  Names are without their module: a class may move
+from a script into a module.
+
+Whoever gives the method again is held to all of it, as a shipped method's parameters are; a field that the class has
+got since then may stand at its default.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from anyparty.core.types import MessageSpec
+from anyparty.errors import ModelError
+from anyparty.methods.base import Method
+from anyparty.methods.registry import settings_of
+from anyparty.methods.schedules.scheduled import Scheduled
+
+CLASS = "class"  # no field can be called so
+DEEPEST = 8
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_NO_REPR: Any = object.__repr__
+
+
+def described(made: object, *, whole: bool = True, depth: int = 0) -> dict[str, Any]:
+    """Return an object as data that JSON and TOML hold; without a ``whole``, without what stands at its default.
+
+    >>> from anyparty.methods.registry import method
+    >>> described(method("laser", embedding=8), whole=False)
+    {'class': 'Split', 'rule': {'class': 'Laser'}, 'embedding': 8}
+    """
+    values: dict[str, Any] = {CLASS: _name(type(made))}
+    for name, value, default in _parts(made):
+        told = _plain(value, whole, depth + 1)
+        if whole or default is MISSING or _plain(value, True, depth + 1) != _plain(default, True, depth + 1):
+            values[name] = told
+    return values
+
+
+def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
+    """Yield name, value and default of what an object was made with."""
+    if is_dataclass(made):
+        for each in fields(made):
+            if each.init and each.repr and each.compare:
+                default = each.default_factory() if callable(each.default_factory) else each.default
+                # a class that was sent to another process by its code has a MISSING of its own
+                yield (
+                    each.name,
+                    getattr(made, each.name, None),
+                    MISSING if isinstance(default, type(MISSING)) else default,
+                )
+        return
+    try:
+        takes = inspect.signature(type(made)).parameters
+    except (TypeError, ValueError):  # made in C
+        return
+    kept = getattr(made, "__dict__", {})
+    for name, taken in takes.items():
+        if name in kept:
+            yield name, kept[name], MISSING if taken.default is taken.empty else taken.default
+
+
+def _plain(value: Any, whole: bool, depth: int) -> Any:
+    """Return a value as data, the same in every process."""
+    value = value.item() if isinstance(value, np.generic) else value
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):  # no file has words for them all
+        value = str(value)
+    if isinstance(value, Enum):
+        value = f"{_name(type(value))}.{value.name}"
+    kind = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)
+    if kind is not None:
+        return kind(value)
+    if depth > DEEPEST:  # perhaps it holds itself
+        return _name(type(value))
+    inner = partial(_plain, whole=whole, depth=depth + 1)
+    if isinstance(value, list | tuple):
+        return [inner(each) for each in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(inner, value), key=repr)
+    if isinstance(value, Mapping):
+        return {str(key): inner(each) for key, each in value.items()}
+    return _object(value, whole, depth)
+
+
+def _object(value: Any, whole: bool, depth: int) -> Any:
+    if isinstance(value, MessageSpec):  # what may be learnt from it may be put in other words
+        return f"{value.tag}: {value.frm} → {value.to}"
+    if isinstance(value, partial):
+        parts = {"of": value.func, "args": value.args, **value.keywords}
+        return {CLASS: "partial", **{key: _plain(each, whole, depth + 1) for key, each in parts.items()}}
+    if isinstance(value, torch.Tensor | np.ndarray):
+        return _numbers(value)
+    if hasattr(value, "__qualname__"):  # a class or a function
+        return _name(value)
+    if is_dataclass(value) or isinstance(value, nn.Module) or type(value).__repr__ is _NO_REPR:
+        return described(value, whole=whole, depth=depth)
+    return _shown(value)
+
+
+def _shown(value: Any) -> str:
+    try:
+        return ADDRESS.sub("", repr(value))
+    except Exception:  # a user's own
+        return _name(type(value))
+
+
+def _numbers(value: Any) -> str:
+    """Return the kind and shape of a tensor or an array, and a hash of its numbers where training changes none."""
+    told = f"{_name(type(value))} {value.dtype} {list(value.shape)}"
+    if getattr(value, "requires_grad", False) or getattr(value, "is_meta", False):
+        return told
+    return f"{told} {hashlib.sha256(ADDRESS.sub('', repr(value.tolist())).encode()).hexdigest()[:16]}"
+
+
+def _name(of: Any) -> str:
+    """Return the name of a class or function, without where it was defined."""
+    return str(getattr(of, "__qualname__", type(of).__qualname__)).rpartition("<locals>.")[2]
+
+
+def differences(kept: Any, made: object) -> dict[str, tuple[Any, Any]]:
+    """Return in what a method is another than the one that was ``described`` as ``kept``: what was, and what is.
+
+    >>> from anyparty.methods.registry import method
+    >>> differences(described(method("laser", embedding=8)), method("laser", embedding=4))
+    {'embedding': (8, 4)}
+    """
+    was, now, given = _flat(kept), _flat(described(made)), _flat(described(made, whole=False))
+    keys = [key for key in [*was, *(now.keys() - was.keys())] if key in was or key in given]
+    differs = {key: (was.get(key), now.get(key)) for key in sorted(keys) if was.get(key) != now.get(key)}
+    classes = {key: pair for key, pair in differs.items() if key.rpartition(".")[2] == CLASS}
+    return classes or differs  # another class has other fields
+
+
+def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Return the fields of an object and of those in it by their dotted names; a table is one value."""
+    if not isinstance(values, Mapping) or CLASS not in values:
+        return {prefix: values}
+    within = f"{prefix}." if prefix else ""
+    return {name: each for key, value in values.items() for name, each in _flat(value, f"{within}{key}").items()}
+
+
+def check(source: Path, own: Mapping[str, Any] | None, shipped: Method | None, given: Any) -> None:
+    """Hold a method that is given for a model to the one that it was trained with.
+
+    Args:
+        source: the model.
+        own: what it keeps of the user's own method; ``None`` if an earlier version saved it.
+        shipped: its method, if it was none of the user's own.
+        given: what is given.
+
+    Raises:
+        ModelError: it is another, or no method.
+    """
+    if not hasattr(given, "begin"):
+        raise ModelError(f"{source}: method: expected a method, such as Split(rule=...) of anyparty.methods.split.split_method, "
+                         f"got {given!r}")  # fmt: skip
+    given = given.split if isinstance(given, Scheduled) else given  # a schedule is training's
+    if shipped is not None:
+        was, now = settings_of(shipped, whole=True) or {}, settings_of(given, whole=True) or {}
+        if was.get("name") != now.get("name"):
+            raise ModelError(f"{source}: trained with {was.get('name')!r}, and the method that is given is another, "
+                             f"{_told(given)}; leave it out, for the model makes its own")  # fmt: skip
+        found = {key: (was.get(key), now.get(key)) for key in sorted(was.keys() | now.keys())}
+        differs, instead = {key: pair for key, pair in found.items() if pair[0] != pair[1]}, "or leave it out"
+    else:
+        differs, instead = {} if own is None else differences(own, given), "as it was trained"
+    if differs:
+        said = "; ".join(f"{key} was {_said(was)}, is {_said(now)}" for key, (was, now) in list(differs.items())[:5])
+        raise ModelError(f"{source}: the method that is given is not the one that was trained: {said}; give that one, "
+                         f"{instead}")  # fmt: skip
+
+
+def _told(given: Any) -> str:
+    """Return the names of a method's class and of its rule's."""
+    rule = getattr(given, "rule", None)
+    return _name(type(given)) + ("" if rule is None else f"(rule={_name(type(rule))})")
+
+
+def _said(value: Any) -> str:
+    return "not there" if value is None else repr(value)

@@ -1,0 +1,179 @@
+"""FALSE-VFL at the active party: samples are drawn, weighed by what the parties say of them, and learnt from.
+
+Letters and symbols as in ``false_vfl_nets``; N of a batch's L x B samples are followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from anyparty.core.types import Roster, TensorSpec
+from anyparty.errors import PartyLost
+from anyparty.methods.false_vfl.distributions import LabelNetworks
+from anyparty.methods.false_vfl.passive_party import BatchTurn, PartyBatch
+from anyparty.methods.split.exchange import ExpectedEmbeddings, Gathered, gather
+from anyparty.networks.gaussian import Gaussian
+
+
+@dataclass(frozen=True)
+class WeightedBatch:
+    """A batch at the active party, samples drawn and weighed.
+
+    Attributes:
+        there: who took part.
+        held: [B, K] bool, that and parties that are not heard.
+        views: [B, K, 2 D], a leaf of the active party's graph.
+        posterior: q(z | x^O), with its graph.
+        noise: what samples are drawn with: [L, B, D] for z and [L, B, T] for h.
+        z: the samples, [L, B, D].
+        log_w: [L, B], the log-weights.
+
+    """
+
+    there: Gathered
+    held: Tensor
+    views: Tensor
+    posterior: Gaussian
+    noise: tuple[Tensor, Tensor]
+    z: Tensor
+    log_w: Tensor
+
+    def known(self, roster: Roster) -> Tensor:
+        """Return whose block is in the weights, [B, K] bool: not of a party that was lost after its embedding."""
+        gone = torch.tensor([name in self.there.silent for name in roster.blocks], device=self.z.device)
+        return self.there.observed & ~gone
+
+
+async def weigh(turn: BatchTurn, side: LabelNetworks, home: PartyBatch | None) -> WeightedBatch:
+    """Gather the parties' views, draw samples, send them, and weigh them by what comes back, without a graph.
+
+    Raises:
+        Diverged: the samples are no longer numbers.
+    """
+    wanted = ExpectedEmbeddings(asked=turn.asked, read=turn.seat.roster.blocks, width=(2 * turn.D,))
+    mine = (home.held, home.views) if home is not None and len(home.held) else None
+    there = await gather(turn.net, turn.seat, turn.rows, turn.batch, wanted, mine)
+    B, K = there.observed.shape
+    held = there.observed.clone()
+    there.observed[:, [turn.seat.roster.blocks.index(name) for name in turn.missed]] = False
+    nothing = torch.zeros(B, K, 2 * turn.D, device=turn.seat.device)
+    views = (there.scatter(turn.seat.roster) if there.parts else nothing).requires_grad_(turn.follows)
+    noise = turn.sampling(there.observed)
+    with torch.set_grad_enabled(turn.follows):
+        posterior = side.posterior(views, there.observed)
+    with torch.no_grad():
+        draws = side.draw(posterior, noise)
+    turn.finite(draws.z, "the samples of z are")
+    log_p = await _likelihoods(turn, there, draws.z, home)
+    return WeightedBatch(there, held, views, posterior, noise, draws.z, draws.log_ratio + log_p)
+
+
+async def learn(
+    turn: BatchTurn, side: LabelNetworks, home: PartyBatch | None, weighed: WeightedBatch, u: Tensor, parameters: Sequence[nn.Parameter],
+    labels: tuple[Tensor, Tensor] | None,
+) -> None:  # fmt: skip
+    """Carry the derivative u [L, B] of the loss by the log-weights back to all networks that learn.
+
+    ``parameters`` are those of the active party's label side, ``labels`` [B] and which are known in stage 2.  There u
+    tells of labels, with class weights exactly; decoders learn nothing, so parties are told one number for all samples
+    and their slopes are scaled here.
+
+    Raises:
+        Diverged: the gradients are no longer numbers.
+    """
+    told = u if labels is None else torch.full_like(u, -1 / u.numel())
+    slope = await _slopes(turn, weighed, home, told) if turn.follows else None
+    sample, row = told.nonzero(as_tuple=True)
+    seen = Gaussian(*(_of_rows(part, row) for part in (weighed.posterior.mean, weighed.posterior.std)))
+    draws = side.draw(seen, (weighed.noise[0][sample, row], weighed.noise[1][sample, row]))
+    log_w = draws.log_ratio
+    if labels is not None:
+        log_w = log_w + side.log_label(draws.z.unsqueeze(0), labels[0][row])[0]
+    goal = (u[sample, row] * log_w).sum()
+    if slope is not None:
+        scale = u[sample, row] / told[sample, row]
+        goal = goal + (scale.unsqueeze(1) * draws.z * slope).sum()
+    torch.autograd.backward(goal, inputs=[*([weighed.views] if turn.follows else []), *parameters])
+    if not turn.follows:
+        return
+    assert weighed.views.grad is not None
+    turn.finite(weighed.views.grad, "the gradients are")
+    for name, back in weighed.there.collect(turn.seat.roster, weighed.views.grad).items():
+        if name == turn.seat.me:
+            assert home is not None
+            home.backward(back)
+        elif name not in weighed.there.silent:
+            await turn.net.send(name, "gradient", {"g": back})
+
+
+def _of_rows(part: Tensor, row: Tensor) -> Tensor:
+    """Return ``part[row]``, whose derivative is summed in the same order every time, on a GPU too."""
+    return part.index_select(0, row) if part.device.type == "cpu" else part[row]
+
+
+async def _likelihoods(turn: BatchTurn, there: Gathered, z: Tensor, home: PartyBatch | None) -> Tensor:
+    """Return the sum of the parties' log-likelihoods: z [L, B, D] -> [L, B]."""
+    places = _places(turn, there)
+    of_party = {name: z.clone() if len(own) == z.shape[1] else z[:, own] for name, own in places.items()}
+    for name in places:
+        if name != turn.seat.me:
+            await turn.net.send(name, "samples", {"z": of_party[name]})
+    log_p = z.new_zeros(z.shape[:2])
+    for name, own in places.items():
+        if name == turn.seat.me:
+            assert home is not None
+            got = turn.decode(home, of_party[name])
+        else:
+            try:
+                expect = {"log_p": TensorSpec((turn.L, len(own)), squares=True)}
+                got = (await turn.net.recv(name, "likelihood", expect))["log_p"].to(z.device)
+            except PartyLost:
+                there.silent.append(name)
+                continue
+        if name not in turn.missed:
+            log_p.index_add_(1, own, got)
+    return log_p
+
+
+async def _slopes(turn: BatchTurn, weighed: WeightedBatch, home: PartyBatch | None, u: Tensor) -> Tensor:
+    """Return the slope of the parties' log-likelihoods times u [L, B] by the samples followed: [N, D]."""
+    followed = u != 0
+    number = followed.flatten().cumsum(0).view_as(u) - 1
+    slope = u.new_zeros(int(followed.sum()), turn.D)
+    places = _places(turn, weighed.there)
+    for name, own in places.items():
+        if name != turn.seat.me:
+            await turn.net.send(name, "weight", {"u": u[:, own]})
+    for name, own in places.items():
+        at = number[:, own][followed[:, own]]
+        if name == turn.seat.me:
+            assert home is not None
+            got = turn.follow(home, weighed.z[:, own], u[:, own])
+        else:
+            try:
+                got = (await turn.net.recv(name, "slope", {"z": TensorSpec((len(at), turn.D))}))["z"].to(u.device)
+            except PartyLost:
+                weighed.there.silent.append(name)
+                continue
+        slope.index_add_(0, at, got)
+    return slope
+
+
+def _places(turn: BatchTurn, there: Gathered) -> dict[str, Tensor]:
+    """Return, for each party that answers, which rows of the batch it answers for."""
+    if not turn.mnar:
+        return {name: held for name, (held, _) in there.parts.items() if name not in there.silent}
+    every = torch.arange(len(turn.batch.rows), device=turn.seat.device)
+    return {name: every for name in turn.seat.roster.blocks if name in turn.asked and name not in there.silent}
+
+
+def labels(turn: BatchTurn) -> tuple[Tensor, Tensor]:
+    """Return the labels of the batch, zero where not known, and which of them are known, [B] both."""
+    assert turn.rows.y is not None
+    assert turn.rows.labeled is not None
+    known = turn.rows.labeled[turn.batch.rows]
+    return torch.where(known, turn.rows.y[turn.batch.rows], 0), known

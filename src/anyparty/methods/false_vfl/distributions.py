@@ -1,0 +1,225 @@
+"""FALSE-VFL's networks: the feature side of one party, the label side at the active party (figures 1 and 3).
+
+Pure functions of tensors: no channel, no optimizer, no random choice but by noise that is given.
+
+Letters   B rows, B_k those of them that party k has, L importance samples, K parties, D width of z, T width of h,
+          F columns of a party, C outputs.
+Symbols   x^k    x           a party's block                                             [B_k, F]
+          z      z           the latent vector from which blocks and label come          [L, B, D]
+          h      top         the top latent vector, h ~ N(0, I)                          [L, B, T]
+          q_phi_k(x^k)       mean and variance of z, as one party sees it                [B_k, 2 D]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from anyparty.core.types import Task
+from anyparty.methods.base import State
+from anyparty.networks.encoders import Deconvolution, ResNet
+from anyparty.networks.gaussian import Gaussian, LogProb, aggregate, standard
+from anyparty.networks.mlp import MLP, Factory
+from anyparty.networks.objective import answers, losses
+
+LABEL_SIDE = ("global_encoder", "global_decoder", "discriminator")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureNetworks:
+    """One party's networks.
+
+    Attributes:
+        encoder: q_phi_k, [B, F] -> [B, 2 D].
+        decoder: p_theta_k(x^k | z), [..., D] -> [..., 2 F].
+        indicator: pi_xi_k as a logit, [..., F] -> [..., 1]; ``None`` under MAR.
+        floor: what no deviation falls below.
+
+    """
+
+    encoder: nn.Module
+    decoder: nn.Module
+    indicator: nn.Module | None
+    floor: float
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Return mean and variance of z side by side: [B, F] -> [B, 2 D]."""
+        view = Gaussian.of(self.encoder(x), self.floor)
+        return torch.cat([view.mean, view.std.square()], dim=1)
+
+    def decode(self, z: Tensor) -> Gaussian:
+        """Return p(x^k | z) over [..., F]; the decoder sees the samples as rows."""
+        return Gaussian.of(self._decoded(z), self.floor)
+
+    def explain(self, x: Tensor, z: Tensor, known: Tensor | None = None) -> Tensor:
+        """Return log p(x^k | z_l) of rows x [B, F], of their ``known`` cells [B, F]: z [L, B, D] -> [L, B]."""
+        found: Tensor = LogProb.apply(self._decoded(z), x, self.floor, known)  # type: ignore[no-untyped-call]
+        return found
+
+    def _decoded(self, z: Tensor) -> Tensor:
+        out: Tensor = self.decoder(z.flatten(0, -2))
+        return out.view(*z.shape[:-1], out.shape[-1])
+
+    def log_likelihood(
+        self, x: Tensor, held: Tensor, z: Tensor, noise: Tensor | None, known: Tensor | None = None
+    ) -> Tensor:
+        """Return the party's factor of the weights, in logs.
+
+        Under MAR log p(x^k | z_l) of the rows that it has: x [B_k, F], z [L, B_k, D] -> [L, B_k]; of ``known`` cells
+        [B_k, F] alone, where some were empty (where the paper has whole blocks or none).  Under MNAR z is of
+        all rows, [L, B, D] -> [L, B]: that and log pi(x^k) where it has the row, else log(1 - pi(x^k_l)) with x^k_l
+        drawn from p(x^k | z_l) by ``noise`` [L, B - B_k, F] (appendix A.2).
+        """
+        if self.indicator is None:
+            return self.explain(x, z, known)
+        lacking = torch.ones(z.shape[1], dtype=torch.bool, device=z.device)
+        lacking[held] = False
+        rest = lacking.nonzero().squeeze(1)
+        there = self.explain(x, z[:, held], known) + functional.logsigmoid(self.indicator(x)).squeeze(-1)
+        assert noise is not None
+        drawn = self.decode(z[:, rest]).at(noise)
+        gone = functional.logsigmoid(-self.indicator(drawn.flatten(0, 1))).view(drawn.shape[:2])
+        return torch.cat([there, gone], dim=1)[:, torch.cat([held, rest]).argsort()]
+
+
+@dataclass(frozen=True)
+class ImportanceSamples:
+    """L importance samples for every row.
+
+    Attributes:
+        z: [L, B, D].
+        log_ratio: log p(z | h) + log p(h) - log q(z | x^O) - log q(h | z), [L, B]: the part of log w that the active
+            party knows by itself.
+
+    """
+
+    z: Tensor
+    log_ratio: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelNetworks:
+    """The active party's networks.
+
+    Attributes:
+        encoder: q_phi_0(h | z), [..., D] -> [..., 2 T].
+        decoder: p_theta_0(z | h), [..., T] -> [..., 2 D].
+        discriminator: p_psi(y | z), [..., D] -> logits [..., C], or mean and deviation [..., 2] of a number; ``None``
+            where no row had a label.
+        task: what is predicted.
+        floor: what no deviation falls below.
+
+    """
+
+    encoder: nn.Module
+    decoder: nn.Module
+    discriminator: nn.Module | None
+    task: Task
+    floor: float
+
+    def posterior(self, views: Tensor, observed: Tensor) -> Gaussian:
+        """Return q(z | x^O) of views [B, K, 2 D], observed [B, K]   (1)."""
+        mean, variance = views.chunk(2, dim=2)
+        return aggregate(mean, variance, observed)
+
+    def draw(self, posterior: Gaussian, noise: tuple[Tensor, Tensor]) -> ImportanceSamples:
+        """Draw (z_l, h_l) ~ q(z | x^O) q(h | z) by noise [..., D] and [..., T]; a posterior [B, D] goes for all L."""
+        z = posterior.at(noise[0])
+        above = Gaussian.of(self.encoder(z), self.floor)
+        top = above.at(noise[1])
+        prior = Gaussian.of(self.decoder(top), self.floor)
+        log_p = prior.log_prob(z) + standard(top)
+        return ImportanceSamples(z, log_p - posterior.log_prob(z) - above.log_prob(top))
+
+    def log_label(self, z: Tensor, y: Tensor) -> Tensor:
+        """Return log p(y | z_l): [L, B, D], [B] -> [L, B]."""
+        assert self.discriminator is not None
+        out: Tensor = self.discriminator(z)
+        if self.task.kind == "regression":
+            return Gaussian.of(out, self.floor).log_prob(y.unsqueeze(-1))
+        return -losses(replace(self.task, weights=()), out, y.expand(out.shape[:2]))
+
+    def answers(self, z: Tensor) -> Tensor:
+        """Return class probabilities, or the number in the label's own units: [L, B, D] -> [L, B, C]."""
+        assert self.discriminator is not None
+        out: Tensor = self.discriminator(z)
+        return answers(self.task, out[..., : self.task.outputs])
+
+    def share(self, wanted: Tensor, labels: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Return how much each row's bound counts in the loss, [B], none for rows not ``wanted`` [B] bool.
+
+        With ``labels`` (y [B], known [B] bool) as in stage 2, where rows count whose label is known, by their class.
+        """
+        if labels is None:
+            return wanted / wanted.sum().clamp(min=1)
+        y, known = labels
+        wanted = wanted & known
+        weight = torch.tensor(self.task.weights, device=y.device)[y] if self.task.weights else 1.0
+        return weight * wanted / wanted.sum().clamp(min=1)
+
+
+def bound(log_w: Tensor) -> Tensor:
+    """Return log (1/L) sum_l w_l, the importance-weighted bound of Burda et al. 2016: [L, B] -> [B]."""
+    return log_w.logsumexp(dim=0) - math.log(len(log_w))
+
+
+def followed(log_w: Tensor, negligible: float) -> Tensor:
+    """Return the derivative of ``bound`` by its log-weights, w_l / sum_j w_j, zero where ``negligible``: [L, B]."""
+    weight = log_w.softmax(dim=0)
+    return torch.where(weight < negligible, 0.0, weight)
+
+
+def mixture(log_w: Tensor, answered: Tensor) -> Tensor:
+    """Return sum_l alpha_l answer_l with alpha_l = w_l / sum_j w_j (section 3.3.4): [L, B], [L, B, C] -> [B, C].
+
+    The weights are of the answers' precision: by what they lack to 1, a number's offset would be off.
+    """
+    return torch.einsum("lb,lbc->bc", log_w.to(answered.dtype).softmax(dim=0), answered)
+
+
+def feature_side(state: State, floor: float) -> FeatureNetworks:
+    """Return a party's networks, as they work together."""
+    modules = state.modules
+    return FeatureNetworks(encoder=modules["encoder"], decoder=modules["decoder"], indicator=modules.get("indicator"),
+                       floor=floor)  # fmt: skip
+
+
+def label_side(state: State, floor: float) -> LabelNetworks:
+    """Return the active party's networks, as they work together."""
+    assert state.seat.task is not None
+    encoder, decoder, discriminator = (state.modules.get(name) for name in LABEL_SIDE)
+    assert encoder is not None
+    assert decoder is not None
+    return LabelNetworks(
+        encoder=encoder, decoder=decoder, discriminator=discriminator, task=state.seat.task, floor=floor
+    )
+
+
+def trained(state: State, names: Collection[str]) -> list[nn.Parameter]:
+    """Return what is to be trained of the networks ``names``, in the order in which a party holds them."""
+    modules = [module for name, module in state.modules.items() if name in names]
+    return [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
+
+
+def mirrored(encoder: Factory, hidden: tuple[int, ...] | None, otherwise: tuple[int, ...]) -> Factory:
+    """Return what makes a party's decoder: with widths ``hidden``, or else what its encoder is, in reverse."""
+    if hidden is None and isinstance(encoder, MLP):
+        return MLP(hidden=encoder.hidden[::-1], activation=encoder.activation)
+    if hidden is None and isinstance(encoder, ResNet):
+        return Deconvolution(shape=encoder.shape)
+    return MLP(hidden=otherwise if hidden is None else hidden)
+
+
+def label_networks(
+    task: Task, D: int, T: int, hidden: tuple[int, ...], head_hidden: tuple[int, ...]
+) -> dict[str, nn.Module]:
+    """Return the active party's networks: global encoder, global decoder, and a discriminator if there are labels."""
+    made = [MLP(hidden=hidden)(D, 2 * T), MLP(hidden=hidden)(T, 2 * D)]
+    if task.outputs:
+        made.append(MLP(hidden=head_hidden)(D, task.outputs if task.kind == "classification" else 2))
+    return dict(zip(LABEL_SIDE, made, strict=False))

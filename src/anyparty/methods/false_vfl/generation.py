@@ -1,0 +1,116 @@
+"""What falls out of a generative model: a missing block filled in at home, and rows unlike those of training.
+
+    impute           MAR   E[x^k | x^O] = sum_l alpha_l E[x^k | z_l], and samples of p(x^k | x^O): z_l by its weight,
+                           then x^k
+                     MNAR  E[x^k | x^O, m] = sum_l alpha_l x^k_l, and samples: x^k_l by its weight, which knows how
+                           likely that very block is to be missing (not-MIWAE; Ipsen, Mattei, Frellsen, ICLR 2021)
+    log_likelihood   log (1/L) sum_l w_l, a lower estimate of log p(x^O), under MNAR of log p(x^O, m)
+
+Imputations are made by the party that owns the columns and stay there: the samples of z and their weights go to it.
+
+Letters and symbols as in ``false_vfl_nets``; S samples of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from anyparty.core.types import Channel, TensorSpec
+from anyparty.data.blocks import Rows
+from anyparty.methods.base import Batch, State
+from anyparty.methods.false_vfl.distributions import bound, feature_side
+from anyparty.methods.false_vfl.false_vfl import FalseVFL
+from anyparty.methods.false_vfl.passive_party import BatchTurn
+
+
+@dataclass(frozen=True)
+class Imputed:
+    """A party's block as the other parties' blocks make it likely, in prepared units.
+
+    Attributes:
+        mean: [B, F]; NaN where nobody that was asked has the row.
+        samples: [S, B, F], the same.
+        centers: [S, B, F], the decoder's means where these samples were drawn: what says how likely levels are.
+
+    """
+
+    mean: Tensor
+    samples: Tensor
+    centers: Tensor
+
+
+async def impute(
+    method: FalseVFL, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *,
+    owner: str, S: int = 0, lacks: bool = True,
+) -> Imputed | None:  # fmt: skip
+    """Play a party's part in filling in the block of ``owner``, who alone gets it, for the rows of a batch.
+
+    The owner ``lacks`` all of them, or has all of them, with cells that are empty.
+    """
+    me, active = state.seat.me, state.seat.roster.active
+    counts = method.mnar and lacks and owner in asked  # that the owner lacks a row is in the weights
+    parts: list[Imputed] = []
+
+    def fill(part: Batch, told: dict[str, Tensor]) -> None:
+        turn = method.turn(net, state, rows, part, asked, L=method.predict_samples)
+        parts.append(_fill(method, turn, state, told, S, counts=counts))
+
+    for number, chunk in enumerate(method.chunks(batch.rows)):
+        part = replace(batch, rows=chunk, moment=("impute", 0, number))
+        weighed = await method.weighed(net, state, rows, part, asked)
+        if weighed is not None:
+            known = weighed.known(state.seat.roster).any(dim=1)
+            told = {"z": weighed.z, "weight": torch.where(known, weighed.log_w.softmax(dim=0), 0.0)}
+            if owner == active:
+                fill(part, told)
+            else:
+                await net.send(owner, "imputation", told)
+        elif me == owner:
+            L = method.predict_samples
+            expect = {"z": TensorSpec((L, len(chunk), method.embedding)), "weight": TensorSpec((L, len(chunk)))}
+            fill(part, await net.recv(active, "imputation", expect))
+    if not parts:
+        return None
+    mean = torch.cat([each.mean for each in parts])
+    return Imputed(mean, *(torch.cat(of, dim=1) for of in zip(*((p.samples, p.centers) for p in parts), strict=True)))
+
+
+@torch.no_grad()
+def _fill(method: FalseVFL, turn: BatchTurn, state: State, told: dict[str, Tensor], S: int, *, counts: bool) -> Imputed:
+    """Turn weighed samples of z into the party's block: its mean [B, F], and samples and their centers [S, B, F].
+
+    Where weights ``counts`` that the block is missing, they are those of blocks drawn with the turn's noise.
+    """
+    z, weight = (told[name].to(state.seat.device) for name in ("z", "weight"))
+    decoded = feature_side(state, method.floor).decode(z)
+    blocks = decoded.at(turn.block_noise(z.shape[1], decoded.mean.shape[2])) if counts else decoded.mean
+    known = weight.sum(dim=0) > 0
+    mean = torch.einsum("lb,lbf->bf", weight, blocks)
+    generator, B = turn.batch.generator("imputation"), z.shape[1]
+    chosen = torch.zeros(B, S, dtype=torch.int64)
+    if S and B:
+        lots = torch.where(known, weight, 1.0).T.cpu()
+        chosen = torch.multinomial(lots, S, replacement=True, generator=generator)
+    place, row = chosen.T.to(z.device), torch.arange(B, device=z.device)
+    samples = blocks[place, row]
+    if not counts:
+        samples = samples + decoded.std[place, row] * torch.randn(samples.shape, generator=generator).to(z.device)
+    each, unknown = (mean, samples, decoded.mean[place, row]), ~known.unsqueeze(1)
+    return Imputed(*(one.masked_fill(unknown, torch.nan).cpu() for one in each))
+
+
+async def log_likelihood(
+    method: FalseVFL, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
+) -> Tensor | None:
+    """Play a party's part in scoring rows; the active party gets the estimates of log p(x^O), [B], NaN if unknown."""
+    parts = []
+    for chunk in method.chunks(batch.rows):
+        weighed = await method.weighed(net, state, rows, replace(batch, rows=chunk), asked)
+        if weighed is not None:
+            known = weighed.known(state.seat.roster).any(dim=1)
+            parts.append(torch.where(known, bound(weighed.log_w), torch.nan).cpu())
+    return torch.cat(parts) if parts else None

@@ -1,0 +1,290 @@
+"""FALSE-VFL between parties: what each sends of a batch, and what comes back; here a party with columns.
+
+    party -> active    embedding    mean and variance of z, of the rows that it has
+    active -> party    samples      z_l
+    party -> active    likelihood   log p(x^k | z_l)
+    and where encoders learn
+    active -> party    weight       the derivative of the loss by those, u_l: zero for samples of negligible weight;
+                                    where labels count (stage 2), one number for all, which tells nothing
+    party -> active    slope        of u_l log p(x^k | z_l) by the z_l where u_l is not zero
+    active -> party    gradient     of the loss by the embedding
+
+Raw blocks and reconstructions stay at home.  Samples are first weighed without a graph, then those that are followed
+go through the networks again, with one: most weigh nothing, and forward is a third of the work (decision 10).
+
+A party that is lost on the way is missed, not replaced: its factor is left out of the weights, or its slope.
+
+Letters and symbols as in ``false_vfl_nets``; N of a batch's L x B samples are followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from anyparty.core.types import Channel, MessageSpec, TensorSpec, finite
+from anyparty.data.blocks import Rows
+from anyparty.errors import Diverged, remark
+from anyparty.methods.base import Batch, PartyContext
+from anyparty.methods.false_vfl.distributions import FeatureNetworks
+from anyparty.methods.false_vfl.sampling import SampleStreams, balanced
+from anyparty.methods.split.exchange import moment
+from anyparty.methods.split.rule import embedding
+
+FALLEN, MANY = 1.1, 0.5  # a deviation counts as fallen below 1.1 floors; said when more than half are
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchTurn:
+    """One party's turn in a batch.
+
+    Attributes:
+        net: its way to the others.
+        seat: who it is.
+        rows: what it knows of the rows.
+        batch: those worked on, B of them.
+        L: importance samples.
+        D: width of z.
+        T: width of h.
+        asked: the parties whose blocks may take part.
+        mnar: whether parties answer for rows that they lack, too.
+        follows: whether encoders learn, so that slopes by z are wanted.
+        common: whether what samples are drawn with is no matter of the batch (prediction): a row's own for z, and for
+            blocks one for all rows.
+        own_decoder: whether the decoder is a user's own, which might draw as it computes.
+        missed: the parties that are asked and not heard, for training has tied no label to what they have.
+        draws: at the active party, what samples of z are drawn with in prediction.
+
+    """
+
+    net: Channel
+    seat: PartyContext
+    rows: Rows
+    batch: Batch
+    L: int
+    D: int
+    T: int
+    asked: Sequence[str]
+    mnar: bool
+    follows: bool = False
+    common: bool = False
+    own_decoder: bool = False
+    missed: Sequence[str] = ()
+    draws: SampleStreams | None = None
+
+    def sampling(self, there: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what samples are drawn with at the active party, where rows are ``there`` [B, K].
+
+        [L, B, D] for z and [L, B, T] for h.
+        """
+        if not self.common:
+            return self.noise("z", len(there), self.D), self.noise("h", len(there), self.T)
+        assert self.draws is not None
+        names = None if self.rows.names is None else self.rows.names.gather(self.batch.rows.cpu().numpy())
+        drawn = self.draws.normal(self.batch.seeds, there, names, self.L, self.D + self.T).to(self.seat.device)
+        return drawn[..., : self.D], drawn[..., self.D :]
+
+    def noise(self, name: str, rows: int, width: int) -> Tensor:
+        """Return standard normal numbers of this moment's stream ``name``, the party's own: [L, rows, width]."""
+        return torch.randn(self.L, rows, width, generator=self.batch.own(name)).to(self.seat.device)
+
+    def block_noise(self, rows: int, width: int) -> Tensor:
+        """Return what the party's block is drawn with in rows that it lacks (MNAR): [L, rows, width]."""
+        name = f"block of {self.seat.me}"
+        if not self.common:
+            return self.noise(name, rows, width)
+        drawn = balanced(self.L, width, self.batch.seeds.torch("prediction", name))
+        return drawn.unsqueeze(1).to(self.seat.device).expand(-1, rows, -1)
+
+    def encode(
+        self, side: FeatureNetworks, encoder: Sequence[nn.Parameter] = (), decoder: Sequence[nn.Parameter] = ()
+    ) -> PartyBatch | None:
+        """Encode the party's rows; ``None`` if it has no part in this batch.
+
+        ``encoder`` and ``decoder`` are what the stage trains of both, and of the missing indicator.
+
+        Raises:
+            Diverged: its embeddings are no longer numbers.
+            ConfigError: its encoder answers in another shape.
+        """
+        if self.seat.me not in self.asked:
+            return None
+        assert self.rows.block is not None
+        x, held = self.rows.block.take(self.batch.rows)
+        known = self.rows.block.known(self.batch.rows, held)
+        lacking, noise = len(self.batch.rows) - len(held), None
+        if self.mnar:
+            noise = self.block_noise(lacking, x.shape[1])
+        if not len(held):
+            views = x.new_zeros(0, 2 * self.D)
+            return PartyBatch(side, x, known, held, views, noise, encoder, decoder) if self.mnar else None
+        with torch.set_grad_enabled(self.follows), self._drawing("encoder draws"):
+            views = side.encode(x)
+        self.finite(views, f"party {self.seat.me!r}: its embeddings are")
+        return PartyBatch(side, x, known, held, views, noise, encoder, decoder)
+
+    def decode(self, home: PartyBatch, z: Tensor) -> Tensor:
+        """Return how well samples of z explain the party's block, without a graph: log p of z [L, n, D] -> [L, n].
+
+        Raises:
+            Diverged: they are no longer numbers.
+        """
+        if self.follows and self.batch.moment[-1] == 0:  # once an epoch
+            self._look_at_floor(home.side, z[:1])
+        with torch.no_grad(), self._drawing("decoder draws"):
+            log_p = home.side.log_likelihood(home.x, home.held, z, home.noise, home.known)
+        return self.finite(log_p, f"party {self.seat.me!r}: log-likelihoods of its block are")
+
+    def follow(self, home: PartyBatch, z: Tensor, u: Tensor) -> Tensor:
+        """Carry the derivative u [L, n] back through the decoder, and return its slope by samples: [N, D].
+
+        The samples followed are those of z [L, n, D] where u is not zero, in the order of ``Tensor.nonzero``.
+
+        Raises:
+            Diverged: the slopes are no longer numbers.
+        """
+        sample, row = u.nonzero(as_tuple=True)
+        picked = z[sample, row].requires_grad_()
+        if not len(row):
+            return picked.detach()
+        held = torch.ones(u.shape[1], dtype=torch.bool, device=u.device)
+        if self.mnar:  # rows are all rows of the batch
+            held[:] = False
+            held[home.held] = True
+        own, place = held[row], torch.where(held, held.cumsum(0), (~held).cumsum(0)) - 1  # among its rows, or the rest
+        noise = home.noise
+        if noise is not None:
+            noise = noise[sample[~own], place[row[~own]]].unsqueeze(0)
+        mine, at = place[row[own]], own.nonzero().squeeze(1)
+        known = None if home.known is None else home.known[mine]
+        with torch.enable_grad(), self._drawing("decoder draws"):
+            log_p = home.side.log_likelihood(home.x[mine], at, picked.unsqueeze(0), noise, known)[0]
+        torch.autograd.backward(log_p, u[sample, row], inputs=[picked, *home.decoder])
+        assert picked.grad is not None
+        return self.finite(picked.grad, f"party {self.seat.me!r}: slopes of its log-likelihoods are")
+
+    def answers_for(self, home: PartyBatch) -> int:
+        """Return how many rows of the batch the party answers for: its own, or under MNAR all."""
+        return len(self.batch.rows) if self.mnar else len(home.held)
+
+    async def answer(self, home: PartyBatch) -> None:
+        """Say how one sees one's rows, and how well samples explain them, at a party that does not lead; and learn."""
+        active, n = self.seat.roster.active, self.answers_for(home)
+        if len(home.held):
+            await self.net.send(active, "embedding", {"h": home.views.detach()})
+        z = (await self.net.recv(active, "samples", {"z": TensorSpec((self.L, n, self.D))}))["z"].to(self.seat.device)
+        await self.net.send(active, "likelihood", {"log_p": self.decode(home, z)})
+        if not self.follows:
+            return
+        u = (await self.net.recv(active, "weight", {"u": TensorSpec((self.L, n))}))["u"].to(self.seat.device)
+        await self.net.send(active, "slope", {"z": self.follow(home, z, u)})
+        if len(home.held):
+            back = await self.net.recv(active, "gradient", {"g": TensorSpec(tuple(home.views.shape))})
+            home.backward(back["g"])
+
+    def _look_at_floor(self, side: FeatureNetworks, z: Tensor) -> None:
+        """Say when most deviations of the party's columns have fallen to the floor."""
+        with torch.no_grad(), self._drawing("decoder draws"):
+            share = float((side.decode(z).std < FALLEN * side.floor).float().mean())
+        if share > MANY:
+            remark(
+                f"party {self.seat.me!r}: its decoder is as sure as floor = {side.floor:g} lets it be of most numbers "
+                f"of its block: columns are constant or follow from others; leave out constants and copies (where "
+                f"columns merely go together, this is what the floor is for)"
+            )
+
+    def _drawing(self, name: str) -> AbstractContextManager[None]:
+        if not (self.own_decoder if name == "decoder draws" else self.seat.draws):
+            return nullcontext()
+        return self.batch.drawing(name, self.seat.me, device=self.seat.device)
+
+    def finite(self, tensor: Tensor, what: str) -> Tensor:
+        """Return a tensor of numbers; ``what`` it is as a sentence begins.
+
+        Raises:
+            Diverged: it holds others.
+        """
+        if not finite(tensor.detach()):
+            raise Diverged(f"{what} no longer numbers at {moment(self.batch)}: lower the learning rate, or look for "
+                           f"extreme values in the parties' columns")  # fmt: skip
+        return tensor
+
+
+@dataclass(frozen=True)
+class PartyBatch:
+    """One party's own part of a batch.
+
+    Attributes:
+        side: its networks.
+        x: [B_k, F], its block of the rows that it has.
+        known: [B_k, F], which of these cells were not empty; ``None`` where none was.
+        held: [B_k], which rows of the batch they are.
+        views: [B_k, 2 D], mean and variance of z.
+        noise: under MNAR, what blocks of rows that it lacks are drawn with, [L, B - B_k, F].
+        encoder: what the stage trains of it.
+        decoder: what the stage trains of it, and of the missing indicator.
+
+    """
+
+    side: FeatureNetworks
+    x: Tensor
+    known: Tensor | None
+    held: Tensor
+    views: Tensor
+    noise: Tensor | None
+    encoder: Sequence[nn.Parameter]
+    decoder: Sequence[nn.Parameter]
+
+    def backward(self, gradient: Tensor) -> None:
+        """Carry on the gradient by the embedding."""
+        if self.views.requires_grad and self.encoder:
+            torch.autograd.backward(self.views, gradient.to(self.views.device), inputs=self.encoder)
+
+
+EMBEDDING = embedding(
+    "active", "mean and variance of z as party k's block has them, [B_k, 2 D], of those rows of the batch that it has"
+)
+LIKELIHOOD = MessageSpec(
+    tag="likelihood", frm="block", to="active",
+    holds="log p(x_k | z_l), [L, B_k]; under MNAR with the log-probability that the party has the row or lacks it, "
+          "[L, B]",
+    learns="how well each sample of z explains a block that the active party does not see",
+)  # fmt: skip
+WEIGHT = MessageSpec(
+    tag="weight", frm="active", to="block",
+    holds="in pretraining the derivative of the loss by the log-likelihoods, [L, B_k] ([L, B] under MNAR), zero for "
+          "samples that weigh next to nothing; afterwards one and the same number for all samples",
+    learns="in pretraining which samples explain a row best for all parties together; afterwards nothing",
+)  # fmt: skip
+SLOPE = MessageSpec(
+    tag="slope", frm="block", to="active",
+    holds="the slope of the log-likelihoods by those N samples whose weight is not zero, times that weight, "
+          "[N, D]",
+    learns="where to move a sample so that it explains a block better that the active party does not see: a little "
+           "more of the block than the embedding tells",
+)  # fmt: skip
+SAMPLES = MessageSpec(
+    tag="samples", frm="active", to="block",
+    holds="z_l, [L, B_k, D], of the party's rows of the batch; under MNAR of all rows, [L, B, D]",
+    learns="party k sees, row by row, what the parties that have the row make of it together; where one other party "
+           "has it, that party's mean and variance, as closely as L samples tell (in training more closely with every "
+           "epoch); under MNAR also of rows that it does not have",
+)  # fmt: skip
+GRADIENT = MessageSpec(
+    tag="gradient", frm="active", to="block",
+    holds="the derivative of the loss by the embedding, [B_k, 2 D]",
+    learns="in pretraining how its view of a row differs from that of all; afterwards something about labels: we "
+           "measured one attack alone, the first singular direction, which did not separate two classes",
+)  # fmt: skip
+IMPUTATION = MessageSpec(
+    tag="imputation", frm="active", to="block",
+    holds="z_l, [L, B, D], and how much each counts, [L, B], of the rows whose block, or empty cells, the party wants "
+          "filled in: all that it lacks, or all that it has",
+    learns="what the other parties' blocks say of the party's own columns, which is what it asks for",
+    when="a party's missing blocks or empty cells are imputed (impute)",
+)  # fmt: skip
+MESSAGES = (EMBEDDING, SAMPLES, LIKELIHOOD, WEIGHT, SLOPE, GRADIENT, IMPUTATION)

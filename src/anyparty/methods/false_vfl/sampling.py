@@ -1,0 +1,74 @@
+"""What FALSE-VFL's samples are drawn with in prediction, where an answer must depend on the row alone.
+
+Samples of z, at the active party: every row has numbers of its own.  Common ones are off alike in all rows, which no
+mean over rows takes out again.  Nor are they drawn in pairs of opposite signs, or balanced otherwise: parties that get
+a row's samples would have their mean, and that is another party's view of the row (decision 14).
+
+Blocks that a party lacks, at that party, which knows no row by name and sends no sample: common to all rows, balanced.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+import torch
+from torch import Generator, Tensor, nn
+
+from anyparty.core.seeds import Seeds
+
+KEY = 32
+
+
+class SampleStreams(nn.Module):
+    """The active party's key to the numbers of z, kept with its part of the model.
+
+    Attributes:
+        key: [32] uint8; zeros where the run keeps no secret, and in models of before it was kept: then numbers follow
+            from the run's seed.
+
+    """
+
+    key: Tensor
+
+    def __init__(self, seeds: Seeds) -> None:
+        super().__init__()
+        key = torch.zeros(KEY, dtype=torch.uint8)
+        if seeds.secret:
+            key = torch.randint(256, (KEY,), dtype=torch.uint8, generator=seeds.own.torch("predictions"))
+        self.register_buffer("key", key)
+
+    @property
+    def secret(self) -> bool:
+        """Whether there is a key."""
+        return bool(self.key.any())
+
+    def normal(self, seeds: Seeds, there: Tensor, names: pl.Series | None, L: int, width: int) -> Tensor:
+        """Return standard normal numbers of rows by their ids ``names`` [B] and who is ``there`` [B, K]: [L, B, width].
+
+        Who is there counts: a party that has a row alone can compute its numbers, and must not know them when others
+        have the row, too.  Rows without an id share those of the same parties.  Without a key they are of ``seeds``.
+        """
+        own = Seeds(0, self.key.cpu().numpy().tobytes()).own if self.secret else seeds
+        drawn = torch.empty(len(there), L, width)
+        ids = [None] * len(there) if names is None else names.to_list()
+        for n, (parties, name) in enumerate(zip(there.tolist(), ids, strict=True)):
+            row = ["samples", "".join("1" if here else "0" for here in parties)] + ([] if name is None else [name])
+            torch.randn(L, width, generator=own.torch(*row), out=drawn[n])
+        return drawn.transpose(0, 1).contiguous().to(there.device)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        state_dict.setdefault(f"{prefix}key", torch.zeros_like(self.key))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def balanced(L: int, width: int, generator: Generator) -> Tensor:
+    """Return L vectors of standard normal numbers, [L, width], each by itself as if drawn alone.
+
+    Of each of their numbers one falls into each L-th of the distribution (Latin hypercube; McKay, Beckman, Conover,
+    Technometrics 1979), so that the mean over them of what is a sum of functions of one number each is nearly exact.
+    """
+    lots = torch.rand(L, width, 2, generator=generator, dtype=torch.float64)
+    share = (lots[..., 0].argsort(dim=0) + lots[..., 1]) / L
+    drawn: Tensor = torch.special.ndtri(share.clamp(min=1e-12))
+    return drawn.float()

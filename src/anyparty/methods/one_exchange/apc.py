@@ -1,0 +1,290 @@
+"""APC-VFL.  Irureta, Imaz, Lojo, Fernandez-Marques, Perona, González: "Towards Active Participant Centric Vertical
+Federated Learning: Some Representations May Be All You Need", sections 4 and 6, figures 3 and 4, equation (5).
+
+Letters   N rows, K parties with columns, the active one among them; z_k width of party k's local embedding, M of the
+          joint and of the enriched one, C outputs.
+Symbols   g1   autoencoder of a party's own block, at each party         [n, I_k] -> [n, z_k]
+          Z_k  g1 of party k's aligned rows, sent once                   [n_k, z_k]
+          g2   autoencoder of all Z side by side, at the active party    [n, sum_k z_k] -> [n, M]
+          z_A  g2 of an aligned row: the teacher                         [n, M]
+          g3   autoencoder of the active party's block: the student      [n, I] -> [n, M]
+Loss      of g3, row i   ||x_i - f3(g3(x_i))||^2 + lambda * distance(z_A_i, g3(x_i)) if i is aligned            (5)
+
+Stages    represent   every party alone: g1, on its aligned rows
+          share       every passive party sends Z_k: the only message of the method
+          joint       the active party alone, from here on: g2
+          teach       z_A of every aligned row; what came from others is forgotten
+          distil      g3, on all rows of the active party, labelled or not
+          classify    a classifier of g3(x), on all labelled rows of the active party
+With lambda = 0 (the paper's ablation) only the last two are left, and nothing crosses.
+
+More than two parties.  The paper has one passive party.  Here a row is aligned if the active party and at least one
+passive party have it; party k trains g1 and sends Z_k for those of them that it has.  A passive party that lacks a row
+is a mask: in g2's first layer its term W_k z_k is left out and a learnt vector a_k stands in, and g2 is not asked to
+reconstruct what was not there.  Every aligned row thus has a teacher from exactly the parties that know it; where all
+of these but the active one were lost before they sent, it is no aligned row any more.
+
+Where we differ, knowingly
+- Early stopping (the paper's: patience 10, a tenth of the rows) follows the run's own settings, ``train.patience`` and
+  ``train.validation``; every party stops by its own loss, by itself, and a head that classifies by the run's metric, on
+  joint embeddings by its loss.  Validation rows are not in the classifier's.
+- (5) is written with norms, sums over a row's numbers, but called MSE and MAE, which are means: ``reduction`` says
+  which.
+- The paper's variant for full alignment (figure 4: the classifier reads z_A) asks every party's Z_k of the rows to be
+  predicted: ``classify_on = "joint"``.
+- Beyond the paper: ``classify_on = "either"`` keeps z_A of the rows that crossed (``apc_either``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from anyparty.core import costs
+from anyparty.core.predictions import Predictions
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Capabilities, Channel
+from anyparty.data.blocks import Rows
+from anyparty.errors import ConfigError
+from anyparty.methods.base import Batch, PartyContext, Stage, State
+from anyparty.methods.one_exchange import apc_variants, distillation, quantization
+from anyparty.methods.one_exchange import exchange_once as exchange
+from anyparty.methods.one_exchange.classifier import ClassifierStage, EmbeddedRows, of_block
+from anyparty.methods.one_exchange.distillation import Distance, DistillationLoss, Reduction
+from anyparty.methods.one_exchange.exchange_once import REPRESENTATION, RepresentationSharing, as_block
+from anyparty.networks.autoencoder import Autoencoder, JointAutoencoder
+from anyparty.networks.heads import ACTIVATIONS
+
+TITLE = "APC-VFL"
+TEACHER = "teacher"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Apc:
+    """One exchange of representations, then the active party alone.
+
+    Attributes:
+        embedding: M, the width of the joint and of the enriched embeddings.
+        active_embedding: the width of the active party's local embedding.
+        passive_embedding: z_p, that of every passive party: what crosses is proportional to it.
+        joint_hidden: hidden widths of g2's encoder.
+        student_hidden: hidden widths of g3's encoder, where the active party's own is no other kind; that one's dropout
+            and normalisation hold.
+        activation: of g2 and g3, after every layer, and of the local embeddings.
+        distillation: lambda of equation (5); 0 is the ablation, without any exchange.
+        distance: "mse" or "mae" to the teacher.
+        reduction: "sum" over a row's numbers, as equation (5) is written, or their "mean".
+        classify_on: what the classifier reads: the active party's "own" enriched embedding; the "joint" one, which
+            needs a passive party in prediction too (figure 4); or "either": the joint one of rows that crossed in
+            training, which is kept, and of all others the active party's own.
+        classifier: "logistic" ("ridge" for numbers), the name of a scikit-learn estimator, or "head": a network.
+        classifier_settings: what that estimator is made with.
+        head_hidden: hidden widths of the head.
+        precision: of what crosses: "float32", "float16", or quantised, column by column, to 8 or 4 bits a number:
+            "uint8", "uint4".
+
+    """
+
+    embedding: int = 256
+    active_embedding: int = 128
+    passive_embedding: int = 256
+    joint_hidden: tuple[int, ...] = (256,)
+    student_hidden: tuple[int, ...] = (256,)
+    activation: str = "selu"
+    distillation: float = 0.01
+    distance: Distance = "mse"
+    reduction: Reduction = "sum"
+    classify_on: Literal["own", "joint", "either"] = "own"
+    classifier: str = "logistic"
+    classifier_settings: Mapping[str, Any] = field(default_factory=dict)
+    head_hidden: tuple[int, ...] = ()
+    precision: Literal["float32", "float16", "uint8", "uint4"] = "float32"
+
+    def __post_init__(self) -> None:
+        names = ("embedding", "active_embedding", "passive_embedding", "joint_hidden", "student_hidden", "head_hidden")
+        distillation.check("apc", widths={name: getattr(self, name) for name in names},
+                       at_least_0={"distillation": self.distillation}, choices=self._choices())  # fmt: skip
+        if self.classify_on == "joint" and self.precision in quantization.BITS:
+            raise ConfigError(f"apc: precision {self.precision!r} takes its steps from all rows that cross together; "
+                              f"with classify_on = 'joint' a row crosses by itself again; use 'float16'")  # fmt: skip
+
+    def _choices(self) -> dict[str, tuple[str, Sequence[str]]]:
+        return {
+            "activation": (self.activation, tuple(ACTIVATIONS)),
+            **distillation.choices(self),
+            "classify_on": (self.classify_on, ("own", "joint", "either")),
+            "precision": (self.precision, quantization.PRECISIONS),
+        }
+
+    @property
+    def can(self) -> Capabilities:
+        """Trains on all of the active party's rows; predicts from its block alone."""
+        joint, holds, answers = self.classify_on == "joint", REPRESENTATION.holds, "from its own block"
+        if joint:
+            holds = f"{holds}; again of rows to be predicted"
+        elif self.classify_on == "either":
+            holds = f"{holds}; what the active party makes of it stays in its model"
+            answers = f"{answers}, and of rows that crossed in training from what came of them"
+        return Capabilities(
+            title=TITLE,
+            paper="Irureta et al., sections 4 and 6",
+            trains_on="rows that the active and a passive party have" if joint else
+                      "all rows of the active party; learns from the others by rows that they have too",
+            predicts_for="rows that the active and a passive party have" if joint else
+                         f"the active party's rows, {answers}",
+            needs="any",
+            predicts_alone=not joint, unlabelled=True,
+            messages=(replace(REPRESENTATION, holds=holds),) if self.exchanges else (),
+        )  # fmt: skip
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether anything crosses: not in the ablation."""
+        return self.distillation > 0 or self.classify_on != "own"
+
+    @property
+    def sharing(self) -> RepresentationSharing:
+        """How Z_k comes to the active party."""
+        return RepresentationSharing(
+            active=self.active_embedding, passive=self.passive_embedding, precision=self.precision
+        )
+
+    @property
+    def _ending(self) -> ClassifierStage:
+        return ClassifierStage.of(self, TITLE, self._fitted_to if self.classify_on == "either" else None)
+
+    def published_costs(self, ran: costs.RunShape) -> list[costs.FormulaTraffic]:
+        """Return what (6) counts of each passive party's message."""
+        if not self.exchanges:
+            return []
+        return [
+            costs.FormulaTraffic(party=name, equation="(6)", counts={"aligned": count, "z_p": self.passive_embedding})
+            for name, count in ran.shared.items()
+        ]
+
+    # Networks
+
+    def begin(self, seat: PartyContext, seeds: Seeds) -> State:
+        """Make a party's local autoencoder, and at the active party all the others.
+
+        Raises:
+            ConfigError: the active party has no columns, or there is no passive party to learn from.
+        """
+        roster = seat.roster
+        distillation.active_block(roster, TITLE)
+        if self.exchanges and not distillation.others(roster):
+            raise ConfigError(f"{TITLE} needs a passive party with columns to learn from; with distillation = 0 and "
+                              f"classify_on = 'own' the active party trains alone")  # fmt: skip
+        modules: dict[str, nn.Module] = {}
+        for name in self._networks(seat):
+            with seeds.own.drawing(name, seat.me):
+                modules[name] = self._make(name, seat, seeds)
+        return distillation.place(State(seat), modules)
+
+    def _networks(self, seat: PartyContext) -> tuple[str, ...]:
+        first = ("g1",) if self.exchanges and seat.me in seat.roster.blocks else ()
+        if seat.me != seat.roster.active:
+            return first
+        return (*first, *(("g2",) if self.exchanges else ()), *(("g3",) if self.classify_on != "joint" else ()),
+                *(("memory",) if self.classify_on == "either" else ()), "classifier")  # fmt: skip
+
+    def _make(self, name: str, seat: PartyContext, seeds: Seeds) -> nn.Module:
+        widths = self.sharing.widths(seat.roster)
+        if name == "g1":
+            return Autoencoder(seat.encoder, seat.inputs, widths[seat.me], activation=self.activation, party=seat.me)
+        if name == "g2":
+            return JointAutoencoder(list(widths.values()), self.joint_hidden, self.embedding, self.activation)
+        if name == "g3":
+            encoder = distillation.student(seat, self.student_hidden, self.activation)
+            return Autoencoder(encoder, seat.inputs, self.embedding, activation=self.activation, party=seat.me)
+        if name == "memory":
+            return apc_variants.memory(self.embedding, seat.roster.K)
+        assert seat.task is not None
+        width = apc_variants.width(self.embedding) if self.classify_on == "either" else self.embedding
+        return self._ending.module(seat.task, width, seeds)
+
+    def classified(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
+        """Return what the classifier reads of the rows at ``places`` [B] that the active party has: g3(x), or u."""
+        own = self._own(state, rows, places)
+        return apc_variants.embed(state, rows, places, own) if self.classify_on == "either" else own
+
+    def _fitted_to(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
+        return apc_variants.both(state, rows, places, self._own(state, rows, places))
+
+    def _own(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
+        return of_block(state, rows, places, lambda state, x: distillation.embed(state, "g3", x))
+
+    # Training
+
+    def stages(self, seat: PartyContext) -> Sequence[Stage]:
+        """Return the stages above."""
+        roster = seat.roster
+
+        def aligned(rows: Rows) -> Tensor:
+            return distillation.some_aligned(rows, roster, TITLE)
+
+        def labelled(rows: Rows) -> Tensor:
+            found = distillation.labelled_own(rows, roster)
+            return found & aligned(rows) if self.classify_on == "joint" else found
+
+        first = (
+            Stage(name="represent", step=exchange.represent, rows=aligned, loss=exchange.represented),
+            Stage(name="share", step=self._share, rows=aligned, epochs=0, validates=False, with_validation=True),
+            Stage(name="joint", step=self._join, rows=aligned, parties="active", loss=self._joined),
+            Stage(name="teach", step=self._teach, rows=aligned, epochs=0, validates=False, with_validation=True,
+                  parties="active"),
+        )  # fmt: skip
+        if self.classify_on == "joint":
+            return (*first, apc_variants.stage(self._ending, TEACHER, labelled))
+        idle = "" if self.exchanges else distillation.idle_encoder(seat, f"{TITLE} without an exchange")
+        student = Stage(name="distil", step=self._learn, rows=lambda rows: distillation.own(rows, roster),
+                        parties="active", loss=self._learnt, remark=lambda _: idle)  # fmt: skip
+        return (*(first if self.exchanges else ()), student, self._ending.stage(labelled))
+
+    async def _share(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
+        """Send Z_k; at the active party, keep everybody's until z_A is known."""
+        await self.sharing.share(net, state, rows, batch, TITLE)
+        return None
+
+    async def _join(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
+        """Train g2."""
+        z, there, came = self.sharing.shared(state, batch.rows)
+        return distillation.fit(state, "g2", batch, lambda: state.modules["g2"](z, there).mean()) if len(came) else None
+
+    def _joined(self, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
+        z, there, came = self.sharing.shared(state, batch.rows)
+        return state.modules["g2"](z, there).mean().item() if len(came) else None
+
+    async def _teach(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
+        """Keep z_A of all aligned rows that came, and forget what came from others."""
+        z, there, came = self.sharing.shared(state, batch.rows)
+        joint = exchange.joint(state, z, there)
+        if self.classify_on == "either":
+            apc_variants.remember(state, rows, came, joint, there, but=batch.held_out)
+        state.kept.clear()
+        distillation.keep(state, TEACHER, as_block(rows.n, came, joint))
+        return None
+
+    async def _learn(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
+        """Train g3 by (5)."""
+        return distillation.fit(state, "g3", batch, lambda: self._student_loss(state, rows, batch))
+
+    def _learnt(self, state: State, rows: Rows, batch: Batch) -> float | None:
+        return None if distillation.held(rows, batch) is None else self._student_loss(state, rows, batch).item()
+
+    def _student_loss(self, state: State, rows: Rows, batch: Batch) -> Tensor:
+        return DistillationLoss.of(self).on(state, "g3", distillation.kept(state, TEACHER), rows, batch)
+
+    # Prediction
+
+    async def predict(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
+    ) -> Predictions | None:
+        """Answer from the active party's block; no message, but where the classifier reads the joint embedding."""
+        if self.classify_on == "joint":
+            return await apc_variants.predict(self._ending, self.sharing, net, state, rows, batch, asked)
+        leads = state.seat.me == state.seat.roster.active
+        return self._ending.alone(state, rows, batch, asked) if leads else None

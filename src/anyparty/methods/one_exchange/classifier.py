@@ -1,0 +1,175 @@
+"""How methods of one exchange end: a classifier of the active party's embeddings, and answers from it alone.
+
+Letters   B rows, I width of the active party's block, M width of an embedding, C outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from anyparty.core.predictions import Predictions
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Channel, Task
+from anyparty.data.blocks import Rows
+from anyparty.methods.base import Batch, Stage, State
+from anyparty.methods.one_exchange import distillation
+from anyparty.networks.mlp import MLP
+from anyparty.networks.objective import answers, losses
+from anyparty.networks.sklearn_head import FittedEstimator
+
+
+@dataclass(frozen=True)
+class EmbeddedRows:
+    """Rows as a classifier reads them.
+
+    Attributes:
+        held: [n] int64, which of the rows that were asked for.
+        u: [n, M] their embeddings.
+        took_part: [n, K] bool, the blocks that each rests on.
+
+    """
+
+    held: Tensor
+    u: Tensor
+    took_part: Tensor
+
+
+Classified = Callable[[State, Rows, Tensor], EmbeddedRows]
+
+NOBODY = "no party that was asked and answered has this row"
+NO_NUMBER = "the classifier gave no number for this row"
+
+
+class ClassifierParameters(Protocol):
+    """The parameters by which a method says how it classifies: see ``ClassifierStage``."""
+
+    @property
+    def classifier(self) -> str:
+        """Which one."""
+
+    @property
+    def classifier_settings(self) -> Mapping[str, Any]:
+        """What it is made with."""
+
+    @property
+    def head_hidden(self) -> tuple[int, ...]:
+        """Hidden widths, where it is a network."""
+
+    def classified(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
+        """Return what is classified of the rows at ``places`` [B], of those that the active party has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierStage:
+    """How enriched rows become answers.
+
+    Attributes:
+        title: of the method.
+        classified: makes what is classified, of the rows that the active party has.
+        classifier: "logistic" ("ridge" for numbers), a class of scikit-learn's, or "head": a network.
+        settings: the estimator's own.
+        head_hidden: hidden widths of the head.
+        fitted_to: makes what the classifier is fitted to, which may be a row twice; ``None``: what is classified.
+
+    """
+
+    title: str
+    classified: Classified
+    classifier: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    head_hidden: tuple[int, ...] = ()
+    fitted_to: Classified | None = None
+
+    @classmethod
+    def of(cls, method: ClassifierParameters, title: str, fitted_to: Classified | None = None) -> ClassifierStage:
+        """Return the ending that a method's parameters describe."""
+        return cls(title=title, classified=method.classified, classifier=method.classifier,
+                   settings=method.classifier_settings, head_hidden=method.head_hidden,
+                   fitted_to=fitted_to)  # fmt: skip
+
+    def module(self, task: Task, inputs: int, seeds: Seeds) -> nn.Module:
+        """Return a fresh classifier of embeddings of a width.
+
+        Raises:
+            ConfigError: scikit-learn has no such estimator, or not with such settings.
+        """
+        if self.classifier == "head":
+            return MLP(hidden=self.head_hidden)(inputs, task.outputs)
+        name = "ridge" if self.classifier == "logistic" and task.kind == "regression" else self.classifier
+        return FittedEstimator(name, task, inputs, self.settings, seeds.number("classifier"))
+
+    def stage(self, rows: Callable[[Rows], Tensor]) -> Stage:
+        """Return the stage that fits it: epochs for a head, one step for an estimator."""
+        epochs = None if self.classifier == "head" else 0
+        return Stage(name="classify", step=self.step, rows=rows, epochs=epochs, parties="active")
+
+    async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
+        """Fit the classifier to the labelled rows of a batch."""
+        assert rows.y is not None
+        places = distillation.labelled(rows, batch)
+        known = (self.fitted_to or self.classified)(state, rows, places)
+        return self.learn(state, known.u, rows.y[places[known.held]], batch)
+
+    def learn(self, state: State, u: Tensor, y: Tensor, batch: Batch) -> float | None:
+        """Fit the classifier to embeddings u [B, M] and labels y [B], if there are any; return the loss."""
+        if not len(y):
+            return None
+        task, module = state.seat.task, state.modules["classifier"]
+        assert task is not None
+        if isinstance(module, FittedEstimator):
+            module.fit(u, y)
+            return losses(task, module(u), y).mean().item()
+        return distillation.fit(state, "classifier", batch, lambda: losses(task, module(u), y).mean())
+
+    def alone(self, state: State, rows: Rows, batch: Batch, asked: Sequence[str]) -> Predictions:
+        """Return the active party's answers, without asking anybody."""
+        seat = state.seat
+        took = torch.zeros(len(batch.rows), seat.roster.K, dtype=torch.bool, device=seat.device)
+        known = EmbeddedRows(batch.rows[:0], torch.zeros(0, 0), took[:0])
+        if seat.me in asked:  # else its table may not be there at all
+            known = self.classified(state, rows, batch.rows)
+        took[known.held] = known.took_part
+        why = f"{self.title} predicts from the block of {seat.me!r}, which "
+        why += "does not have this row" if seat.me in asked else "was not asked"
+        return self.answer(state, rows, batch, asked, held=known.held, u=known.u, took_part=took, why=why)
+
+    def answer(
+        self, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *,
+        held: Tensor, u: Tensor, took_part: Tensor, why: str, silent: Sequence[str] = (),
+    ) -> Predictions:  # fmt: skip
+        """Return answers for the rows ``held`` [n] of a batch, from features u [n, M], and why others have none."""
+        task, blocks = state.seat.task, state.seat.roster.blocks
+        assert task is not None
+        assert rows.observed is not None
+        outputs = torch.full((len(batch.rows), task.outputs), torch.nan, device=state.seat.device)
+        if len(held):
+            with torch.no_grad():
+                outputs[held] = state.modules["classifier"](u)
+        scores = answers(task, outputs)
+        there = rows.observed[batch.rows].cpu() & torch.tensor([name in asked for name in blocks])
+        known, answered = there.any(dim=1).tolist(), ~torch.isnan(scores).any(dim=1).cpu()
+        lacking, asked_it = (~answered).nonzero().squeeze(1).tolist(), set(held.tolist())
+        reasons = {n: NO_NUMBER if n in asked_it else why if known[n] else NOBODY for n in lacking}
+        return Predictions(
+            task=task, blocks=blocks, scores=scores.cpu(), took_part=took_part.cpu() & answered.unsqueeze(1),
+            asked=torch.tensor([name in asked for name in blocks]), silent=tuple(silent), predictor=self.title,
+            reasons=reasons,
+        )  # fmt: skip
+
+
+def of_block(state: State, rows: Rows, places: Tensor, features: Callable[[State, Tensor], Tensor]) -> EmbeddedRows:
+    """Return embeddings of the rows at ``places`` [B] that rest on the active party's block alone.
+
+    ``features`` makes them: [n, I] -> [n, M].
+    """
+    assert rows.block is not None
+    seat = state.seat
+    x, held = rows.block.take(places)
+    took = torch.zeros(len(held), seat.roster.K, dtype=torch.bool, device=held.device)
+    took[:, seat.roster.blocks.index(seat.me)] = True
+    return EmbeddedRows(held, features(state, x), took)

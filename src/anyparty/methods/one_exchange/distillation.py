@@ -1,0 +1,253 @@
+"""Distillation: a student network on the active party's block learns to resemble what a teacher says of its rows.
+
+APC-VFL, equation (5), and the local representation distillation of VFedTrans.
+
+Letters   B rows, B_t those that the teacher knows, I width of the block, M width of the student's embedding, M' of the
+          teacher's word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from anyparty.core.types import Roster
+from anyparty.data.blocks import Block, Rows
+from anyparty.errors import AlignmentError, ConfigError, Diverged, some
+from anyparty.methods.base import Batch, PartyContext, State
+from anyparty.methods.split.exchange import moment
+from anyparty.networks.autoencoder import Autoencoder
+from anyparty.networks.mlp import MLP, Factory
+
+Distance = Literal["mse", "mae"]
+Reduction = Literal["sum", "mean"]
+
+
+class DistillationParameters(Protocol):
+    """The parameters by which a method says how it distils: see ``DistillationLoss``."""
+
+    @property
+    def distillation(self) -> float:
+        """The weight lambda."""
+
+    @property
+    def distance(self) -> Distance:
+        """Between the student's embedding and the teacher's."""
+
+    @property
+    def reduction(self) -> Reduction:
+        """Over the numbers of a row."""
+
+
+def choices(method: DistillationParameters) -> dict[str, tuple[str, Sequence[str]]]:
+    """Return those of these parameters that are words, each with what it may be, for ``enriched.check``."""
+    return {"distance": (method.distance, ("mse", "mae")), "reduction": (method.reduction, ("sum", "mean"))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillationLoss:
+    """The student's loss on a batch: reconstruction, and resemblance to the teacher where it knows the row.
+
+    Attributes:
+        weight: lambda.
+        distance: "mse" or "mae", between the student's embedding and the teacher's.
+        reduction: "sum" over the numbers of a row, as (5) is written, or their "mean".
+
+    """
+
+    weight: float
+    distance: Distance
+    reduction: Reduction
+
+    @classmethod
+    def of(cls, method: DistillationParameters) -> DistillationLoss:
+        """Return the loss that a method's parameters describe."""
+        return cls(weight=method.distillation, distance=method.distance, reduction=method.reduction)
+
+    def loss(self, net: Autoencoder, x: Tensor, targets: Tensor | None, held: Tensor | None) -> Tensor:
+        """Return the mean over rows x [B, I] of (5); rows ``held`` [B_t] have targets [B_t, M'], M' <= M."""
+        z, back = net(x)
+        whole = self._of(back - x, "mse").sum()
+        if targets is not None and held is not None and len(held) and targets.shape[1]:
+            off = z[held][:, : targets.shape[1]] - targets
+            whole = whole + self.weight * self._of(off, self.distance).sum()
+        return whole / len(x)
+
+    def _of(self, off: Tensor, distance: Distance) -> Tensor:
+        """Return each row's distance: [B, D] -> [B]."""
+        off = off**2 if distance == "mse" else off.abs()
+        return off.sum(dim=1) if self.reduction == "sum" else off.mean(dim=1)
+
+    def on(self, state: State, name: str, teacher: Block | None, rows: Rows, batch: Batch) -> Tensor:
+        """Return the loss of autoencoder ``name`` on those rows of a batch that the active party has, one at least."""
+        assert rows.block is not None
+        x, held = rows.block.take(batch.rows)
+        targets, known = (None, None) if teacher is None else teacher.take(batch.rows[held])
+        return self.loss(autoencoder(state, name), x, targets, known)
+
+
+def check(
+    what: str, *, widths: Mapping[str, int | tuple[int, ...]], at_least_0: Mapping[str, float],
+    choices: Mapping[str, tuple[str, Sequence[str]]],
+) -> None:  # fmt: skip
+    """Refuse parameters that are out of range.
+
+    Raises:
+        ConfigError: a width below 1, a weight that is negative or no number, or a word that is not among the choices.
+    """
+    for name, width in widths.items():
+        if any(each < 1 for each in (width if isinstance(width, tuple) else (width,))):
+            raise ConfigError(f"{what}: {name} must be at least 1, got {width}")
+    for name, value in at_least_0.items():
+        if not 0 <= value < math.inf:
+            raise ConfigError(f"{what}: {name} must be a number and not negative, got {value}")
+    for name, (word, known) in choices.items():
+        if word not in known:
+            raise ConfigError(f"{what}: {name} is one of {', '.join(map(repr, known))}, not {word!r}")
+
+
+def active_block(roster: Roster, title: str) -> int:
+    """Return the active party's place among the K.
+
+    Raises:
+        ConfigError: it holds no columns.
+    """
+    if roster.active not in roster.blocks:
+        raise ConfigError(f"{title} predicts from the active party's own columns, and {roster.active!r} has none: "
+                          f"let a party with labels and columns lead (federation.active)")  # fmt: skip
+    return roster.blocks.index(roster.active)
+
+
+def others(roster: Roster) -> tuple[str, ...]:
+    """Return the passive parties that hold columns."""
+    return tuple(name for name in roster.blocks if name != roster.active)
+
+
+def own(rows: Rows, roster: Roster) -> Tensor:
+    """Return the rows that the active party has: [N] bool."""
+    assert rows.observed is not None
+    return rows.observed[:, roster.blocks.index(roster.active)]
+
+
+def aligned(rows: Rows, roster: Roster) -> Tensor:
+    """Return the rows that the active party and a passive one have: [N] bool."""
+    assert rows.observed is not None
+    passive = [k for k, name in enumerate(roster.blocks) if name != roster.active]
+    return own(rows, roster) & rows.observed[:, passive].any(dim=1)
+
+
+def some_aligned(rows: Rows, roster: Roster, title: str) -> Tensor:
+    """Return ``aligned``, of which there must be some.
+
+    Raises:
+        AlignmentError: there is none.
+    """
+    found = aligned(rows, roster)
+    if not found.any():
+        raise AlignmentError(f"{title}: no row is aligned: {roster.active!r} shares none with a passive party, so "
+                             f"there is nothing to learn from them; see the overlap table")  # fmt: skip
+    return found
+
+
+def labelled_own(rows: Rows, roster: Roster) -> Tensor:
+    """Return the labelled rows that the active party has: [N] bool."""
+    assert rows.labeled is not None
+    return rows.labeled & own(rows, roster)
+
+
+def labelled(rows: Rows, batch: Batch) -> Tensor:
+    """Return those places of a batch whose label is known."""
+    assert rows.labeled is not None
+    return batch.rows[rows.labeled[batch.rows]]
+
+
+def held(rows: Rows, batch: Batch) -> Tensor | None:
+    """Return a party's own rows of a batch [B_k, I]; ``None`` if it has none of them."""
+    if rows.block is None:
+        return None
+    x, places = rows.block.take(batch.rows)
+    return x if len(places) else None
+
+
+def student(seat: PartyContext, hidden: tuple[int, ...], activation: str) -> Factory:
+    """Return what makes the student's encoder: the user's own network, or perceptrons with the method's own widths.
+
+    Those have the dropout and the normalisation of the party's encoder.
+    """
+    own = seat.encoder
+    return replace(own, hidden=hidden, activation=activation) if isinstance(own, MLP) else own
+
+
+def idle_encoder(seat: PartyContext, title: str) -> str:
+    """Say which settings of the active party's perceptrons no network followed; empty where they are as usual."""
+    own, usual = seat.encoder, MLP()
+    if not isinstance(own, MLP):
+        return ""
+    idle = [f"encoder.{name}" for name in ("hidden", "activation") if getattr(own, name) != getattr(usual, name)]
+    said = (f"{some(idle)} of {seat.me!r} did nothing: with {title} the method's own student_hidden and activation "
+            f"say how its networks are made")  # fmt: skip
+    return said if idle else ""
+
+
+def place(state: State, modules: Mapping[str, nn.Module]) -> State:
+    """Put networks into a party's state, with an optimizer for each that has something to train."""
+    for name, module in modules.items():
+        state.modules[name] = module.to(state.seat.device)
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        if parameters:
+            state.optimizers[name] = state.seat.optimizer.build(parameters)
+    return state
+
+
+def fit(state: State, name: str, batch: Batch, loss: Callable[[], Tensor]) -> float:
+    """Take a step of the network ``name`` down a loss; return the loss.
+
+    Raises:
+        Diverged: the loss is not a number.
+    """
+    optimizer = state.optimizers[name]
+    optimizer.zero_grad()
+    draws = batch.drawing(f"{name} draws", state.seat.me, device=state.seat.device)
+    with draws if state.seat.draws else nullcontext():
+        value = loss()
+    found = value.item()
+    if not math.isfinite(found):
+        raise Diverged(f"party {state.seat.me!r}: the loss of {name} is {found} at {moment(batch)}: lower its learning "
+                       f"rate, or look for extreme values in its columns")  # fmt: skip
+    (batch.share * value).backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    return found
+
+
+def autoencoder(state: State, name: str) -> Autoencoder:
+    """Return a party's autoencoder by name."""
+    found = state.modules[name]
+    assert isinstance(found, Autoencoder)
+    return found
+
+
+def embed(state: State, name: str, x: Tensor) -> Tensor:
+    """Return the embeddings of an autoencoder that is trained: [B, I] -> [B, H]."""
+    net = autoencoder(state, name)
+    net.train(False)
+    with torch.no_grad():
+        return net.encode(x)
+
+
+# What one stage leaves for a later one
+
+
+def keep(state: State, name: str, block: Block) -> None:
+    """Keep something of the rows of a block for a later stage."""
+    state.kept |= {f"{name}/x": block.x, f"{name}/position": block.position}
+
+
+def kept(state: State, name: str) -> Block | None:
+    """Return what an earlier stage kept under a name; ``None`` if nothing."""
+    return Block(state.kept[f"{name}/x"], state.kept[f"{name}/position"]) if f"{name}/x" in state.kept else None

@@ -1,0 +1,192 @@
+"""How local representations come together at the active party (APC-VFL), whoever has a row and whoever is there.
+
+Letters   B rows, K parties with columns, z_k width of party k's local embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from anyparty.core.types import Channel, MessageSpec, Roster
+from anyparty.data.blocks import Block, Rows
+from anyparty.errors import MessageError, PartyLost
+from anyparty.methods.base import Batch, PartyContext, State
+from anyparty.methods.one_exchange import distillation, fedsvd, quantization
+from anyparty.networks.autoencoder import JointAutoencoder
+
+REPRESENTATION = MessageSpec(
+    tag="representation", frm="block", to="active",
+    holds="Z_k = g1(x_k) of all aligned rows that party k has, [n_k, z_k]: once in training",
+    learns="the active party sees an embedding of every aligned row: no raw column, but all of it that a network can "
+           "reconstruct; nobody else sees anything, and no gradient comes back",
+)  # fmt: skip
+
+
+def reconstruction(state: State, x: Tensor) -> Tensor:
+    """Return the mean squared error of g1 on rows x [B, I], (1)."""
+    _, back = distillation.autoencoder(state, "g1")(x)
+    return torch.mean((back - x) ** 2)
+
+
+async def represent(net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG001
+    """Train g1 on those rows of the batch that the party has."""
+    x = distillation.held(rows, batch)
+    return None if x is None else distillation.fit(state, "g1", batch, lambda: reconstruction(state, x))
+
+
+def represented(state: State, rows: Rows, batch: Batch) -> float | None:
+    """Return the loss of g1 on those rows of the batch that the party has."""
+    x = distillation.held(rows, batch)
+    return None if x is None else reconstruction(state, x).item()
+
+
+def local(state: State, rows: Rows, batch: Batch) -> Tensor | None:
+    """Return Z_k of those rows of a batch that the party has [B_k, z_k]; ``None`` if it has none."""
+    x = distillation.held(rows, batch)
+    return None if x is None else distillation.embed(state, "g1", x)
+
+
+def joint(state: State, z: Tensor, there: Tensor) -> Tensor:
+    """Return z_A [B, M] of Z side by side."""
+    g2 = state.modules["g2"]
+    assert isinstance(g2, JointAutoencoder)
+    g2.train(False)
+    with torch.no_grad():
+        return g2.encode(z, there)
+
+
+@dataclass
+class Representations:
+    """Everybody's representations of the same B rows.
+
+    Attributes:
+        parts: by party: the rows' places among the N [n_k], and Z_k [n_k, z_k].
+        silent: parties that were asked and did not answer.
+
+    """
+
+    parts: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepresentationSharing:
+    """How a party's Z_k comes to the active party.
+
+    Attributes:
+        active: the width of the active party's own local embedding.
+        passive: z_p, that of every passive party.
+        precision: of what crosses: see ``codes``.
+
+    """
+
+    active: int
+    passive: int
+    precision: str
+
+    def widths(self, roster: Roster) -> dict[str, int]:
+        """Return the width of every party's local embedding, in order."""
+        return {name: self.active if name == roster.active else self.passive for name in roster.blocks}
+
+    @property
+    def _fitting(self) -> int:
+        return fedsvd.fitting(4 * self.passive)
+
+    async def send(self, net: Channel, seat: PartyContext, z: Tensor | None) -> None:
+        """Send a passive party's Z_k [n_k, z_p], if it has any rows."""
+        if z is not None:
+            for first in range(0, len(z), self._fitting):
+                lot = quantization.encode(z[first : first + self._fitting], self.precision)
+                await net.send(seat.roster.active, REPRESENTATION.tag, lot)
+
+    async def share(self, net: Channel, state: State, rows: Rows, batch: Batch, title: str) -> None:
+        """Send Z_k of a batch; at the active party, keep everybody's.
+
+        Raises:
+            PartyLost: nobody else's came.
+        """
+        seat, z = state.seat, local(state, rows, batch)
+        if seat.me != seat.roster.active:
+            await self.send(net, seat, z)
+            return
+        there = await self.gather(net, seat, rows, batch, seat.roster.blocks, z)
+        if len(there.parts) == 1:
+            raise PartyLost(there.silent[0], f"{title} has no other party to learn from")
+        for name, (places, found) in there.parts.items():
+            distillation.keep(state, name, as_block(rows.n, places, found))
+
+    async def gather(
+        self, net: Channel, seat: PartyContext, rows: Rows, batch: Batch, asked: Sequence[str], mine: Tensor | None
+    ) -> Representations:
+        """Wait for the passive parties' Z_k [n_k, z_p] of a batch; ``mine`` are the active party's own.
+
+        Raises:
+            MessageError: what a party sent is not what was expected, or stands for a number that is not finite.
+        """
+        assert rows.observed is not None
+        there = Representations()
+        for k, name in enumerate(seat.roster.blocks):
+            places = batch.rows[rows.observed[batch.rows, k]]
+            if name not in asked or not len(places):
+                continue
+            if name == seat.me:
+                assert mine is not None
+                there.parts[name] = (places, mine)
+                continue
+            try:
+                there.parts[name] = (places, (await self._from(net, name, len(places))).to(seat.device))
+            except PartyLost:
+                there.silent.append(name)
+        return there
+
+    def shared(self, state: State, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what was kept of rows: Z side by side [n, sum of widths], who is there [n, K], and which rows [n].
+
+        They are those of which another party's part came: of the others the active party knows nothing but its own.
+        """
+        roster = state.seat.roster
+        blocks = {name: kept for name in roster.blocks if (kept := distillation.kept(state, name)) is not None}
+        z, there = side_by_side(blocks, self.widths(roster), places)
+        came = there.sum(dim=1) > 1
+        return z[came], there[came], places[came]
+
+    async def _from(self, net: Channel, name: str, n: int) -> Tensor:
+        found = []
+        for first in range(0, n, self._fitting):
+            lot = quantization.expected(min(self._fitting, n - first), self.passive, self.precision)
+            found.append(
+                quantization.decode(await net.recv(name, REPRESENTATION.tag, lot), self.passive, self.precision)
+            )
+        z = torch.cat(found)
+        if not torch.isfinite(z).all():
+            raise MessageError(f"message {REPRESENTATION.tag!r} from {name!r} to {net.me!r}: its code stands for "
+                               f"numbers beyond single precision")  # fmt: skip
+        return z
+
+
+def side_by_side(blocks: Mapping[str, Block], widths: Mapping[str, int], places: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Z of rows side by side, zero where absent [B, sum of widths], and who is there [B, K].
+
+    ``blocks`` are the parties' representations, as far as they came; ``widths`` those of all K, in order.
+    """
+    whole, there = [], []
+    for name, width in widths.items():
+        z = torch.zeros(len(places), width, device=places.device)
+        present = torch.zeros(len(places), dtype=torch.bool, device=places.device)
+        if name in blocks:
+            found, held = blocks[name].take(places)
+            z[held], present[held] = found, True
+        whole.append(z)
+        there.append(present)
+    return torch.cat(whole, dim=1), torch.stack(there, dim=1)
+
+
+def as_block(n: int, places: Tensor, values: Tensor) -> Block:
+    """Return values [n_k, ...] of the rows at ``places`` [n_k] of n as a block."""
+    position = torch.full((n,), -1, device=values.device)
+    position[places] = torch.arange(len(places), device=values.device)
+    return Block(values.contiguous(), position)

@@ -1,0 +1,258 @@
+"""FedSVD: the singular vectors of two parties' columns side by side, which nobody has side by side.
+
+Chai, Wang, Zhang, Yang, Cai, Chen, Yang: "Practical Lossless Federated Singular Vector Decomposition over
+Billion-Scale Data", KDD 2022; as VFedTrans uses it, for the left singular vectors.
+
+Letters   m rows that both have, n_i columns of party i, n = n_t + n_d, b rows of a block, r singular vectors.
+Symbols   X = [X_t X_d]  t the task party, d the data party                                      [m, n]
+          P    random orthogonal, block-diagonal in blocks of b rows: never [m, m] where blocks do
+          Q    random orthogonal; party i gets its own rows of it, Q_i                           [n_i, n]
+          R    random, added by t and taken away by d, so that only the sum is free of it        [m, n]
+Protocol  key generator -> t, d   a key of P, Q_i, a key of R: 32 bytes that masks are drawn with
+          t, d -> server          P X_i Q_i + R,  P X_i Q_i - R
+          server                  their sum is P X Q = (P U) S (Q' V)': sends P U to t
+          t                       U = P' (P U)
+Lossless: P and Q are orthogonal and R goes out in the sum, so U is that of the plain decomposition, to rounding.
+Vectors of singular values that are 0 to rounding (columns that repeat others, or say nothing) are nobody's but the
+masks' own, and left out: r is at most the rank.
+All of it in double precision, and what comes of it handed on in single; columns' signs are set so that each one's
+largest entry is positive.  Masks come from torch's generator with a whole state of secret bits; it is none that
+cryptographers made: they hide from the curious, not from a determined attacker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Channel, MessageSpec, TensorSpec
+from anyparty.errors import MessageError
+
+BLOCK = 256  # b
+NOISE = 100.0  # the deviation of R, where standardised columns have 1
+KEY = 32  # bytes
+WIDEST = 20_000  # columns of a party: Q has the square of all, in double precision
+NOTHING = 1e-6  # of the greatest singular value: what single precision leaves of 0 is less
+
+MESSAGES = (
+    MessageSpec(tag="width", frm="any", to="any", holds="how many columns a party's prepared block has",
+             learns="the key generator learns that number"),
+    MessageSpec(tag="key", frm="any", to="block", holds="a key of P, the party's own rows Q_i [n_i, n], a key of R",
+             learns="nothing of anybody's data; who has it can take the masks P and R off, so the server must not"),
+    MessageSpec(tag="masked", frm="block", to="any", holds="P X_i Q_i + R or - R, [m, n] in double precision",
+             learns="a server of its own sees the sum P X Q: the joint singular values, of every run of 256 rows too. "
+                    "Where the active party is the server, it knows P and R and sees X_d Q_d: the passive party's "
+                    "rows up to an unknown rotation, so every distance between them"),
+    MessageSpec(tag="factor", frm="any", to="active", holds="P U, masked left singular vectors, [m, r]",
+             learns="the active party sees U: how the rows that both have lie in the joint columns, up to scale",
+             when="a party of its own is the server"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roles:
+    """Who plays what in one decomposition: the names of the task, the data party, the server, the key generator."""
+
+    task: str
+    data: str
+    server: str
+    keys: str
+
+
+def orthogonal(count: int, size: int, generator: torch.Generator) -> Tensor:
+    """Return uniformly random orthogonal matrices [count, size, size] float64."""
+    q, r = torch.linalg.qr(torch.randn(count, size, size, generator=generator, dtype=torch.float64))
+    turned: Tensor = q * torch.diagonal(r, dim1=1, dim2=2).sign().unsqueeze(1)
+    return turned
+
+
+@dataclass(frozen=True)
+class RowMask:
+    """P, as its blocks: ``whole`` [G, b, b], and a last smaller one [m - G b, m - G b]."""
+
+    whole: Tensor
+    last: Tensor
+
+    @classmethod
+    def of(cls, m: int, key: Tensor, block: int = BLOCK) -> RowMask:
+        """Return the mask of m rows that a key stands for."""
+        generator = drawn_with(bytes(key))
+        return cls(orthogonal(m // block, block, generator), orthogonal(1, m % block, generator)[0])
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Return P x [m, c]."""
+        return self._times(x, self.whole, self.last)
+
+    def undo(self, x: Tensor) -> Tensor:
+        """Return P' x [m, c]."""
+        return self._times(x, self.whole.mT, self.last.mT)
+
+    def _times(self, x: Tensor, whole: Tensor, last: Tensor) -> Tensor:
+        count, size = whole.shape[:2]
+        first = whole @ x[: count * size].view(count, size, x.shape[1])
+        return torch.cat([first.flatten(0, 1), last @ x[count * size :]])
+
+
+def drawn_with(key: bytes) -> torch.Generator:
+    """Return the stream of a key: all of its 32 bytes count, where torch's own seed has four."""
+    return Seeds(0, key).own.torch("mask")
+
+
+def keys_for(widths: Mapping[str, int], secret: bytes) -> dict[str, dict[str, Tensor]]:
+    """Return what the key generator gives each party: a key of P, its rows of Q, a key of R.
+
+    The three come from its secret, 32 bytes, and none tells anything of another.
+    """
+    p, q, r = (hashlib.blake2b(name, digest_size=KEY, key=secret).digest() for name in (b"P", b"Q", b"R"))
+    rows = torch.split(orthogonal(1, sum(widths.values()), drawn_with(q))[0], list(widths.values()))
+    both = {name: torch.frombuffer(bytearray(key), dtype=torch.uint8) for name, key in (("p", p), ("r", r))}
+    return {name: {**both, "q": own.contiguous()} for name, own in zip(widths, rows, strict=True)}
+
+
+def masked(x: Tensor, key: Mapping[str, Tensor], sign: int) -> Tensor:
+    """Return P X_i Q_i + sign R [m, n] of a party's rows X_i [m, n_i]."""
+    m, n = len(x), key["q"].shape[1]
+    noise = torch.randn(m, n, generator=drawn_with(bytes(key["r"])), dtype=torch.float64)
+    return RowMask.of(m, key["p"]).apply(x.double() @ key["q"]) + sign * NOISE * noise
+
+
+def left_vectors(x: Tensor, r: int) -> Tensor:
+    """Return the first r left singular vectors of a matrix, or as many as its rank: [m, <= r]."""
+    if not len(x):
+        return x.new_zeros(0, 0)
+    u, s, _ = torch.linalg.svd(x, full_matrices=False)
+    rank = int((s > NOTHING * s[:1]).sum())
+    kept: Tensor = u[:, : min(r, rank)]
+    return kept
+
+
+def unmasked(u: Tensor, key: Mapping[str, Tensor]) -> Tensor:
+    """Return U [m, r] of P U, each column's largest entry positive."""
+    u = RowMask.of(len(u), key["p"]).undo(u.double())
+    if not u.numel():
+        return u
+    largest = u.gather(0, u.abs().argmax(dim=0, keepdim=True))
+    return u * largest.sign()
+
+
+async def decompose(net: Channel, roles: Roles, x: Tensor | None, rank: int, secret: bytes) -> Tensor | None:
+    """Play one party's part; the task party gets U [m, r] float64, r <= min(rank, m, n).
+
+    Args:
+        net: the party's channel.
+        roles: who plays what.
+        x: at the task and the data party, their columns of the rows that both have, in one order: [m, n_i] float32.
+        rank: how many singular vectors.
+        secret: the key generator's own 32 bytes; nobody else may know them.
+
+    Raises:
+        MessageError: a party says that it has no column, or more than :data:`WIDEST`; masked matrices do not fit.
+
+    """
+    key = await _key(net, roles, x, secret)
+    mine = u = None
+    if x is not None and key is not None:
+        mine = masked(x.cpu(), key, 1 if net.me == roles.task else -1)
+        if net.me != roles.server:
+            await send(net, roles.server, "masked", "x", mine)
+    if net.me == roles.server:
+        u = await _serve(net, roles, mine, rank)
+    if net.me != roles.task:
+        return None
+    assert x is not None
+    assert key is not None
+    if u is None:
+        u = await recv(net, roles.server, "factor", "u", TensorSpec((len(x), -1)))
+    return unmasked(u, key)
+
+
+async def _key(net: Channel, roles: Roles, x: Tensor | None, secret: bytes) -> dict[str, Tensor] | None:
+    """Tell the key generator one's width, and get one's key from it; at the key generator, hand them out."""
+    holders = (roles.task, roles.data)
+    if net.me == roles.keys:
+        widths = {}
+        for name in holders:
+            if name == net.me:
+                assert x is not None
+                widths[name] = x.shape[1]
+            else:
+                widths[name] = int((await net.recv(name, "width", {"n": TensorSpec((1,), torch.int64)}))["n"])
+                if not 1 <= widths[name] <= WIDEST:
+                    raise MessageError(f"message 'width' from {name!r}: expected between 1 and {WIDEST:,} columns, "
+                                       f"got {widths[name]:,}")  # fmt: skip
+        keys = keys_for(widths, secret)
+        for name in holders:
+            if name != net.me:
+                await net.send(name, "key", keys[name])
+        return keys.get(net.me)
+    if net.me not in holders:
+        return None
+    assert x is not None
+    await net.send(roles.keys, "width", {"n": torch.tensor([x.shape[1]])})
+    drawn = TensorSpec((KEY,), torch.uint8)
+    return await net.recv(roles.keys, "key", {"p": drawn, "q": TensorSpec((x.shape[1], -1), torch.float64), "r": drawn})
+
+
+async def _serve(net: Channel, roles: Roles, mine: Tensor | None, rank: int) -> Tensor:
+    """Decompose the sum of what the two parties send; give the task party P U, if that is another.
+
+    Raises:
+        MessageError: the two masked matrices do not fit together.
+    """
+    parts = []
+    for name in (roles.task, roles.data):
+        if name == net.me:
+            assert mine is not None
+            parts.append(mine)
+        else:
+            parts.append(await recv(net, name, "masked", "x", TensorSpec((-1, -1), torch.float64)))
+    if parts[0].shape != parts[1].shape:
+        raise MessageError(f"messages 'masked' to {net.me!r}: {roles.task!r} sent {list(parts[0].shape)}, "
+                           f"{roles.data!r} {list(parts[1].shape)}; both should be of the same rows")  # fmt: skip
+    u = left_vectors(parts[0] + parts[1], rank).float()
+    if net.me != roles.task:
+        await send(net, roles.task, "factor", "u", u)
+    return u
+
+
+LOT_BYTES = 1 << 28
+
+
+def fitting(row_bytes: int) -> int:
+    """Return how many rows of so many bytes cross at once."""
+    return max(1, LOT_BYTES // max(1, row_bytes))
+
+
+async def send(net: Channel, to: str, tag: str, name: str, x: Tensor) -> None:
+    """Send x [m, n] as tensor ``name``."""
+    most = fitting(x.shape[1] * x.element_size())
+    for first in range(0, len(x) + 1, most):
+        await net.send(to, tag, {name: x[first : first + most]})
+
+
+async def recv(net: Channel, frm: str, tag: str, name: str, expect: TensorSpec) -> Tensor:
+    """Return x [m, n] that ``send`` sent; a dimension of ``expect`` that is -1 may be anything.
+
+    Raises:
+        MessageError: not as many rows as expected, or lots that do not fit together.
+    """
+    rows, columns = expect.shape
+    lots: list[Tensor] = []
+    while True:
+        lots.append((await net.recv(frm, tag, {name: TensorSpec((-1, columns), expect.dtype)}))[name])
+        columns, got = lots[0].shape[1], sum(map(len, lots))
+        most = fitting(columns * lots[0].element_size())
+        if len(lots[-1]) > most:
+            raise MessageError(f"message {tag!r} from {frm!r} to {net.me!r}: {name!r} has {len(lots[-1])} rows at "
+                               f"once, expected at most {most}")  # fmt: skip
+        last = len(lots[-1]) < most
+        if rows >= 0 and (got > rows or (last and got < rows)):
+            raise MessageError(f"message {tag!r} from {frm!r} to {net.me!r}: {name!r} should have {rows} rows, "
+                               f"got {got}")  # fmt: skip
+        if last:
+            return lots[0] if len(lots) == 1 else torch.cat(lots)

@@ -1,0 +1,171 @@
+"""All methods, by name: written by hand, so that what can run is what stands here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import Field, fields
+from typing import Any, cast
+
+from anyparty.errors import ConfigError, nearest, some
+from anyparty.methods import idle, typed
+from anyparty.methods.base import Method
+from anyparty.methods.false_vfl.false_vfl import FalseVFL1, FalseVFL2
+from anyparty.methods.one_exchange.apc import Apc
+from anyparty.methods.one_exchange.vfedtrans import VFedTrans
+from anyparty.methods.split.combinatorial import Combinatorial
+from anyparty.methods.split.ensemble import Ensemble
+from anyparty.methods.split.fedhssl import FedHSSL
+from anyparty.methods.split.laser import Laser
+from anyparty.methods.split.local import Local
+from anyparty.methods.split.plug import Plug
+from anyparty.methods.split.pretraining import Pretrained, SelfSupervised
+from anyparty.methods.split.pseudo_labels import Pseudo, PseudoLabelled
+from anyparty.methods.split.rule import Rule
+from anyparty.methods.split.split_method import Split
+from anyparty.methods.split.standard import Standard
+from anyparty.methods.typed import of_type
+
+SPLIT: dict[str, Callable[..., Rule]] = {
+    "local": Local,
+    "standard": Standard,
+    "ensemble": Ensemble,
+    "combinatorial": Combinatorial,
+    "plug": Plug,
+    "laser": Laser,
+}
+"""The family of split methods: rules."""
+
+SHARED = (Split, SelfSupervised, Pseudo)
+"""What all split methods can be given besides."""
+
+METHODS: dict[str, Callable[..., Rule | Method]] = {
+    **SPLIT,
+    "apc": Apc,
+    "vfedtrans": VFedTrans,
+    "fedhssl": FedHSSL,
+    "false-vfl-1": FalseVFL1,
+    "false-vfl-2": FalseVFL2,
+}
+"""All methods."""
+
+
+def parameters_of(name: str) -> tuple[Any, ...]:
+    """Return the classes whose fields are the method's parameters: its own, and what it shares with its family."""
+    return (METHODS[name], *(SHARED if name in SPLIT else ()))
+
+
+def method(name: str, **parameters: Any) -> Method:
+    """Return the method ``name`` with its parameters, and those of the family it belongs to.
+
+    >>> method("laser", tasks="all", embedding=32).can.title
+    'LASER-VFL'
+
+    Raises:
+        ConfigError: no such method, no such parameter, a value out of range, or a parameter that would do nothing
+            beside the others.
+    """
+    made = made_again(name, **parameters)
+    check_idle(name, made, parameters)
+    return made
+
+
+def check_idle(name: str, made: Method, given: Mapping[str, Any]) -> None:
+    """Refuse parameters that do nothing beside what else a method is set to.
+
+    Raises:
+        ConfigError: naming them.
+    """
+    idle.check(name, _layers(made), given)
+
+
+def made_again(name: str, **parameters: Any) -> Method:
+    """Return the method of parameters that were kept: of all, also those that do nothing beside the others.
+
+    Raises:
+        ConfigError: no such method, no such parameter, or a value out of range.
+    """
+    if name not in METHODS:
+        how = ("; a method of your own is factory = 'module:name', or given in Python, train(METHOD): see "
+               "docs/how-to/your-method.md" if ":" in name else "")  # fmt: skip
+        raise ConfigError(f"no method {name!r}{nearest(name, METHODS)}{how}")
+    if name not in SPLIT:
+        return cast("Method", METHODS[name](**sorted_out(name, (METHODS[name],), parameters)[0]))
+    return of_rule(name, SPLIT[name], parameters)
+
+
+def of_rule(name: str, rule: Callable[..., Rule], parameters: Mapping[str, Any]) -> Method:
+    """Return the split method of a rule's class, with its parameters and those that all split methods share.
+
+    Raises:
+        ConfigError: no such parameter, a value out of range, or one that would do nothing without another.
+    """
+    own, *shared = sorted_out(name, (rule, *SHARED), parameters)
+    made = rule(**own)
+    for given, switch, on in (
+        (shared[1], "pretrain", "'simsiam', 'byol' or 'moco'"),
+        (shared[2], "unlabelled", "'pseudo'"),
+    ):
+        if given and given.get(switch, "none") in {"none", "ignore"} and given.keys() - {switch}:
+            raise ConfigError(f"method {name!r}: {some(sorted(given.keys() - {switch}))} would do nothing without "
+                              f"{switch} = {on}")  # fmt: skip
+    first, then = SelfSupervised(**shared[1]), Pseudo(**shared[2])
+    split = Split(rule=made, **shared[0])
+    if then.unlabelled == "pseudo":
+        split = PseudoLabelled(rule=split.rule, **shared[0], pseudo=then)
+    return split if first.pretrain == "none" else Pretrained(first=first, method=split)
+
+
+def sorted_out(name: str, classes: tuple[Any, ...], parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the parameters of a method, each as the type that is declared for it, by the class that has them.
+
+    Raises:
+        ConfigError: nobody has one, or it is of another type.
+    """
+    takes = [typed.takes(of) for of in classes]
+    known = {key: hint for of in reversed(takes) for key, hint in of.items()}
+    unknown = sorted(parameters.keys() - known.keys())
+    if unknown:
+        which = nearest(unknown[0], known) if known else "; it has none"
+        raise ConfigError(f"method {name!r} has no parameter {unknown[0]!r}{which}")
+    values = {key: of_type(known[key], value, f"method {name!r}: {key}") for key, value in parameters.items()}
+    whose = {key: n for n, of in reversed(list(enumerate(takes))) for key in of}
+    return [{key: value for key, value in values.items() if whose[key] == n} for n in range(len(classes))]
+
+
+def settings_of(made: Method, *, whole: bool = False) -> dict[str, Any] | None:
+    """Return the name and the parameters with which ``method`` makes the same; ``None`` for one of a user's own.
+
+    Parameters at their default are left out; a ``whole`` description has them, for a default may change.
+
+    >>> settings_of(method("laser", tasks="all", embedding=32))
+    {'name': 'laser', 'tasks': 'all', 'embedding': 32}
+    """
+    layers = _layers(made)
+    name = next((name for name, kind in METHODS.items() if type(layers[0]) is kind), None)
+    if name is None:
+        return None
+    values = {
+        each.name: getattr(layer, each.name)
+        for layer in layers
+        for each in fields(layer)
+        if each.repr and each.name != "rule" and (whole or getattr(layer, each.name) != _default(each))
+    }
+    try:
+        same = not any(map(callable, values.values())) and made_again(name, **values) == made
+    except ConfigError:
+        return None
+    return {"name": name, **values} if same else None
+
+
+def _layers(made: Method) -> list[Any]:
+    """Return what a method is put together of: first the method itself, which of a split one is its rule."""
+    layers: list[Any] = [made]
+    if isinstance(made, Pretrained):
+        layers = [made.first, made.method]
+    if isinstance(split := layers[-1], Split):
+        layers = [split.rule, split, *([split.pseudo] if isinstance(split, PseudoLabelled) else []), *layers[:-1]]
+    return layers
+
+
+def _default(field: Field[Any]) -> Any:
+    return field.default_factory() if callable(field.default_factory) else field.default

@@ -1,0 +1,217 @@
+"""Local iterations: optimizers that begin anew in every round, the proximal term, one step after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from anyparty.core.types import Channel, TensorSpec
+from anyparty.data.blocks import Rows
+from anyparty.errors import MessageError
+from anyparty.methods.base import Batch, PartyContext, State
+from anyparty.methods.schedules.schedule import SNAPSHOT, LocalIterations
+from anyparty.methods.split.exchange import ExchangePart, Gathered
+from anyparty.methods.split.rule import Fusion
+from anyparty.methods.split.split_method import Split
+
+
+@dataclass
+class LocalSteps:
+    """The optimizer steps of one party in one round.
+
+    ``starts`` are the parameters at the start of the round, for the proximal term.
+    """
+
+    state: State
+    local: LocalIterations
+    starts: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, optimizer in self.state.optimizers.items():
+            if self.local.momentum == "local" and isinstance(optimizer, torch.optim.SGD):
+                optimizer.state.clear()
+            if self.local.mu:
+                self.starts[name] = [parameter.detach().clone() for parameter in _parameters(optimizer)]
+
+    def step(self, name: str) -> None:
+        """Take the step that the gradients of a network's parameters, and the proximal term, call for."""
+        optimizer = self.state.optimizers.get(name)
+        if optimizer is None:  # a user's own may have nothing to train
+            return
+        for parameter, start in zip(_parameters(optimizer), self.starts.get(name, ()), strict=False):
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter.detach() - start, alpha=self.local.mu)
+        optimizer.step()
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def set_rate(state: State, rate: float) -> None:
+    """Give all of a party's optimizers a learning rate."""
+    for optimizer in state.optimizers.values():
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaleRound:
+    """What stays as it is during a round, prepared once.
+
+    Attributes:
+        h: [B, K, H] embeddings at the start of the round, zero where there is none.
+        observed: [B, K] bool.
+        y: [B] labels.
+        left: which of the B rows have a loss, int64; ``None``: all.
+        own: which of the B rows the party has, and its place among the K; ``None`` if it has none.
+
+    """
+
+    split: Split
+    fusion: Fusion
+    seat: PartyContext
+    batch: Batch
+    h: Tensor
+    observed: Tensor
+    y: Tensor
+    left: Tensor | None
+    own: tuple[Tensor, Tensor] | None
+
+    @classmethod
+    def of(
+        cls, split: Split, fusion: Fusion, seat: PartyContext, batch: Batch, there: Gathered, y: Tensor, known: Tensor
+    ) -> StaleRound:
+        """Prepare a round from what is there of its rows, their labels [B] and which of these are known [B]."""
+        left = None
+        if there.silent or there.late or not known.all():
+            left = (known & split.rule.trains_on(seat.roster, there.observed)).nonzero().squeeze(1)
+        own = None
+        if seat.me in there.parts:
+            held = there.parts[seat.me][0]
+            own = (held, held.new_tensor(seat.roster.blocks.index(seat.me)))
+        return cls(split=split, fusion=fusion, seat=seat, batch=batch, h=there.scatter(seat.roster).detach(),
+                   observed=there.observed, y=y, left=left, own=own)  # fmt: skip
+
+    def derive(self, now: Tensor | None) -> Tensor | None:
+        """Return the derivative of the loss by the party's embeddings ``now`` [B_k, H]; leave the heads' in place.
+
+        Raises:
+            Diverged: the loss is not a number.
+        """
+        h, observed, y, leaf = self.h, self.observed, self.y, None
+        if now is not None and self.own is not None:
+            leaf = now.detach().requires_grad_()
+            h = h.index_put(self.own, leaf)
+        if self.left is not None:
+            h, observed, y = h[self.left], observed[self.left], y[self.left]
+        if len(y):
+            self.split.descend(self.fusion, self.seat, self.batch, h, observed, y)
+        if leaf is None:
+            return None
+        return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.contiguous()  # as after a wire
+
+
+HEADS, PARTS, THERE = "heads/", "h/", "there"
+
+
+async def send(
+    net: Channel, seat: PartyContext, heads: nn.Module, there: Gathered, nothing: Tensor, late: Sequence[str]
+) -> None:
+    """Send Phi to every party that is there, before the heads move; to those that are ``late``, one of no rows.
+
+    ``nothing`` are the embeddings of no rows, [0, H].
+    """
+    blocks = seat.roster.blocks
+    weights = {f"{HEADS}{name}": tensor for name, tensor in heads.state_dict().items()}
+    present = {THERE: torch.tensor([name in there.parts for name in blocks], dtype=torch.uint8)}
+    for name, (held, _) in there.parts.items():
+        if name == seat.me:
+            continue
+        own = torch.zeros(len(there.observed), dtype=torch.bool, device=held.device).index_fill(0, held, True)
+        both = {other: h[own[at]] for other, (at, h) in there.parts.items()}
+        parts = {f"{PARTS}{other}": both.get(other, nothing) for other in blocks if other != name}
+        await net.send(name, SNAPSHOT.tag, weights | present | parts)
+    for name in late:
+        await net.send(name, SNAPSHOT.tag, weights | present | {f"{PARTS}{k}": nothing for k in blocks if k != name})
+
+
+@dataclass
+class HeadCopy:
+    """A party's copy of the heads, and its own loss with them."""
+
+    split: Split
+    made: list[nn.Module] = field(default_factory=list)
+
+    def heads(self, state: State) -> nn.Module:
+        """Return the network that weights of the heads are loaded into; its own first weights are never used."""
+        if not self.made:
+            seat, topology = state.seat, state.topology
+            assert seat.task is not None
+            assert topology is not None
+            with torch.random.fork_rng(devices=[]):
+                heads = self.split.heads(topology, topology.active, seat.task)
+            self.made.append(heads.to(seat.device).requires_grad_(False))
+        return self.made[0]
+
+    async def receive(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, mine: ExchangePart
+    ) -> Gathered | None:
+        """Take Phi: load the heads, and return what is there of the rows that the party has.
+
+        ``None`` if the party itself is not there: the host has gone on without it.
+
+        Raises:
+            MessageError: embeddings of other rows than those that both have.
+        """
+        seat, roster, topology = state.seat, state.seat.roster, state.topology
+        assert topology is not None
+        assert rows.observed is not None
+        heads, others = self.heads(state), [name for name in roster.blocks if name != seat.me]
+        weights = heads.state_dict()
+        expect = {f"{HEADS}{name}": TensorSpec(tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items()}
+        expect |= {THERE: TensorSpec((roster.K,), torch.uint8)} | {
+            f"{PARTS}{name}": TensorSpec((-1, *topology.width)) for name in others
+        }
+        got = await net.recv(roster.active, SNAPSHOT.tag, expect)
+        heads.load_state_dict({name: got[f"{HEADS}{name}"] for name in weights})
+        if not got[THERE][roster.blocks.index(seat.me)]:
+            return None
+        observed = rows.observed[batch.rows]
+        there = Gathered(observed=observed & got[THERE].bool().to(observed.device))
+        there.late = not torch.equal(there.observed, observed)
+        for k, name in enumerate(roster.blocks):
+            if name == seat.me:
+                there.parts[name] = (mine[0], mine[1].detach())
+                continue
+            at, h = mine[0][there.observed[mine[0], k]], got[f"{PARTS}{name}"].to(seat.device)
+            if len(h) != len(at):
+                raise MessageError(f"message {SNAPSHOT.tag!r} from {roster.active!r} to {seat.me!r}: expected {name!r} "
+                                   f"to have {len(at)} of its rows, got embeddings of {len(h)}")  # fmt: skip
+            if len(at):
+                there.parts[name] = (at, h)
+        return there
+
+    def loss(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Callable[[Tensor], Tensor]:
+        """Return what gives the derivative of the party's loss by its own embeddings [B_k, H], as they are now.
+
+        It is zero where the party knows no label.
+        """
+        assert rows.y is not None
+        assert rows.labeled is not None
+        known, y = rows.labeled[batch.rows], rows.y[batch.rows]
+        seat = state.seat
+        fusion = self.split.fusion(state, self.heads(state), seat.roster.active)
+        stale = StaleRound.of(self.split, fusion, seat, batch, there, torch.where(known, y, torch.zeros_like(y)),
+                         torch.ones_like(known))  # fmt: skip
+        unknown = (~known[there.parts[seat.me][0]]).nonzero().squeeze(1)
+
+        def derive(now: Tensor) -> Tensor:
+            gradient = stale.derive(now)
+            assert gradient is not None
+            return gradient.index_fill(0, unknown, 0.0) if len(unknown) else gradient
+
+        return derive

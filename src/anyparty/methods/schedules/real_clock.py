@@ -1,0 +1,177 @@
+"""The real clock, for a federation of real processes: a party makes local iterations until its time-out has passed.
+
+A time-out is in seconds here, and starts at each party when it has what the exchange brings it; speeds and latency are
+what they are.  Nobody's deadline is known to the others.  In Flex-VFL a host waits ``grace`` seconds for embeddings;
+a party that is later misses the round, and the others go on.  The first round of an epoch waits for everybody, and so
+does a method that needs everybody.  A run is no function of its seed any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from anyparty.core.types import Channel, Tensors, TensorSpec, check
+from anyparty.errors import ConfigError, MessageError, PartyLost
+from anyparty.methods.base import State
+from anyparty.methods.schedules.schedule import FITS, TURNS, TimedRound
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealClock:
+    """Seconds, as they pass.
+
+    Attributes:
+        timeout: the local training period of a round, in seconds.
+        grace: how many seconds a host that is ready itself waits for embeddings, in schedules that do not wait for the
+            slowest; by default the time-out.
+        now: returns seconds since any one moment.
+
+    """
+
+    timeout: float = 10.0
+    grace: float | None = None
+    now: Callable[[], float] = field(default=time.perf_counter, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not (self.timeout > 0 and math.isfinite(self.timeout)):
+            raise ConfigError(f"clock: timeout must be a positive number of seconds, got {self.timeout}")
+        if self.grace is not None and not (self.grace > 0 and math.isfinite(self.grace)):
+            raise ConfigError(f"clock: grace must be a positive number of seconds, got {self.grace}")
+
+    @property
+    def waits(self) -> float:
+        """How many seconds a host waits for embeddings."""
+        return self.timeout if self.grace is None else self.grace
+
+    def check(self, parties: Iterable[str]) -> None:
+        """Names no party, so that none can be unknown."""
+
+    def turns(self) -> Iterator[int]:
+        """Count local iterations: one, then as long as another that takes as long as the last ends in time."""
+        began = last = self.now()
+        t, took = 0, 0.0
+        while not t or last + took - began <= self.timeout:
+            yield t
+            t, took, last = t + 1, self.now() - last, self.now()
+
+
+TOOK = "took"
+UNKNOWN, SHORTEST_S = -1, 1e-6
+NUMBER = TensorSpec((), torch.int64)
+
+
+def note(state: State, made: int, seconds: float) -> None:
+    """Note how long an iteration of this party took in its last round."""
+    if made:
+        state.kept[TOOK] = torch.tensor(seconds / made, dtype=torch.float64)
+
+
+def fits(state: State, clock: RealClock) -> int:
+    """Return how many iterations like the last ones a party completes within the time-out; -1 where none was made."""
+    if TOOK not in state.kept:
+        return UNKNOWN
+    return math.floor(clock.timeout / max(state.kept[TOOK].item(), SHORTEST_S))
+
+
+async def say(net: Channel, state: State, clock: RealClock) -> None:
+    """Tell the active party how many iterations fit, with the embeddings."""
+    seat = state.seat
+    if seat.me != seat.roster.active:
+        await net.send(seat.roster.active, FITS.tag, {"fits": torch.tensor(fits(state, clock))})
+
+
+async def agree(net: Channel, state: State, schedule: TimedRound, clock: RealClock, others: Sequence[str]) -> int:
+    """Return how many iterations this party makes, which is what all make; the active party asks the ``others``.
+
+    Raises:
+        PartyLost: the active party left.
+    """
+    seat = state.seat
+    if seat.me != seat.roster.active:
+        return int((await net.recv(seat.roster.active, TURNS.tag, {"turns": NUMBER}))["turns"])
+    said, there = [fits(state, clock)], []
+    for name in others:
+        try:
+            said.append(int((await net.recv(name, FITS.tag, {"fits": NUMBER}))["fits"]))
+        except PartyLost:
+            continue  # it is missed where its embeddings are waited for
+        there.append(name)
+    turns = schedule.common([each for each in said if each != UNKNOWN])
+    for name in there:
+        await net.send(name, TURNS.tag, {"turns": torch.tensor(turns)})
+    return turns
+
+
+MOMENT = "moment"
+WHEN = TensorSpec((2,), torch.int64)
+
+
+@dataclass
+class RoundChannel:
+    """A party's end of a channel in one round.
+
+    Attributes:
+        net: the channel.
+        moment: (stage, epoch, step) of the round.
+        within: seconds from the first wait in which all that is waited for must have come; ``None`` waits for it.
+        late: the parties that were too late.
+
+    """
+
+    net: Channel
+    moment: tuple[str | int, ...]
+    within: float | None = None
+    late: list[str] = field(default_factory=list)
+
+    @property
+    def me(self) -> str:
+        """The party whose end of the channel this is."""
+        return self.net.me
+
+    @cached_property
+    def _until(self) -> float | None:
+        return None if self.within is None else asyncio.get_running_loop().time() + self.within
+
+    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
+        """Send a message of this round."""
+        await self.net.send(to, tag, {**tensors, MOMENT: torch.tensor(self.moment[1:], dtype=torch.int64)})
+
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
+        """Wait for a message of this round, and pass over those of rounds before.
+
+        Raises:
+            PartyLost: the sender left, or was too late.
+            MessageError: what came is not what ``expect`` says, or of a round that has not begun.
+        """
+        try:
+            async with asyncio.timeout_at(self._until):
+                return await self._recv(frm, tag, expect)
+        except TimeoutError:
+            self.late.append(frm)
+            raise PartyLost(frm, f"it was too late with {tag!r} for this round of {self.me!r}") from None
+
+    async def _recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
+        any_rows = {
+            name: TensorSpec((-1, *each.shape[1:])[: len(each.shape)], each.dtype) for name, each in expect.items()
+        }
+        what = f"message {tag!r} from {frm!r} to {self.me!r}"
+        while True:
+            got = await self.net.recv(frm, tag, any_rows | {MOMENT: WHEN})
+            when = tuple(got.pop(MOMENT).tolist())
+            if when > self.moment[1:]:
+                raise MessageError(f"{what}: it is of epoch and batch {when}, here it is {self.moment[1:]}")
+            if when == self.moment[1:]:
+                check(got, expect, what)
+                return got
+
+    async def close(self) -> None:
+        """Close the channel beneath."""
+        await self.net.close()

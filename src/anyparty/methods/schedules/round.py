@@ -1,0 +1,350 @@
+"""One party's part in a round: exchange, then local iterations (Flex-VFL, Algorithm 1; with one iteration, P-BCD).
+
+    exchange   embeddings of a mini-batch to the hosts; back come derivatives, or Phi where labels are shared
+    iterate    tau_k times: encode the same rows anew, take the gradient with everybody else's part as it was, step
+
+What a party can take anew in an iteration depends on what it has.  A host computes its loss with its own embeddings
+and heads as they are now; a party with shared labels, with its own embeddings as they are now; a party without labels
+applies the derivative that it received to its embeddings as they are now.
+
+What a network or a rule draws (dropout, LASER-VFL's sets of parties) is drawn once a round: all its iterations go down
+one and the same loss, and a derivative from elsewhere is of the network that it was taken by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+
+import torch
+from torch import Tensor
+
+from anyparty.core.types import Channel, TensorSpec
+from anyparty.data.blocks import Rows
+from anyparty.errors import PartyLost
+from anyparty.methods.base import Batch, PartyContext, State
+from anyparty.methods.schedules import learning_rates, local_steps, real_clock
+from anyparty.methods.schedules.flex import AdaptiveFlex
+from anyparty.methods.schedules.local_steps import HeadCopy, LocalSteps, StaleRound
+from anyparty.methods.schedules.real_clock import RealClock, RoundChannel
+from anyparty.methods.schedules.schedule import PACE, LocalIterations, Schedule, TimedRound
+from anyparty.methods.schedules.virtual_clock import VirtualClock
+from anyparty.methods.split import exchange
+from anyparty.methods.split.exchange import ExchangePart, Gathered
+from anyparty.methods.split.split_method import Split
+from anyparty.methods.split.topology import Topology
+
+ROUND, TIME, MISSED = "round", "time", "missed"
+
+
+def move_on(state: State, by: float) -> None:
+    """Move the active party's clock on, by time units or, by the real clock, seconds."""
+    state.kept[TIME] = state.kept.get(TIME, torch.zeros((), dtype=torch.float64)) + by
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """One party's rounds of a split method under a schedule."""
+
+    split: Split
+    schedule: Schedule
+    clock: VirtualClock | RealClock
+    local: LocalIterations
+    seat: PartyContext
+
+    @cached_property
+    def meeting(self) -> RoundExchange:
+        """The party's part in the exchanges."""
+        copy = HeadCopy(self.split)
+        return RoundExchange(split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=self.seat,
+                       copy=copy)  # fmt: skip
+
+    def iterations(self, number: int) -> dict[str, int]:
+        """Return tau_k of every party; the others wait for a host, so that it makes at least one.
+
+        With the real clock nobody knows it beforehand, and all take part.
+        """
+        if isinstance(self.clock, RealClock):
+            return dict.fromkeys(self._topology.parties, 1)
+        made = self.schedule.iterations(self.clock, self._topology.parties, number)
+        for host in self._topology.hosts:
+            made[host] = max(1, made[host])
+        return made
+
+    @cached_property
+    def _topology(self) -> Topology:
+        return self.split.topology(self.seat.roster)
+
+    @cached_property
+    def _needed(self) -> Callable[[Iterable[object]], bool]:
+        return all if self.split.can.trains_with_all else any
+
+    async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
+        """Play the party's part in a round; return the loss at its start, at the active party.
+
+        Raises:
+            Diverged: the loss is not a number.
+            PartyLost: a party left that the method cannot do without.
+        """
+        roster, me = self.seat.roster, self.seat.me
+        number, began = batch.number, self._now()
+        state.kept[ROUND] = torch.tensor(number + 1)
+        tau = self.iterations(number)
+        if not self._needed(tau[name] for name in roster.blocks):
+            self.spend(state, {}, number, began)
+            return None  # there is nothing to train without those that miss the round
+        taken = rows.block.take(batch.rows) if rows.block and tau.get(me) else None
+        mine = self.split.encode(state, rows, batch, taken) if taken else None
+        loss = None
+        if mine or me in self._topology.hosts:
+            others = self._others(rows, batch, tau)
+            encoded = self._now()
+            got = await self.meeting.meet(net, state, rows, batch, mine, tau, others)
+            if got.missed:
+                return None
+            met = self._now()
+            tau[me] = await self._iterate(state, rows, batch, taken, mine, got)
+            if isinstance(self.schedule, AdaptiveFlex) and roster.active not in got.without:
+                learning_rates.keep(state, self.schedule, self.local, tau[me], got.rate)
+            if self.meeting.asks:
+                real_clock.note(state, tau[me], encoded - began + self._now() - met)
+            if got.late:
+                state.kept[MISSED] = state.kept.get(MISSED, torch.zeros((), dtype=torch.int64)) + len(got.late)
+            others = [name for name in others if name not in got.late]
+            self.spend(state, {name: tau[name] for name in (me, *others)}, number, began)
+            loss = got.loss
+        return loss
+
+    async def finish(self, net: Channel, state: State, rows: Rows) -> None:  # noqa: ARG002
+        """Wait for those that were too late for the last rounds of an epoch, before all meet in validation."""
+        began = self._now()
+        await self.meeting.settle(net, state)
+        if isinstance(self.clock, RealClock) and self.seat.me == self.seat.roster.active:
+            move_on(state, self._now() - began)
+
+    def _others(self, rows: Rows, batch: Batch, tau: Mapping[str, int]) -> list[str]:
+        """Return the other parties that take part in a round, at the active party."""
+        roster = self.seat.roster
+        if self.seat.me != roster.active:
+            return []
+        assert rows.observed is not None
+        has = dict(zip(roster.blocks, rows.observed[batch.rows].any(dim=0).tolist(), strict=True))
+        has |= dict.fromkeys(self._topology.hosts, True)  # a host always takes part
+        return [name for name in tau if name != self.seat.me and tau[name] and has[name]]
+
+    async def _iterate(
+        self,
+        state: State,
+        rows: Rows,
+        batch: Batch,
+        taken: ExchangePart | None,
+        mine: ExchangePart | None,
+        got: ExchangeResult,
+    ) -> int:
+        """Make local iterations, the first with its gradient from the exchange; return how many they were."""
+        steps, now, own, t = LocalSteps(state, self.local), mine, got.own, -1
+        for t in got.turns:
+            if t:
+                if isinstance(self.clock, RealClock):
+                    await asyncio.sleep(0)  # whoever else is on this thread goes on, too
+                now = self.split.encode(state, rows, batch, taken) if mine else None
+                own = got.anew(now) if got.anew else None
+            if now is not None and "encoder" in state.optimizers and (own is not None or got.theirs):
+                self.split.backward(state, now[1], own, got.theirs)
+                steps.step("encoder")
+            steps.step("heads")
+        return t + 1
+
+    def _now(self) -> float:
+        return self.clock.now() if isinstance(self.clock, RealClock) else 0.0
+
+    def spend(self, state: State, made: Mapping[str, int], number: int, began: float) -> None:
+        """Move the clock on, at the active party: by what the round lasts, or has lasted since ``began``."""
+        if self.seat.me == self.seat.roster.active:
+            clock = self.clock
+            lasted = clock.now() - began if isinstance(clock, RealClock) else self.schedule.lasts(clock, made, number)
+            move_on(state, lasted)
+
+
+Derive = Callable[[ExchangePart | None], Tensor | None]
+
+
+@dataclass(kw_only=True)
+class ExchangeResult:
+    """What a party has after the exchange.
+
+    Attributes:
+        loss: of the mini-batch, at hosts.
+        own: the derivative of its own loss by its embeddings, at the start of the round.
+        theirs: derivatives that it received, by the same.
+        anew: how it computes ``own`` for embeddings as they are now; ``None``: it cannot.
+        without: the hosts that have gone on without it.
+        late: at a host, the parties without which it has gone on.
+        rate: its learning rate in this round, where the active party sets it.
+        turns: counts the iterations that it makes.
+
+    """
+
+    loss: float | None = None
+    own: Tensor | None = None
+    theirs: tuple[Tensor, ...] = ()
+    anew: Derive | None = None
+    without: tuple[str, ...] = ()
+    late: tuple[str, ...] = ()
+    rate: float = 0.0
+    turns: Iterable[int] = ()
+
+    @property
+    def missed(self) -> bool:
+        """Whether the party was too late everywhere, and sits the round out."""
+        return bool(self.without) and not self.theirs and self.own is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundExchange:
+    """One party's part in the exchanges of a split method under a schedule."""
+
+    split: Split
+    schedule: Schedule
+    clock: VirtualClock | RealClock
+    local: LocalIterations
+    seat: PartyContext
+    copy: local_steps.HeadCopy
+    owed: dict[str, tuple[str | int, ...]] = field(default_factory=dict)  # by party, the last round it was too late for
+
+    @cached_property
+    def hurries(self) -> bool:
+        """Whether hosts go on without a party that is late: by the real clock, where nobody waits for the slowest."""
+        return isinstance(self.clock, RealClock) and self.schedule.fills and not self.split.can.trains_with_all
+
+    @property
+    def asks(self) -> bool:
+        """Whether parties tell each other how fast they are, for a number of iterations that all make."""
+        return isinstance(self.clock, RealClock) and isinstance(self.schedule, TimedRound)
+
+    async def meet(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, mine: ExchangePart | None, tau: Mapping[str, int],
+        others: Sequence[str],
+    ) -> ExchangeResult:  # fmt: skip
+        """Exchange, and agree on learning rates or iterations where the schedule asks for it.
+
+        ``mine`` are the party's embeddings, ``tau`` what each party has planned, and ``others``, at the active party,
+        those that take part.
+        """
+        me, active = self.seat.me, self.seat.roster.active
+        net = RoundChannel(net, batch.moment) if self.hurries else net
+        assert state.topology is not None
+        await exchange.share(net, state.topology.readers[me], mine)
+        pace = torch.empty(0)
+        if isinstance(self.schedule, AdaptiveFlex):
+            pace = learning_rates.begin(
+                state, self.schedule, self.local, tau[me] if isinstance(self.clock, VirtualClock) else None
+            )
+            if me != active:
+                await net.send(active, PACE.tag, {"pace": pace})
+        if self.asks and isinstance(self.clock, RealClock):
+            await real_clock.say(net, state, self.clock)
+        got = await self._exchange(net, state, rows, batch, mine, tau)
+        in_time = [name for name in others if name not in got.late]
+        if isinstance(self.schedule, AdaptiveFlex) and active not in got.without:
+            got.rate = await learning_rates.agree(net, state, in_time, pace)
+        got.turns = range(tau[me])
+        if isinstance(self.clock, RealClock) and isinstance(self.schedule, TimedRound):
+            got.turns = range(await real_clock.agree(net, state, self.schedule, self.clock, in_time))
+        elif isinstance(self.clock, RealClock) and self.schedule.fills:
+            got.turns = self.clock.turns()
+        return got
+
+    async def _exchange(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, mine: ExchangePart | None, tau: Mapping[str, int]
+    ) -> ExchangeResult:
+        """Wait for what belongs to the embeddings that were sent; at a host, answer."""
+        roster, me, topology = self.seat.roster, self.seat.me, state.topology
+        assert topology is not None
+        shared, got = self.local.labels == "shared", ExchangeResult()
+        if me in topology.hosts:
+            there, got.late = await self._gather(net, state, rows, batch, mine, [k for k in roster.blocks if tau[k]])
+            loss, gradients = self.split.fuse(state, rows, batch, there)
+            got.loss = loss if there.parts else None  # nobody who is in time has a row of the batch
+            got.own = gradients.get(me)
+            await self._answer(net, state, there, gradients, got.late)
+
+            if there.parts:
+                got.anew = self._at_host(state, rows, batch, there)
+        elif shared and mine:
+            seen = await self.copy.receive(net, state, rows, batch, mine)
+            if seen is None:
+                got.without = (roster.active,)
+                return got
+            derive = self.copy.loss(state, rows, batch, seen)
+
+            def at_party(now: ExchangePart | None) -> Tensor:
+                assert now is not None
+                return derive(now[1])
+
+            got.anew = at_party
+            got.own = at_party(mine)
+        if mine and not shared:
+            readers = [host for host in topology.readers[me] if host != me]
+            answers = await exchange.gradients_of(net, readers, mine[1], or_none=self.hurries)
+            got.theirs = tuple(each for each in answers if len(each))
+            got.without = tuple(host for host, each in zip(readers, answers, strict=True) if not len(each))
+        return got
+
+    def _at_host(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Derive:
+        """Return how a host takes its loss anew: with its heads, and embeddings if it has any, as they are now."""
+        assert rows.y is not None
+        assert rows.labeled is not None
+        y, known = rows.y[batch.rows], rows.labeled[batch.rows]
+        heads = state.optimizers.get("heads")  # a user's own may have nothing to train
+
+        @cache
+        def stale() -> StaleRound:  # none is wanted where one iteration is all
+            fusion = self.split.fusion(state)
+            return StaleRound.of(self.split, fusion, self.seat, batch, there, y, known)
+
+        def derive(now: ExchangePart | None) -> Tensor | None:
+            if heads:
+                heads.zero_grad()
+            return stale().derive(None if now is None else now[1])
+
+        return derive
+
+    async def _gather(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, mine: ExchangePart | None, asked: list[str]
+    ) -> tuple[Gathered, tuple[str, ...]]:
+        """Wait at a host for embeddings; return them, and who was too late."""
+        if isinstance(net, RoundChannel) and batch.moment[-1] != 0:
+            assert isinstance(self.clock, RealClock)
+            net = RoundChannel(net.net, net.moment, within=self.clock.waits)
+        there = await self.split.gather(net, state, rows, batch, mine, asked)
+        if not isinstance(net, RoundChannel):
+            return there, ()
+        for name in there.parts:
+            self.owed.pop(name, None)
+        self.owed.update(dict.fromkeys(net.late, net.moment))
+        return there, tuple(net.late)
+
+    async def settle(self, net: Channel, state: State) -> None:
+        """Take, at a host, what parties have sent too late: in validation the same lane carries something else."""
+        assert state.topology is not None
+        expect = {"h": TensorSpec((-1, *state.topology.width))}
+        for name, moment in self.owed.items():
+            try:
+                await RoundChannel(net, moment).recv(name, "embedding", expect)
+            except PartyLost:
+                continue
+        self.owed.clear()
+
+    async def _answer(
+        self, net: Channel, state: State, there: Gathered, gradients: Mapping[str, Tensor], late: Sequence[str]
+    ) -> None:
+        """Send each party what belongs to its embeddings; nothing, but at once, to those that are late."""
+        assert state.topology is not None
+        nothing = torch.empty(0, *state.topology.width)
+        if self.local.labels == "shared":
+            await local_steps.send(net, self.seat, state.modules["heads"], there, nothing, late)
+            return
+        await exchange.share_gradients(net, {**gradients, **dict.fromkeys(late, nothing)})

@@ -1,0 +1,147 @@
+"""A split method under a schedule is a method again: it begins and predicts as before, and trains when it is due."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from anyparty.core.predictions import Predictions
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Capabilities, Channel, Roster
+from anyparty.data.blocks import Rows
+from anyparty.errors import ConfigError, some
+from anyparty.methods.base import Batch, PartyContext, Stage, State
+from anyparty.methods.schedules.flex import AdaptiveFlex
+from anyparty.methods.schedules.learning_rates import warn
+from anyparty.methods.schedules.real_clock import RealClock
+from anyparty.methods.schedules.real_vafl import RealVaflParty
+from anyparty.methods.schedules.round import MISSED, ROUND, TIME, Round
+from anyparty.methods.schedules.schedule import FITS, PACE, RATE, SNAPSHOT, TURNS, LocalIterations, Schedule, TimedRound
+from anyparty.methods.schedules.vafl import IDLE, MEETINGS, VAFL, VaflParty
+from anyparty.methods.schedules.virtual_clock import VirtualClock, check_names
+from anyparty.methods.split.rule import GRADIENT
+from anyparty.methods.split.split_method import Split
+from anyparty.methods.split.topology import Topology
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheduled:
+    """A split method, when its parties step, the clock that says so, and how they make local iterations."""
+
+    split: Split
+    schedule: Schedule
+    clock: VirtualClock | RealClock = VirtualClock()
+    local: LocalIterations = LocalIterations()
+
+    def __post_init__(self) -> None:
+        if self.schedule.at_once and self.local.labels == "shared":
+            raise ConfigError(f"schedule: with {self.schedule.title} derivatives come from the active party: "
+                              f"labels = 'active'")  # fmt: skip
+        if self.local.smoothness is not None and (isinstance(self.clock, RealClock) or isinstance(self.schedule, VAFL)):
+            why = (
+                "the bound (14) is shown of Flex-VFL, not of VAFL"
+                if isinstance(self.schedule, VAFL)
+                else "the bound (14) asks how many iterations a round has, unknown beforehand by the real clock"
+            )
+            raise ConfigError(f"schedule: smoothness = {self.local.smoothness:g} would do nothing, for {why}: leave it "
+                              f"out")  # fmt: skip
+
+    @property
+    def can(self) -> Capabilities:
+        """What the split method can do, and what crosses under the schedule."""
+        can, shared = self.split.can, self.local.labels == "shared"
+        messages = [SNAPSHOT if shared and message is GRADIENT else message for message in can.messages]
+        messages += [PACE, RATE] if self.schedule.adapts else []
+        messages += [FITS, TURNS] if isinstance(self.clock, RealClock) and isinstance(self.schedule, TimedRound) else []
+        return replace(can, title=f"{can.title}, {self.schedule.title}", messages=tuple(messages))
+
+    def begin(self, seat: PartyContext, seeds: Seeds) -> State:
+        """Make a party's networks and optimizers, as the split method does.
+
+        Raises:
+            ConfigError: clock, schedule or labels do not fit the parties.
+        """
+        topology = self.topology(seat.roster)
+        self._check(topology, seat.roster)
+        if self.schedule.adapts and seat.optimizer.schedule != "constant":
+            raise ConfigError(
+                f"schedule: {self.schedule.title} sets the learning rate of every round itself, at party {seat.me!r} "
+                f"too: leave out optimizer.schedule = {seat.optimizer.schedule!r}, or take 'flex'"
+            )
+        if isinstance(self.clock, VirtualClock):
+            warn(seat, self.schedule, self.clock, self.local, topology.parties)
+        return self.split.begin(seat, seeds)
+
+    def topology(self, roster: Roster) -> Topology:
+        """Return the split method's topology."""
+        return self.split.topology(roster)
+
+    def _check(self, topology: Topology, roster: Roster) -> None:
+        self.clock.check(topology.parties)
+        if isinstance(self.schedule, AdaptiveFlex) and isinstance(self.schedule.A, Mapping):
+            check_names("schedule 'adaptive-flex': A", self.schedule.A, topology.parties)
+        if topology.unread:
+            raise ConfigError(f"schedule: parties meet by their embeddings, and no head of {self.split.can.title} "
+                              f"reads those of {some(topology.unread)}: name them in the rule's reads, or leave the "
+                              f"schedule out")  # fmt: skip
+        one_place = len(topology.hosts) == 1
+        ticks = self.clock
+        if self.schedule.timed and isinstance(ticks, VirtualClock):
+            never = [name for name in roster.blocks if not ticks.ever(name)]
+            if len(never) == roster.K:
+                fastest = min(ticks.least(name) for name in never)
+                raise ConfigError(
+                    f"clock: a time-out of {ticks.timeout} is shorter than the fastest iteration, "
+                    f"{fastest:.4g}: nobody would ever learn; set clock.timeout to that or more"
+                )
+            never = [name for name in never if name not in topology.hosts]
+            if never and self.schedule.fills and self.split.can.trains_with_all:
+                raise ConfigError(f"clock: no iteration of {some(never)} fits into a time-out of {ticks.timeout}, and "
+                                  f"{self.split.can.title} needs everybody: nobody would ever learn; set clock.timeout "
+                                  f"to {max(ticks.least(name) for name in never):.4g} or more")  # fmt: skip
+        if (self.local.labels == "shared" or self.schedule.at_once) and not one_place:
+            raise ConfigError(f"schedule: {self.schedule.title} with labels = {self.local.labels!r} has all heads at "
+                              f"the active party: hosting = 'active'")  # fmt: skip
+        without = [name for name in roster.blocks if name not in roster.labelers]
+        if self.local.labels == "shared" and without:
+            raise ConfigError(f"schedule: labels = 'shared' asks for labels at every party, and {some(without)} has "
+                              f"none: give it a label column, or use labels = 'active'")  # fmt: skip
+
+    def stages(self, seat: PartyContext) -> Sequence[Stage]:
+        """Return the one stage of the split method, with the schedule's step."""
+        stages = self.split.stages(seat)
+        play: Round | VaflParty | RealVaflParty
+        if isinstance(self.schedule, VAFL) and isinstance(self.clock, RealClock):
+            play = RealVaflParty(split=self.split, clock=self.clock, local=self.local, seat=seat)
+        elif isinstance(self.schedule, VAFL):
+            assert isinstance(self.clock, VirtualClock)
+            play = VaflParty(split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=seat)
+        else:
+            play = Round(split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=seat)
+        finish = None if isinstance(play, VaflParty) else play.finish
+        return tuple(replace(stage, step=play.step, finish=finish, record=self._record) for stage in stages)
+
+    def _record(self, state: State) -> dict[str, float]:
+        """Return what an epoch's record says of time, at the active party: since the start, as its rounds are.
+
+        Time units of a virtual clock are ``time``, seconds of the real one ``time_s``; ``missed_rounds`` are those that
+        parties were too late for, and ``idle_meetings`` those of VAFL in which nothing was learnt.
+        """
+        if TIME not in state.kept:
+            return {}
+        rounds = int(state.kept[ROUND].item())
+        if isinstance(self.clock, RealClock):
+            missed = {"missed_rounds": int(state.kept[MISSED].item())} if MISSED in state.kept else {}
+            return {"time_s": float(state.kept[TIME].item()), "rounds": rounds, **missed}
+        met = state.kept[MEETINGS].tolist() if MEETINGS in state.kept else None  # of VAFL: a party's trace is its own
+        blocks = state.seat.roster.blocks
+        anew = self.clock.began_anew(rounds if met is None else dict(zip(blocks, met, strict=True)))
+        said = {"time": float(state.kept[TIME].item()), "rounds": rounds}
+        said |= {"idle_meetings": int(state.kept[IDLE].item())} if IDLE in state.kept else {}
+        return said | ({"trace_began_anew": anew} if anew else {})
+
+    async def predict(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
+    ) -> Predictions | None:
+        """Play a party's part in predicting, as the split method does."""
+        return await self.split.predict(net, state, rows, batch, asked)

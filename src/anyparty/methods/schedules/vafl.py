@@ -1,0 +1,178 @@
+"""VAFL: every party when it is ready.  Chen, Jin, Sun, Yin: "VAFL: a Method of Vertical Asynchronous Federated
+Learning", 2020, as compared with by Castiglia, Wang, Patterson, 2022, section VII-A.
+
+One step of the stage is one meeting: the party that is ready next, by the clock, encodes a mini-batch and sends it; the
+host fuses it with the embeddings of the same rows that it has last seen of the others, steps its heads, and sends the
+derivative back, with which the party steps at once.  Who is next follows from the clock alone, so that all parties
+know it, and the others do nothing.
+
+Time of a party's meeting: its iteration and one round trip; for the active party, whose own embeddings need not
+travel, its iteration alone.  The host's own work is not counted, as in the rounds of P-BCD it runs beside.
+
+Where we differ, knowingly
+- What stands in place of an embedding that was never sent, the paper does not say.  Here the first visit of a row, in
+  the first epoch, brings the embeddings of all that have it.  They are kept by row.
+- An epoch shows every mini-batch to one party, not to all: a run needs about K times as many epochs.
+- A party that has no row of the mini-batch takes its turn all the same, for others cannot know that it has none: the
+  meeting teaches nothing, and the record of an epoch counts such meetings (``idle_meetings``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from anyparty.core.types import Channel
+from anyparty.data.blocks import Rows
+from anyparty.errors import PartyLost
+from anyparty.methods.base import Batch, PartyContext, State
+from anyparty.methods.schedules.local_steps import LocalSteps
+from anyparty.methods.schedules.round import ROUND, TIME
+from anyparty.methods.schedules.schedule import LocalIterations, SharedRound
+from anyparty.methods.schedules.virtual_clock import VirtualClock
+from anyparty.methods.split import exchange
+from anyparty.methods.split.exchange import Gathered
+from anyparty.methods.split.split_method import Split
+
+READY, MEETINGS, SEEN, STALE, IDLE = "ready", "meetings", "seen", "embeddings", "idle"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VAFL(SharedRound):
+    """Server and party are updated whenever a party is ready."""
+
+    title: ClassVar[str] = "VAFL"
+    timed: ClassVar[bool] = False
+    fills: ClassVar[bool] = False
+    at_once: ClassVar[bool] = True
+    adapts: ClassVar[bool] = False
+
+    def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:  # noqa: ARG002
+        """Return one for each: a party steps once when it is ready."""
+        return dict.fromkeys(parties, 1)
+
+
+@dataclass(kw_only=True)
+class VaflHost:
+    """What the active party does with the embeddings of one party, by whichever clock they come."""
+
+    split: Split
+    local: LocalIterations
+    seat: PartyContext
+
+    def seen(self, state: State, rows: Rows, batch: Batch, fresh: Gathered, asked: Sequence[str]) -> Gathered:
+        """Return the embeddings of those that were ``asked``, and those last seen of all the others.
+
+        Raises:
+            PartyLost: one of those that were asked left, and the method cannot do without it.
+        """
+        roster, topology = self.seat.roster, state.topology
+        if fresh.silent and self.split.can.trains_with_all:
+            raise PartyLost(fresh.silent[0], f"{self.split.can.title} cannot train without it")
+        assert topology is not None
+        assert rows.observed is not None
+        if STALE not in state.kept:
+            shape = (rows.n, roster.K)
+            state.kept[STALE] = torch.zeros(*shape, *topology.width, device=self.seat.device)
+            state.kept[SEEN] = torch.zeros(shape, dtype=torch.bool, device=self.seat.device)
+        for name, (held, h) in fresh.parts.items():
+            state.kept[STALE][batch.rows[held], roster.blocks.index(name)] = h
+            state.kept[SEEN][batch.rows[held], roster.blocks.index(name)] = True
+        observed = rows.observed[batch.rows]
+        there = Gathered(observed=observed & state.kept[SEEN][batch.rows])
+        there.late = not torch.equal(there.observed, observed)
+        for k, name in enumerate(roster.blocks):
+            held = there.observed[:, k].nonzero().squeeze(1)
+            if name in fresh.parts or (len(held) and name not in asked):
+                there.parts[name] = fresh.parts.get(name) or (held, state.kept[STALE][batch.rows[held], k])
+        for name in set(asked) - there.parts.keys():
+            there.observed[:, roster.blocks.index(name)] = False
+        return there
+
+    def learn(
+        self, state: State, rows: Rows, batch: Batch, there: Gathered, whose: str
+    ) -> tuple[float | None, Tensor | None]:
+        """Step the heads; return the loss, and the derivative for the party that is met, if it is there.
+
+        Raises:
+            Diverged: the loss is not a number.
+        """
+        if whose not in there.parts:
+            return None, None
+        if not self._fusible(there):
+            return None, torch.zeros_like(there.parts[whose][1])
+        loss, gradients = self.split.fuse(state, rows, batch, there)
+        LocalSteps(state, self.local).step("heads")
+        return loss, gradients[whose]
+
+    def _fusible(self, there: Gathered) -> bool:
+        """Return whether there is a row to learn from: none while a method that needs all has not seen all."""
+        return bool(self.split.rule.trains_on(self.seat.roster, there.observed).any())
+
+
+@dataclass(kw_only=True)
+class VaflParty(VaflHost):
+    """One party's part in VAFL by a virtual clock."""
+
+    schedule: VAFL
+    clock: VirtualClock
+
+    async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
+        """Play the party's part in one meeting; return the loss, at the active party.
+
+        Raises:
+            Diverged: the loss is not a number.
+            PartyLost: a party left that the method cannot do without.
+        """
+        me, active = self.seat.me, self.seat.roster.active
+        whose = self.advance(state, batch.number)
+        first = batch.moment[1:2] == (0,)
+        mine = self.split.encode(state, rows, batch) if whose == me or first else None
+        await exchange.share(net, [active], mine)
+        loss: float | None = None
+        own: Tensor | None = None
+        if me == active:
+            asked = list(self.seat.roster.blocks) if first else [whose]
+            fresh = await self.split.gather(net, state, rows, batch, mine, asked)
+            loss, own = self.learn(state, rows, batch, self.seen(state, rows, batch, fresh, asked), whose)
+            if own is not None:
+                await exchange.share_gradients(net, {whose: own})
+            if loss is None:
+                state.kept[IDLE] = state.kept.get(IDLE, torch.zeros((), dtype=torch.int64)) + 1
+        if whose == me and mine:
+            theirs = await exchange.gradients_of(net, [active], mine[1])
+            if "encoder" in state.optimizers and (own is not None or theirs):
+                self.split.backward(state, mine[1], own, theirs)
+                LocalSteps(state, self.local).step("encoder")
+        return loss
+
+    def advance(self, state: State, number: int) -> str:
+        """Return who is ready for the meeting ``number``, and move the clock on to that.
+
+        A party that was away, and kept an older clock, goes through the meetings that it missed.
+        """
+        blocks = self.seat.roster.blocks
+        state.kept[ROUND] = torch.tensor(number + 1)
+        if READY not in state.kept:
+            state.kept[MEETINGS] = torch.zeros(len(blocks), dtype=torch.int64)
+            state.kept[READY] = torch.tensor([self._cycle(name, 0) for name in blocks], dtype=torch.float64)
+        for _ in range(int(state.kept[MEETINGS].sum()), number):
+            self._meeting(state)
+        return self._meeting(state)
+
+    def _meeting(self, state: State) -> str:
+        """Return who is ready next, and move the clock on to that."""
+        blocks, ready = self.seat.roster.blocks, state.kept[READY].tolist()
+        k = ready.index(min(ready))
+        state.kept[TIME] = torch.tensor(ready[k], dtype=torch.float64)
+        state.kept[MEETINGS][k] += 1
+        state.kept[READY][k] = ready[k] + self._cycle(blocks[k], int(state.kept[MEETINGS][k]))
+        return blocks[k]
+
+    def _cycle(self, name: str, meeting: int) -> float:
+        took = self.schedule.lasts(self.clock, {name: 1}, meeting)
+        return took - self.clock.latency if name == self.seat.roster.active else took

@@ -1,0 +1,173 @@
+"""A virtual clock: how long things take, in time units, as data.
+
+Nothing here waits.  A simulation adds up what a round would have taken, so that it costs nothing and is the same every
+time.  Speeds are constant, or follow a trace of CPU use: an iteration of a machine whose share c is in use takes
+(1 - c)^-1 times as long (Flex-VFL, sections VII-D and VII-F).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from anyparty.core.seeds import Seeds
+from anyparty.data import datasets
+from anyparty.errors import ConfigError, nearest, some
+
+EXACT = 1e-9  # 20 / (20 / 15) should be 15
+MOST = 10**12  # local iterations in a round
+
+
+@dataclass(frozen=True, kw_only=True)
+class VirtualClock:
+    """Time units that things take.
+
+    Attributes:
+        iteration: one local iteration, for all parties or by party (1 for one that is not named).
+        latency: one round trip between a party and the active one.
+        timeout: the local training period of a round, for the schedules that have one.
+        use: by party, the share of its CPU that others use in each round, [0, 1); begins anew where it ends.
+
+    """
+
+    iteration: float | Mapping[str, float] = 1.0
+    latency: float = 1.0
+    timeout: float = 10.0
+    use: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in (("latency", self.latency), ("timeout", self.timeout), *self._iterations()):
+            if not (value > 0 and math.isfinite(value)):
+                raise ConfigError(f"clock: {name} must be a positive number of time units, got {value}")
+        for party, trace in self.use.items():
+            if not len(trace) or not all(0 <= c < 1 for c in trace):
+                raise ConfigError(f"clock: use of party {party!r} must be at least one share in [0, 1): 0.25 is a "
+                                  f"quarter of its CPU")  # fmt: skip
+
+    def _iterations(self) -> list[tuple[str, float]]:
+        if isinstance(self.iteration, Mapping):
+            return [(f"iteration of party {party!r}", value) for party, value in self.iteration.items()]
+        return [("iteration", self.iteration)]
+
+    def check(self, parties: Iterable[str]) -> None:
+        """Refuse a party that is none of ``parties``.
+
+        Raises:
+            ConfigError: naming it, and the nearest.
+        """
+        check_names("clock", [*(self.iteration if isinstance(self.iteration, Mapping) else ()), *self.use], parties)
+
+    def takes(self, party: str, number: int) -> float:
+        """Return the time of a party's local iteration in its round ``number``, counted from 0."""
+        times = self._known[party][0]
+        return times[number % len(times)]
+
+    def fits(self, party: str, number: int) -> int:
+        """Return how many local iterations a party completes within the time-out: maybe none."""
+        fits = self._known[party][1]
+        return fits[number % len(fits)]
+
+    @cached_property
+    def _known(self) -> ClockSamples:
+        """The times of a party's iterations, and how many fit, for every sample of its trace; known once asked for."""
+        return ClockSamples(self)
+
+    def ever(self, party: str) -> bool:
+        """Return whether an iteration of a party fits into the time-out in any round."""
+        return any(self._known[party][1])
+
+    def least(self, party: str) -> float:
+        """Return the time of a party's fastest iteration in any round."""
+        return min(self._known[party][0])
+
+    def began_anew(self, rounds: int | Mapping[str, int]) -> int:
+        """Return how often a trace has begun anew after so many rounds, of all or by party; a single sample never."""
+        made = {party: rounds if isinstance(rounds, int) else rounds.get(party, 0) for party in self.use}
+        return max((max(made[k] - 1, 0) // len(trace) for k, trace in self.use.items() if len(trace) > 1), default=0)
+
+
+class ClockSamples(dict[str, tuple[tuple[float, ...], tuple[int, ...]]]):
+    """What a clock says of each party, by name."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__()
+        self.clock = clock
+
+    def __missing__(self, party: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
+        """Reckon for a party that was not asked for before."""
+        clock = self.clock
+        own = clock.iteration.get(party, 1.0) if isinstance(clock.iteration, Mapping) else clock.iteration
+        times = tuple(own / (1 - share) for share in clock.use.get(party, (0.0,)))
+        if clock.timeout > MOST * min(times):
+            raise ConfigError(f"clock: party {party!r} would make more than {MOST:,} iterations of {min(times):g} in "
+                              f"timeout = {clock.timeout:g}; lower it, or let iterations last")  # fmt: skip
+        self[party] = times, tuple(math.floor(clock.timeout / each * (1 + EXACT)) for each in times)
+        return self[party]
+
+
+def check_names(what: str, named: Iterable[str], parties: Iterable[str]) -> None:
+    """Refuse a name that is none of ``parties``.
+
+    Raises:
+        ConfigError: naming it, and the nearest.
+    """
+    known = list(parties)
+    for name in named:
+        if name not in known:
+            raise ConfigError(f"{what}: there is no party {name!r} that trains anything{nearest(name, known)}")
+
+
+def trace_of(path: Path | str) -> dict[str, tuple[float, ...]]:
+    """Read CPU use by round from a CSV file with a column of shares in [0, 1) for each party.
+
+    Raises:
+        ConfigError: no such file, a column that is not numbers, or an empty cell.
+    """
+    try:
+        frame = pl.read_csv(path, glob=False).cast(pl.Float64)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise ConfigError(f"clock.trace: {path} cannot be read ({str(error).splitlines()[0]}); write a CSV file with "
+                          f"a column of CPU use, [0, 1), for each party") from None  # fmt: skip
+    empty = [name for name in frame.columns if frame[name].null_count()]
+    if empty:
+        raise ConfigError(f"clock.trace: {path} has empty cells in column {some(empty)}: write a share for every "
+                          f"round, or take the column out for a machine that is idle")  # fmt: skip
+    return {name: tuple(frame[name].to_list()) for name in frame.columns}
+
+
+def machines(
+    cpu: NDArray[np.float32], parties: Iterable[str], seeds: Seeds, *, average: bool = False
+) -> dict[str, tuple[float, ...]]:
+    """Draw a machine for each party, and return the CPU use of it.
+
+    Args:
+        cpu: [machines, samples], in per cent.
+        parties: who gets one.
+        seeds: draws them from the stream "machines".
+        average: let a machine's mean stand for all rounds (VII-D), instead of each sample for one round (VII-F).
+
+    """
+    names, shares = list(parties), cpu.astype(np.float64) / 100
+    drawn = seeds.numpy("machines").choice(len(shares), len(names), replace=False)
+    if average:
+        return {name: (float(shares[m].mean()),) for name, m in zip(names, drawn, strict=True)}
+    return {name: tuple(shares[m].tolist()) for name, m in zip(names, drawn, strict=True)}
+
+
+def google_trace(
+    parties: Iterable[str], seeds: Seeds, *, average: bool = False, data_dir: Path | None = None
+) -> dict[str, tuple[float, ...]]:
+    """Return the CPU use of a machine of Google's cluster for each party, every five minutes for 23 hours.
+
+    Raises:
+        TableError: the data set "google-cluster" is not there; the sentence says where to get it.
+    """
+    usage = datasets.load("google-cluster", data_dir=data_dir, progress=False).X_train  # [1600, 276, CPU and memory]
+    return machines(usage[:, :, 0], parties, seeds, average=average)

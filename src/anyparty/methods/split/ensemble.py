@@ -1,0 +1,79 @@
+"""Ensemble: the parties' own predictors vote.
+
+The baseline of Valdeira, Wang, Chi, ICLR 2025, section 5: trained as Local, and "a joint prediction is selected by
+majority vote, with ties broken at random". The random choice depends on the row and not on its place, so that a row
+gets the same answer in any batch.
+
+Letters   B rows, K parties, H width of an embedding, C outputs.
+Answer    classes: of most votes (``vote="hard"``, the paper's), or of the greatest mean probability (``vote="soft"``);
+          regression: the mean of the parties' numbers
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from anyparty.core.types import Capabilities
+from anyparty.errors import ConfigError
+from anyparty.methods.split.local import NOBODY, Local
+from anyparty.methods.split.rule import HeadOutputs, RuleAnswer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ensemble(Local):
+    """A vote of the parties' own predictors.
+
+    Attributes:
+        vote: "hard", a class for each party and the most frequent wins, or "soft", the mean of their probabilities.
+
+    """
+
+    vote: Literal["hard", "soft"] = "hard"
+
+    def __post_init__(self) -> None:
+        if self.vote not in {"hard", "soft"}:
+            raise ConfigError(f"ensemble: vote is 'hard' or 'soft', not {self.vote!r}")
+
+    @property
+    def can(self) -> Capabilities:
+        """Train as Local; predict by a vote of the parties that have the row."""
+        return replace(
+            super().can,
+            title="Ensemble",
+            paper="Valdeira et al. 2025, sec. 5",
+            predicts_for="any row, by a vote of the parties that have it",
+        )
+
+    def support(self, given: HeadOutputs) -> Tensor:
+        """Return the mean probabilities over all voters, including outvoted ones: [B, C]."""
+        return replace(self, vote="soft").answer(given).scores
+
+    def answer(self, given: HeadOutputs) -> RuleAnswer:
+        """Count the votes; the probabilities are the mean over the voters for the winner, where it leads too."""
+        voters, took_part = given.valid, torch.zeros_like(given.observed)
+        took_part[:, given.owners] = voters
+        if self.vote == "hard" and given.task.kind == "classification":
+            voted = given.answers.argmax(dim=2)  # [B, M]
+            ballots = functional.one_hot(voted, given.answers.shape[2]) * voters.unsqueeze(2)
+            winner = draw_winner(ballots.sum(dim=1), given.key)
+            voters = voters & (voted == winner.unsqueeze(1))
+        count = voters.sum(dim=1, keepdim=True).clamp(min=1)
+        return RuleAnswer(
+            scores=torch.where(voters.unsqueeze(2), given.answers, 0.0).sum(dim=1) / count,
+            answered=given.valid.any(dim=1),
+            took_part=took_part,
+            reason=NOBODY,
+        )
+
+
+def draw_winner(votes: Tensor, key: Tensor) -> Tensor:
+    """Return the class with most votes, ties drawn by the row's key: [B, C], [B] -> [B]."""
+    leading = votes == votes.max(dim=1, keepdim=True).values  # [B, C]
+    spread = torch.arange(1, votes.shape[1] + 1, device=key.device) * 0x9E3779B97F4A7
+    lots = ((key.unsqueeze(1) ^ spread) * 0x2545F4914F6CDD1D).abs() % 1_000_003  # multiplication mixes the key's bits
+    return torch.where(leading, lots, -1).argmax(dim=1)

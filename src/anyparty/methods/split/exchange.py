@@ -1,0 +1,208 @@
+"""The exchange of split methods: embeddings and outputs reach a host, gradients go back.
+
+If a party is lost during a batch, the host treats the batch's rows as rows that the party does not have.
+
+Letters   B rows of the batch, B_k those that party k holds, K parties with columns, H width of an embedding, M heads,
+          C outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from anyparty.core.predictions import NO_ANSWER, NO_NUMBER, Predictions
+from anyparty.core.types import Channel, Roster, TensorSpec
+from anyparty.data.blocks import Rows
+from anyparty.errors import MessageError, PartyLost
+from anyparty.methods.base import Batch, PartyContext
+from anyparty.methods.split.rule import RuleAnswer
+
+NOBODY = "no party that was asked and answered has this row"
+
+ExchangePart = tuple[Tensor, Tensor]  # which rows of the batch [B_k], and their embeddings [B_k, H]
+
+
+@dataclass
+class Gathered:
+    """The embeddings of one batch as a host has them.
+
+    Attributes:
+        parts: by party: its rows in the batch [B_k] and their embeddings [B_k, H].
+        observed: [B, K] bool, without parties that were lost.
+        silent: parties that were asked and did not answer.
+        late: whether a schedule leaves out parties that have rows of the batch.
+
+    """
+
+    observed: Tensor
+    parts: dict[str, ExchangePart] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
+    late: bool = False
+
+    def without(self, ks: Sequence[int], roster: Roster) -> Gathered:
+        """Return a copy in which the parties ``ks`` have none of the rows."""
+        observed, parts = self.observed.clone(), dict(self.parts)
+        for k in ks:
+            observed[:, k] = False
+            parts.pop(roster.blocks[k], None)
+        return replace(self, observed=observed, parts=parts)
+
+    def scatter(self, roster: Roster) -> Tensor:
+        """Return h [B, K, H], zero where not observed."""
+        (B, K), blocks = self.observed.shape, roster.blocks
+        if len(self.parts) == K and all(held.shape[0] == B for held, _ in self.parts.values()):
+            return torch.stack([self.parts[name][1] for name in blocks], dim=1)
+        rows = torch.cat([held for held, _ in self.parts.values()])
+        party = torch.cat([held.new_full((len(held),), blocks.index(k)) for k, (held, _) in self.parts.items()])
+        h = torch.cat([h for _, h in self.parts.values()])
+        return h.new_zeros(B, K, *h.shape[1:]).index_put((rows, party), h)
+
+    def collect(self, roster: Roster, whole: Tensor) -> dict[str, Tensor]:
+        """Return each part's [B_k, H] of a tensor [B, K, H]: the way back of ``scatter``.
+
+        They are contiguous, as after a message: the rounding of a matrix product may depend on the memory layout.
+        """
+        columns = dict(zip(roster.blocks, whole.unbind(dim=1), strict=True))
+        return {
+            name: columns[name].contiguous() if held.shape[0] == whole.shape[0] else columns[name][held]
+            for name, (held, _) in self.parts.items()
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedEmbeddings:
+    """The embeddings that a host waits for.
+
+    Attributes:
+        asked: the parties whose blocks may take part.
+        read: those whose embeddings this host reads.
+        width: the shape of a row's embedding, (H,) or (copies, H).
+
+    """
+
+    asked: Sequence[str]
+    read: Sequence[str]
+    width: tuple[int, ...]
+
+
+async def share(net: Channel, readers: Sequence[str], mine: ExchangePart | None) -> None:
+    """Send a party's embeddings of a batch to the hosts that read them."""
+    for host in readers:
+        if mine and host != net.me:
+            await net.send(host, "embedding", {"h": mine[1].detach()})
+
+
+async def share_gradients(net: Channel, gradients: Mapping[str, Tensor]) -> None:
+    """Send each party the derivative of the loss by its embeddings."""
+    for name, gradient in gradients.items():
+        if name != net.me:
+            await net.send(name, "gradient", {"g": gradient})
+
+
+async def gradients_of(net: Channel, readers: Sequence[str], h: Tensor, *, or_none: bool = False) -> list[Tensor]:
+    """Wait for the derivatives by the embeddings ``h`` [B_k, H] from the hosts that read them.
+
+    With ``or_none`` a host may send a derivative of no rows, if it continued without them.
+
+    Raises:
+        MessageError: a derivative of another shape.
+    """
+    expect = TensorSpec((-1, *h.shape[1:]) if or_none else tuple(h.shape))
+    got: list[Tensor] = []
+    for host in readers:
+        if host != net.me:
+            g = (await net.recv(host, "gradient", {"g": expect}))["g"].to(h.device)
+            if len(g) not in {0, len(h)}:
+                raise MessageError(f"message 'gradient' from {host!r} to {net.me!r}: expected {len(h)} rows, "
+                                   f"got {len(g)}")  # fmt: skip
+            got.append(g)
+    return got
+
+
+async def gather(
+    net: Channel, seat: PartyContext, rows: Rows, batch: Batch, wanted: ExpectedEmbeddings, mine: ExchangePart | None
+) -> Gathered:
+    """Wait for the embeddings of a batch at a host; ``mine`` are its own."""
+    assert rows.observed is not None
+    there = Gathered(observed=rows.observed[batch.rows])
+    for k, name in enumerate(seat.roster.blocks):
+        if name not in wanted.asked:
+            there.observed[:, k] = False
+    there.late = len(wanted.asked) < seat.roster.K and not torch.equal(there.observed, rows.observed[batch.rows])
+    counts = there.observed.sum(dim=0).tolist()
+    for k, name in enumerate(seat.roster.blocks):
+        if not counts[k] or name not in wanted.read:
+            continue
+        if name == seat.me:
+            assert mine is not None
+            there.parts[name] = (mine[0], mine[1].detach())
+            continue
+        try:
+            got = await net.recv(name, "embedding", {"h": TensorSpec((counts[k], *wanted.width))})
+        except PartyLost:
+            there.observed[:, k] = False
+            there.silent.append(name)
+            continue
+        there.parts[name] = (there.observed[:, k].nonzero().squeeze(1), got["h"].to(seat.device))
+    return there
+
+
+async def outputs_of(
+    net: Channel, host: str, shape: tuple[int, ...], there: Gathered, known: Tensor, roster: Roster
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the outputs of another host's heads [B, M, C], for which rows they are valid [B], and whom it heard [K].
+
+    A host that is gone is silent, and its outputs are valid for no row. Outputs are not valid either if they used the
+    embedding of a party that did not reach this host in time (``known`` [B, K] bool, which party has which row): the
+    answer would depend on a party that it reports as silent.
+    """
+    expect = {"outputs": TensorSpec(shape), "heard": TensorSpec((roster.K,), torch.bool)}
+    try:
+        got = await net.recv(host, "outputs", expect)
+    except PartyLost:
+        if host not in there.silent:
+            there.silent.append(host)
+        if host in roster.blocks and host not in there.parts:
+            there.observed[:, roster.blocks.index(host)] = False
+        nowhere, anybody = known.new_zeros(shape[0]), known.new_ones(roster.K)
+        return torch.zeros(shape, device=known.device), nowhere, anybody
+    heard = got["heard"].to(known.device)
+    astray = heard & torch.tensor([name in there.silent for name in roster.blocks], device=known.device)
+    return got["outputs"].to(known.device), ~(known & astray).any(dim=1), heard
+
+
+def predictions(
+    answer: RuleAnswer, seat: PartyContext, asked: Sequence[str], there: Gathered, predictor: str
+) -> Predictions:
+    """Return a rule's answer with its provenance, and the reason for each row without a number."""
+    assert seat.task is not None
+    numbers = ~answer.scores.isnan().any(dim=1)
+    known, said = there.observed.any(dim=1).tolist(), answer.answered.tolist()
+    reasons = {
+        n: NOBODY if not known[n] else NO_NUMBER if said[n] else answer.reason or NO_ANSWER
+        for n in (~(answer.answered & numbers)).nonzero().squeeze(1).tolist()
+    }
+    answered = (answer.answered & numbers).unsqueeze(1)
+    return Predictions(
+        task=seat.task,
+        blocks=seat.roster.blocks,
+        scores=torch.where(answered, answer.scores, torch.nan).cpu(),
+        took_part=(answer.took_part & answered).cpu(),
+        asked=torch.tensor([name in asked for name in seat.roster.blocks]),
+        by_party=None if answer.by_party is None else answer.by_party.cpu(),
+        silent=tuple(there.silent),
+        predictor=predictor,
+        reasons=reasons,
+    )
+
+
+def moment(batch: Batch) -> str:
+    """Describe the moment of a batch for an error message."""
+    if len(batch.moment) != 3:
+        return "prediction"
+    stage, epoch, step = batch.moment
+    return f"stage {stage!r}, epoch {int(epoch) + 1}, batch {int(step) + 1}"

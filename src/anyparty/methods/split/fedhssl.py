@@ -1,0 +1,321 @@
+"""FedHSSL: self-supervised learning across parties and within them, then fine-tuning on the rows that all have.
+
+He, Kang, Zhao, Luo, Fan, Han, Yang: "A Hybrid Self-Supervised Learning Framework for Vertical Federated Learning", IEEE
+Transactions on Big Data 2024, in the form of SimSiam, BYOL or MoCo; in the first a baseline of FALSE-VFL (Hong, Park,
+Hwang, arXiv 2505.11035, appendix D.1), which fills in zeros for absent parties in prediction.
+
+Letters   B rows, B_k those that party k has, K parties, H width of a representation, C outputs; A is the active party.
+Symbols   c_k      cross-party encoder, with projector and predictor: z^c, p^c                      [B_k, H]
+          b_k, t_k   local bottom and top encoder, with projector and predictor of t_k(b_k(x)): z, p   [B_k, H]
+          h_k      t_k(b_k(x)) and c_k(x) side by side: what fine-tuning fuses                       [B_k, 2 H]
+
+Stage "pretrain", a step over rows that anybody has
+  1. across   party k sends z^c_k, the active party z^c_A of the rows that both have; nobody's gradient crosses:
+              k minimises -cos(p^c_k, stop(z^c_A)), A the mean over k of -cos(p^c_A, stop(z^c_k))
+  2. within   SimSiam of two views, and of each view with z^c_k, which guides it:
+              (s(p, z') + s(p', z)) / 2 + ``guide`` (s(p, z^c) + s(p', z^c)) / 2, s = -cos with stop of the second
+              with BYOL and MoCo the second of each pair, and what is sent, comes from networks that follow, and
+              MoCo has an s of its own: see ``self_supervised``
+  3. partial aggregation, once an epoch: t_k, its projector and predictor become the mean of all parties'
+Stage "train": one linear head on all h_k side by side, on the labelled rows that all parties have.
+Answer    for any row that somebody has, with zeros in place of absent h_k
+
+Where we differ   The three come in every batch and not one epoch after another, and the mean is taken as an epoch
+                  begins, so that all start from one top encoder: the mean of K that parties drew by themselves, with
+                  weights 1 / sqrt(K) as large as torch draws them.  Views as in ``self_supervised``.  b_k and t_k are
+                  together as deep as c_k where the encoder is an MLP, t_k its last layer; a user's own module is b_k
+                  as a whole, and t_k one layer more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector
+from torch.optim.swa_utils import AveragedModel
+
+from anyparty.core.predictions import Predictions
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Capabilities, Channel, MessageSpec, TensorSpec
+from anyparty.data.blocks import Rows
+from anyparty.errors import ConfigError, Diverged, PartyLost
+from anyparty.methods.base import Batch, PartyContext, Stage, State
+from anyparty.methods.split.exchange import moment
+from anyparty.methods.split.pretraining import FORMS, STAGE, TARGET, SelfSupervised, predictor, projector
+from anyparty.methods.split.rule import EMBEDDING, GRADIENT
+from anyparty.methods.split.split_method import Split
+from anyparty.methods.split.standard import Standard
+from anyparty.networks.mlp import MLP, Factory, build
+
+LEARNS = "the other sees a projection of every row that it has too: no raw feature, but whatever of it that keeps"
+REPRESENTATIONS = (
+    MessageSpec(tag="representation", frm="block", to="active", learns=LEARNS,
+             holds="z^c_k, the projected cross-party representation of the party's rows of the batch, [B_k, H]"),
+    MessageSpec(tag="representation", frm="active", to="block", learns=LEARNS,
+             holds="z^c_A of the same rows, [B_k, H], zeros where the active party lacks the row"),
+)  # fmt: skip
+TOP = MessageSpec(tag="top", frm="block", to="active",
+               holds="the weights of the local top encoder, its projector and predictor, once an epoch",
+               learns="how the party's representations are spread: weights know its rows by their sums")  # fmt: skip
+MEAN = MessageSpec(tag="mean", frm="active", to="block", holds="the mean of all parties' such weights",
+                learns="the same of all parties together")  # fmt: skip
+
+SHARED = ("top", "projector", "predictor")
+Represent = Callable[["Encoders", Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignedFineTuning(Standard):
+    """Fine-tuning: one head over concatenated embeddings, trained on the rows that all parties have."""
+
+    absent: Literal["refuse", "zeros"] = "zeros"
+
+    @property
+    def can(self) -> Capabilities:
+        """The capabilities of FedHSSL."""
+        return Capabilities(
+            title="FedHSSL",
+            paper="He et al. 2024; Hong, Park, Hwang 2025, app. D.1",
+            trains_on="all rows that anybody has, then labelled rows that all parties have",
+            predicts_for="any row, with zeros in place of absent embeddings",
+            needs="any",
+            trains_with="all",
+            messages=(*REPRESENTATIONS, TOP, MEAN, EMBEDDING, GRADIENT),
+            unlabelled=True,
+        )
+
+
+class Encoders(nn.Module):
+    """A party's encoders: [B, inputs] -> local and cross-party representation side by side, [B, 2 H]."""
+
+    def __init__(self, bottom: nn.Module, cross: nn.Module, H: int) -> None:
+        super().__init__()
+        self.bottom, self.top, self.cross = bottom, nn.Sequential(nn.ReLU(), nn.Linear(H, H)), cross
+
+    def local(self, x: Tensor) -> Tensor:
+        """Return the local representation: [B, inputs] -> [B, H]."""
+        return self.top(self.bottom(x))  # type: ignore[no-any-return]
+
+    def across(self, x: Tensor) -> Tensor:
+        """Return the cross-party representation: [B, inputs] -> [B, H]."""
+        return self.cross(x)  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return both."""
+        return torch.cat([self.local(x), self.across(x)], dim=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedHSSL(SelfSupervised):
+    """Two self-supervised tasks before fine-tuning.
+
+    Attributes:
+        embedding: H, width of the local and of the cross-party half of every party's embedding.
+        head_hidden: hidden widths of the head; none is the paper's linear layer.
+        guide: how much the cross-party encoder guides the local one.
+        pretrain: in which form: "simsiam", "byol" or "moco".
+
+    """
+
+    embedding: int = 64
+    head_hidden: tuple[int, ...] = ()
+    guide: float = 0.5
+    pretrain: Literal["simsiam", "byol", "moco"] = "simsiam"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.guide < math.inf:
+            raise ConfigError(f"fedhssl: guide must be a number and not negative, got {self.guide}")
+        if self.pretrain not in FORMS[1:]:
+            raise ConfigError("fedhssl: pretrain is 'simsiam', 'byol' or 'moco': it is the method")
+        if self.embedding < 1:
+            raise ConfigError(f"fedhssl: embedding must be at least 1, got {self.embedding}")
+        self.split  # noqa: B018 - it checks the rest
+
+    @cached_property
+    def split(self) -> Split:
+        """Fine-tuning, as a split method."""
+        return Split(rule=AlignedFineTuning(), embedding=2 * self.embedding, head_hidden=self.head_hidden)
+
+    @property
+    def can(self) -> Capabilities:
+        """What the rule can do."""
+        return self.split.can
+
+    def begin(self, seat: PartyContext, seeds: Seeds) -> State:
+        """Make a party's encoders with what trains them, and the head at the active party.
+
+        Raises:
+            ConfigError: the active party holds no columns, so that nobody's row has another side to be like.
+        """
+        if seat.roster.active not in seat.roster.blocks:
+            raise ConfigError(f"FedHSSL compares every party with the active one, and {seat.roster.active!r} holds no "
+                              f"columns; use false-vfl-1, or a split method with pretrain = 'simsiam'")  # fmt: skip
+        state = self.split.begin(replace(seat, encoder=self._encoders(seat)), seeds)
+        state.seat = seat
+        if seat.inputs:
+            with seeds.own.drawing("projector", seat.me):
+                for name in ("", "cross_"):
+                    state.modules[f"{name}projector"] = projector(self.embedding).to(seat.device)
+                    state.modules[f"{name}predictor"] = predictor(self.embedding).to(seat.device)
+            trained = {name: module for name, module in state.modules.items() if name != "heads"}
+            state.optimizers[STAGE] = self.build(trained)
+            self.add_targets(state.modules, "encoder", "projector", "cross_projector")
+        return state
+
+    def _encoders(self, seat: PartyContext) -> Factory:
+        def make(inputs: int, _: int) -> nn.Module:
+            lower = seat.encoder
+            if isinstance(lower, MLP):
+                lower = replace(lower, hidden=lower.hidden[:-1])
+            bottom, cross = (build(each, inputs, self.embedding, party=seat.me) for each in (lower, seat.encoder))
+            return Encoders(bottom, cross, self.embedding)
+
+        return make
+
+    def stages(self, seat: PartyContext) -> Sequence[Stage]:
+        """Return both stages."""
+        return (self.stage(self._step), *self.split.stages(seat))
+
+    async def _step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
+        """Play a party's part in one batch of self-supervised learning.
+
+        Raises:
+            Diverged: the loss is no longer a number.
+        """
+        if "encoder" not in state.modules or rows.block is None:
+            return None
+        if batch.moment[-1] == 0:
+            await self._aggregate(net, state)
+        me, roster = state.seat.me, state.seat.roster
+        x, held = rows.block.take(batch.rows)
+        p = t = x.new_zeros(len(x), self.embedding)
+        enough = len(held) > 1  # a normalisation over one row is none
+        if enough:
+            z, t = self._seen(state, batch, "cross_projector", Encoders.across, x, "cross draws")
+            p = state.modules["cross_predictor"](z)
+        if me == roster.active:
+            pairs = await self._lead(net, state, rows, batch, held, t)
+        else:
+            pairs = await self._follow(net, roster.active, t) if len(held) else []
+        if not enough:
+            return None
+        loss = self._within(state, x, batch, t)
+        for ours, theirs in pairs:
+            loss = loss + self.loss(p[ours], theirs.to(p.device)) / len(pairs)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise Diverged(f"party {me!r}: the loss is {value} at {moment(batch)}: lower pretrain_lr, or look for "
+                           f"extreme values in its columns")  # fmt: skip
+        self.descend(state.optimizers[STAGE], batch.share * loss)
+        self.follow(state.modules)
+        return value if me == roster.active else None
+
+    def _within(self, state: State, x: Tensor, batch: Batch, cross: Tensor) -> Tensor:
+        """Return the local loss, that of two views and the guide's."""
+        ends = []
+        for number, view in enumerate(self.views(x, batch.own(f"views of {state.seat.me}"))):
+            z, t = self._seen(state, batch, "projector", Encoders.local, view, f"view {number} draws")
+            ends.append((state.modules["predictor"](z), t))
+        (p, t), (p2, t2) = ends
+        alike = self.loss(p, t2) + self.loss(p2, t)
+        guided = self.loss(p, cross) + self.loss(p2, cross)
+        return (alike + self.guide * guided) / 2
+
+    def _seen(
+        self, state: State, batch: Batch, projector: str, represent: Represent, x: Tensor, draws: str
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Return projections of rows or a view of them, and what others' predictions should be like: [B, H] each."""
+        me, device = state.seat.me, state.seat.device
+        with batch.drawing(draws, me, device=device):
+            z = state.modules[projector](represent(_encoders_of(state), x))
+        followers = state.modules.get(f"{TARGET}encoder")
+        if followers is None:
+            return z, z.detach()
+        assert isinstance(followers, AveragedModel)
+        assert isinstance(followers.module, Encoders)
+        with torch.no_grad(), batch.drawing(f"target {draws}", me, device=device):
+            return z, state.modules[f"{TARGET}{projector}"](represent(followers.module, x))
+
+    async def _lead(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, held: Tensor, z: Tensor
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Exchange representations with every party; return, for each, the active party's places and their z."""
+        roster, pairs = state.seat.roster, []
+        assert rows.observed is not None
+        observed = rows.observed[batch.rows]
+        place = torch.full((len(batch.rows),), -1, device=held.device)
+        place[held] = torch.arange(len(held), device=held.device)  # where a row of the batch stands in z
+        for k, name in enumerate(roster.blocks):
+            theirs = observed[:, k].nonzero().squeeze(1)
+            if name == roster.active or not len(theirs):
+                continue
+            try:
+                got = await net.recv(name, "representation", {"z": TensorSpec((len(theirs), self.embedding))})
+            except PartyLost:
+                continue
+            at = place[theirs]
+            both = at >= 0
+            told = z.new_zeros(len(theirs), self.embedding)
+            told[both] = z[at[both]]
+            await net.send(name, "representation", {"z": told})
+            known = got["z"].to(z.device)[both]
+            if len(known) and known.any():
+                pairs.append((at[both], known))
+        return pairs
+
+    async def _follow(self, net: Channel, active: str, z: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Exchange representations with the active party; return one's places and its z of the rows that both have."""
+        await net.send(active, "representation", {"z": z})
+        got = (await net.recv(active, "representation", {"z": TensorSpec(tuple(z.shape))}))["z"]
+        both = got.any(dim=1)
+        return [(both.to(z.device).nonzero().squeeze(1), got[both])] if both.any() else []
+
+    async def _aggregate(self, net: Channel, state: State) -> None:
+        """Replace the local top encoder, its projector and predictor by the mean of all parties' (step 3)."""
+        roster, mine = state.seat.roster, [p for module in _shared(state).values() for p in module.parameters()]
+        vector = parameters_to_vector(mine).detach().unsqueeze(0)  # [1, W]
+        expect = {"w": TensorSpec(tuple(vector.shape))}
+        if net.me == roster.active:
+            total, parties, there = vector.clone(), 1, []
+            for name in roster.blocks:
+                if name == net.me:
+                    continue
+                try:
+                    total += (await net.recv(name, "top", expect))["w"].to(vector.device)
+                except PartyLost:
+                    continue
+                parties += 1
+                there.append(name)
+            vector = total / parties
+            for name in there:
+                await net.send(name, "mean", {"w": vector})
+        else:
+            await net.send(roster.active, "top", {"w": vector})
+            vector = (await net.recv(roster.active, "mean", expect))["w"].to(vector.device)
+        with torch.no_grad():
+            for parameter, values in zip(mine, torch.split(vector[0], [p.numel() for p in mine]), strict=True):
+                parameter.copy_(values.view_as(parameter))
+
+    async def predict(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
+    ) -> Predictions | None:
+        """Predict with zeros in place of absent embeddings."""
+        return await self.split.predict(net, state, rows, batch, asked)
+
+
+def _encoders_of(state: State) -> Encoders:
+    encoders = state.modules["encoder"]
+    assert isinstance(encoders, Encoders)
+    return encoders
+
+
+def _shared(state: State) -> Mapping[str, nn.Module]:
+    """Return what all parties hold a mean of."""
+    return {name: _encoders_of(state).top if name == "top" else state.modules[name] for name in SHARED}

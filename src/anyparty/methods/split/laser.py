@@ -1,0 +1,266 @@
+"""LASER-VFL.  Valdeira, Wang, Chi: "Vertical Federated Learning with Missing Features During Training and
+Inference", ICLR 2025, arXiv 2410.22564, Algorithms 1 and 2.
+
+Letters   B rows, K parties, M heads at this host, T = K sizes of a task, H width of an embedding, C outputs,
+          D width of a head's first layer (C for a linear head).
+Symbols   O_n    observed[n]   parties that hold row n                                     [B, K] bool
+          f_k    h[:, k]       embedding of block k, zero where not observed               [B, K, H]
+          g_m    heads         head m, of party ``owners[m]``, on a mean embedding         [B, H] -> [B, C]
+          S_mi   order[n, m]   tasks of head m for row n: S_mi are the first i parties     [B, M, K]
+Loss      L_n = sum_{m in O_n} sum_{S in P_m(O_n)} 1/|S| * loss(g_m(mean_{k in S} f_k), y_n)              (5)
+          estimated with one S of each size i = 1..|O_n|, weighted a_i = comb(|O_n|-1, i-1) / i           (8)
+Answer    of head m for row n: g_m(mean_{k in O_n} f_k), m in O_n                               (Algorithm 2)
+
+Where we differ, knowingly
+- Patterns are per row and may mix in a batch. With ``batches="by-pattern"`` in the training settings they do not, as in
+  Algorithm 1. Its line 5 draws one S_mi of each size for a whole batch; here every row has its own. The estimate is
+  unbiased either way, because a batch of one pattern counts by its rows. Tests check both: one enumerates all subsets,
+  one adds up the batches.
+- The tasks S_m1, S_m2, ... of one head and row are the prefixes of one random order that begins with m.  Each S_mi is
+  uniform over the subsets of size i that contain m, as (8) asks; they are not independent of each other.
+- ``normalize`` divides a row's loss by the sum of its weights, 2^|O_n| - 1 with a head for every party. Otherwise the
+  loss grows with that sum. Each head then has 1/|O_n| of the row, so that steps of SGD shrink with K and need a larger
+  learning rate; steps of Adam do not change. Without ``normalize`` the loss is the paper's.
+- One answer per row: the mean of the answers of the heads in O_n. ``by_party`` has each head's own answer.
+- Heads have a hidden layer by default if a number is predicted, which the paper does not do. A head reads the mean over
+  the present parties, so a linear head cannot give more weight to several parties together than to one. With y the sum
+  of four parties' columns, its predictions had a slope of .57.
+- ``heads="one"`` ties all g_m to one head, so that (5) is the sum over all S in O_n of loss(g(mean_{k in S} f_k), y_n),
+  estimated with one S of each size weighted comb(|O_n|, i): LASER-VFL as compared with in FALSE-VFL (Hong, Park,
+  Hwang, arXiv 2505.11035, appendix D.1: "a version of LASER-VFL with only one fusion model").
+
+How it is computed.  A head's first layer is linear, so it commutes with the mean over parties: W_m f_k for all m and k
+is one product, and every task's first layer a running mean of those along ``order``.  Nothing enumerates subsets, and
+memory grows with K^2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import comb
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from anyparty.core.types import Capabilities, Roster, Task
+from anyparty.errors import ConfigError
+from anyparty.methods.base import Batch
+from anyparty.methods.split.combinatorial import subsets
+from anyparty.methods.split.local import NOBODY
+from anyparty.methods.split.rule import MESSAGES, Fusion, HeadOutputs, Rule, RuleAnswer, all_blocks, joint, mean_over
+from anyparty.networks.objective import losses
+
+MOST_EXACT = 10
+WIDTH = 64  # of the hidden layer of heads that answer with numbers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laser(Rule):
+    """A family of predictors, one for every party and every set of parties around it, that share their parts.
+
+    Attributes:
+        normalize: divide a row's loss by the sum of its weights.
+        tasks: "sample" one subset of every size, or take the exact sum over "all" (no sampling variance: Theorem 1
+            without K sigma_s^2; time doubles with every party).
+        heads: which parties have a head: "every" one, those with "labels", or the "active" one alone; or there is
+            "one" for all of them, which is nobody's and reads any set of parties.
+
+    """
+
+    without_limit: ClassVar[str] = "tasks = 'sample'"
+
+    normalize: bool = True
+    tasks: Literal["sample", "all"] = "sample"
+    heads: Literal["every", "labels", "active", "one"] = "every"
+
+    def __post_init__(self) -> None:
+        if self.tasks not in {"sample", "all"}:
+            raise ConfigError(f"laser: tasks is 'sample' or 'all', not {self.tasks!r}")
+        if self.heads not in {"every", "labels", "active", "one"}:
+            raise ConfigError(f"laser: heads is 'every', 'labels', 'active' or 'one', not {self.heads!r}")
+
+    @property
+    def can(self) -> Capabilities:
+        """Train on any row, and predict for any row."""
+        return Capabilities(
+            title="LASER-VFL",
+            paper="Valdeira et al. 2025, alg. 1 and 2",
+            trains_on="labelled rows that anybody has, every block of them",
+            predicts_for="any row, by a predictor for exactly the parties that have it",
+            needs="any",
+            messages=MESSAGES,
+            most_parties=MOST_EXACT if self.tasks == "all" else None,
+        )
+
+    def owners(self, roster: Roster) -> tuple[int, ...] | None:
+        """Return the parties with a head; ``None`` if the one head belongs to no party."""
+        if self.heads == "one":
+            return None
+        if self.heads == "every":
+            return all_blocks(roster)
+        wanted = roster.labelers if self.heads == "labels" else (roster.active,)
+        owners = tuple(k for k, name in enumerate(roster.blocks) if name in wanted)
+        if not owners:
+            raise ConfigError(f"laser: heads={self.heads!r} asks for a head at a party that holds labels and columns, "
+                              f"and none does; use heads='every'")  # fmt: skip
+        return owners
+
+    def head(self, roster: Roster, width: int) -> tuple[int, int]:
+        """Return one head for each of ``owners``, or one head, on a mean embedding."""
+        owners = self.owners(roster)
+        return 1 if owners is None else len(owners), width
+
+    def hidden(self, task: Task) -> tuple[int, ...]:
+        """Return one hidden layer if a number is predicted: a mean hides how many parties it is over."""
+        return (WIDTH,) if task.kind == "regression" else ()
+
+    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:
+        """Return the rows of parties with a head; P_m(O_n) is empty for all other rows."""
+        owners = self.owners(roster)
+        return (observed if owners is None else observed[:, list(owners)]).any(dim=1)
+
+    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        """Return the mean over the batch of (7), or of the exact (5).
+
+        The mean is over the whole batch, also if this host knows fewer labels: the hosts' losses add up to that of one
+        host.
+        """
+        if self.tasks == "all":
+            return self._exact(fusion, h, observed, y) / len(batch.rows)
+        order = self._drawn(fusion, observed, batch.generator("tasks"))  # [B, M, K]
+        products = fusion.heads.products(h)  # [B, K, M, D]
+        means: Tensor = RunningMeans.apply(products, order)  # type: ignore[no-untyped-call]  # [B, M, T, D]
+        weight = self._weights(fusion, observed)  # [B, M, T]
+        outputs = fusion.heads.finish(means, weight > 0)  # [B, M, T, C]
+        each = losses(fusion.task, outputs, y.view(-1, 1, 1).expand(outputs.shape[:3]))  # [B, M, T]
+        return (weight * each).sum() / len(batch.rows)
+
+    def _drawn(self, fusion: Fusion, observed: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw orders for the heads at all hosts, and return those of this host: [B, M, K].
+
+        So heads at several hosts get the same orders as heads at one host.
+        """
+        everyone = fusion.everyone.sort().values
+        orders = draw_order(observed, everyone, generator)
+        return orders if len(everyone) == len(fusion.owners) else orders[:, torch.searchsorted(everyone, fusion.owners)]
+
+    def _weights(self, fusion: Fusion, observed: Tensor) -> Tensor:
+        """Return a_i of (8) for every row, head and size, zero if there is no such task: [B, M, T].
+
+        If there is one head, its weights are the sum over |O_n| heads.
+        """
+        size = observed.sum(dim=1)  # |O_n|
+        table = size_weights(observed.shape[1], self.normalize).to(observed.device)
+        if self.heads == "one":
+            return (table[size] * size.unsqueeze(1)).unsqueeze(1)
+        weight = table[size].unsqueeze(1) * observed[:, fusion.owners].unsqueeze(2)
+        return weight / self._share(fusion, observed).view(-1, 1, 1) if self.normalize else weight
+
+    def _share(self, fusion: Fusion, observed: Tensor) -> Tensor:
+        """Return the number of heads that a row trains, as a share of the parties that have it: 1 with all heads."""
+        heads = observed[:, fusion.everyone].sum(dim=1)
+        return heads.clamp(min=1) / observed.sum(dim=1).clamp(min=1)
+
+    def _exact(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor) -> Tensor:
+        """Return (5), summed over all subsets: [B, M, 2^K - 1] losses."""
+        K = observed.shape[1]
+        members, _ = subsets(K)
+        members = members.to(h.device)  # [T, K]
+        mean = members.to(h.dtype) / members.sum(dim=1, keepdim=True)
+        within = (observed.unsqueeze(1) | ~members).all(dim=2)  # [B, T]: S is a subset of O_n
+        if self.heads == "one":
+            weight = within.unsqueeze(1).to(h.dtype)
+        else:
+            task = within.unsqueeze(1) & members.T[fusion.owners]  # [B, M, T]: and contains m
+            weight = torch.where(task, 1 / members.sum(dim=1), 0.0)
+        if self.normalize:
+            share = 1.0 if self.heads == "one" else self._share(fusion, observed)
+            weight = weight / ((2.0 ** observed.sum(dim=1) - 1).clamp(min=1) * share).view(-1, 1, 1)
+        means = torch.einsum("tk,bkmd->bmtd", mean, fusion.heads.products(h))
+        outputs = fusion.heads.finish(means, weight > 0)
+        each = losses(fusion.task, outputs, y.view(-1, 1, 1).expand(outputs.shape[:3]))
+        return (weight * each).sum()
+
+    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return every head's answer from all that is observed (Algorithm 2, line 4): one predictor a head."""
+        mean = mean_over(h, observed).unsqueeze(1)
+        if self.heads == "one":
+            return fusion.heads(mean), observed.any(dim=1, keepdim=True)
+        return fusion.heads(mean.expand(-1, len(fusion.owners), -1)), observed[:, fusion.owners]
+
+    def answer(self, given: HeadOutputs) -> RuleAnswer:
+        """Return the mean answer of the heads of the parties that have the row."""
+        if self.heads == "one":
+            return joint(given)
+        heads = given.valid.sum(dim=1, keepdim=True)
+        scores = torch.where(given.valid.unsqueeze(2), given.answers, 0.0).sum(dim=1) / heads.clamp(min=1)
+        return RuleAnswer(
+            scores=scores,
+            answered=heads.squeeze(1) > 0,
+            took_part=given.observed,
+            by_party=given.by_party(),
+            reason=NOBODY,
+        )
+
+
+@cache
+def size_weights(K: int, normalize: bool) -> Tensor:
+    """Return a_i = comb(o-1, i-1) / i for o observed parties and size i at [o, i-1], over 2^o - 1 if normalized.
+
+    >>> size_weights(3, normalize=False)
+    tensor([[0.0000, 0.0000, 0.0000],
+            [1.0000, 0.0000, 0.0000],
+            [1.0000, 0.5000, 0.0000],
+            [1.0000, 1.0000, 0.3333]])
+    """
+    total = [2**o - 1 if normalize and o else 1 for o in range(K + 1)]
+    return torch.tensor(
+        [[comb(o - 1, i - 1) / i / total[o] if o else 0.0 for i in range(1, K + 1)] for o in range(K + 1)],
+        dtype=torch.float32,
+    )
+
+
+def draw_order(observed: Tensor, owners: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw, for every row and head, an order of the parties: [B, K] bool, [M] -> [B, M, K] int64.
+
+    It begins with the head's owner. The other observed parties follow in random order, and absent parties are last. If
+    heads have no owners there is one head, and its orders begin with any party.
+    """
+    B, K = observed.shape
+    lots = torch.rand(B, max(1, len(owners)), K, generator=generator).to(observed.device)
+    lots = torch.where(observed.unsqueeze(1), lots, 2.0)
+    lots.scatter_(2, owners.view(1, -1, 1).expand(B, -1, 1), -1.0)
+    return lots.argsort(dim=2)
+
+
+class RunningMeans(torch.autograd.Function):
+    """Means of the first i = 1..K entries along an order: products [B, K, M, D], order [B, M, K] -> [B, M, K, D].
+
+    Written with its gradient because both directions are one gather of whole rows and one running sum; left to
+    autograd, the gather's backward would be a scattered addition.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, products: Tensor, order: Tensor) -> Tensor:
+        """Gather, add up, divide."""
+        B, K, M, D = products.shape
+        row = torch.arange(B, device=order.device).view(B, 1, 1)
+        head = torch.arange(M, device=order.device).view(1, M, 1)
+        place = (row * K + order) * M + head  # of W_m f_k in the flat products, in order
+        ctx.save_for_backward(place)
+        counts = torch.arange(1, K + 1, device=order.device, dtype=products.dtype).view(K, 1)
+        return products.reshape(-1, D)[place.flatten()].view(B, M, K, D).cumsum(dim=2).div_(counts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """Divide, add up from the end, and scatter back: every entry is once in its order."""
+        (gradient,), (place,) = gradients, ctx.saved_tensors
+        B, M, K, D = gradient.shape
+        counts = torch.arange(1, K + 1, device=place.device, dtype=gradient.dtype).view(K, 1)
+        shares = gradient / counts
+        rest = shares.flip(2).cumsum(dim=2).flip(2)
+        flat = torch.empty_like(rest).view(-1, D)
+        flat[place.flatten()] = rest.reshape(-1, D)
+        return flat.view(B, K, M, D), None

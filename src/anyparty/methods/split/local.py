@@ -1,0 +1,80 @@
+"""Local: every party has a predictor on its own block.
+
+The baseline of Valdeira, Wang, Chi, ICLR 2025, equation (2): h_k(x_k) = g_k(f_k(x_k)).
+Where we differ   A party without labels cannot train alone. Its head is at the active party, and the exchange of
+                  embeddings and gradients computes the same as training with labels would. With
+                  ``hosting="labelers"`` a party that holds labels sends nothing to train its own predictor.
+
+Letters   B rows, K parties, H width of an embedding, C outputs.
+Symbols   h  embeddings  [B, K, H]       head k sees h[:, k] alone
+Loss      sum_k mean over the rows n that party k has of loss(g_k(f_k(x_k^n)), y_n)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyparty.core.types import Capabilities, Roster
+from anyparty.methods.base import Batch
+from anyparty.methods.split.rule import MESSAGES, Fusion, HeadOutputs, Rule, RuleAnswer, all_blocks, own_rows
+
+NOBODY = "no party that has this row answered from a predictor of its own that training has reached"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local(Rule):
+    """One predictor a party; the answer is the active party's, or else that of the first party that has the row."""
+
+    @property
+    def can(self) -> Capabilities:
+        """Train on each party's own rows; predict a row from one party."""
+        return Capabilities(
+            title="Local",
+            paper="Valdeira et al. 2025, eq. (2)",
+            trains_on="each party's own labelled rows",
+            predicts_for="any row, from one party's block",
+            needs="any",
+            messages=MESSAGES,
+        )
+
+    def owners(self, roster: Roster) -> tuple[int, ...]:
+        """Return all parties: each has a head."""
+        return all_blocks(roster)
+
+    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
+        """Return the parties that the heads belong to."""
+        return owners
+
+    def head(self, roster: Roster, width: int) -> tuple[int, int]:
+        """Return one head a party, on its own embedding."""
+        return roster.K, width
+
+    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
+        """Return the sum of the parties' own mean losses, (2)."""
+        mine = observed[:, fusion.owners]
+        return own_rows(fusion, fusion.heads(h[:, fusion.owners], mine), observed, y)
+
+    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each party's own outputs, valid for its rows."""
+        mine = observed[:, fusion.owners]
+        return fusion.heads(h[:, fusion.owners], mine), mine
+
+    def answer(self, given: HeadOutputs) -> RuleAnswer:
+        """Return the active party's answer, or else that of the first party that has the row."""
+        by_party = given.by_party()
+        there = ~by_party.isnan().any(dim=2)
+        preferred = there.int()
+        if given.k >= 0:
+            preferred[:, given.k] *= 2
+        chosen = preferred.argmax(dim=1)  # [B], the first of the greatest
+        alone = torch.nn.functional.one_hot(chosen, given.observed.shape[1]).bool()
+        return RuleAnswer(
+            scores=by_party[torch.arange(len(chosen), device=chosen.device), chosen],
+            answered=there.any(dim=1),
+            took_part=alone & given.observed,
+            by_party=by_party,
+            reason=NOBODY,
+        )

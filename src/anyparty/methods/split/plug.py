@@ -1,0 +1,72 @@
+"""PlugVFL: one split network that is trained with parties dropped at random.
+
+Sun et al.: "PlugVFL: Robust and IP-protecting vertical federated learning against unexpected quitting of parties",
+2024, as extended by Valdeira, Wang, Chi, ICLR 2025, section 5 and appendix D, to more than two parties and to blocks
+that are missing in training: the fusion model reads zeros for their embeddings.
+
+Letters   B rows, K parties, H width of an embedding, C outputs.
+Symbols   h     embeddings, zero where not observed              [B, K, H]
+          keep  parties that stay in this iteration: each passive one is dropped with probability ``dropout``  [K]
+Loss      mean_n loss(g(concat_k keep_k h[n, k]), y_n)
+Answer    for any row that some party has
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyparty.core.types import Capabilities, Roster
+from anyparty.errors import ConfigError
+from anyparty.methods.base import Batch
+from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Fusion, Rule
+from anyparty.networks.objective import losses
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plug(Rule):
+    """One predictor over concatenated embeddings, with zeros for absent parties.
+
+    Attributes:
+        dropout: the probability that a passive party is dropped from an iteration. The published comparison describes
+            dropout, but ran with 0.
+
+    """
+
+    dropout: float = 0.2
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"plug: dropout must lie in [0, 1), got {self.dropout}")
+
+    @property
+    def can(self) -> Capabilities:
+        """Train on any row, and predict for any row."""
+        return Capabilities(
+            title="PlugVFL",
+            paper="Sun et al. 2024; Valdeira et al. 2025, app. D",
+            trains_on="labelled rows that anybody has",
+            predicts_for="any row, with zeros in place of absent embeddings",
+            needs="any",
+            messages=(EMBEDDING, GRADIENT),
+        )
+
+    def head(self, roster: Roster, width: int) -> tuple[int, int]:
+        """Return one head on all embeddings side by side."""
+        return 1, roster.K * width
+
+    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
+        """Return the mean loss, with some passive parties dropped from this iteration."""
+        if self.dropout:
+            lots = torch.rand(h.shape[1], generator=batch.generator("party dropout")).to(h.device)
+            keep = lots >= self.dropout
+            if fusion.k >= 0:
+                keep[fusion.k] = True
+            h = torch.where(keep.view(1, -1, 1), h, 0.0)
+        return losses(fusion.task, fusion.heads(h.flatten(1).unsqueeze(1)).squeeze(1), y).mean()
+
+    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the predictor's outputs, valid for rows that any party has."""
+        return fusion.heads(h.flatten(1).unsqueeze(1)), observed.any(dim=1, keepdim=True)

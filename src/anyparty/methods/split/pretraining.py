@@ -1,0 +1,273 @@
+"""Self-supervised learning before a split method: every party first learns from its own rows, labelled or not.
+
+SimSiam (Chen, He: "Exploring Simple Siamese Representation Learning", CVPR 2021), as the baselines of FALSE-VFL have it
+(Hong, Park, Hwang, arXiv 2505.11035, appendix D.1): each local model is pretrained by itself, then all are fine-tuned
+on the labelled rows.  Nothing crosses in this stage.  Besides it BYOL (Grill et al., NeurIPS 2020) and MoCo in its
+third version (Chen, Xie, He, ICCV 2021), which needs no queue.
+
+Letters   B rows of the batch that the party has, F columns, H width of an embedding, T temperature.
+Symbols   x, x'   two views of the same rows                                               [B, F]
+          f, g, q   encoder, projector, predictor; z = g(f(x)), p = q(z)                     [B, H]
+          t         what p should be like: SimSiam's is z; the others' is g_t(f_t(x)), whose weights follow those of f
+                    and g, w_t <- m w_t + (1 - m) w after every step                        [B, H]
+Loss      (l(p, t') + l(p', t)) / 2, no gradient by t; the mean over rows of
+          l(p, t)_b = -cos(p_b, t_b)                                            SimSiam, BYOL
+          l(p, t)_b = -log(exp(cos(p_b, t_b) / T) / sum_c exp(cos(p_b, t_c) / T))   MoCo: c over the batch's rows
+
+Rate      falls as a cosine, but for the predictor's; a step's gradient is cut to ``pretrain_clip`` (He et al., FedHSSL)
+
+Where we differ   The papers do not say what a view of a table's row is.  Here one is the row as it is, and in the other
+                  a share ``corrupt`` of its numbers is replaced by those of other rows of the batch (Bahri et al.:
+                  "SCARF", ICLR 2022).  m stays what it is; BYOL and MoCo let it rise to 1.  MoCo
+                  multiplies its loss by 2 T, which is left out.  Projector and predictor are SimSiam's in all three.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from anyparty.core.predictions import Predictions
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Capabilities, Channel, Roster
+from anyparty.data.blocks import Rows
+from anyparty.errors import ConfigError, Diverged
+from anyparty.methods.base import Batch, PartyContext, Stage, State, Step
+from anyparty.methods.split.exchange import moment
+from anyparty.methods.split.split_method import Split
+from anyparty.methods.split.topology import Topology
+from anyparty.networks.optimizer import Optimizer
+
+STAGE = "pretrain"
+PretrainingTask = Literal["none", "simsiam", "byol", "moco"]
+FORMS: tuple[str, ...] = get_args(PretrainingTask)
+TARGET = "target_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfSupervised:
+    """What may come before a split method.
+
+    Attributes:
+        pretrain: "none"; or "simsiam", "byol", "moco": every party first trains its encoder on its own rows, labelled
+            or not.
+        pretrain_epochs: epochs of that; without, as many as afterwards.
+        pretrain_batch_size: rows of a batch; without, as many as afterwards.
+        pretrain_lr: learning rate of its optimizer, which falls as a cosine.
+        pretrain_optimizer: "sgd" with momentum 0.9, or "adam".
+        pretrain_weight_decay: of that optimizer.
+        pretrain_follow: m, how slowly the weights of BYOL's and MoCo's targets follow.
+        pretrain_temperature: T, of MoCo.
+        pretrain_clip: the longest gradient of a step, over all of its parameters; longer ones are cut to it.
+        corrupt: the share of a row's numbers that its other view takes from other rows.
+
+    """
+
+    pretrain: PretrainingTask = "none"
+    pretrain_epochs: int | None = None
+    pretrain_batch_size: int | None = None
+    pretrain_lr: float = 0.025
+    pretrain_optimizer: Literal["sgd", "adam"] = "sgd"
+    pretrain_weight_decay: float = 3e-5
+    pretrain_follow: float = 0.99
+    pretrain_temperature: float = 0.2
+    pretrain_clip: float = 5.0
+    corrupt: float = 0.3
+
+    def __post_init__(self) -> None:
+        if self.pretrain not in FORMS:
+            raise ConfigError(f"method: pretrain is one of {', '.join(FORMS)}, not {self.pretrain!r}")
+        for name in ("pretrain_epochs", "pretrain_batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"method: {name} must be at least 1, got {value}")
+        if self.pretrain_optimizer not in {"sgd", "adam"} or not 0 <= self.pretrain_weight_decay < math.inf:
+            raise ConfigError(
+                f"method: pretrain_optimizer {self.pretrain_optimizer!r} must be 'sgd' or 'adam', "
+                f"pretrain_weight_decay {self.pretrain_weight_decay} a number and not negative"
+            )
+        for name in ("pretrain_lr", "pretrain_temperature", "pretrain_clip"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"method: {name} {getattr(self, name)} must be a number above 0")
+        for name in ("pretrain_follow", "corrupt"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ConfigError(f"method: {name} {getattr(self, name)} must lie in [0, 1)")
+
+    @property
+    def optimizer(self) -> Optimizer:
+        """What trains: by default SGD as in the published FedHSSL and FALSE-VFL experiments."""
+        momentum = 0.9 if self.pretrain_optimizer == "sgd" else 0.0
+        return Optimizer(name=self.pretrain_optimizer, lr=self.pretrain_lr, momentum=momentum,
+                         weight_decay=self.pretrain_weight_decay, schedule="cosine")  # fmt: skip
+
+    def stage(self, step: Step) -> Stage:
+        """Return the stage that ``step`` plays a batch of: over every row that anybody has."""
+
+        def rows(at: Rows) -> Tensor:
+            assert at.observed is not None
+            return at.observed.any(dim=1)
+
+        return Stage(
+            name=STAGE, step=step, rows=rows, validates=False, epochs=self.pretrain_epochs,
+            batch_size=self.pretrain_batch_size, optimizer=self.optimizer,
+        )  # fmt: skip
+
+    def add_targets(self, modules: dict[str, nn.Module], *names: str) -> None:
+        """Put beside the named modules those that follow them, where the targets are not their own: "target_NAME"."""
+        if self.pretrain not in {"byol", "moco"}:
+            return
+        for name in names:
+            average = get_ema_multi_avg_fn(self.pretrain_follow)  # type: ignore[no-untyped-call]
+            target = AveragedModel(modules[name], multi_avg_fn=average)
+            target.update_parameters(modules[name])  # the first call copies
+            modules[f"{TARGET}{name}"] = target.requires_grad_(requires_grad=False)
+
+    @staticmethod
+    def follow(modules: Mapping[str, nn.Module]) -> None:
+        """Let targets follow, after a step."""
+        for name, module in modules.items():
+            if isinstance(module, AveragedModel):
+                module.update_parameters(modules[name.removeprefix(TARGET)])
+
+    def loss(self, p: Tensor, t: Tensor) -> Tensor:
+        """Return the mean l(p, t) over rows, and over copies of the encoder in front: [..., B, H] twice -> []."""
+        if self.pretrain != "moco":
+            return -functional.cosine_similarity(p, t.detach(), dim=-1).mean()
+        like = functional.normalize(p, dim=-1) @ functional.normalize(t.detach(), dim=-1).mT
+        own = torch.arange(p.shape[-2], device=p.device).expand(p.shape[:-1])
+        return functional.cross_entropy((like / self.pretrain_temperature).flatten(0, -2), own.flatten())
+
+    def build(self, modules: Mapping[str, nn.Module]) -> torch.optim.Optimizer:
+        """Return what trains these modules; the learning rate of predictors does not fall."""
+        of = {name: [p for p in module.parameters() if p.requires_grad] for name, module in modules.items()}
+        predictors = [p for name, own in of.items() if name.endswith("predictor") for p in own]
+        return self.optimizer.build((p for name, own in of.items() if not name.endswith("predictor") for p in own),
+                                    predictors)  # fmt: skip
+
+    def descend(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
+        """Make a step of an optimizer, with its gradient cut to the longest that is allowed."""
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], self.pretrain_clip)
+        optimizer.step()
+
+    def views(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return two views of rows [B, F]: as they are, and with a share of their numbers drawn from other rows."""
+        B, F = x.shape
+        taken = torch.rand(B, F, generator=generator) < self.corrupt
+        others = torch.randint(B, (B, F), generator=generator)
+        return x, torch.where(taken.to(x.device), x.gather(0, others.to(x.device)), x)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretrained:
+    """A split method with a stage before its own.
+
+    Attributes:
+        first: that stage.
+        method: what follows.
+
+    """
+
+    first: SelfSupervised
+    method: Split
+
+    schedule_conflict: ClassVar[str] = "knows no stage of pretraining: method.pretrain = 'none', or no schedule"
+
+    @property
+    def can(self) -> Capabilities:
+        """What the method can do; its encoders also learn from rows without labels."""
+        can = self.method.can
+        return replace(can, trains_on=f"each party's own rows, then {can.trains_on}", unlabelled=True)
+
+    def begin(self, seat: PartyContext, seeds: Seeds) -> State:
+        """Make what the method needs; a projector and a predictor; and what follows, where targets do."""
+        state = self.method.begin(seat, seeds)
+        if "encoder" not in state.modules:
+            return state
+        H = self.method.embedding
+        with seeds.own.drawing("projector", seat.me):
+            state.modules["projector"], state.modules["predictor"] = projector(H), predictor(H)
+        for name in ("projector", "predictor"):
+            state.modules[name].to(seat.device)
+        trained = {name: state.modules[name] for name in ("encoder", "projector", "predictor")}
+        state.optimizers[STAGE] = self.first.build(trained)
+        self.first.add_targets(state.modules, "encoder", "projector")
+        return state
+
+    def topology(self, roster: Roster) -> Topology:
+        """Return the method's own topology."""
+        return self.method.topology(roster)
+
+    def stages(self, seat: PartyContext) -> Sequence[Stage]:
+        """Return this stage and the method's own."""
+        return (self.first.stage(self._step), *self.method.stages(seat))
+
+    async def _step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
+        """Train on the party's own rows of the batch, if they are two at least: the normalisation needs others."""
+        loss: float | None = None
+        if "encoder" in state.modules and rows.block is not None:
+            x, held = rows.block.take(batch.rows)
+            if len(held) > 1:
+                loss = self._learn(state, x, batch)
+        return loss if state.seat.me == state.seat.roster.active else None
+
+    def _learn(self, state: State, x: Tensor, batch: Batch) -> float:
+        me, generator = state.seat.me, batch.own(f"views of {state.seat.me}")
+        views = torch.cat(self.first.views(x, generator))
+        with batch.drawing("encoder draws", me, device=state.seat.device):
+            h = state.modules["encoder"](views)
+        z = [_of_rows(state.modules["projector"], half) for half in h.chunk(2)]
+        p, p2 = (_of_rows(state.modules["predictor"], each) for each in z)
+        t, t2 = self._targets(state, views, batch) or z
+        p, p2, t, t2 = (each.movedim(0, -2) for each in (p, p2, t, t2))  # copies of an encoder stand in front
+        loss = (self.first.loss(p, t2) + self.first.loss(p2, t)) / 2
+        value = loss.item()
+        if not math.isfinite(value):
+            raise Diverged(f"party {me!r}: the loss is {value} at {moment(batch)}: lower pretrain_lr, or look for "
+                           f"extreme values in its columns")  # fmt: skip
+        self.first.descend(state.optimizers[STAGE], batch.share * loss)
+        self.first.follow(state.modules)
+        return value
+
+    def _targets(self, state: State, views: Tensor, batch: Batch) -> list[Tensor]:
+        """Return what the two views' predictions should be like, where that is not their own projections: as ``h``."""
+        if f"{TARGET}encoder" not in state.modules:
+            return []
+        with torch.no_grad(), batch.drawing("target draws", state.seat.me, device=state.seat.device):
+            h = state.modules[f"{TARGET}encoder"](views)
+            return [_of_rows(state.modules[f"{TARGET}projector"], half) for half in h.chunk(2)]
+
+    async def predict(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
+    ) -> Predictions | None:
+        """Predict as the method does."""
+        return await self.method.predict(net, state, rows, batch, asked)
+
+
+def _of_rows(module: nn.Module, h: Tensor) -> Tensor:
+    """Return what a module makes of rows [B, H], or of those of each copy of an encoder [B, copies, H]."""
+    made: Tensor = module(h.flatten(0, -2))
+    return made.view(h.shape)
+
+
+def projector(H: int) -> nn.Module:
+    """Return a projector of three layers, normalised over the rows of a batch: [B, H] -> [B, H]."""
+    return nn.Sequential(*_layer(H, H), nn.ReLU(), *_layer(H, H), nn.ReLU(), *_layer(H, H))
+
+
+def predictor(H: int) -> nn.Module:
+    """Return a predictor of two layers, a quarter as wide between them: [B, H] -> [B, H]."""
+    narrow = max(1, H // 4)
+    return nn.Sequential(*_layer(H, narrow), nn.ReLU(), nn.Linear(narrow, H))
+
+
+def _layer(inputs: int, outputs: int) -> tuple[nn.Module, nn.Module]:
+    return nn.Linear(inputs, outputs, bias=False), nn.BatchNorm1d(outputs)

@@ -1,0 +1,172 @@
+"""Rows without a label teach too: a stage after a split method's own, in which its answers stand in for labels.
+
+Pseudo-labels: Lee, "Pseudo-Label", ICML workshop 2013; the threshold and the harder view of the same row: Sohn et al.,
+"FixMatch", NeurIPS 2020.  There a picture is answered for as it is and learnt from distorted.  Here a row is answered
+for by all the parties that have it, and learnt from by whatever the rule trains on: with LASER-VFL, by sets of fewer of
+them.  That a presence pattern can be the distortion is ours: no paper that this package carries has it.
+
+Letters   B_y labelled rows of a batch, B_u the others, C classes.
+Symbols   L_n(y)   the rule's own loss of row n with label y
+          p_n      the rule's answer for row n from everybody who has it, as prediction gives it: without parties
+                   that training has not reached yet; by the networks as they are, no gradient passes it    [C]
+                   (of Ensemble, whose answer by ``vote = "hard"`` is its majority's, the mean of all who voted)
+          g_n      the class that it answers: argmax_c p_nc, but where such a vote has another winner
+Loss      1/|B_y| sum_{n in B_y} L_n(y_n) + lambda/|B_u| sum_{n in B_u} 1[p_n,g_n >= tau] L_n(g_n)
+          where predictors have means of their own (Local, Ensemble, Combinatorial), the sum over these of that, each
+          over the rows that it has
+
+The same messages cross as in the stage before, of more rows.  All predictors must stand at the active party: elsewhere
+nobody has the answer that they give together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from anyparty.core.costs import FormulaTraffic, RunShape
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Capabilities
+from anyparty.data.blocks import Rows
+from anyparty.errors import ConfigError
+from anyparty.methods.base import Batch, PartyContext, Stage, State
+from anyparty.methods.split.exchange import Gathered
+from anyparty.methods.split.rule import Fusion, adapted, answer_of, outputs_of
+from anyparty.methods.split.split_method import Split, labels_of
+
+STAGE = "pseudo"
+SURE, UNLABELLED = f"{STAGE}/sure", f"{STAGE}/unlabelled"
+ALL_LABELLED = "every row has a label: there was none to stand in for"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pseudo:
+    """What may come after a split method's own training.
+
+    Attributes:
+        unlabelled: "ignore" rows without a label, or learn from them by "pseudo" labels.
+        sure: tau, the probability from which an answer stands in for a label.
+        unlabelled_weight: lambda, of rows without a label.
+        unlabelled_epochs: epochs of that; without, as many as before.
+        unlabelled_batch_size: rows of a batch; without, as many as before.
+
+    """
+
+    unlabelled: Literal["ignore", "pseudo"] = "ignore"
+    sure: float = 0.95
+    unlabelled_weight: float = 1.0
+    unlabelled_epochs: int | None = None
+    unlabelled_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.unlabelled not in {"ignore", "pseudo"}:
+            raise ConfigError(f"method: unlabelled is 'ignore' or 'pseudo', not {self.unlabelled!r}")
+        if not 0 <= self.sure < 1:
+            raise ConfigError(f"method: sure is a probability below 1, got {self.sure}")
+        if not 0 < self.unlabelled_weight < math.inf:
+            raise ConfigError(f"method: unlabelled_weight must be a number above 0, got {self.unlabelled_weight}")
+        for name in ("unlabelled_epochs", "unlabelled_batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"method: {name} must be at least 1, got {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PseudoLabelled(Split):
+    """A split method with that stage behind its own."""
+
+    pseudo: Pseudo = field(default=Pseudo(), repr=False)
+
+    schedule_conflict: ClassVar[str] = "knows no stage of pseudo-labels: method.unlabelled = 'ignore', or no schedule"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hosting != "active":
+            raise ConfigError("method: unlabelled = 'pseudo' asks for all predictors at the active party: "
+                              "hosting = 'active'")  # fmt: skip
+
+    @cached_property
+    def can(self) -> Capabilities:
+        """The capabilities of the split method, which also learns from rows without labels."""
+        can = super().can
+        both = f"{can.trains_on}; then rows without a label, too, where it is sure of them"
+        return replace(can, title=f"{can.title}, pseudo-labels", trains_on=both, unlabelled=True)
+
+    def published_costs(self, ran: RunShape) -> list[FormulaTraffic]:  # noqa: ARG002
+        """Return nothing: the formula of split learning knows labelled rows and one stage alone."""
+        return []
+
+    def begin(self, seat: PartyContext, seeds: Seeds) -> State:
+        """Make what the split method makes.
+
+        Raises:
+            ConfigError: numbers are predicted: no answer says how sure it is.
+        """
+        if seat.task is not None and seat.task.kind == "regression":
+            raise ConfigError("method: unlabelled = 'pseudo' asks for classes: a predicted number does not say how "
+                              "sure it is")  # fmt: skip
+        return super().begin(seat, seeds)
+
+    def stages(self, seat: PartyContext) -> Sequence[Stage]:
+        """Return the split method's stage, and that of pseudo-labels."""
+
+        def rows(at: Rows) -> Tensor:
+            assert at.observed is not None
+            return self.rule.trains_on(seat.roster, self.topology(seat.roster).heard(at.observed))
+
+        def remark(at: Rows) -> str:
+            assert at.labeled is not None
+            return "" if (rows(at) & ~at.labeled).any() else ALL_LABELLED
+
+        taught = Stage(name=STAGE, step=self.step, rows=rows, epochs=self.pseudo.unlabelled_epochs, remark=remark,
+                       batch_size=self.pseudo.unlabelled_batch_size, record=_record, continues=True)  # fmt: skip
+        return (*super().stages(seat), taught)
+
+    def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
+        """Return the split method's loss; in the stage of pseudo-labels, the loss above."""
+        if batch.moment[0] != STAGE:
+            return super().learn(state, rows, batch, there, h)
+        assert rows.key is not None
+        y, known = labels_of(rows, batch)
+        fusion, observed = self.fusion(state), there.observed
+        use = self.rule.trains_on(state.seat.roster, observed)
+        guess, sure = self._guessed(fusion, h, observed, rows.key[batch.rows])
+        labelled, unlabelled = use & known, use & ~known
+        sure &= unlabelled
+        weight, value = self.pseudo.unlabelled_weight, 0.0
+        for chosen, of, labels, share in ((labelled, labelled, y, 1.0), (sure, unlabelled, guess, weight)):
+            at = chosen.nonzero().squeeze(1)
+            if len(at):
+                some = replace(batch, rows=batch.rows[at])
+                value += self.descend(
+                    replace(fusion, chosen_from=observed[of]), state.seat, some, h[at], observed[at], labels[at],
+                    weight=share * len(at) / int(of.sum()),
+                )  # fmt: skip
+        for name, count in ((SURE, sure), (UNLABELLED, unlabelled)):
+            state.kept[name] = state.kept.get(name, torch.zeros((), dtype=torch.int64)) + count.sum().cpu()
+        return value
+
+    def _guessed(self, fusion: Fusion, h: Tensor, observed: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the predicted class of each row [B], and whether its probability is at least tau [B]."""
+        with torch.no_grad():
+            if fusion.taught is not None and fusion.taught.missed:  # prediction does not use these parties either
+                h, observed = h.clone(), observed.clone()
+                h[:, fusion.taught.missed], observed[:, fusion.taught.missed] = 0.0, False
+            outputs, valid = outputs_of(self.rule, fusion, h, observed)
+            given, answer = answer_of(self.rule, fusion, outputs, valid, observed, key)
+            support = adapted(self.rule).support(given)
+        guess = answer.scores.argmax(dim=1)
+        best = support.gather(1, guess.unsqueeze(1)).squeeze(1)
+        return guess, answer.answered & (best >= self.pseudo.sure)
+
+
+def _record(state: State) -> dict[str, float]:
+    """Return which share of the epoch's rows without a label were learnt from; count anew."""
+    sure, unlabelled = (state.kept.pop(name, torch.zeros(())).item() for name in (SURE, UNLABELLED))
+    return {"pseudo_labels": sure / unlabelled} if unlabelled else {}

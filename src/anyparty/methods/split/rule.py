@@ -1,0 +1,450 @@
+"""The rule of a split method, what it computes with, and the checks of a user's own rule.
+
+Letters   B rows of the batch, B_k those that party k holds, K parties with columns, H width of an embedding,
+          M heads at a host, C outputs.
+Symbols   h[n, k] = f_k(x_k^n)   embeddings as a host sees them, zero where not observed   [B, K, H]
+                                 ([B, K, copies, H] for a rule with several encoders a party)
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from anyparty.core.types import SEVERAL_HOSTS, Capabilities, MessageSpec, Roster, Task
+from anyparty.errors import ConfigError, some
+from anyparty.methods.base import Batch
+from anyparty.methods.split.topology import Hosting, Topology, resolve
+from anyparty.networks.coverage import Sets, TrainedParties
+from anyparty.networks.heads import Heads
+from anyparty.networks.objective import answers, losses
+
+SOME = 1e-6  # less than one row, so that a mean over no rows is 0
+
+
+def embedding(to: Literal["host", "active"], holds: str) -> MessageSpec:
+    """Declare the message with a party's embeddings, for split methods and FALSE-VFL."""
+    who = "the host" if to == "host" else "the active party"
+    learns = (f"{who} sees an embedding of every row it trains or predicts on: no raw feature, but whatever of it the "
+              f"embedding keeps")  # fmt: skip
+    return MessageSpec(tag="embedding", frm="block", to=to, holds=holds, learns=learns)
+
+
+EMBEDDING = embedding("host", "h_k = f_k(x_k) of those rows of the batch that party k has, [B_k, H]")
+GRADIENT = MessageSpec(
+    tag="gradient", frm="host", to="block",
+    holds="the derivative of the loss by h_k, [B_k, H]",
+    learns="with two classes, the labels of party k's training rows: one direction of the gradients separated them in "
+           "the first epoch, with no label known",
+)  # fmt: skip
+OUTPUTS = MessageSpec(
+    tag="outputs", frm="host", to="active",
+    holds="what another label holder's heads answer for the rows asked for, [B, M, C], and whose embeddings they had, "
+          "[K] (nobody's, if training never reached them)",
+    learns="the active party sees the other label holders' predictions, and who answered them in time",
+    when=SEVERAL_HOSTS,
+)  # fmt: skip
+MESSAGES = (EMBEDDING, GRADIENT, OUTPUTS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fusion:
+    """The heads of a host, and what a rule needs to compute with them.
+
+    Attributes:
+        heads: M networks.
+        owners: [M] int64, the party k that each head belongs to; empty if heads belong to nobody.
+        everyone: the owners of the heads at all hosts together.
+        task: what is predicted.
+        k: the host's own place among the K parties; -1 if it holds no columns.
+        taught: the parties that training has reached, if the heads are the host's own.
+        chosen_from: [B*, K] bool, who has the rows from which those of a loss were chosen. A mean is then over all of
+            them, and the others count as 0 (``methods.pseudo``). ``None``: all were chosen.
+
+    """
+
+    heads: Heads
+    owners: Tensor
+    everyone: Tensor
+    task: Task
+    k: int
+    taught: TrainedParties | None = None
+    chosen_from: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadOutputs:
+    """The outputs of all hosts' heads, which a rule combines at the active party.
+
+    Attributes:
+        task: what is predicted.
+        answers: [B, M, C], probabilities or numbers.
+        valid: [B, M] bool, whether that head answers that row.
+        owners: [M] int64, as in ``Fusion``.
+        observed: [B, K] bool, the blocks that the valid answers use.
+        key: [B] int64, a number of the row, for random choices that do not depend on the row's place.
+        k: the active party's place among the K; -1 if it holds no columns.
+
+    """
+
+    task: Task
+    answers: Tensor
+    valid: Tensor
+    owners: Tensor
+    observed: Tensor
+    key: Tensor
+    k: int
+
+    def by_party(self) -> Tensor:
+        """Return each party's own answer [B, K, C], NaN if it has no answer."""
+        B, _, C = self.answers.shape
+        whole = self.answers.new_full((B, self.observed.shape[1], C), torch.nan)
+        whole[:, self.owners] = torch.where(self.valid.unsqueeze(2), self.answers, torch.nan)
+        return whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleAnswer:
+    """One answer per row.
+
+    Attributes:
+        scores: [B, C].
+        answered: [B] bool.
+        took_part: [B, K] bool.
+        by_party: [B, K, C] if each party has its own answer, NaN if it has no answer for the row.
+        reason: why a row that some party has gets no answer.
+
+    """
+
+    scores: Tensor
+    answered: Tensor
+    took_part: Tensor
+    by_party: Tensor | None = None
+    reason: str = ""
+
+
+class Rule(ABC):
+    """What remains of a split method without encoders, messages and optimizers.
+
+    A rule is fixed parameters. It computes with tensors and does not know which party computed an embedding. ``can``,
+    ``loss`` and ``outputs`` must be written; the other methods have defaults for one head that reads every party.
+
+    ``without_limit`` names what serves any number of parties if ``can.most_parties`` limits this rule.
+    """
+
+    without_limit: ClassVar[str] = "LASER-VFL"
+
+    @property
+    @abstractmethod
+    def can(self) -> Capabilities:
+        """What the method can do, and what it sends."""
+
+    # Topology
+
+    def copies(self, roster: Roster) -> int:  # noqa: ARG002
+        """Return the number of encoders of each party."""
+        return 1
+
+    def owners(self, roster: Roster) -> tuple[int, ...] | None:  # noqa: ARG002
+        """Return the parties k that have a head of their own, or ``None`` if heads belong to nobody."""
+        return None
+
+    def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
+        """Return the parties k whose embeddings a host with the heads of ``owners`` reads."""
+        return all_blocks(roster)
+
+    def head(self, roster: Roster, width: int) -> tuple[int, int]:  # noqa: ARG002
+        """Return the number of heads if they belong to nobody, and the width of a head's input.
+
+        ``width`` is H, the width of an embedding.
+        """
+        return 1, width
+
+    def hidden(self, task: Task) -> tuple[int, ...]:  # noqa: ARG002
+        """Return the widths of a head's hidden layers if the settings do not give them."""
+        return ()
+
+    def topology(self, roster: Roster, width: int, hosting: Hosting) -> Topology:
+        """Resolve who encodes, who hosts which heads and who reads whom.
+
+        Raises:
+            ConfigError: see ``topology.resolve``.
+        """
+        return resolve(
+            self.can, roster, copies=self.copies(roster), head=self.head(roster, width), owners=self.owners(roster),
+            reads=partial(self.reads, roster), width=width, hosting=hosting,
+        )  # fmt: skip
+
+    # Training
+
+    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
+        """Return which rows are trained on, by who has them: [N, K] -> [N] bool."""
+        return observed.any(dim=1)
+
+    def sets(self, roster: Roster) -> tuple[int, Sets] | None:  # noqa: ARG002
+        """Return the number of sets of parties with a predictor of their own, and which of them rows train.
+
+        A set that no row has trained gives no answer. ``None``: the rule has no such predictors.
+        """
+        return None
+
+    @abstractmethod
+    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        """Return the batch's loss, a scalar, over rows [B] with labels y [B].
+
+        These are the rows of the batch that have a label and whose parties are there. They are fewer than
+        ``len(batch.rows)`` if a party is late or lost, or if a host knows fewer labels. Draw by the shape of
+        ``observed``.
+        """
+
+    # Prediction
+
+    @abstractmethod
+    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the heads' outputs [B, M, C], and for which rows they are valid [B, M] bool."""
+
+    def answer(self, given: HeadOutputs) -> RuleAnswer:
+        """Combine the answers of all hosts' heads into one per row."""
+        return joint(given)
+
+    def support(self, given: HeadOutputs) -> Tensor:
+        """Return the scores [B, C] by which a pseudo-label is sure.
+
+        They differ from those of ``answer`` if not every party that has the row counts there.
+        """
+        return self.answer(given).scores
+
+
+REQUIRED = ("copies", "owners", "reads", "head", "trains_on", "loss", "outputs", "answer")
+OPTIONAL = ("hidden", "sets", "support")
+
+
+def adapted(rule: Any) -> Rule:
+    """Return a rule that has every method of ``Rule``.
+
+    A user's class may have the required methods without inheriting from ``Rule``. It then gets the other defaults.
+    """
+    if isinstance(rule, Rule):
+        return rule
+    methods = {name: staticmethod(getattr(rule, name)) for name in (*REQUIRED, *OPTIONAL) if hasattr(rule, name)}
+    can = property(lambda _: rule.can)
+    made: Rule = type(type(rule).__name__, (Rule,), {**methods, "can": can})()
+    return made
+
+
+def all_blocks(roster: Roster) -> tuple[int, ...]:
+    """Return all K parties."""
+    return tuple(range(roster.K))
+
+
+def mean_over(h: Tensor, observed: Tensor) -> Tensor:
+    """Return the mean embedding over the observed parties: [B, K, H], [B, K] -> [B, H]; zero if no party has a row."""
+    return h.sum(dim=1) / observed.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def own_rows(fusion: Fusion, outputs: Tensor, observed: Tensor, y: Tensor) -> Tensor:
+    """Return the sum over heads of the mean loss over the rows of the head's own party, a scalar.
+
+    No head's loss depends on another party's rows. outputs [B, M, C], observed [B, K], y [B].
+    """
+    each = losses(fusion.task, outputs, y.unsqueeze(1).expand(outputs.shape[:2]))  # [B, M]
+    return means(fusion, each, observed, lambda observed: observed[:, fusion.owners])
+
+
+def means(fusion: Fusion, each: Tensor, observed: Tensor, has: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the sum over predictors of the mean loss over each predictor's rows, a scalar.
+
+    each [B, M], observed [B, K]; ``has`` gives the rows of each predictor, [B, K] -> [B, M].
+    """
+    mine = has(observed)
+    count = mine.sum(dim=0)
+    if fusion.chosen_from is not None:  # ``pseudo`` multiplies by the share of rows that were chosen
+        count = has(fusion.chosen_from).sum(dim=0) * (len(observed) / len(fusion.chosen_from))
+    return (torch.where(mine, each, 0.0).sum(dim=0) / count.clamp(min=SOME)).sum()
+
+
+def joint(given: HeadOutputs, reason: str = "") -> RuleAnswer:
+    """Return the answer of a method with one predictor for all present parties."""
+    return RuleAnswer(scores=given.answers[:, 0], answered=given.valid[:, 0], took_part=given.observed, reason=reason)
+
+
+# Computations of a rule, checked, because the rule may be a user's own
+
+
+def trained_rows(rule: Rule, roster: Roster, observed: Tensor) -> Tensor:
+    """Return which rows are trained on [N] bool, by who has them, observed [N, K].
+
+    Raises:
+        ConfigError: the rule returns another form.
+    """
+    use: object = rule.trains_on(roster, observed)
+    if not isinstance(use, Tensor):
+        raise ConfigError(f"{rule.can.title}: expected a tensor from trains_on, got a {type(use).__name__}")
+    if use.shape != observed.shape[:1] or use.dtype != torch.bool:
+        raise ConfigError(f"{rule.can.title}: expected trains_on to say true or false of each row, [{len(observed)}], "
+                          f"got {list(use.shape)} of {use.dtype}")  # fmt: skip
+    return use
+
+
+def loss_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
+    """Return the loss of a batch, a scalar from which embeddings and heads can learn.
+
+    Raises:
+        ConfigError: the loss is not a scalar tensor; or embeddings ``h`` need a gradient and the loss has none; or the
+            rule has made weights of its own by now.
+    """
+    loss: object = rule.loss(fusion, h, observed, y, batch)
+    if not isinstance(loss, Tensor):
+        raise ConfigError(f"{rule.can.title}: expected a tensor as the loss of a batch, got a {type(loss).__name__}")
+    if loss.ndim:
+        raise ConfigError(f"{rule.can.title}: expected one number as the loss of a batch, got {list(loss.shape)}: take "
+                          f"their mean")  # fmt: skip
+    if h.requires_grad and not loss.requires_grad:
+        raise ConfigError(f"{rule.can.title}: the loss of a batch has no gradient, so that nothing would be trained: "
+                          f"compute it from h or heads without detach, item, numpy or no_grad, and let trains_on leave "
+                          f"out rows that nothing is learnt from")  # fmt: skip
+    if not batch.number:
+        check_weights(rule)
+    return loss
+
+
+def outputs_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the heads' outputs [B, M, C] and for which rows they are valid [B, M], from h [B, K, H].
+
+    Raises:
+        ConfigError: the rule returns another form.
+    """
+    returned: object = rule.outputs(fusion, h, observed)
+    B, C = len(observed), fusion.task.outputs
+    match returned:
+        case (Tensor() as outputs, Tensor() as valid):
+            pass
+        case _:
+            raise ConfigError(f"{rule.can.title}: expected two tensors from outputs, what heads answer [B, M, C] and "
+                              f"for which rows they do [B, M], got {_kinds(returned)}")  # fmt: skip
+    if outputs.ndim != 3 or valid.shape != outputs.shape[:2] or (outputs.shape[0], outputs.shape[2]) != (B, C):
+        raise ConfigError(f"{rule.can.title}: expected outputs [B, M, C] and, for which rows they are, [B, M], got "
+                          f"{list(outputs.shape)} and {list(valid.shape)} for B = {B} rows and C = {C}")  # fmt: skip
+    if not outputs.is_floating_point() or valid.dtype != torch.bool:
+        raise ConfigError(f"{rule.can.title}: expected outputs to be floating-point numbers and, for which rows they "
+                          f"are, true or false, got {outputs.dtype} and {valid.dtype}")  # fmt: skip
+    return outputs, valid
+
+
+def answer_of(
+    rule: Rule, fusion: Fusion, outputs: Tensor, valid: Tensor, observed: Tensor, key: Tensor,
+    owners: Tensor | None = None,
+) -> tuple[HeadOutputs, RuleAnswer]:  # fmt: skip
+    """Return the heads' answers, and what the rule combines them into.
+
+    Args:
+        rule: the rule.
+        fusion: the heads of the active party.
+        outputs: [B, M, C], of the heads of all hosts.
+        valid: [B, M].
+        observed: [B, K], the blocks that valid outputs use.
+        key: [B], see ``HeadOutputs``.
+        owners: [M], if other parties host heads too.
+
+    Raises:
+        ConfigError: the rule returns another form.
+    """
+    given = HeadOutputs(
+        task=fusion.task, answers=answers(fusion.task, outputs), valid=valid, observed=observed, key=key, k=fusion.k,
+        owners=fusion.owners if owners is None else owners,
+    )  # fmt: skip
+    answer: object = rule.answer(given)
+    (B, K), C = observed.shape, fusion.task.outputs
+    if not isinstance(answer, RuleAnswer):
+        raise ConfigError(f"{rule.can.title}: expected an Answer from answer, with scores, answered and took_part, got "
+                          f"{_kinds(answer)}")  # fmt: skip
+    forms = {"scores": (B, C), "answered": (B,), "took_part": (B, K)}
+    for name, shape in (forms if answer.by_party is None else forms | {"by_party": (B, K, C)}).items():
+        each: object = getattr(answer, name)
+        kind = "true or false" if name in {"answered", "took_part"} else "numbers"
+        if not isinstance(each, Tensor) or each.shape != shape or (each.dtype == torch.bool) != (kind != "numbers"):
+            got = f"{list(each.shape)} of {each.dtype}" if isinstance(each, Tensor) else _kinds(each)
+            raise ConfigError(f"{rule.can.title}: expected {name} of the Answer to be {kind}, {list(shape)}, got {got}")
+    return given, answer
+
+
+def _kinds(returned: object) -> str:
+    if isinstance(returned, tuple | list):
+        return f"a {type(returned).__name__} of {', '.join(type(each).__name__ for each in returned) or 'nothing'}"
+    return "None" if returned is None else f"a {type(returned).__name__}"
+
+
+# Checks of a user's own rule
+
+
+def check_rule(rule: object) -> None:
+    """Check that an object is a complete rule without weights.
+
+    Raises:
+        ConfigError: it is a class or not a rule, a part is missing or of another kind, or see ``check_weights``.
+    """
+    if isinstance(rule, type):
+        raise ConfigError(f"Split: expected a rule, got its class {rule.__name__}: make one, {rule.__name__}()")
+    name = type(rule).__name__
+    missing = [each for each in ("can", *REQUIRED) if not hasattr(type(rule), each) and each not in _own(rule)]
+    if len(missing) > len(REQUIRED):
+        raise ConfigError(f"Split: expected a rule, an object with can, {', '.join(REQUIRED)}, got {rule!r}; methods "
+                          f"that ship are made by name, as method('laser')")  # fmt: skip
+    if missing:
+        raise ConfigError(f"Split: the rule {name} lacks {some(missing, most=9)}: see docs/how-to/your-method.md")
+    can: object = rule.can  # type: ignore[attr-defined]
+    if inspect.isroutine(can):
+        raise ConfigError(f"Split: can of the rule {name} is a function: write @property above it")
+    if not isinstance(can, Capabilities):
+        raise ConfigError(
+            f"Split: can of the rule {name} should be Capabilities, from anyparty.core.types, got {can!r}"
+        )
+    for each in REQUIRED:
+        if not callable(given := getattr(rule, each)):
+            raise ConfigError(f"Split: {each} of the rule {name} should be a function, got {given!r}")
+    check_weights(rule)
+
+
+def check_weights(rule: object) -> None:
+    """Check that a rule has no weights, which would be neither trained nor saved.
+
+    Raises:
+        ConfigError: the rule is or holds a network with parameters or buffers, or a tensor that requires a gradient.
+            Its attributes are checked, and the lists, tuples, sets and mappings among them.
+    """
+    names = [""] if _is_weights(rule) else sorted({name for name, value in _held(rule) if _is_weights(value)})
+    if names:
+        which = "is a network with weights of its own" if names == [""] else f"holds weights, {some(names)}"
+        raise ConfigError(f"Split: the rule {type(rule).__name__} {which}, which nobody would train or save. Weights "
+                          f"live in the head: give Split(make_head=...) a module that holds them, and let the rule's "
+                          f"head say as wide an input as it needs (docs/how-to/your-method.md)")  # fmt: skip
+
+
+def _held(rule: object) -> Iterator[tuple[str, object]]:
+    """Yield the attributes of an object and its class by name, and the items of containers."""
+    slots = [name for kind in type(rule).__mro__ for name in getattr(kind, "__slots__", ()) if len(name) > 1]
+    own = {name: getattr(rule, name, None) for name in slots} | _own(rule)
+    for name, value in chain(own.items(), *(vars(kind).items() for kind in type(rule).__mro__[:-1])):
+        yield name, value
+        inner = value.values() if isinstance(value, Mapping) else value
+        if isinstance(value, Mapping | list | tuple | set | frozenset):
+            yield from ((name, each) for each in inner)
+
+
+def _own(rule: object) -> dict[str, object]:
+    return getattr(rule, "__dict__", {})
+
+
+def _is_weights(value: object) -> bool:
+    if isinstance(value, nn.Module):
+        begun = "_modules" in vars(value)  # a class that did not call nn.Module.__init__ has no modules
+        return begun and next(chain(value.parameters(), value.buffers()), None) is not None
+    return isinstance(value, Tensor) and value.requires_grad

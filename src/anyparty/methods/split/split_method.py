@@ -1,0 +1,392 @@
+"""Split models: each party encodes its own block, heads fuse the embeddings, gradients go back.
+
+Local, Standard VFL, Ensemble, Combinatorial, PlugVFL and LASER-VFL are one family. They share the encoders f_k, the
+exchange (embedding up, gradient down: one round trip a batch) and the optimizers, which are in this file. A ``Rule``
+defines the topology, the loss and the answer; each paper's rule is a file of its own.
+
+A host's heads are one tensor and take one step together. A head that no row of a batch trains has the derivative 0, so
+that momentum and weight decay still move it, unlike a head with an optimizer of its own. The difference matters if
+batches often lack a party, as with ``batches="by-pattern"``.
+
+By default all heads are at the active party, in one batched computation. With ``hosting="labelers"`` each party that
+holds labels hosts its own head, and embeddings go to every host.
+
+Prediction (LASER-VFL, Algorithm 2, for every rule): the requested parties send their embeddings to the hosts. Every
+host answers for the rows that it can. The active party combines the hosts' outputs into one answer a row, and states
+which parties took part in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from anyparty.core import costs
+from anyparty.core.predictions import NO_NUMBER, Predictions
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Capabilities, Channel, Roster, Task, finite
+from anyparty.data.blocks import Rows
+from anyparty.errors import ConfigError, Diverged, PartyLost
+from anyparty.methods.base import Batch, PartyContext, Stage, State
+from anyparty.methods.split import exchange
+from anyparty.methods.split.exchange import ExchangePart, ExpectedEmbeddings, Gathered, moment
+from anyparty.methods.split.rule import Fusion, Rule, adapted, answer_of, check_rule, loss_of, outputs_of, trained_rows
+from anyparty.methods.split.topology import Hosting, Topology
+from anyparty.methods.typed import of_type
+from anyparty.networks.coverage import TrainedParties
+from anyparty.networks.heads import Heads, ModuleHeads, StackedMLP
+from anyparty.networks.mlp import Factory, build
+
+UNREAD = "no head reads the embedding of a party that has this row"
+UNREACHED = "training reached no labelled row of a party that has this row"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """A split method: a rule, and the parameters that all rules share.
+
+    Attributes:
+        rule: the topology, the loss and the answer.
+        embedding: H, the width of every party's embedding.
+        hosting: where heads are: all at the active party, or each at its own party if that holds labels.
+        head_hidden: widths of the heads' hidden layers; [] is the papers' single linear layer. By default the rule's:
+            none, but [64] for LASER-VFL if a number is predicted.
+        make_head: a user's own head, (width of its input, C) -> module; instead of ``head_hidden``.
+
+    """
+
+    rule: Rule
+    embedding: int = 64
+    hosting: Hosting = "active"
+    head_hidden: tuple[int, ...] | None = None
+    make_head: Factory | None = None
+
+    schedule_conflict: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        check_rule(self.rule)
+        for name, hint in (("embedding", int), ("head_hidden", tuple[int, ...])):
+            if (given := getattr(self, name)) is not None or name == "embedding":
+                object.__setattr__(self, name, of_type(hint, given, f"method: {name}"))
+        if self.embedding < 1 or any(width < 1 for width in self.head_hidden or ()):
+            raise ConfigError(f"method: widths must be at least 1, got embedding {self.embedding}, "
+                              f"head_hidden {list(self.head_hidden or ())}")  # fmt: skip
+        if self.hosting not in {"active", "labelers"}:
+            raise ConfigError(f"method: hosting is 'active' or 'labelers', not {self.hosting!r}")
+
+    @cached_property
+    def can(self) -> Capabilities:
+        """The capabilities of the rule."""
+        return self.rule.can
+
+    def published_costs(self, ran: costs.RunShape) -> list[costs.FormulaTraffic]:
+        """Return each passive party's embeddings and gradients as equation (9) of the APC-VFL paper counts them."""
+        topology = self.topology(ran.roster)
+        ran = replace(ran, observed=topology.heard(ran.observed))
+        rows = ran.labelled & self.rule.trains_on(ran.roster, ran.observed)
+        return costs.split_learning(ran, rows, self.embedding * topology.copies)
+
+    # Set-up
+
+    def begin(self, seat: PartyContext, seeds: Seeds) -> State:
+        """Resolve the topology; make a party's encoder, the heads that it hosts, and their optimizers."""
+        topology = self.topology(seat.roster)
+        state = State(seat, topology=topology)
+        if seat.inputs:
+            with seeds.own.drawing("encoder", seat.me):
+                encoder = build(seat.encoder, seat.inputs, self.embedding, topology.copies, party=seat.me)
+                state.modules["encoder"] = encoder
+        if seat.me in topology.hosts:
+            assert seat.task is not None
+            with seeds.own.drawing("heads", seat.me):
+                state.modules["heads"] = self.heads(topology, seat.me, seat.task)
+                state.modules["taught"] = TrainedParties(seat.roster.K, adapted(self.rule).sets(seat.roster))
+        for name, module in state.modules.items():
+            module.to(seat.device)
+            parameters = [p for p in module.parameters() if p.requires_grad]
+            if parameters:
+                state.optimizers[name] = seat.optimizer.build(parameters)
+        return state
+
+    def topology(self, roster: Roster) -> Topology:
+        """Resolve who encodes, who hosts which heads and who reads whom among the parties of a roster.
+
+        Raises:
+            ConfigError: the rule cannot serve these parties, or describes its heads in another form.
+        """
+        can, rule = self.can, adapted(self.rule)
+        if can.most_parties is not None and roster.K > can.most_parties:
+            raise ConfigError(f"{can.title} as it is set serves at most {can.most_parties} parties, here are "
+                              f"{roster.K}; {rule.without_limit} has no such limit")  # fmt: skip
+        if roster.K < 1:
+            raise ConfigError("no party holds columns: there is nothing to learn from")
+        return rule.topology(roster, self.embedding, self.hosting)
+
+    def heads(self, topology: Topology, host: str, task: Task) -> Heads:
+        """Make the heads of a host."""
+        count, width = topology.heads[host], topology.head_inputs
+        if self.make_head is not None:
+            return ModuleHeads.of(self.make_head, count, width, task.outputs)
+        hidden = adapted(self.rule).hidden(task) if self.head_hidden is None else self.head_hidden
+        return StackedMLP(count, (width, *hidden, task.outputs))
+
+    def fusion(self, state: State, heads: nn.Module | None = None, host: str | None = None) -> Fusion:
+        """Return the heads of this host with their owners; or a copy of the ``heads`` of another ``host``."""
+        seat, topology = state.seat, state.topology
+        taught: nn.Module | None = None
+        assert topology is not None
+        assert seat.task is not None
+        host = seat.me if host is None else host
+        if heads is None:
+            heads, taught = state.modules["heads"], state.modules["taught"]
+        assert isinstance(heads, StackedMLP | ModuleHeads)
+        assert isinstance(taught, TrainedParties | None)
+        everyone = tuple(chain.from_iterable(topology.hosts.values()))
+        return Fusion(
+            heads=heads,
+            owners=torch.tensor(topology.hosts[host], dtype=torch.int64, device=seat.device),
+            everyone=torch.tensor(everyone, dtype=torch.int64, device=seat.device),
+            task=seat.task,
+            k=topology.blocks.index(host) if host in topology.blocks else -1,
+            taught=taught,
+        )
+
+    # Training
+
+    def stages(self, seat: PartyContext) -> Sequence[Stage]:
+        """Return the one stage of a split method."""
+
+        def rows(at: Rows) -> Tensor:
+            assert at.observed is not None
+            heard = self.topology(seat.roster).heard(at.observed)
+            return at.teaching & trained_rows(self.rule, seat.roster, heard)
+
+        return (Stage(name="train", step=self.step, rows=rows),)
+
+    async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
+        """Run a party's part in one training batch; one round trip for a party that is not a host.
+
+        Raises:
+            Diverged: the loss is not a number.
+            PartyLost: a party left that the method cannot do without.
+        """
+        me, topology = state.seat.me, state.topology
+        assert topology is not None
+        readers = topology.readers[me]
+        mine = self.encode(state, rows, batch) if readers else None
+        await exchange.share(net, readers, mine)
+        loss: float | None = None
+        gradients: dict[str, Tensor] = {}
+        if me in topology.hosts:
+            loss, gradients = self.fuse(state, rows, batch, await self.gather(net, state, rows, batch, mine))
+            await exchange.share_gradients(net, gradients)
+            if "heads" in state.optimizers:
+                state.optimizers["heads"].step()
+        if mine:
+            theirs = await exchange.gradients_of(net, readers, mine[1])
+            if "encoder" in state.optimizers:
+                self.backward(state, mine[1], gradients.get(me), theirs)
+                state.optimizers["encoder"].step()
+        return loss
+
+    def encode(
+        self, state: State, rows: Rows, batch: Batch, taken: ExchangePart | None = None, *, draws: bool = True
+    ) -> ExchangePart | None:
+        """Return which rows of the batch a party has [B_k] and their embeddings [B_k, H]; ``None`` if it has none.
+
+        Args:
+            state: the party's networks.
+            rows: its rows.
+            batch: the batch.
+            taken: ``rows.block.take`` of the batch, if a party encodes the batch several times.
+            draws: whether modules may draw random numbers (dropout), as in training.
+
+        Raises:
+            Diverged: an embedding is not a number.
+        """
+        if rows.block is None:
+            return None
+        x, held = taken or rows.block.take(batch.rows)
+        if not len(held):
+            return None
+        seat = state.seat
+        with batch.drawing("encoder draws", seat.me, device=seat.device) if draws and seat.draws else nullcontext():
+            h: Tensor = state.modules["encoder"](x)
+        if not finite(h.detach()):
+            raise Diverged(f"party {seat.me!r}: its embeddings are no longer numbers at {moment(batch)}: lower its "
+                           f"learning rate, or look for extreme values in its columns")  # fmt: skip
+        return held, h
+
+    async def gather(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, mine: ExchangePart | None,
+        asked: Sequence[str] | None = None,
+    ) -> Gathered:  # fmt: skip
+        """Wait at a host for the embeddings of a batch, by default of all parties that it reads."""
+        topology = state.topology
+        assert topology is not None
+        asked = topology.blocks if asked is None else asked
+        if topology.unread:
+            asked = [name for name in asked if name not in topology.unread]
+        wanted = ExpectedEmbeddings(asked=asked, read=topology.reads[state.seat.me], width=topology.width)
+        return await exchange.gather(net, state.seat, rows, batch, wanted, mine)
+
+    def fuse(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> tuple[float | None, dict[str, Tensor]]:
+        """Return the loss and its gradient by each party's embeddings; leave the heads' gradients in place.
+
+        The loss is ``None`` if the batch has no row to learn from.
+
+        Raises:
+            Diverged: the loss is not a number.
+            PartyLost: a party left that the method cannot do without.
+        """
+        if there.silent and self.can.trains_with_all:
+            raise PartyLost(there.silent[0], f"{self.can.title} cannot train without it")
+        if "heads" in state.optimizers:  # a user's own may have nothing to train
+            state.optimizers["heads"].zero_grad()
+        if not there.parts:
+            return None, {}
+        h = there.scatter(state.seat.roster).requires_grad_()
+        loss = self.learn(state, rows, batch, there, h)
+        gradient = torch.zeros_like(h) if h.grad is None else h.grad  # none if no row is left, or heads ignore h
+        return loss, there.collect(state.seat.roster, gradient)
+
+    def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
+        """Return the loss of the rows with a known label; leave its gradients at ``h`` [B, K, H] and the heads.
+
+        Raises:
+            Diverged: the loss is not a number.
+        """
+        y, known = labels_of(rows, batch)
+        seat, observed = state.seat, there.observed
+        if there.silent or there.late or not known.all():
+            left = (known & self.rule.trains_on(seat.roster, observed)).nonzero().squeeze(1)
+            h, observed, y = h[left], observed[left], y[left]
+        return self.descend(self.fusion(state), seat, batch, h, observed, y) if len(y) else None
+
+    def descend(
+        self,
+        fusion: Fusion,
+        seat: PartyContext,
+        batch: Batch,
+        h: Tensor,
+        observed: Tensor,
+        y: Tensor,
+        weight: float = 1.0,
+    ) -> float:
+        """Compute the loss of rows [B] from their embeddings [B, K, H], and its gradients.
+
+        Raises:
+            Diverged: the loss is not a number.
+            ConfigError: see ``fusion.loss_of``.
+        """
+        if fusion.taught is not None:
+            fusion.taught.note(observed)
+        own = self.make_head is not None  # our heads draw no random numbers
+        with batch.drawing("head draws", seat.me, device=seat.device) if own else nullcontext():
+            loss = loss_of(self.rule, fusion, h, observed, y, batch)
+        if weight != 1.0:
+            loss = weight * loss
+        value = loss.item()
+        if not math.isfinite(value):
+            raise Diverged(f"the loss is {value} at {moment(batch)}: lower the learning rate, or look for extreme "
+                           f"values in the parties' columns")  # fmt: skip
+        if loss.requires_grad:
+            (batch.share * loss).backward()  # type: ignore[no-untyped-call]
+        return value
+
+    def backward(self, state: State, h: Tensor, own: Tensor | None, theirs: Sequence[Tensor]) -> None:
+        """Sum the hosts' gradients (Algorithm 1 of LASER-VFL, line 8) and leave the encoder's gradient in place."""
+        total = own
+        for gradient in theirs:
+            total = gradient if total is None else total + gradient
+        state.optimizers["encoder"].zero_grad()
+        h.backward(total)  # type: ignore[no-untyped-call]
+
+    # Prediction
+
+    async def predict(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
+    ) -> Predictions | None:
+        """Run a party's part in predicting a batch; the active party gets the answer.
+
+        Raises:
+            ConfigError: the outputs or the answer of a user's rule have another form.
+        """
+        seat, topology = state.seat, state.topology
+        assert topology is not None
+        with torch.no_grad():  # never around an await: other parties' coroutines share the thread
+            mine = self.encode(state, rows, batch, draws=False) if seat.me in asked else None
+        await exchange.share(net, topology.readers[seat.me], mine)
+        if seat.me not in topology.hosts:
+            return None
+        there = await self.gather(net, state, rows, batch, mine, asked)
+        fusion = self.fusion(state)
+        near = there.without(fusion.taught.missed if fusion.taught else (), seat.roster)  # reached by this host's heads
+        with torch.no_grad():
+            nobody = torch.zeros(*near.observed.shape, *topology.width, device=seat.device)
+            h = near.scatter(seat.roster) if near.parts else nobody
+            outputs, valid = outputs_of(self.rule, fusion, h, near.observed)
+        if seat.me != seat.roster.active:
+            reached = fusion.taught is None or bool(fusion.taught.parties[fusion.owners].any())
+            heard = torch.tensor([reached and name in near.parts for name in seat.roster.blocks])
+            await net.send(seat.roster.active, "outputs", {"outputs": outputs, "heard": heard})
+            return None
+        return await self._answer(net, state, rows, batch, asked, there, fusion, (outputs, valid, near.observed))
+
+    async def _answer(
+        self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str],
+        there: Gathered, fusion: Fusion, own: tuple[Tensor, Tensor, Tensor],
+    ) -> Predictions:  # fmt: skip
+        """Combine the outputs of all hosts' heads into one answer a row.
+
+        ``own`` are the active party's outputs, where they are valid, and the blocks that they use [B, K]: those of
+        parties that training reached from this host. Training may have reached other parties from another host.
+        """
+        seat, topology = state.seat, state.topology
+        assert topology is not None
+        assert seat.task is not None
+        assert rows.key is not None
+        assert rows.observed is not None
+        known = rows.observed[batch.rows]
+        outputs, valid, reached, owners = [own[0]], [own[1]], [own[2]], [fusion.owners]
+        used = [own[2] & own[1].any(dim=1, keepdim=True)]
+        for host, ks in topology.hosts.items():
+            if host != seat.me:
+                owners.append(torch.tensor(ks, device=seat.device))
+                shape = (len(batch.rows), len(ks), seat.task.outputs)
+                theirs, stands, heard = await exchange.outputs_of(net, host, shape, there, known, seat.roster)
+                outputs.append(theirs)
+                reached.append(there.observed & heard)
+                valid.append(stands.unsqueeze(1) & reached[-1][:, owners[-1]])
+                used.append(reached[-1] & valid[-1].any(dim=1, keepdim=True))
+        given, answer = answer_of(
+            self.rule, fusion, torch.cat(outputs, 1), torch.cat(valid, 1), torch.stack(used).any(dim=0),
+            rows.key[batch.rows], torch.cat(owners),
+        )  # fmt: skip
+        made = exchange.predictions(answer, seat, asked, there, self.can.title)
+        if not made.reasons:
+            return made
+        some = there.observed.any(dim=1)
+        nan = some & (given.answers.isnan().any(dim=2) & given.valid).any(dim=1)
+        unreached = some & ~torch.stack(reached).any(dim=0).any(dim=1)
+        unread = torch.tensor([name in asked and name in topology.unread for name in seat.roster.blocks])
+        unheard = ~some & known[:, unread.to(known.device)].any(dim=1)
+        reasons = dict(made.reasons)
+        for why, where in ((NO_NUMBER, nan), (UNREACHED, unreached), (UNREAD, unheard)):
+            reasons |= {n: why for n in where.nonzero().squeeze(1).tolist() if n in reasons}
+        return replace(made, reasons=reasons)
+
+
+def labels_of(rows: Rows, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return a host's labels of a batch [B], and which of them it knows [B]."""
+    assert rows.y is not None
+    assert rows.labeled is not None
+    return rows.y[batch.rows], rows.labeled[batch.rows]

@@ -1,0 +1,86 @@
+"""Standard VFL: one split network over the rows that every party has.
+
+Liu et al., TKDE 2024; the baseline of Valdeira, Wang, Chi, ICLR 2025, equation (1), and SplitNN of Ceballos et al.
+2020 with mean fusion: h(x) = g(mean_k f_k(x_k)).
+
+Letters   B rows, K parties, H width of an embedding, C outputs.
+Loss      mean_n loss(g(1/K sum_k h[n, k]), y_n)                        (1)
+Answer    for rows that all parties have; other rows get no number
+
+``absent="zeros"`` is the Vanilla VFL of the FALSE-VFL comparison (Hong, Park, Hwang, arXiv 2505.11035, appendix D.1):
+trained on the same rows, it also predicts other rows, with zeros in place of absent embeddings. A mean has no place for
+an absent embedding, so the head reads all embeddings side by side, as in PlugVFL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from anyparty.core.types import Capabilities, Roster
+from anyparty.errors import ConfigError
+from anyparty.methods.base import Batch
+from anyparty.methods.split.plug import Plug
+from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Fusion, HeadOutputs, Rule, RuleAnswer, joint, mean_over
+from anyparty.networks.objective import losses
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standard(Rule):
+    """One predictor that needs all parties, or reads zeros for absent ones.
+
+    Attributes:
+        absent: in prediction, "refuse" a row without the blocks of all parties, or use "zeros" for absent embeddings.
+
+    """
+
+    absent: Literal["refuse", "zeros"] = "refuse"
+
+    def __post_init__(self) -> None:
+        if self.absent not in {"refuse", "zeros"}:
+            raise ConfigError(f"standard: absent is 'refuse' or 'zeros', not {self.absent!r}")
+
+    @property
+    def can(self) -> Capabilities:
+        """Train on rows that all parties have; predict for those rows, or for any row with zeros."""
+        zeros = self.absent == "zeros"
+        whole = "rows that all parties have, while all are present"
+        return Capabilities(
+            title="Standard VFL",
+            paper="Liu et al. 2024; Valdeira et al. 2025, eq. (1)",
+            trains_on="labelled rows that all parties have",
+            predicts_for="any row, with zeros in place of absent embeddings" if zeros else whole,
+            needs="any" if zeros else "all",
+            trains_with="all",
+            messages=(EMBEDDING, GRADIENT),
+        )
+
+    @property
+    def _concatenated(self) -> Plug | None:
+        return Plug(dropout=0.0) if self.absent == "zeros" else None
+
+    def head(self, roster: Roster, width: int) -> tuple[int, int]:
+        """Return one head on the mean embedding, or on all embeddings side by side."""
+        return self._concatenated.head(roster, width) if self._concatenated else (1, width)
+
+    def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the rows that all parties have."""
+        return observed.all(dim=1)
+
+    def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        """Return (1)."""
+        if self._concatenated:
+            return self._concatenated.loss(fusion, h, observed, y, batch)
+        return losses(fusion.task, fusion.heads(mean_over(h, observed).unsqueeze(1)).squeeze(1), y).mean()
+
+    def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the predictor's outputs, valid for rows that all parties have, or with zeros for rows that any has."""
+        if self._concatenated:
+            return self._concatenated.outputs(fusion, h, observed)
+        return fusion.heads(mean_over(h, observed).unsqueeze(1)), observed.all(dim=1, keepdim=True)
+
+    def answer(self, given: HeadOutputs) -> RuleAnswer:
+        """Return the joint answer, and the reason for rows without all parties."""
+        return joint(given, "Standard VFL needs every party's block of a row")

@@ -1,0 +1,191 @@
+"""The topology of a split method: who encodes, who hosts which heads, and who reads whose embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from operator import index
+from typing import ClassVar, Literal, Protocol, TypeGuard, runtime_checkable
+
+import numpy as np
+from torch import Tensor
+
+from anyparty.core.types import Capabilities, Roster
+from anyparty.errors import ConfigError, some
+
+Hosting = Literal["active", "labelers"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """Who does what among the parties of one run; ``resolve`` makes it and checks it.
+
+    Attributes:
+        blocks: the K parties that hold columns, in the roster's order.
+        active: the party that leads.
+        copies: how many encoders each of the K parties has.
+        width: the shape of a row's embedding: (H,), or (copies, H).
+        head_inputs: the width of a head's input.
+        owners: the parties k that have a head of their own; ``None`` if heads belong to nobody.
+        hosts: the owners k of each host's heads, the active party first; no owners if heads belong to nobody.
+        heads: the number of heads at each host.
+        reads: the parties whose embeddings each host reads.
+        readers: the hosts that read the embeddings of each party, for every party of the roster.
+        unread: the parties whose embeddings no host reads. They send nothing, as if they had no row.
+
+    """
+
+    blocks: tuple[str, ...]
+    active: str
+    copies: int
+    width: tuple[int, ...]
+    head_inputs: int
+    owners: tuple[int, ...] | None
+    hosts: Mapping[str, tuple[int, ...]]
+    heads: Mapping[str, int]
+    reads: Mapping[str, tuple[str, ...]]
+    readers: Mapping[str, tuple[str, ...]]
+    unread: tuple[str, ...]
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The parties that train an encoder, heads or both."""
+        return tuple(dict.fromkeys((*self.blocks, *self.hosts)))
+
+    def heard(self, observed: Tensor) -> Tensor:
+        """Return which party has which row, without the parties that no host reads: [N, K] bool -> [N, K] bool."""
+        if not self.unread:
+            return observed
+        observed = observed.clone()
+        observed[:, [self.blocks.index(name) for name in self.unread]] = False
+        return observed
+
+
+@runtime_checkable
+class HasTopology(Protocol):
+    """A method whose heads stand at hosts: a split method, with or without a stage before it or a schedule."""
+
+    def topology(self, roster: Roster) -> Topology:
+        """Return the topology among the parties of a roster."""
+
+
+@runtime_checkable
+class Schedulable(HasTopology, Protocol):
+    """A split method that a schedule may run.
+
+    Attributes:
+        schedule_conflict: why no schedule can run it, which ends the sentence "schedule 'NAME' ..."; empty if one can.
+
+    """
+
+    schedule_conflict: ClassVar[str]
+
+
+def resolve(
+    can: Capabilities, roster: Roster, *, copies: object, head: object, owners: object,
+    reads: Callable[[tuple[int, ...]], object], width: int, hosting: Hosting,
+) -> Topology:  # fmt: skip
+    """Return the topology that a rule asks for among these parties, and check it.
+
+    With ``hosting="labelers"`` each head stands at its owner if that party holds labels. All others stand at the active
+    party. If each head has an owner, there are as many heads as owners, whatever ``head`` says.
+
+    Args:
+        can: the capabilities of the rule.
+        roster: all parties.
+        copies: ``Rule.copies`` for this roster.
+        head: ``Rule.head`` for this roster.
+        owners: ``Rule.owners`` for this roster.
+        reads: ``Rule.reads`` for this roster, by the owners of the heads at one host.
+        width: H, the width of an embedding.
+        hosting: where heads stand.
+
+    Raises:
+        ConfigError: a value of the rule has another form, the active party would host no head, no embedding is read, or
+            a rule that needs all parties leaves one out.
+    """
+    places = f"as a tuple of their places, whole numbers from 0 to {roster.K - 1}"
+    owned = None if owners is None else _parties(owners, roster)
+    if owned is None and owners is not None:
+        raise ConfigError(f"{can.title}: expected owners to be None, where heads belong to nobody, or the parties "
+                          f"that have a head, {places}, got {owners!r}")  # fmt: skip
+    encoders, heads, inputs = _counts(can, copies, head, owned)
+    hosts = _hosts(roster, owned, hosting)
+    read: dict[str, tuple[str, ...]] = {}
+    for host, ks in hosts.items():
+        given = reads(ks)
+        parties = _parties(given, roster)
+        if parties is None:
+            raise ConfigError(f"{can.title}: expected reads to be the parties whose embeddings a host reads, "
+                              f"{places}, got {given!r}")  # fmt: skip
+        read[host] = tuple(roster.blocks[k] for k in parties)
+    heard = set(chain.from_iterable(read.values()))
+    unread = tuple(name for name in roster.blocks if name not in heard)
+    if not heard:
+        raise ConfigError(f"{can.title}: reads names nobody, so that there is nothing to learn from")
+    if unread and (can.needs == "all" or can.trains_with_all):
+        raise ConfigError(f"{can.title} needs all parties, and its reads leaves out {some(unread)}: name them there, "
+                          f"or let can say needs='any'")  # fmt: skip
+    return Topology(
+        blocks=roster.blocks,
+        active=roster.active,
+        copies=encoders,
+        width=(width,) if encoders == 1 else (encoders, width),
+        head_inputs=inputs,
+        owners=owned,
+        hosts=hosts,
+        heads={host: heads if owned is None else len(ks) for host, ks in hosts.items()},
+        reads=read,
+        readers={name: tuple(host for host in hosts if name in read[host]) for name in roster.names},
+        unread=unread,
+    )
+
+
+def _hosts(roster: Roster, owners: tuple[int, ...] | None, hosting: Hosting) -> dict[str, tuple[int, ...]]:
+    """Return the owners k of the heads at each host, the active party first."""
+    if owners is None or hosting == "active":
+        return {roster.active: owners or ()}
+    at: dict[str, list[int]] = {roster.active: []}
+    for k in owners:
+        name = roster.blocks[k]
+        at.setdefault(name if name in roster.labelers else roster.active, []).append(k)
+    if not at[roster.active]:
+        raise ConfigError(f"the active party {roster.active!r} would host no head: use hosting='active'")
+    return {name: tuple(ks) for name, ks in at.items()}
+
+
+def _counts(can: Capabilities, copies: object, head: object, owners: tuple[int, ...] | None) -> tuple[int, int, int]:
+    """Return the number of encoders of a party, the number of heads of all hosts, and the width of a head's input."""
+    if owners == ():
+        raise ConfigError(f"{can.title}: expected owners to be at least one party, or None, where heads belong to "
+                          f"nobody, got none")  # fmt: skip
+    if not _is_count(copies):
+        raise ConfigError(f"{can.title}: expected copies, how many encoders a party has, to be a whole number of at "
+                          f"least 1, got {copies!r}")  # fmt: skip
+    match head:
+        case (count, inputs) if _is_count(inputs) and owners is not None:
+            return copies, len(owners), inputs
+        case (count, inputs) if _is_count(inputs) and _is_count(count):
+            return copies, count, inputs
+    raise ConfigError(f"{can.title}: expected head to be how many heads there are and how wide a head's input is, two "
+                      f"whole numbers of at least 1, got {head!r}")  # fmt: skip
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 1)
+
+
+def _parties(given: object, roster: Roster) -> tuple[int, ...] | None:
+    """Return parties k, given as any whole numbers; ``None`` if they are something else."""
+    try:
+        return _among(tuple(given), roster.K)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+@lru_cache
+def _among(given: tuple[object, ...], K: int) -> tuple[int, ...] | None:
+    places = tuple(index(k) for k in given)  # type: ignore[arg-type]
+    return places if all(0 <= k < K for k in places) else None

@@ -1,1 +1,0 @@
-"""Networks: encoders, heads, and what trains them."""

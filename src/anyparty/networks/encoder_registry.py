@@ -1,0 +1,28 @@
+"""All networks that can be described as data, by name: a saved model names its encoders by this table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from anyparty.networks.encoders import LSTM, ResNet
+from anyparty.networks.mlp import MLP, Factory
+
+ENCODERS: dict[str, type[MLP | ResNet | LSTM]] = {"mlp": MLP, "resnet": ResNet, "lstm": LSTM}
+
+
+def describe(encoder: Factory) -> dict[str, Any] | None:
+    """Return an encoder as data, ``None`` for a user's own.
+
+    >>> describe(MLP(hidden=(8,)))["hidden"]
+    (8,)
+    """
+    name = next((name for name, kind in ENCODERS.items() if isinstance(encoder, kind)), None)
+    return None if name is None else {"kind": name, **asdict(encoder)}  # type: ignore[call-overload]
+
+
+def restore(about: Mapping[str, Any]) -> Factory:
+    """Return the encoder that ``describe`` described, also after a way through JSON."""
+    values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
+    return ENCODERS[values.pop("kind")](**values)

@@ -1,0 +1,170 @@
+"""Many small networks of one shape, computed together.
+
+LASER-VFL has a head for every party and Combinatorial an encoder for every subset: a loop over them would spend its
+time between the products.  Here the copies stand in one tensor and one batched product serves all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyparty.errors import ConfigError
+from anyparty.networks.modules import bear_single_rows
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "elu": nn.ELU, "selu": nn.SELU, "sigmoid": nn.Sigmoid,
+}  # fmt: skip
+
+
+class StackedLinear(nn.Module):
+    """M linear layers: [B, M, inputs] -> [B, M, outputs], each copy drawn as ``torch.nn.Linear`` draws its own."""
+
+    def __init__(self, copies: int, inputs: int, outputs: int) -> None:
+        super().__init__()
+        bound = 1 / math.sqrt(inputs)  # what nn.Linear's kaiming_uniform_(a=sqrt(5)) comes to
+        self.weight = nn.Parameter(torch.empty(copies, outputs, inputs).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(copies, outputs).uniform_(-bound, bound))
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Apply copy m to u[:, m]: [B, M, inputs] -> [B, M, outputs]."""
+        if u.shape[1] == 1:
+            return nn.functional.linear(u, self.weight[0], self.bias[0])
+        return torch.baddbmm(self.bias.unsqueeze(1), u.transpose(0, 1), self.weight.mT).transpose(0, 1)
+
+    def products(self, h: Tensor) -> Tensor:
+        """Return W_m h_f for every copy and every input, without bias: [B, F, inputs] -> [B, F, M, outputs]."""
+        B, F, _ = h.shape
+        return nn.functional.linear(h, self.weight.flatten(0, 1)).view(B, F, *self.weight.shape[:2])
+
+
+def _check_inputs(given: Tensor, copies: int, inputs: int, form: str) -> None:
+    """Refuse what does not fit the heads, whose number and width a method's rule says, perhaps a user's own."""
+    if given.ndim != 3 or given.shape[2] != inputs or (form == "M" and given.shape[1] != copies):
+        wanted = f"[B, {copies if form == 'M' else form}, {inputs}]"
+        raise ConfigError(f"heads: expected inputs {wanted}, for the rule's head says {copies} head"
+                          f"{'s' if copies > 1 else ''} on inputs {inputs} wide; its loss or outputs give "
+                          f"{list(given.shape)}: make the two agree")  # fmt: skip
+
+
+class StackedMLP(nn.Module):
+    """M multilayer perceptrons of one shape: [B, M, widths[0]] -> [B, M, widths[-1]].
+
+    No activation follows the last layer.  The first layer is linear, so that it commutes with means over parties:
+    ``finish(mean_f products(h_f)) == forward(mean_f h_f)``.
+    """
+
+    def __init__(self, copies: int, widths: Sequence[int], activation: str = "relu") -> None:
+        super().__init__()
+        self.copies, self.inputs = copies, widths[0]
+        self.first = StackedLinear(copies, widths[0], widths[1])
+        rest: list[nn.Module] = []
+        for inputs, outputs in pairwise(widths[1:]):
+            rest += [ACTIVATIONS[activation](), StackedLinear(copies, inputs, outputs)]
+        self.rest = nn.Sequential(*rest)
+
+    def forward(self, u: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Apply copy m to u[:, m]; also where not ``valid``, for no row depends on another.
+
+        Raises:
+            ConfigError: u has another number or width than the copies.
+        """
+        _check_inputs(u, self.copies, self.inputs, "M")
+        return self.rest(self.first(u))  # type: ignore[no-any-return]
+
+    def products(self, h: Tensor) -> Tensor:
+        """Return the first layer of every copy for every input, without its bias: [B, F, I] -> [B, F, M, D].
+
+        Raises:
+            ConfigError: h has another width.
+        """
+        _check_inputs(h, self.copies, self.inputs, "F")
+        return self.first.products(h)
+
+    def finish(self, u: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """Carry means of ``products`` to the outputs: [B, M, T, D] -> [B, M, T, C], for T tasks a copy."""
+        u = u + self.first.bias.unsqueeze(1)
+        if not len(self.rest):
+            return u
+        B, _, T, _ = u.shape
+        out: Tensor = self.rest(u.transpose(1, 2).flatten(0, 1))  # [B T, M, C]
+        return out.view(B, T, *out.shape[1:]).transpose(1, 2)
+
+
+class ModuleHeads(nn.Module):
+    """M modules of a user's own, with the same face as ``StackedMLP``; each maps [B, I] to [B, C].
+
+    They see rows that are there and no others, for theirs may depend on one another (batch normalisation).
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.each = nn.ModuleList(bear_single_rows(module) for module in modules)
+        self.inputs, self.outputs = inputs, outputs
+
+    @classmethod
+    def of(cls, make: Callable[[int, int], nn.Module], count: int, inputs: int, outputs: int) -> ModuleHeads:
+        """Return ``count`` heads that a user's function makes.
+
+        Raises:
+            ConfigError: it is itself a module, takes no two widths, or makes something else than modules.
+        """
+        if isinstance(make, nn.Module):
+            raise ConfigError("make_head should be a function of (inputs, outputs) that makes a head, not the module "
+                              "itself")  # fmt: skip
+        try:
+            made = [make(inputs, outputs) for _ in range(count)]
+        except TypeError as error:
+            raise ConfigError(f"make_head: no head can be made of (inputs, outputs) = {(inputs, outputs)}: "
+                              f"{error}") from error  # fmt: skip
+        for module in made:
+            if not isinstance(module, nn.Module):
+                raise ConfigError(f"make_head must make a torch.nn.Module, got {type(module).__name__}")
+        return cls(made, inputs, outputs)
+
+    def forward(self, u: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Apply module m to u[:, m] where it is ``valid`` [B, M]; zero elsewhere.
+
+        Raises:
+            ConfigError: u has another number or width than the modules; a module answers in another shape than [B, C].
+        """
+        _check_inputs(u, len(self.each), self.inputs, "M")
+        there = u.new_ones(u.shape[:2], dtype=torch.bool) if valid is None else valid
+        return torch.stack([self._of(m, u[:, m], there[:, m]) for m in range(len(self.each))], dim=1)
+
+    def products(self, h: Tensor) -> Tensor:
+        """Return the inputs themselves for every module: they, too, commute with means.
+
+        Raises:
+            ConfigError: h has another width.
+        """
+        _check_inputs(h, len(self.each), self.inputs, "F")
+        return h.unsqueeze(2).expand(-1, -1, len(self.each), -1)
+
+    def finish(self, u: Tensor, valid: Tensor | None = None) -> Tensor:
+        """Apply module m to u[:, m, t] of every task t, which it sees as rows, where it is ``valid`` [B, M, T]."""
+        flat = u.transpose(1, 2).flatten(0, 1)  # [B T, M, D]
+        out = self.forward(flat, None if valid is None else valid.transpose(1, 2).flatten(0, 1))
+        return out.view(u.shape[0], u.shape[2], *out.shape[1:]).transpose(1, 2)
+
+    def _of(self, m: int, u: Tensor, there: Tensor) -> Tensor:
+        """Return what module m says of rows [B, I] that are ``there`` [B]: [B, C]."""
+        rows = there.nonzero().squeeze(1)
+        if not len(rows):
+            return u.new_zeros(len(u), self.outputs)
+        own = u.clone() if len(rows) == len(u) else u[rows]  # a copy: it may write there, and others read the same
+        out: Any = self.each[m](own)
+        if not isinstance(out, Tensor):
+            raise ConfigError(f"make_head: a head of yours should give a tensor, it gives a {type(out).__name__}")
+        if out.shape != (len(rows), self.outputs):
+            raise ConfigError(f"make_head: for {len(rows)} rows a head of yours answered {list(out.shape)}, expected "
+                              f"{[len(rows), self.outputs]}")  # fmt: skip
+        return out if len(rows) == len(u) else out.new_zeros(len(u), self.outputs).index_put((rows,), out)
+
+
+Heads = StackedMLP | ModuleHeads

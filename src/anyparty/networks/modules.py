@@ -1,0 +1,100 @@
+"""Batch normalisation where a batch has a single row of a party.
+
+The mean and deviation over rows of one number are none, and torch refuses to train on them.  In vertical data such
+batches are common: a party may have one row of a batch, or the last batch be of one row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from anyparty.errors import ConfigError
+
+
+def bear_single_rows(module: nn.Module) -> nn.Module:
+    """Let a module's batch normalisation use its running statistics wherever a batch gives one number a channel.
+
+    Raises:
+        ConfigError: it keeps none.
+    """
+    for layer in module.modules():
+        if isinstance(layer, _BatchNorm):
+            if not layer.track_running_stats:
+                raise ConfigError(f"{layer} answers for a row by which others are in its batch, also in prediction, "
+                                  f"and a batch may be of one: leave track_running_stats on")  # fmt: skip
+            layer.register_forward_pre_hook(_rest, with_kwargs=True)
+            layer.register_forward_hook(_resume, always_call=True)
+    return module
+
+
+def _rest(layer: nn.Module, given: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
+    (x,) = *given, *named.values()
+    if layer.training and x.numel() == x.shape[1]:
+        layer.train(False)
+        layer.resting = True  # type: ignore[assignment]
+
+
+def _resume(layer: nn.Module, given: Any, made: Any) -> None:  # noqa: ARG001
+    if layer.__dict__.pop("resting", False):
+        layer.train()
+
+
+def any_length(module: nn.Module, *names: str) -> None:
+    """Let ``load_state_dict`` give the buffers ``names`` of a module the length of what is loaded."""
+
+    def room(module: nn.Module, tensors: dict[str, Any], prefix: str, *_: Any) -> None:
+        for name in names:
+            if prefix + name in tensors:
+                device = module.get_buffer(name).device
+                setattr(module, name, torch.empty_like(tensors[prefix + name], device=device))
+
+    module.register_load_state_dict_pre_hook(room)  # type: ignore[no-untyped-call]
+
+
+class VectorMemory(nn.Module):
+    """A vector for every id that was given, and the parties that it rests on; saved and loaded like any weights.
+
+    Ids are kept as numbers of 64 bits, of their text by BLAKE2b, and found again by those.
+
+    Args:
+        width: M.
+        parties: K.
+
+    """
+
+    keys: Tensor
+    vectors: Tensor
+    took_part: Tensor
+
+    def __init__(self, width: int, parties: int) -> None:
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(0, dtype=torch.int64))
+        self.register_buffer("vectors", torch.zeros(0, width))
+        self.register_buffer("took_part", torch.zeros(0, parties, dtype=torch.bool))
+        any_length(self, "keys", "vectors", "took_part")
+
+    def remember(self, ids: Iterable[str], vectors: Tensor, took_part: Tensor) -> None:
+        """Keep vectors [n, M] and the parties they rest on [n, K] under ids [n], in place of all that was kept."""
+        keys, order = _keys(ids).sort()
+        self.keys = keys.to(vectors.device)
+        self.vectors, self.took_part = vectors[order].clone(), took_part[order].clone()
+
+    def find(self, ids: Iterable[str]) -> Tensor:
+        """Return where each id stands among what is remembered, -1 where it does not: [B] int64."""
+        asked = _keys(ids).to(self.keys.device)
+        if not len(self.keys):
+            return torch.full_like(asked, -1)
+        at = torch.searchsorted(self.keys, asked).clamp(max=len(self.keys) - 1)
+        return torch.where(self.keys[at] == asked, at, -1)
+
+
+def _keys(ids: Iterable[str]) -> Tensor:
+    digests = b"".join(hashlib.blake2b(name.encode(), digest_size=8).digest() for name in ids)
+    return torch.from_numpy(np.frombuffer(digests, dtype="<i8").astype(np.int64))

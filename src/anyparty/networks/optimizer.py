@@ -1,0 +1,113 @@
+"""What trains a party's networks: torch's optimizers, by name, with a learning rate that may fall."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from anyparty.errors import ConfigError, nearest, some
+from anyparty.networks.strict_fields import as_declared
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+SCHEDULES = ("constant", "cosine", "step")
+OF_SCHEDULES = {"final": "cosine", "milestones": "step", "gamma": "step"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """Settings of one party's optimizer; the learning rate is a function of the epoch, so resuming is exact.
+
+    Attributes:
+        name: "sgd", "adam" or "adamw".
+        lr: learning rate of the first epoch.
+        weight_decay: L2 for SGD and Adam, decoupled for AdamW.
+        momentum: of SGD.
+        schedule: "constant"; "cosine" from lr towards ``final`` x lr; "step": x ``gamma`` at each of ``milestones``.
+        final: what share of lr the cosine would have after its last epoch.
+        milestones: epochs (counted from 0) at which the step schedule falls.
+        gamma: its factor.
+    """
+
+    name: str = "adam"
+    lr: float = 1e-3
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    schedule: str = "constant"
+    final: float = 0.0
+    milestones: tuple[int, ...] = ()
+    gamma: float = 0.1
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # where it is a group of a settings file
+
+    def __post_init__(self) -> None:
+        as_declared(self, Optimizer, "optimizer")
+        if self.name not in OPTIMIZERS:
+            raise ConfigError(f"optimizer: no {self.name!r}{nearest(self.name, OPTIMIZERS)}")
+        if self.schedule not in SCHEDULES:
+            raise ConfigError(f"optimizer: no schedule {self.schedule!r}{nearest(self.schedule, SCHEDULES)}")
+        if not (self.lr > 0 and math.isfinite(self.lr)):
+            raise ConfigError(f"optimizer: lr must be a positive number, got {self.lr}")
+        if not 0 <= self.momentum < 1 or not 0 <= self.weight_decay < math.inf:
+            raise ConfigError(f"optimizer: momentum {self.momentum} must lie in [0, 1), "
+                              f"weight_decay {self.weight_decay} must be a number and not negative")  # fmt: skip
+        if not 0 <= self.final <= 1 or not 0 < self.gamma <= 1 or any(milestone < 0 for milestone in self.milestones):
+            raise ConfigError(f"optimizer: final {self.final} must lie in [0, 1], gamma {self.gamma} in (0, 1], "
+                              f"milestones {list(self.milestones)} be epochs from 0")  # fmt: skip
+        if self.momentum and self.name != "sgd":
+            raise ConfigError(f"optimizer: momentum belongs to sgd, not to {self.name}")
+        idle = [name for name in OF_SCHEDULES if getattr(self, name) != type(self).__dataclass_fields__[name].default]
+        if idle and self.schedule == "constant":  # the schedule forgotten; the other way round --set names it
+            raise ConfigError(f"optimizer: {some(idle)} would do nothing with schedule = 'constant'; say schedule = "
+                              f"{OF_SCHEDULES[idle[0]]!r}, or leave it out")  # fmt: skip
+        if self.schedule == "step" and not self.milestones:
+            raise ConfigError("optimizer: schedule = 'step' would do nothing without milestones; say at which epochs "
+                              "the learning rate falls, such as milestones = [50, 75]")  # fmt: skip
+
+    def build(self, parameters: Iterable[nn.Parameter], constant: Iterable[nn.Parameter] = ()) -> torch.optim.Optimizer:
+        """Return the torch optimizer over ``parameters``, and those whose learning rate stays as it is."""
+        settings: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
+        if self.name == "sgd":
+            settings["momentum"] = self.momentum
+        groups: list[dict[str, Any]] = [
+            {"params": list(parameters)}, {"params": list(constant), "schedule": "constant"},
+        ]  # fmt: skip
+        made = OPTIMIZERS[self.name]([group for group in groups if group["params"]], fused=True, **settings)
+        if self.momentum:
+            made.register_step_pre_hook(_begin_late)
+        return made
+
+    def set_rate(self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int) -> None:
+        """Give an optimizer that ``build`` made the learning rate of an epoch."""
+        for group in optimizer.param_groups:
+            if group.get("schedule") != "constant":
+                group["lr"] = self.rate(epoch, epochs)
+
+    def rate(self, epoch: int, epochs: int) -> float:
+        """Return the learning rate of an epoch, counted from 0."""
+        if self.schedule == "cosine":
+            return self.lr * (self.final + (1 - self.final) * (1 + math.cos(math.pi * epoch / epochs)) / 2)
+        if self.schedule == "step":
+            return self.lr * self.gamma ** sum(epoch >= milestone for milestone in self.milestones)
+        return self.lr
+
+
+def _begin_late(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    """Give parameters that get their first gradient later than others a momentum of 0, which is what they have.
+
+    torch's fused step refuses a parameter without a buffer beside one that has it.
+    """
+    for group in optimizer.param_groups:
+        learning = [each for each in group["params"] if each.grad is not None]
+        without = [each for each in learning if optimizer.state.get(each, {}).get("momentum_buffer") is None]
+        if len(without) < len(learning):
+            for each in without:
+                optimizer.state[each]["momentum_buffer"] = torch.zeros_like(each)

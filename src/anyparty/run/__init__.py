@@ -1,1 +1,0 @@
-"""Training, predicting, saving: where methods and carriers meet."""

@@ -1,0 +1,434 @@
+"""Preprocess one party's columns: fit on its training rows, then apply to any of its rows.
+
+scikit-learn does the work: ``SimpleImputer`` and ``StandardScaler`` for numeric columns, ``OneHotEncoder`` for
+categorical ones. A missing cell of a category is a level of its own; a category that training never saw becomes zeros.
+
+Fitted values are saved as numbers and names in JSON, which restores the same bits. The file names no class, so loading
+it never builds an object other than those below.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any, Literal, TypeAlias
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from polars.selectors import by_name
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from sklearn.impute import SimpleImputer
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from anyparty.errors import ModelError, TableError, nearest, remark, some
+from anyparty.tables import cells, checks
+from anyparty.tables.cells import RowNumbers
+from anyparty.tables.column_types import Kind
+from anyparty.tables.table import Table
+
+Impute: TypeAlias = Literal["mean", "median"]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+MANY_LEVELS = 4096  # the most levels that one categorical column may have
+CHUNK = 2**21  # cells that are converted to double precision at a time: 16 MiB
+
+STRICT = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Numeric(BaseModel):
+    """Imputation and scaling of the numeric columns: ``fill`` for missing cells, then (x - mean) / scale.
+
+    Attributes:
+        columns: the names.
+        fill: the value of a missing cell, by column.
+        mean: of the known cells, by column; ``None`` without scaling.
+        scale: the standard deviation of the known cells, by column; ``None`` without scaling.
+        constant: columns with a single value in training. Scaled, they are 0 in all rows: the model has learnt
+            nothing of any other value.
+    """
+
+    model_config = STRICT
+
+    columns: tuple[str, ...]
+    fill: tuple[Finite, ...]
+    mean: tuple[Finite, ...] | None
+    scale: tuple[Positive, ...] | None
+    constant: tuple[str, ...] = ()
+
+    @classmethod
+    def fit(cls, columns: pl.DataFrame, rows: RowNumbers, *, scale: bool, impute: Impute) -> Numeric:
+        """Fit to the training rows, a few columns at a time to limit memory in double precision."""
+        fill, mean, deviation, constants = [np.zeros(0)], [np.zeros(0)], [np.zeros(0)], list[str]()
+        step = max(1, CHUNK // len(rows))
+        for start in range(0, columns.width, step):
+            numbers = columns[:, start : start + step].cast(pl.Float64)[rows].to_numpy(writable=True)
+            low = np.nanmin(numbers, axis=0)
+            constant = low == np.nanmax(numbers, axis=0)  # a rounded mean may differ
+            imputer = SimpleImputer(strategy=impute, copy=False).fit(numbers)
+            imputer.statistics_ = np.where(constant, low, imputer.statistics_)
+            means, deviations = _spread(numbers, low, constant)
+            fill.append(imputer.statistics_)
+            mean.append(np.where(constant, low, means))
+            deviation.append(deviations)
+            constants += [columns.columns[start + int(k)] for k in np.flatnonzero(constant)]
+        fills, centres, scales = (tuple(np.concatenate(parts).tolist()) for parts in (fill, mean, deviation))
+        names = tuple(columns.columns)
+        if not scale:
+            return cls(columns=names, fill=fills, mean=None, scale=None)
+        return cls(columns=names, fill=fills, mean=centres, scale=scales, constant=tuple(constants))
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Numeric:
+        fitted = [self.fill, *(values for values in (self.mean, self.scale) if values is not None)]
+        if (self.mean is None) != (self.scale is None) or any(len(each) != len(self.columns) for each in fitted):
+            raise ValueError("fill, mean and scale must have one value for each numeric column")
+        if not set(self.constant) <= set(self.columns):
+            raise ValueError("constant must name numeric columns")
+        return self
+
+    def transform(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Impute and scale the numbers [b, d] in place."""
+        filled: NDArray[np.float64] = self._imputer.transform(numbers)
+        if self._scaler is None:
+            return filled
+        scaled: NDArray[np.float64] = self._scaler.transform(filled)
+        scaled[:, self._constant] = 0.0
+        return scaled
+
+    @cached_property
+    def _constant(self) -> NDArray[np.int64]:
+        at = {name: k for k, name in enumerate(self.columns)}
+        return np.array([at[name] for name in self.constant], dtype=np.int64)
+
+    @cached_property
+    def _imputer(self) -> SimpleImputer:
+        """An imputer fitted on one row of ``fill``: the mean of one row is that row."""
+        return SimpleImputer(strategy="mean", copy=False).fit(np.array([self.fill]))
+
+    @cached_property
+    def _scaler(self) -> StandardScaler | None:
+        if self.mean is None or self.scale is None:
+            return None
+        scaler = StandardScaler(copy=False).fit(np.zeros((1, len(self.columns))))
+        scaler.mean_, scaler.scale_ = np.array(self.mean), np.array(self.scale)
+        scaler.var_ = scaler.scale_**2
+        return scaler
+
+
+def _spread(
+    numbers: NDArray[np.float64], low: NDArray[np.float64], constant: NDArray[np.bool_]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean and standard deviation [d] of the known numbers among [n, d]; ``low`` [d] are the minima.
+
+    scikit-learn treats a column as constant if it varies little relative to its size, as timestamps in microseconds do.
+    Such a column is shifted by its minimum first.
+    """
+    scaler = StandardScaler(copy=False).fit(numbers)
+    means, deviations = scaler.mean_, scaler.scale_
+    close = np.flatnonzero(~constant & (deviations == 1) & (scaler.var_ != 1))
+    if len(close):
+        near = StandardScaler().fit(numbers[:, close] - low[close])
+        means[close], deviations[close] = low[close] + near.mean_, near.scale_
+    return means, deviations
+
+
+class Categorical(BaseModel):
+    """One-hot encoding of the categorical columns. ``None`` is the level of missing cells."""
+
+    model_config = STRICT
+
+    columns: tuple[str, ...]
+    levels: tuple[Annotated[tuple[str | None, ...], Field(min_length=1)], ...]
+
+    @classmethod
+    def fit(cls, columns: pl.DataFrame, rows: RowNumbers, where: str) -> Categorical:
+        """Fit the levels of the training rows: sorted, missing last.
+
+        Raises:
+            TableError: a column has more than :data:`MANY_LEVELS` levels.
+        """
+        levels = []
+        for column in columns.iter_columns():
+            objects = column[rows].to_numpy().astype(object)
+            found = OneHotEncoder().fit(objects[:, None]).categories_[0]
+            if len(found) > MANY_LEVELS:
+                raise TableError(
+                    f"{where}: categorical column {column.name!r} has {len(found)} different values in the training "
+                    f"rows, and at most {MANY_LEVELS} can be encoded; group its values, or leave it out with drop"
+                )
+            levels.append(tuple(found.tolist()))
+        return cls(columns=tuple(columns.columns), levels=tuple(levels))
+
+    @model_validator(mode="after")
+    def _check_levels(self) -> Categorical:
+        if len(self.levels) != len(self.columns) or any(len(set(each)) != len(each) for each in self.levels):
+            raise ValueError("levels must be different, in one list for each categorical column")
+        return self
+
+    def transform(self, objects: NDArray[np.object_]) -> NDArray[np.float32]:
+        """Encode the cells: one column for each level [b, L], all zeros for a category that training never saw."""
+        return self._encoder.transform(objects)  # type: ignore[no-any-return]
+
+    @cached_property
+    def _encoder(self) -> OneHotEncoder:
+        levels = [np.array(each, dtype=object) for each in self.levels]
+        encoder = OneHotEncoder(categories=levels, handle_unknown="ignore", sparse_output=False, dtype=np.float32)
+        return encoder.fit(np.array([[each[0] for each in levels]], dtype=object))
+
+
+@dataclass(frozen=True)
+class Features:
+    """A table's preprocessed rows.
+
+    Attributes:
+        x: [n, width] float32.
+        gaps: [n, width] bool, numbers that were imputed; ``None`` if there are none.
+    """
+
+    x: NDArray[np.float32]
+    gaps: NDArray[np.bool_] | None = None
+
+    @classmethod
+    def none(cls, n: int) -> Features:
+        """Return the features of a party without columns, [n, 0]."""
+        return cls(np.empty((n, 0), dtype=np.float32))
+
+
+class Prepare(BaseModel):
+    """The fitted preprocessing of one party's columns."""
+
+    model_config = STRICT
+
+    format: Literal["anyparty.prepare.1"] = "anyparty.prepare.1"
+    party: str
+    numeric: Numeric
+    categorical: Categorical
+
+    @classmethod
+    def fit(cls, table: Table, rows: RowNumbers, *, scale: bool = True, impute: Impute = "mean") -> Prepare:
+        """Fit to the party's training rows.
+
+        Args:
+            table: the party's table, n rows.
+            rows: [m] numbers of its training rows.
+            scale: standardize numeric columns. A column that is constant in training becomes 0 in all rows.
+            impute: the statistic that replaces a missing number.
+
+        Raises:
+            TableError: there are no training rows, all columns are empty in them, or a category has too many levels.
+
+        Warns:
+            AnypartyWarning: a column is empty in all training rows and is left out.
+        """
+        if table.blank.all() and table.columns.width:
+            raise TableError(f"{_where(table)}: all {len(table)} rows {checks.EMPTY}: leave the party out")
+        if len(rows) == 0:
+            raise TableError(f"{_where(table)}: none of its rows is for training; at least one was expected: leave the "
+                             f"party out, hold out fewer rows (train.test), or draw others (train.seed)")  # fmt: skip
+        empty = [column.name for column in table.columns.iter_columns() if column[rows].null_count() == len(rows)]
+        if empty:
+            sentence = f"{_where(table)}: {some(empty)} is empty in all {len(rows)} training rows"
+            if len(empty) == table.columns.width:
+                raise TableError(f"{sentence}, and there is no other column: leave the party out")
+            remark(f"{sentence}, and is left out")
+        numeric, categorical = (
+            table.columns.select(
+                by_name([name for name, of in table.kinds.items() if of == kind and name not in empty])
+            )
+            for kind in ("numeric", "categorical")
+        )
+        return cls(
+            party=table.party,
+            numeric=Numeric.fit(numeric, rows, scale=scale, impute=impute),
+            categorical=Categorical.fit(categorical, rows, _where(table)),
+        )
+
+    @property
+    def kinds(self) -> dict[str, Kind]:
+        """The required columns and their kinds, numeric ones first, as ``read_table(..., expect=)`` takes them."""
+        numeric: dict[str, Kind] = dict.fromkeys(self.numeric.columns, "numeric")
+        return numeric | dict.fromkeys(self.categorical.columns, "categorical")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the outputs: numeric columns first, then ``column=level``."""
+        pairs = zip(self.categorical.columns, self.categorical.levels, strict=True)
+        hot = (f"{c}={'(missing)' if level is None else level}" for c, levels in pairs for level in levels)
+        return (*self.numeric.columns, *hot)
+
+    @property
+    def width(self) -> int:
+        """The number of outputs of a row."""
+        return len(self.numeric.columns) + sum(map(len, self.categorical.levels))
+
+    def apply(self, table: Table, *, new: bool = True) -> NDArray[np.float32]:
+        """Preprocess the table's rows: [n, width].
+
+        Columns are matched by name. Their order does not matter, and columns that training did not have are ignored.
+
+        Args:
+            table: the party's table, n rows.
+            new: whether the table is another one than in training. If not, rare unseen categories cause no warning:
+                they come from rows held out.
+
+        Raises:
+            TableError: a column is missing, or holds text in place of numbers.
+
+        Warns:
+            AnypartyWarning: cells differ from all that training saw (see ``checks``).
+        """
+        frame = self.matched(table)
+        out = np.empty((len(table), self.width), dtype=np.float32)
+        step = max(1, CHUNK // max(1, self.width))
+        for start in range(0, len(table), step):
+            self._fill(out[start : start + step], frame[start : start + step], table)
+        for sentence in self._differences(frame, few=new):
+            remark(f"{_where(table)}: {sentence}")
+        return out
+
+    def features(self, table: Table, *, new: bool = True) -> Features:
+        """Preprocess the table's rows as ``apply`` does, and mark the imputed numbers.
+
+        A category's missing cells have a level of their own and are not marked.
+        """
+        x = self.apply(table, new=new)
+        numbers = table.columns.select(by_name(self.numeric.columns))
+        if not sum(numbers.null_count().row(0)):
+            return Features(x)
+        gaps = np.zeros(x.shape, dtype=np.bool_)
+        gaps[:, : numbers.width] = numbers.select(pl.all().is_null()).to_numpy()
+        return Features(x, gaps)
+
+    def units(self, prepared: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Undo the scaling of numeric columns in outputs [..., width], in double precision."""
+        out = prepared.astype(np.float64)
+        mean, scale = self.numeric.mean, self.numeric.scale
+        if mean is not None and scale is not None:
+            out[..., : len(mean)] = out[..., : len(mean)] * np.array(scale) + np.array(mean)
+        return out
+
+    def table(self, values: NDArray[np.float64]) -> pl.DataFrame:
+        """Convert outputs in original units [n, width] to columns of the party's table.
+
+        A category becomes its most likely level. NaN becomes an empty cell, as does the level of missing cells.
+        """
+        start = len(self.numeric.columns)
+        columns = [pl.Series(name, values[:, k]).fill_nan(None) for k, name in enumerate(self.numeric.columns)]
+        for name, levels in zip(self.categorical.columns, self.categorical.levels, strict=True):
+            part, start = values[:, start : start + len(levels)], start + len(levels)
+            most = np.where(np.isnan(part).any(axis=1), len(levels), np.nan_to_num(part).argmax(axis=1))
+            columns.append(pl.Series(name, [*levels, None], dtype=pl.String).gather(most))
+        return pl.DataFrame(columns)
+
+    def with_levels(
+        self, values: NDArray[np.float64], centers: NDArray[np.float64], truths: Collection[str],
+        random: np.random.Generator,
+    ) -> NDArray[np.float64]:  # fmt: skip
+        """Draw one level of each category: it becomes 1, the others 0.
+
+        Args:
+            values: [..., width], outputs in original units; NaN stays NaN.
+            centers: [..., width], the weights of the levels, clipped at 0. If all are at most 0, the largest is chosen.
+            truths: columns of truth values, drawn as 1 with their center as probability.
+            random: the generator.
+        """
+        out, cells = values.copy(), values.shape[:-1]
+        for k, name in enumerate(self.numeric.columns):
+            if name in truths:
+                drawn = random.random(cells) < centers[..., k]  # a seeded numpy sample  # nosec B311
+                out[..., k] = np.where(np.isnan(values[..., k]), np.nan, drawn)
+        start = len(self.numeric.columns)
+        for levels in self.categorical.levels:
+            at = slice(start, start := start + len(levels))
+            weight = centers[..., at].clip(min=0)
+            edge = weight.cumsum(axis=-1)
+            drawn = (random.random((*cells, 1)) * edge[..., -1:] >= edge).sum(axis=-1)  # numpy  # nosec B311
+            level = np.where(edge[..., -1] > 0, drawn, np.nan_to_num(centers[..., at]).argmax(axis=-1))
+            out[..., at] = np.where(np.isnan(values[..., at]), np.nan, np.eye(len(levels))[level])
+        return out
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fitted values for JSON, without rounding."""
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> Prepare:
+        """Load the result of :meth:`to_json`.
+
+        Raises:
+            ModelError: the values do not have the expected form.
+        """
+        try:
+            return cls.model_validate_json(json.dumps(saved))
+        except (TypeError, ValueError) as error:
+            raise ModelError(f"the saved preprocessing of a table is invalid: {_reason(error)}") from error
+
+    def matched(self, table: Table) -> pl.DataFrame:
+        """Return the required columns, numeric ones first: Float64, or String for categories.
+
+        Raises:
+            TableError: as ``apply``.
+        """
+        present = table.columns.columns
+        missing = [name for name in self.kinds if name not in present]
+        if missing:
+            raise TableError(
+                f"{_where(table)}: the model was trained on {some(missing)}, which the table does not have"
+                f"{nearest(missing[0], present)}; add the column, empty where it is not known"
+            )
+        return pl.DataFrame([_as_kind(table, name, kind) for name, kind in self.kinds.items()])
+
+    def _differences(self, frame: pl.DataFrame, *, few: bool) -> Iterator[str]:
+        """Yield warnings about cells that differ from all that training saw."""
+        levels = dict(zip(self.categorical.columns, self.categorical.levels, strict=True))
+        yield from checks.unseen_levels(frame, levels, few=few)
+        fill = dict(zip(self.numeric.columns, self.numeric.fill, strict=True))
+        yield from checks.no_longer_constant(frame, {name: fill[name] for name in self.numeric.constant})
+        if self.numeric.mean is not None and self.numeric.scale is not None:
+            spreads = zip(self.numeric.columns, self.numeric.mean, self.numeric.scale, strict=True)
+            varying = {name: (mean, scale) for name, mean, scale in spreads if name not in self.numeric.constant}
+            yield from checks.far_from_training(frame, varying)
+
+    def _fill(self, out: NDArray[np.float32], frame: pl.DataFrame, table: Table) -> None:
+        """Write the outputs of some rows [b, width]."""
+        split = len(self.numeric.columns)
+        if split:
+            with np.errstate(over="ignore"):
+                out[:, :split] = self.numeric.transform(frame[:, :split].to_numpy(writable=True))
+            finite = np.isfinite(out[:, :split]).all(axis=0)
+            if not finite.all():
+                far = self.numeric.columns[int(finite.argmin())]
+                raise TableError(
+                    f"{_where(table)}: column {far!r} has a number too far from those of training; correct it"
+                )
+        if split < frame.width:
+            out[:, split:] = self.categorical.transform(frame[:, split:].to_numpy())
+
+
+def _where(table: Table) -> str:
+    return f"party {table.party!r}, {table.source}"
+
+
+def _as_kind(table: Table, name: str, kind: Kind) -> pl.Series:
+    column = table.columns[name]
+    if kind == "categorical":
+        return cells.as_level(column)
+    if column.dtype == pl.String:
+        raise TableError(
+            f"{_where(table)}: column {name!r} holds text, such as {some(column.drop_nulls().head(2))}, "
+            f"where numbers were in training; correct it"
+        )
+    return column.cast(pl.Float64)
+
+
+def _reason(error: Exception) -> str:
+    """Return the first error and its place."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg']}" if place else first["msg"]

@@ -1,0 +1,187 @@
+"""Summarize how each party's columns were read, with remarks on possible mistakes, before training."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from anyparty.tables.cells import differ_in_case
+from anyparty.tables.column_types import FEW_LEVELS, MANY_LEVELS, Kind
+from anyparty.tables.table import Table
+
+WIDE = 12  # a party with more columns shows only those with a remark
+TALL = 48  # all parties show only those if they have more columns together
+PARTIES = 16  # the most parties in a summary
+FAR, RARE, FEWEST = 50, 0.05, 20  # outliers: interquartile ranges, largest share of cells, fewest cells
+LARGE = 10**8  # whole numbers from here on may be identifiers or seconds
+NINES = [sign * (10.0**digits - 1) for digits in range(2, 10) for sign in (-1, 1)]  # 99, -99, 999 and so on
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnSummary:
+    """How one feature column was read.
+
+    Attributes:
+        name: the column.
+        kind: "numeric" or "categorical".
+        levels: the number of distinct values of a category; ``None`` for numbers.
+        missing: the share of cells that are missing.
+        remark: a possible mistake; may be empty.
+    """
+
+    name: str
+    kind: Kind
+    levels: int | None
+    missing: float
+    remark: str
+
+
+def columns(table: Table) -> tuple[ColumnSummary, ...]:
+    """Summarize how each feature column of a table was read.
+
+    >>> from anyparty.tables.table import read_table
+    >>> shop = read_table(pl.DataFrame({"id": [1, 2], "town": ["Ulm", "Ulm"], "sum": [1.5, None]}), party="s", id="id")
+    >>> [(column.name, column.levels, column.missing, column.remark) for column in columns(shop)]
+    [('town', 1, 0.0, 'constant'), ('sum', None, 0.5, 'constant')]
+    """
+    kinds = table.kinds
+    return tuple(_column(series, kinds[series.name]) for series in table.columns.iter_columns())
+
+
+def remarked(tables: Sequence[Table]) -> RichTable | None:
+    """Return a terminal table of the columns with a remark; ``None`` without any."""
+    found = [(table.party, column) for table in tables for column in columns(table) if column.remark]
+    if not found:
+        return None
+    shown = RichTable("party", "column", "read as", "remark", title="columns to look at", title_justify="left")
+    for party, column in found[:TALL]:
+        shown.add_row(*map(Text, (party, column.name, _kind(column), column.remark)))
+    if len(found) > TALL:
+        shown.add_row(f"... {len(found) - TALL:,} more")
+    return shown
+
+
+def render(tables: Sequence[Table]) -> RichTable:
+    """Return a terminal table of all parties' columns, or of those with a remark if there are many."""
+    shown = RichTable(title="how columns were read", title_justify="left")
+    for heading in ("party", "column", "read as"):
+        shown.add_column(heading)
+    shown.add_column("missing", justify="right")
+    shown.add_column("remark")
+    narrow = [table.columns.width for table in tables if table.columns.width <= WIDE]
+    for table in tables[:PARTIES]:
+        _add(shown, table.party, columns(table), wide=sum(narrow) > TALL or table.columns.width > WIDE)
+    if len(tables) > PARTIES:
+        shown.add_row(f"... {len(tables) - PARTIES:,} more parties")
+    return shown
+
+
+def _column(series: pl.Series, kind: Kind) -> ColumnSummary:
+    missing = series.null_count() / max(1, len(series))
+    levels = series.drop_nulls().n_unique() if kind == "categorical" else None
+    return ColumnSummary(
+        name=series.name, kind=kind, levels=levels, missing=missing, remark=_remark(series, levels, missing)
+    )  # fmt: skip
+
+
+def _remark(series: pl.Series, levels: int | None, missing: float) -> str:
+    if series.null_count() == len(series):
+        return "empty: left out"
+    if levels == 1 or (levels is None and series.min() == series.max()):
+        return "constant"
+    if levels is not None and levels > MANY_LEVELS:
+        return "many levels: a column of zeros and ones for each"
+    if missing > 0.5:
+        return "mostly missing"
+    if levels is None and _may_be_identifiers(series.drop_nulls()):
+        return "another large whole number in every row: leave it out if it is an identifier, or a point in time"
+    return _spelling_remark(series) if levels is not None else _outlier_remark(series.drop_nulls().cast(pl.Float64))
+
+
+def _may_be_identifiers(numbers: pl.Series) -> bool:
+    """Return whether these may be account numbers, or seconds since 1970."""
+    if not numbers.dtype.is_integer() or len(numbers) < FEWEST:
+        return False
+    return int(str(numbers.min())) >= LARGE and numbers.n_unique() == len(numbers)
+
+
+def _outlier_remark(numbers: pl.Series) -> str:
+    """Report a few numbers far from all others, which may mark missing cells, as 9999 does."""
+    away = _frequent_marks(numbers)
+    if not len(away):
+        away = numbers.filter(_are_far(numbers, numbers))
+        if len(away) > RARE * len(numbers) or not len(away):
+            return ""
+    which = ", ".join(f"{value:g}" for value in away.unique().sort()[:2])
+    return f"{_counted(len(away), 'cell')} far from all others ({which}): leave empty what stands for missing"
+
+
+def _frequent_marks(numbers: pl.Series) -> pl.Series:
+    """Return the cells of one or two frequent extreme numbers, each in several cells, that lie far from all others.
+
+    The interquartile range is that of the other cells, because many marks would stretch it. Among few distinct numbers
+    only nines count as marks, because the numbers may be levels, such as sizes of 1, 2, 10 and 1000.
+    """
+    values = numbers.unique().sort()
+    for ends in (values[[0, -1]], values[:2], values[-2:], values[:1], values[-1:]):
+        among = numbers.is_in(ends.to_list())
+        may_be_levels = len(values) - len(ends) <= FEW_LEVELS and not ends.is_in(NINES).all()
+        if among.sum() <= RARE * len(numbers) or may_be_levels:
+            continue
+        marks = numbers.filter(among)
+        if _are_far(ends, numbers.filter(~among)).all() and marks.is_duplicated().all():
+            return marks
+    return numbers.clear()
+
+
+def _are_far(numbers: pl.Series, others: pl.Series) -> pl.Series:
+    """Return the mask of numbers more than ``FAR`` interquartile ranges of ``others`` from their median."""
+    low, middle, high = (float(others.quantile(share, "linear") or 0.0) for share in (0.25, 0.5, 0.75))
+    measured = len(others) >= FEWEST and high > low
+    return (numbers - middle).abs() > (FAR * (high - low) if measured else float("inf"))
+
+
+def _spelling_remark(levels: pl.Series) -> str:
+    """Report two levels that differ only in case or inner spaces."""
+    pair = differ_in_case(levels)
+    return f"{pair[0]!r} and {pair[1]!r} are two levels" if pair else ""
+
+
+def _add(shown: RichTable, party: str, read: Sequence[ColumnSummary], *, wide: bool) -> None:
+    """Add a party's rows: its columns (only those with a remark if ``wide``), and one row for the rest."""
+    listed = [column for column in read if column.remark or not wide][:WIDE]
+    rest = [column for column in read if column not in listed]
+    rows = [(column.name, _kind(column), _share(column.missing), column.remark) for column in listed]
+    if rest or not rows:
+        name = f"{len(rest):,} others" if rows else f"{len(rest):,} columns"
+        share = sum(column.missing for column in rest) / max(1, len(rest))
+        more = sum(bool(column.remark) for column in rest)
+        rows.append((name, _kinds(rest), _share(share), f"{more:,} more with a remark" if more else ""))
+    for place, row in enumerate(rows):
+        shown.add_row(Text("" if place else party), *map(Text, row))
+    shown.add_section()
+
+
+def _kind(column: ColumnSummary) -> str:
+    return "number" if column.levels is None else f"category, {_counted(column.levels, 'level')}"
+
+
+def _kinds(read: Sequence[ColumnSummary]) -> str:
+    counts = Counter(column.kind for column in read)
+    nouns: list[tuple[Kind, str, str]] = [("numeric", "number", "numbers"), ("categorical", "category", "categories")]
+    return ", ".join(
+        f"{counts[kind]:,} {one if counts[kind] == 1 else many}" for kind, one, many in nouns if counts[kind]
+    )
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _share(missing: float) -> str:
+    return f"{missing:.1%}" if missing else ""

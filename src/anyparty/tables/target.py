@@ -1,0 +1,269 @@
+"""Infer the task from a label column, and encode labels as numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from anyparty.core.types import Task
+from anyparty.errors import TableError, nearest, remark, some
+from anyparty.tables import cells
+from anyparty.tables.cells import RowNumbers
+from anyparty.tables.column_types import (
+    FEW_LEVELS,
+    LARGEST,
+    MANY_LEVELS,
+    NUMERIC_SHARE,
+    Notation,
+    marks_among,
+    notation_of,
+)
+
+AskedKind: TypeAlias = Literal["auto", "classification", "regression"]
+
+MANY_VALUES = 1000  # more distinct values than this, and than half the labels, are refused as classes
+SHOWN = 3  # classes that a line lists
+TINY = 1 / LARGEST  # the smallest standard deviation of numeric labels
+MANY_CLASSES = 20  # whole numbers with more distinct values than this are a quantity
+
+
+def infer_task(
+    label: pl.Series, *, party: str, kind: AskedKind = "auto", train_rows: RowNumbers | None = None,
+    without: bool = False, positive: str | None = None,
+) -> Task:  # fmt: skip
+    """Infer the task from the labels.
+
+    "auto" reads text, truth values and whole numbers with at most 20 distinct values as classes. Whole floats count as
+    whole numbers, because pandas stores integers with gaps as floats. Other numbers are a quantity. Classes are text,
+    sorted as numbers if all of them are numbers. They come from all known labels, so that they do not depend on the
+    split; mean and scale come from training rows only.
+
+    >>> infer_task(pl.Series("y", ["10", "1", None, "0", "1.0"]), party="bank").classes
+    ('0', '1', '10')
+    >>> infer_task(pl.Series("y", [0.5, 1.5, None]), party="bank")
+    Task(kind='regression', classes=(), mean=1.0, scale=0.5, weights=())
+
+    Args:
+        label: [n] the label column, null for unlabelled rows.
+        party: the party that holds it, for errors.
+        kind: the requested kind of task.
+        train_rows: the numbers of the training rows; all rows if ``None``.
+        without: accept a column without any label. The task then has no classes.
+        positive: the class of two for which F1 and the area under the ROC curve are computed. It becomes the second.
+            By default the classes are sorted.
+
+    Raises:
+        TableError: the training rows have no labels or a single value, a regression label is not a number, text has
+            too many values to be classes, or ``positive`` is not one of two classes.
+    """
+    where = f"party {party!r}, label column {label.name!r}"
+    rows = np.arange(len(label)) if train_rows is None else train_rows
+    if without and cells.as_level(label).null_count() == len(label):
+        return Task(kind="classification")
+    if cells.as_level(label[rows]).null_count() == len(rows):
+        raise TableError(f"{where}: no row for training has a label; at least two with different labels are needed")
+    if kind == "regression" or (kind == "auto" and not _are_classes(label, where)):
+        if positive is not None:
+            raise TableError(
+                f"{where}: its labels are numbers, of which none is positive; leave federation.positive out"
+            )
+        return _regression(_numbers(label, where)[rows].drop_nulls(), where)
+    if kind == "auto":
+        _check_notation(label, where)
+    task = _classification(cells.as_level(label), rows, where)
+    return task if positive is None else _with_positive(task, positive, where)
+
+
+def encode(label: pl.Series, task: Task, party: str) -> tuple[Tensor, Tensor]:
+    """Encode the labels as numbers.
+
+    Returns:
+        y [n]: int64 class, or float32 (number - mean) / scale. Unlabelled rows get -1 or NaN, which make accidental use
+            visible.
+        labeled [n]: bool, whether the row has a label.
+
+    Raises:
+        TableError: a class did not occur in training, or a regression label is not a number or overflows when
+            standardized.
+    """
+    where = f"party {party!r}, label column {label.name!r}"
+    if task.kind == "regression":
+        numbers = _numbers(label, where).to_numpy()  # NaN for null
+        with np.errstate(over="ignore"):
+            y = ((numbers - task.mean) / task.scale).astype(np.float32)
+        if np.isinf(y).any():
+            raise TableError(
+                f"{where}: beside training's mean {task.mean:g} and deviation {task.scale:g} no number is left of "
+                f"{cells.cited(label, pl.Series(np.isinf(y)))}; correct it, or leave the cell empty"
+            )
+        return torch.from_numpy(y), torch.from_numpy(~np.isnan(y))
+    names = cells.as_level(label)
+    places = pl.Series(range(len(task.classes)), dtype=pl.Int64)
+    known = pl.Series(list(task.classes), dtype=pl.String)
+    classes = names.replace_strict(known, places, default=-1, return_dtype=pl.Int64)
+    unseen = (classes == -1) & names.is_not_null()
+    if unseen.any():
+        raise TableError(
+            f"{where}: training never saw the label {cells.cited(names, unseen)}; known are {some(task.classes, 20)}: "
+            f"correct it, or leave the cell empty to have the row unlabelled"
+        )
+    return torch.from_numpy(classes.to_numpy(writable=True)), torch.from_numpy(
+        names.is_not_null().to_numpy(writable=True)
+    )
+
+
+def _apart(low: float, high: float) -> tuple[str, str]:
+    """Format two numbers with enough digits to show a hundredth of their difference, at least six.
+
+    >>> _apart(0.5, 1.5), _apart(1.7e9, 1.7e9 + 25)
+    (('0.5', '1.5'), ('1700000000', '1700000025'))
+    """
+    digits = 6
+    if low < high:
+        digits = max(6, min(17, 3 + math.floor(math.log10(max(abs(low), abs(high)) / (high - low)))))
+    return f"{low:.{digits}g}", f"{high:.{digits}g}"
+
+
+def described(task: Task, label: pl.Series, kind: AskedKind = "auto") -> str:
+    """Describe the task in one line, with the setting for the other kind of task if the labels [n] allow both.
+
+    >>> y = pl.Series("y", [*range(1, 11), None])
+    >>> described(infer_task(y, party="bank"), y)
+    'task: classification, classes 1, 2, 3 and 7 more; federation.task = "regression" for numbers'
+    >>> y = pl.Series("y", [0.5, 1.5])
+    >>> described(infer_task(y, party="bank"), y)
+    'task: regression, numbers from 0.5 to 1.5'
+    """
+    numbers, bad = cells.as_numbers(label.cast(pl.String) if cells.is_category(label) else label)
+    known = numbers.drop_nulls()
+    if task.kind == "regression":
+        values = known.to_numpy()
+        whole = kind == "auto" and bool((known == known.floor()).all())
+        other = '; federation.task = "classification" for classes' if whole else ""
+        low, high = _apart(values.min(), values.max())
+        return f"task: regression, numbers from {low} to {high}{other}"
+    if not task.classes:
+        return "task: none, for no row has a label"
+    listed, more = ", ".join(task.classes[:SHOWN]), len(task.classes) - SHOWN
+    either = kind == "auto" and len(task.classes) > 2 and not bad.any() and label.dtype != pl.Boolean
+    other = '; federation.task = "regression" for numbers' if either else ""
+    if len(task.classes) == 2:
+        other = f"; positive is {task.classes[1]}, unless federation.positive names the other"
+    return f"task: classification, classes {listed}{f' and {more:,} more' if more > 0 else ''}{other}"
+
+
+def unseen(label: pl.Series, task: Task) -> tuple[str, ...]:
+    """Return the classes among labels [n] that did not occur in training, sorted; empty for a regression.
+
+    >>> unseen(pl.Series("y", ["a", "c", None]), Task(kind="classification", classes=("a", "b")))
+    ('c',)
+    """
+    if task.kind == "regression":
+        return ()
+    return tuple(sorted(set(cells.as_level(label).drop_nulls()) - set(task.classes)))
+
+
+def _are_classes(label: pl.Series, where: str) -> bool:
+    """Return whether "auto" reads the labels as classes."""
+    if label.dtype == pl.Boolean or cells.is_category(label):
+        return True
+    numbers, bad = cells.as_numbers(label)
+    known = numbers.drop_nulls()
+    share = len(known) / max(1, len(known) + int(bad.sum()))
+    if bad.any() and known.n_unique() > MANY_CLASSES and share >= NUMERIC_SHARE:
+        raise TableError(f"{where}: nearly all cells are numbers, but not {cells.cited(label, bad)}; correct them")
+    marks = marks_among(known, cells.as_level(label.filter(bad))) if bad.any() else None
+    if marks and notation_of(cells.as_level(label)) is None:
+        raise TableError(f"{where}: it has numbers but for {marks}; leave these cells empty, or say "
+                         f'federation.task = "classification"')  # fmt: skip
+    if bad.any():
+        return True
+    if known.is_infinite().any():
+        endless = int(known.is_infinite().sum())
+        raise TableError(f"{where}: {endless} of {len(known)} numbers are infinite; leave them empty, or correct them")
+    values = cells.as_level(label).drop_nulls().n_unique()  # counted as text: large integers would collide as floats
+    return bool((known == known.floor()).all()) and values <= MANY_CLASSES
+
+
+def _check_notation(label: pl.Series, where: str) -> None:
+    """Reject text that looks like a quantity or an identifier, unless the user declared classes."""
+    if not cells.is_text(label) or cells.is_category(label):
+        return
+    names = cells.as_level(label).drop_nulls()
+    values = names.n_unique()
+    notation = notation_of(names) if values > FEW_LEVELS else None
+    if notation is None and values > max(MANY_LEVELS, len(names) / 2):
+        notation = Notation("identifiers or free text", "", names)
+    if notation:
+        examples = some(notation.examples.head(2))
+        raise TableError(
+            f"{where}: {values} different values in {len(names)} labelled rows, such as {examples}, look like "
+            f"{notation.name}; {notation.advice}name another label column, or say "
+            f'federation.task = "classification"'
+        )
+
+
+def _classification(names: pl.Series, rows: RowNumbers, where: str) -> Task:
+    seen = names[rows].drop_nulls().unique()
+    if len(seen) < 2:
+        raise TableError(f"{where}: all labels for training are {seen[0]!r}; at least two classes are needed")
+    classes, known = names.drop_nulls().unique(), len(names) - names.null_count()
+    if len(classes) > max(MANY_VALUES, known / 2):
+        raise TableError(
+            f"{where}: {len(classes)} different values in {known} labelled rows, such as {some(classes.sort().head(2))}"
+            f", are too many to be classes; name another label column, or ask for regression if they are numbers"
+        )
+    lacking = classes.filter(~classes.is_in(seen.implode())).sort()
+    if len(lacking):
+        rest = int(names.is_in(lacking.implode()).sum())
+        remark(
+            f"{where}: no row for training is of class {some(lacking)}, as {rest} that are held out are: nothing is "
+            f"learnt of it; give another train.seed, or hold out fewer rows"
+        )
+    numbers, bad = cells.as_numbers(classes)
+    by_number = pl.DataFrame([numbers.alias("number"), classes.alias("name")]).sort("number", "name")["name"]
+    return Task(kind="classification", classes=tuple(classes.sort() if bad.any() else by_number))
+
+
+def _with_positive(task: Task, positive: str, where: str) -> Task:
+    """Move the positive class to the second place."""
+    if len(task.classes) > 2:
+        raise TableError(f"{where}: federation.positive = {positive!r} is for two classes, and here are "
+                         f"{len(task.classes)}: {some(task.classes, 20)}; leave it out")  # fmt: skip
+    if positive not in task.classes:
+        raise TableError(f"{where}: federation.positive = {positive!r} should be one of two classes; here are "
+                         f"{some(task.classes, 20)}{nearest(positive, task.classes)}")  # fmt: skip
+    (other,) = set(task.classes) - {positive}
+    return replace(task, classes=(other, positive))
+
+
+def _regression(known: pl.Series, where: str) -> Task:
+    values = known.to_numpy()
+    mean, scale = float(values.mean()), float(values.std())
+    if values.min() == values.max():
+        raise TableError(f"{where}: all labels for training are {mean:g}; at least two values are needed")
+    if not TINY < scale < LARGEST:
+        raise TableError(f"{where}: labels from {values.min():g} to {values.max():g} are too small, or too near to "
+                         f"each other, to compute with; write them in another unit")  # fmt: skip
+    return Task(kind="regression", mean=mean, scale=scale)
+
+
+def _numbers(label: pl.Series, where: str) -> pl.Series:
+    """Return the labels as Float64, null for unlabelled rows."""
+    text = label.cast(pl.String) if cells.is_category(label) else label
+    numbers, bad = cells.as_numbers(text)
+    large = (numbers.abs() > LARGEST).fill_null(value=False)
+    bad |= large
+    if bad.any():
+        most = f" of at most {LARGEST:.1e}" if bad.sum() == large.sum() else ""
+        raise TableError(
+            f"{where}: a number{most} was expected for regression, not {cells.cited(label, bad)}; correct it, leave "
+            f"the cell empty, or ask for classification"
+        )
+    return numbers

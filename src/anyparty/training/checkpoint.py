@@ -1,0 +1,253 @@
+"""Write and load one party's checkpoints.  A resumed run reaches the same weights as an uninterrupted one.
+
+A checkpoint is one safetensors file.  It is written beside its place and then moved, so that a killed process leaves
+the old file or the new one.  Numbers and histories are JSON in the file's metadata; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from anyparty.core.storage import PART, writing
+from anyparty.errors import Diverged, ModelError, remark, some
+from anyparty.methods.base import State
+
+KEEP = 2
+REMEMBERS = {
+    torch.optim.SGD: {"momentum_buffer"},
+    torch.optim.Adam: {"step", "exp_avg", "exp_avg_sq"},
+    torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
+}
+
+
+@dataclass
+class RunPosition:
+    """The progress of a run at one party.
+
+    Attributes:
+        stage: the stage that comes next, counted from 0.
+        epoch: the epoch of it that comes next.
+        best: the best value of the selection metric in this stage, or in those that it continues; ``None`` before
+            the first.
+        best_epoch: the epoch (counted from 0) that reached it.
+        best_stage: the stage of that epoch, by name.
+        history: one record an epoch, at the active party.
+        averaged: the number of epochs in the kept mean, with ``keep = "average"``.
+
+    """
+
+    stage: int = 0
+    epoch: int = 0
+    best: float | None = None
+    best_epoch: int = -1
+    best_stage: str = ""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    averaged: int = 0
+
+
+PROGRESS = TypeAdapter(RunPosition)
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return copies of a module's parameters and buffers, contiguous, on the CPU."""
+    return {name: tensor.detach().cpu().clone().contiguous() for name, tensor in module.state_dict().items()}
+
+
+def write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+    """Write a safetensors file in one move, with ``about`` as JSON in its metadata.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    with writing(path) as beside:
+        save_file(tensors, beside, metadata={"anyparty": json.dumps(about)})
+
+
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a file that ``write`` wrote.
+
+    Raises:
+        ModelError: the file is absent, cut short or foreign.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = dict(json.loads((file.metadata() or {})["anyparty"]))
+            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 - not a dict
+    except FileNotFoundError:
+        raise ModelError(f"{path}: no such file") from None
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError, RecursionError) as error:
+        raise ModelError(
+            f"{path}: this is not a whole file of anyparty's ({error}); train again, or copy it anew"
+        ) from None
+
+
+def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | str, name: str = "") -> None:
+    """Load tensors into a module of the same shape; ``name`` is the module's name in errors.
+
+    Raises:
+        ModelError: names or shapes differ.
+    """
+    try:
+        module.load_state_dict(tensors)
+    except RuntimeError as error:
+        said = _misfits(module.state_dict(), tensors, f"{name}/" if name else "") or [" ".join(str(error).split())]
+        more = f", and {len(said) - 1} more like it" if len(said) > 1 else ""
+        raise ModelError(f"{source}: its weights do not fit the networks that its settings describe: {said[0]}{more}; "
+                         f"give the method, and what makes encoders, as they were in training") from None  # fmt: skip
+
+
+def _misfits(wants: dict[str, Any], kept: dict[str, Tensor], prefix: str) -> list[str]:
+    """Describe parameters that were saved in another shape, that are missing, or that are not needed."""
+    shapes = {
+        name: (_shape(kept[name]), _shape(want))
+        for name, want in wants.items()
+        if isinstance(want, Tensor) and name in kept
+    }
+    return [
+        *(f"parameter {prefix}{name} was kept in the shape {was}, and its shape is {now} here"
+          for name, (was, now) in shapes.items() if was != now),
+        *(f"parameter {prefix}{name} is not among what was kept" for name in wants if name not in kept),
+        *(f"parameter {prefix}{name} was kept, and the network has none" for name in kept if name not in wants),
+    ]  # fmt: skip
+
+
+def _shape(tensor: Tensor) -> str:
+    return " × ".join(map(str, tensor.shape)) or "of one number"
+
+
+@dataclass
+class Checkpoints:
+    """A party's folder of checkpoints, by stage and epoch: the last two."""
+
+    folder: Path
+
+    def save(self, state: State, progress: RunPosition, best: dict[str, dict[str, Tensor]]) -> None:
+        """Write networks, optimizers and progress; delete all but the last two checkpoints.
+
+        Raises:
+            Diverged: a weight is not a number; earlier checkpoints stay.
+        """
+        tensors: dict[str, Tensor] = {}
+        for name, module in state.modules.items():
+            tensors |= {f"module/{name}/{key}": tensor for key, tensor in tensors_of(module).items()}
+        if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
+            raise Diverged(f"party {state.seat.me!r}: its weights are no longer numbers after epoch {progress.epoch}: "
+                           f"lower its learning rate, or look for extreme values in its columns")  # fmt: skip
+        for name, kept in best.items():
+            tensors |= {f"best/{name}/{key}": tensor for key, tensor in kept.items()}
+        tensors |= {f"kept/{name}": tensor.detach().cpu().contiguous() for name, tensor in state.kept.items()}
+        for name, optimizer in state.optimizers.items():
+            for place, values in optimizer.state_dict()["state"].items():
+                held = {key: value for key, value in values.items() if value is not None}
+                tensors |= {f"optimizer/{name}/{place}/{key}": value.clone() for key, value in held.items()}
+        write(self.folder / f"{progress.stage:02d}-{progress.epoch:06d}.safetensors", tensors, vars(progress))
+        for old in self.files()[:-KEEP]:
+            old.unlink()
+
+    def begin(self, run: str, *, resume: bool) -> list[tuple[int, int]]:
+        """Return the moments of the run to resume; delete the checkpoints of another run.
+
+        ``run`` names the run if a party may rejoin it: its checkpoints under that name stay.
+        """
+        for left in self.folder.glob(f"*{PART}"):  # by a process that was killed as it wrote
+            if re.fullmatch(r"\d+-\d+\.safetensors\.[0-9a-f]+", left.stem):
+                left.unlink()
+        named = self.folder / "run.txt"
+        same = bool(run) and named.exists() and named.read_text(encoding="utf-8") == run
+        if not resume and not same:
+            for old in self.files():
+                old.unlink()
+        with writing(named) as beside:
+            beside.write_text(run, encoding="utf-8")
+        return self._whole()
+
+    def _whole(self) -> list[tuple[int, int]]:
+        """Return the moments of the whole checkpoints, or of all if none is whole; loading then reports the damage.
+
+        A machine that loses power may keep a file's name and lose its contents.
+        """
+        files = dict(zip(self.moments(), self.files(), strict=True))
+        whole = [moment for moment, path in files.items() if _opens(path)]
+        if whole and len(whole) < len(files):
+            cut = some(path.name for moment, path in files.items() if moment not in whole)
+            remark(f"{self.folder}: cut short, as by a power failure: {cut}; going on from {files[whole[-1]].name}")
+        return whole or list(files)
+
+    def files(self) -> list[Path]:
+        """Return the checkpoint files, oldest first."""
+        return sorted(path for path in self.folder.glob("*.safetensors") if re.fullmatch(r"\d+-\d+", path.stem))
+
+    def last_good(self) -> str:
+        """Describe the weights that a failed run leaves."""
+        moments = self.moments()
+        if not moments:
+            return f"no weights were kept yet in {self.folder}: lower train.checkpoint_every to keep them sooner"
+        return f"the weights after epoch {moments[-1][1]} are kept in {self.folder}"
+
+    def moments(self) -> list[tuple[int, int]]:
+        """Return the (stage, epoch) of every checkpoint, oldest first."""
+        return [(int(stage), int(epoch)) for stage, _, epoch in (file.stem.partition("-") for file in self.files())]
+
+    def load(self, state: State, moment: tuple[int, int]) -> tuple[RunPosition, dict[str, dict[str, Tensor]]]:
+        """Restore networks and optimizers as of ``moment``; return progress and the best weights.
+
+        Later checkpoints are deleted, because they would pass for the resumed run's last ones.
+
+        Raises:
+            ModelError: the checkpoint is cut short, or does not fit the networks or optimizers.
+        """
+        path = self.folder / f"{moment[0]:02d}-{moment[1]:06d}.safetensors"
+        tensors, about = read(path)
+        try:
+            progress = PROGRESS.validate_python(about) if vars(RunPosition()).keys() == about.keys() else None
+        except ValidationError:
+            progress = None
+        if progress is None:
+            raise ModelError(f"{path}: what it says of the run is damaged; go on from another copy, or train again")
+        for name, module in state.modules.items():
+            load_module(module, _under(tensors, f"module/{name}/"), path, name)
+        for name, optimizer in state.optimizers.items():
+            _load_optimizer(optimizer, _under(tensors, f"optimizer/{name}/"), path)
+        state.kept = {name: kept.to(state.seat.device) for name, kept in _under(tensors, "kept/").items()}
+        best = {name: _under(tensors, f"best/{name}/") for name in state.modules}
+        for later in [each for each in self.files() if each.name > path.name]:
+            later.unlink()
+        return progress, {name: kept for name, kept in best.items() if kept}
+
+
+def _opens(path: Path) -> bool:
+    """Return whether a file has the length that its header declares."""
+    try:
+        with safe_open(path, framework="pt"):
+            return True
+    except (SafetensorError, OSError):
+        return False
+
+
+def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], source: Path) -> None:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    held: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        place, _, key = name.partition("/")
+        fits = place.isdecimal() and int(place) < len(parameters) and tensor.shape in ((), parameters[int(place)].shape)
+        if not fits:
+            raise ModelError(f"{source}: its optimizer's {name} does not fit the networks of this run")
+        held.setdefault(int(place), {})[key] = tensor
+    wants = REMEMBERS.get(type(optimizer))
+    if wants is not None and any(kept.keys() != wants for kept in held.values()):
+        raise ModelError(f"{source}: it was saved with another optimizer than {type(optimizer).__name__}")
+    optimizer.load_state_dict({"state": held, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,0 +1,191 @@
+"""Control messages of training: settings and checkpoints at the start, the plan of a stage, and epoch decisions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyparty.core.types import SEVERAL_HOSTS, Channel, MessageSpec, Roster, TensorSpec
+from anyparty.errors import ConfigError, ResumeError, remark, some
+
+MESSAGES = (
+    MessageSpec(tag="setup", frm="active", to="passive",
+             holds="what each row is for (training, validation, test); to other label holders also who has which row, "
+                   "the classes, in a regression mean and scale of the active party's training labels, and with "
+                   "train.balance the weight of each class",
+             learns="the use of its own rows, and how many others there are; label holders the pattern of presence, "
+                    "all classes that the active party knows, mean and spread of its labels in a regression, and with "
+                    "train.balance which share of its training rows each class has"),
+    MessageSpec(tag="hello", frm="passive", to="active",
+             holds="a hash of each group of settings, and the epochs that the party has checkpoints of",
+             learns="whether both run the same settings and version"),
+    MessageSpec(tag="start", frm="active", to="passive",
+             holds="which of its checkpoints the party loads, and the epoch that comes next", learns="nothing else"),
+    MessageSpec(tag="plan", frm="active", to="passive",
+             holds="places of the rows that a stage trains on, validates on and is scored on besides, and a number for "
+                   "each pattern of presence where batches follow patterns",
+             learns="which of its own rows are labelled and used, and how many others there are"),
+    MessageSpec(tag="labelled", frm="host", to="active",
+             holds="of which rows another label holder has labels",
+             learns="the active party sees which rows are labelled there; no label", when=SEVERAL_HOSTS),
+    MessageSpec(tag="verdict", frm="active", to="passive",
+             holds="whether to keep the weights, whether to stop, which parties are back",
+             learns="when validation was best, who was away",
+             when="several parties train a stage together, not the active one alone"),
+)  # fmt: skip
+
+FRESH = -1
+SETUP = {
+    "use": TensorSpec((-1,), torch.int8),
+    "task": TensorSpec((-1,), torch.uint8),
+    "observed": TensorSpec((-1,), torch.uint8),
+}
+
+
+def fingerprint(text: str) -> Tensor:
+    """Return the SHA-256 of a text: [32] uint8."""
+    return torch.frombuffer(bytearray(hashlib.sha256(text.encode()).digest()), dtype=torch.uint8)
+
+
+Moment = tuple[int, int]  # stage and epoch, both from 0
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """The checkpoint that a party loads (``None`` for none), and the moment that comes next."""
+
+    own: Moment | None = None
+    now: Moment = (0, 0)
+
+
+async def begin(
+    net: Channel, roster: Roster, settings: Mapping[str, str], moments: Sequence[Moment], *, resume: bool = False
+) -> ResumePoint:
+    """Compare settings, and agree on the moment to start from: the latest one that all parties have a checkpoint of.
+
+    ``settings`` are groups of settings as text, by name; only their hashes are sent.  If a party was away for longer
+    than checkpoints are kept, each party loads its own last one, and training resumes at the active party's epoch.  A
+    run that ended before all parties had a checkpoint starts over.
+
+    Raises:
+        ConfigError: at the active party, if a party's settings differ; the error names the group.
+        ResumeError: at the active party, if a party has no checkpoint of the run to resume.
+    """
+    if net.me != roster.active:
+        await net.send(roster.active, "hello", _hello(settings, moments))
+        at = (await net.recv(roster.active, "start", {"at": TensorSpec((2,), torch.int64)}))["at"].tolist()
+        return ResumePoint(_moment(at[0]), _moment(at[1]) or (0, 0))
+    theirs = {name: await hello(net, name, settings) for name in roster.names if name != net.me}
+    common = set(moments).intersection(*theirs.values())
+    now = max(common or moments, default=None)
+    if not common and len(moments) < 2:  # it ended while the first checkpoints were written: nobody has gone further
+        now = None
+    starts = {name: ResumePoint(_latest(each, now), now or (0, 0)) for name, each in theirs.items()}
+    if resume and now is not None and (empty := [name for name, start in starts.items() if start.own is None]):
+        raise ResumeError(f"cannot resume: {some(empty)} has no checkpoint of this run; bring it back, or "
+                          f"train into another folder")  # fmt: skip
+    if resume and now is not None and (apart := [name for name, start in starts.items() if start.own != now]):
+        remark(
+            f"there is no epoch that all have a checkpoint of: they go on from epoch {now[1]} of party "
+            f"{net.me!r}, with the last networks that are kept of {some(apart)}, which are of another one"
+        )
+    for name, start in starts.items():
+        await send_start(net, name, start)
+    return ResumePoint(now, now or (0, 0))
+
+
+async def hello(net: Channel, name: str, settings: Mapping[str, str]) -> list[Moment]:
+    """Receive the moments of a party's checkpoints, at the active party.
+
+    Raises:
+        ConfigError: the party's settings differ; the error names the group.
+    """
+    expect = {"settings": TensorSpec((len(settings), 32), torch.uint8), "checkpoints": TensorSpec((-1,), torch.int64)}
+    said = await net.recv(name, "hello", expect)
+    differs = (said["settings"] != _hello(settings, ())["settings"]).any(dim=1)
+    if differs.any():
+        groups = [group for group, unlike in zip(settings, differs.tolist(), strict=True) if unlike]
+        raise ConfigError(f"party {name!r} runs with other settings than the active party {net.me!r}: "
+                          f"{', '.join(groups)}; give both the same")  # fmt: skip
+    return [moment for code in said["checkpoints"].tolist() if (moment := _moment(code)) is not None]
+
+
+async def welcome(net: Channel, name: str, settings: Mapping[str, str], now: Moment) -> None:
+    """Start a party that rejoins at ``now`` with its own last checkpoint, at the active party.
+
+    Raises:
+        ConfigError: its settings differ.
+    """
+    await send_start(net, name, ResumePoint(_latest(await hello(net, name, settings), now), now))
+
+
+async def send_start(net: Channel, name: str, start: ResumePoint) -> None:
+    """Send a party the moment to start from."""
+    await net.send(name, "start", {"at": torch.tensor([_code(start.own), _code(start.now)])})
+
+
+def _latest(moments: Sequence[Moment], now: Moment | None) -> Moment | None:
+    return None if now is None else max((moment for moment in moments if moment <= now), default=None)
+
+
+def _hello(settings: Mapping[str, str], moments: Sequence[Moment]) -> dict[str, Tensor]:
+    codes = torch.tensor([_code(moment) for moment in moments], dtype=torch.int64)
+    return {"settings": torch.stack([fingerprint(text) for text in settings.values()]), "checkpoints": codes}
+
+
+def _code(moment: Moment | None) -> int:
+    return FRESH if moment is None else moment[0] * 10**9 + moment[1]
+
+
+def _moment(code: int) -> Moment | None:
+    return None if code < 0 else (code // 10**9, code % 10**9)
+
+
+PLAN = dict.fromkeys(("train", "patterns", "validation", "scored"), TensorSpec((-1,), torch.int64))
+
+
+async def share_plan(net: Channel, roster: Roster, plan: dict[str, Tensor] | None) -> dict[str, Tensor]:
+    """Send the active party's plan of a stage to all: rows to train on, their patterns, rows to score."""
+    if plan is not None:
+        for name in roster.names:
+            if name != net.me:
+                await net.send(name, "plan", plan)
+        return plan
+    return await net.recv(roster.active, "plan", PLAN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochDecision:
+    """The active party's decision after an epoch.
+
+    Attributes:
+        keep: these weights are the best so far.
+        stop: the stage is over.
+        back: parties that take part again from the next epoch.
+
+    """
+
+    keep: bool = False
+    stop: bool = False
+    back: tuple[str, ...] = ()
+
+
+async def share_verdict(net: Channel, roster: Roster, verdict: EpochDecision | None) -> EpochDecision:
+    """Send the active party's decision on an epoch to all, except parties that rejoined just now."""
+    if verdict is not None:
+        back = torch.tensor([name in verdict.back for name in roster.names], dtype=torch.uint8)
+        said = {"verdict": torch.tensor([verdict.keep, verdict.stop], dtype=torch.uint8), "back": back}
+        for name in roster.names:
+            if name not in {net.me, *verdict.back}:
+                await net.send(name, "verdict", said)
+        return verdict
+    expect = {"verdict": TensorSpec((2,), torch.uint8), "back": TensorSpec((len(roster.names),), torch.uint8)}
+    got = await net.recv(roster.active, "verdict", expect)
+    keep, stop = got["verdict"].bool().tolist()
+    flags = got["back"].tolist()
+    names = tuple(name for name, is_back in zip(roster.names, flags, strict=True) if is_back)
+    return EpochDecision(keep=keep, stop=stop, back=names)

@@ -1,0 +1,147 @@
+"""Decisions after an epoch: which weights to keep, whether to stop, which parties are gone and which rejoin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from anyparty.core.predictions import NO_NUMBER, Predictions
+from anyparty.core.types import Channel
+from anyparty.errors import ENDED, AnypartyError, Diverged, Stopped, note, remark
+from anyparty.methods.base import Stage, State
+from anyparty.networks.coverage import TrainedParties
+from anyparty.training import control_messages
+from anyparty.training.checkpoint import RunPosition
+from anyparty.training.control_messages import EpochDecision
+from anyparty.training.party_run import PartyRun, untaught
+from anyparty.transport.contract import is_dropped
+
+
+async def verdict(
+    part: PartyRun, net: Channel, progress: RunPosition, plan: dict[str, Tensor], record: dict[str, Any], *,
+    validates: bool, last: bool,
+) -> EpochDecision:  # fmt: skip
+    """Decide at the active party; receive its decision at the others.
+
+    No party rejoins after the ``last`` epoch of a stage: its networks could not catch up with the others.
+    """
+    if part.leads:
+        decided = judge(part, progress, record, *part.metric) if validates else EpochDecision()
+        decided = replace(decided, back=await _let_in(part, net, progress, plan, record, shut=last or decided.stop))
+        return await control_messages.share_verdict(net, part.seat.roster, decided)
+    decided = await control_messages.share_verdict(net, part.seat.roster, None)
+    for name in decided.back:
+        part.hooks.membership.admit(name)
+    return decided
+
+
+async def _let_in(
+    part: PartyRun, net: Channel, progress: RunPosition, plan: dict[str, Tensor], record: dict[str, Any], *, shut: bool
+) -> tuple[str, ...]:
+    """Note the parties that are gone, and readmit those that returned, at the active party; return the latter."""
+    membership = part.hooks.membership
+    gone, back = membership.gone(), []
+    if gone:
+        record["absent"] = gone
+    for name in () if shut else membership.waiting_to_rejoin():
+        if is_dropped(net, name):
+            continue
+        membership.admit(name)
+        try:
+            if part.hooks.welcome is not None:
+                await part.hooks.welcome(net, name)
+            await control_messages.welcome(net, name, part.agreed, (progress.stage, progress.epoch + 1))
+            await net.send(name, "plan", plan)
+        except AnypartyError as error:
+            membership.lose(name, str(error))
+            continue
+        back.append(name)
+    if back:
+        progress.best, record["back"] = None, back
+    return tuple(back)
+
+
+def judge(part: PartyRun, progress: RunPosition, record: dict[str, Any], metric: str, greater: bool) -> EpochDecision:
+    """Compare an epoch's validation score with the best one so far.
+
+    Args:
+        part: the party's training loop.
+        progress: its best epoch is updated.
+        record: the epoch's record.
+        metric: the score to compare.
+        greater: whether greater scores are better.
+
+    """
+    value = float(record["validation"][metric])
+    if math.isnan(value):
+        return EpochDecision()
+    better = progress.best is None or (value > progress.best if greater else value < progress.best)
+    if better:
+        progress.best, progress.best_epoch, progress.best_stage = value, progress.epoch, record["stage"]
+    waited = progress.epoch - (progress.best_epoch if progress.best_stage == record["stage"] else -1)
+    return EpochDecision(keep=better, stop=part.settings.patience is not None and waited >= part.settings.patience)
+
+
+def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
+    """Check the predictions for the validation rows, which come first: networks may give NaN although a loss does not.
+
+    Raises:
+        Diverged: no validation row has a number, and networks gave none for some of them.
+    """
+    broken = sum(n < validation and why == NO_NUMBER for n, why in answered.reasons.items())
+    if not broken:
+        return
+    if not answered.answered[:validation].any():
+        raise Diverged(f"{answered.predictor}: in stage {stage!r} the loss is a number, and no answer for a "
+                       f"validation row is: lower the learning rate; of a method of your own, look at what it "
+                       f"answers")  # fmt: skip
+    remark(f"stage {stage!r}: the networks gave no number for some validation rows; their scores are of the others")
+
+
+def check_ended(part: PartyRun, record: Mapping[str, Any]) -> None:
+    """Stop the active party if the run was ended, here or at another party.
+
+    Otherwise it would keep an epoch that the others did not keep.  A busy server reports the end of a job late.
+
+    Raises:
+        Stopped: the run was ended.
+    """
+    absent = record.get("absent")
+    others = ENDED if absent and any(ENDED in why for why in absent.values()) else ""
+    if why := part.hooks.membership.told() or others:
+        raise Stopped(why)
+
+
+def noted(part: PartyRun, stage: Stage, state: State, progress: RunPosition, *, averages: bool) -> list[str]:
+    """Return and note the remarks on a stage at its end; ``averages`` says whether weights were averaged."""
+    remarks = list(_remarks(part, stage, state, progress, averages=averages)) if part.leads else []
+    if remarks:
+        note(f"stage {stage.name!r}: {'; '.join(remarks)}")
+    return remarks
+
+
+def _remarks(part: PartyRun, stage: Stage, state: State, progress: RunPosition, *, averages: bool) -> Iterator[str]:
+    if stage.remark is not None and (sentence := stage.remark(part.rows)):
+        yield sentence
+    if sentence := _unjudged(part, stage, progress):
+        yield sentence
+    taught = state.modules.get("taught")
+    if isinstance(taught, TrainedParties) and progress.stage == len(part.method.stages(part.seat)) - 1:
+        yield from untaught(part, taught.missed)
+    if part.settings.keep == "average" and not averages:
+        yield "before the last quarter of the epochs, so that there is nothing to average: the last weights stay"
+
+
+def _unjudged(part: PartyRun, stage: Stage, progress: RunPosition) -> str:
+    """Return a remark if no epoch of a stage had a score to choose it by, at the active party."""
+    judged = [each["validation"] for each in progress.history if each["stage"] == stage.name and "validation" in each]
+    if not judged or part.settings.keep != "best":
+        return ""
+    name = part.metric[0] if stage.loss is None else "loss"
+    if any(not math.isnan(float(scores[name])) for scores in judged):
+        return ""
+    return f"no epoch had a {name} on the validation rows, so that none was chosen: the last one's weights are kept"

@@ -1,0 +1,353 @@
+"""One party's training loop: stages, epochs, batches, validation, early stopping and checkpoints.
+
+Every party runs ``play``.  The active party plans each stage, scores the validation rows, and decides which weights to
+keep and when to stop.  A method's own messages are sent inside its steps.
+
+If a party dies, the steps continue without it.  If it returns, the active party readmits it between two epochs (see
+``door``).  The search for the best epoch then starts over, because the returned party's networks are older.
+
+A *local stage* sends no messages: each party trains by itself, or the active party alone.  In it, parties may be at
+different epochs, and one may finish before another.  A run that was stopped there resumes wherever each party stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyparty import metrics
+from anyparty.core.types import Channel
+from anyparty.data.batching import by_pattern, mixed, patterns
+from anyparty.errors import AlignmentError, ConfigError, Diverged
+from anyparty.methods.base import Batch, Stage, State, checked_begin, checked_step
+from anyparty.methods.split.exchange import moment
+from anyparty.training import control_messages
+from anyparty.training.checkpoint import RunPosition, load_module, tensors_of
+from anyparty.training.control_messages import Moment
+from anyparty.training.epoch_end import check_ended, check_numbers, judge, noted, verdict
+from anyparty.training.party_run import PartyRun, TrainedParty
+from anyparty.training.prediction import predict_rows
+from anyparty.transport.contract import at_moment
+
+StoredStages = dict[str, dict[str, Tensor]]
+AVERAGED = 0.25  # the last share of the epochs, whose weights are averaged with keep = "average"
+
+
+async def play(part: PartyRun, net: Channel) -> TrainedParty:
+    """Run one party's training to its end.
+
+    Raises:
+        ConfigError: the parties' settings differ, or the method does not support these parties.
+        AlignmentError: a stage has no rows to train on.
+        PartyLost, MessageError, Diverged: see ``anyparty.errors``.
+    """
+    stages, state, progress, best = await _begin(part, net)
+    try:
+        for number, stage in enumerate(stages):
+            if number != progress.stage:
+                continue
+            if part.leads or stage.parties == "all":
+                plan = _plan(part, stage) if part.leads else None
+                if plan is None or stage.parties == "all":
+                    plan = await control_messages.share_plan(net, part.seat.roster, plan)
+                if len(plan["train"]) and stage.epochs == 0:
+                    await _exchange(part, stage, net, state, progress, plan)
+                elif len(plan["train"]):
+                    await _repeat(part, stage, net, state, progress, best, plan)
+                best = {}
+            progress.stage, progress.epoch = number + 1, 0
+            if number + 1 == len(stages) or not stages[number + 1].continues:
+                progress.best = None
+    except Diverged as error:
+        if part.checkpoints is None:
+            raise
+        raise type(error)(f"{error}; {part.checkpoints.last_good()}") from None
+    state.train(False)
+    at_moment(net, "", training=False)
+    return TrainedParty(state, progress.history, _chosen(part, progress))
+
+
+async def _begin(part: PartyRun, net: Channel) -> tuple[Sequence[Stage], State, RunPosition, StoredStages]:
+    """Make the party's networks, or load them from its checkpoint; return stages, networks, progress, best weights."""
+    state = checked_begin(part.method, part.seat, part.seeds)
+    progress, best = RunPosition(), StoredStages()
+    moments = part.checkpoints.begin(part.hooks.membership.run, resume=part.resume) if part.checkpoints else []
+    stages = part.method.stages(part.seat)
+    own = {meeting(stages, moment): moment for moment in moments}  # the latest of those that meet in one
+    start = await control_messages.begin(net, part.seat.roster, part.agreed, list(own), resume=part.resume)
+    if start.own is not None:
+        assert part.checkpoints is not None
+        progress, best = part.checkpoints.load(state, own[start.own])
+    if start.now != meeting(stages, (progress.stage, progress.epoch)):  # it was away in between
+        best, (progress.stage, progress.epoch) = {}, start.now
+    return stages, state, progress, best
+
+
+def is_local(stage: Stage) -> bool:
+    """Return whether a stage sends no messages."""
+    return stage.loss is not None or stage.parties == "active"
+
+
+def meeting(stages: Sequence[Stage], moment: Moment) -> Moment:
+    """Return the moment at which the parties last met, if this party resumes at ``moment``.
+
+    All moments of consecutive local stages, and the end of the run after them, count as one moment: the begin of the
+    first of these stages.
+    """
+    stage, epoch = moment
+    first = stage
+    while first > 0 and (first == len(stages) or is_local(stages[first])) and is_local(stages[first - 1]):
+        first -= 1
+    local = first < len(stages) and is_local(stages[first])
+    return (first, 0) if local else (stage, epoch)
+
+
+def _chosen(part: PartyRun, progress: RunPosition) -> int:
+    """Return the best epoch's place in the history, or its number if there is no history; -1 if none was chosen."""
+    if part.settings.keep != "best":
+        return -1
+    best = progress.best_stage, progress.best_epoch + 1
+    places = [place for place, record in enumerate(progress.history) if (record["stage"], record["epoch"]) == best]
+    return places[-1] if places else progress.best_epoch
+
+
+async def _repeat(
+    part: PartyRun,
+    stage: Stage,
+    net: Channel,
+    state: State,
+    progress: RunPosition,
+    best: StoredStages,
+    plan: dict[str, Tensor],
+) -> None:
+    """Run a stage epoch by epoch."""
+    epochs = part.settings.epochs if stage.epochs is None else stage.epochs
+    keep, callback = part.settings.keep, part.hooks.callback
+    if stage.continues and not progress.epoch and len(plan["validation"]) and keep == "best":
+        best = _weights(state)
+    stop = False
+    callback.on_stage_begin(stage.name, epochs, len(plan["train"]), progress.epoch)
+    while progress.epoch < epochs and not stop:
+        record = await _epoch(part, stage, net, state, progress.epoch, epochs, plan)
+        decided = await _decide(part, stage, net, state, progress, plan, record, last=progress.epoch + 1 == epochs)
+        stop = decided.stop
+        if part.leads:
+            check_ended(part, record)
+        if keep == "average":
+            best = _averaged(best, state, progress, epochs)
+        elif decided.keep:
+            best = _weights(state)
+        progress.epoch += 1
+        if part.leads:
+            progress.history.append(record)
+            callback.on_epoch_end(record)
+        if part.checkpoints and (
+            progress.epoch % part.settings.checkpoint_every == 0 or progress.epoch == epochs or stop
+        ):
+            if stop:
+                progress.epoch = epochs
+            _checkpoint(part, state, progress, best)
+    for name, kept in best.items() if keep != "last" else ():
+        load_module(state.modules[name], kept, f"the {keep} of the epochs")
+    reason = "no better for a while" if stop else "all epochs done"
+    callback.on_stage_end(stage.name, "; ".join([reason, *noted(part, stage, state, progress, averages=bool(best))]))
+
+
+def _weights(state: State) -> StoredStages:
+    return {name: tensors_of(module) for name, module in state.modules.items()}
+
+
+def _averaged(mean: StoredStages, state: State, progress: RunPosition, epochs: int) -> StoredStages:
+    """Add an epoch to the mean of the weights of a stage's last epochs."""
+    begun = progress.epoch >= int((1 - AVERAGED) * epochs)
+    before = progress.averaged if mean else 0  # a party that was away starts over
+    progress.averaged = before + 1
+    return averaged(mean, state, before if begun else -1)
+
+
+def averaged(mean: StoredStages, state: State, before: int) -> StoredStages:
+    """Return the running mean of the weights over epochs, after ``before`` epochs; empty if ``before`` is negative.
+
+    Integer tensors, such as a count of batches, keep their last value.
+    """
+    if before < 0:
+        return {}
+    now = _weights(state)
+    return now if before == 0 or not mean else {
+        name: {
+            key: mean[name][key] + (new - mean[name][key]) / (before + 1) if new.is_floating_point() else new
+            for key, new in tensors.items()
+        }
+        for name, tensors in now.items()
+    }  # fmt: skip
+
+
+def _checkpoint(part: PartyRun, state: State, progress: RunPosition, best: StoredStages) -> None:
+    assert part.checkpoints is not None
+    part.checkpoints.save(state, progress, best)
+    if part.hooks.on_checkpoint is not None:
+        part.hooks.on_checkpoint(progress.history, _chosen(part, progress))
+
+
+async def _decide(
+    part: PartyRun, stage: Stage, net: Channel, state: State, progress: RunPosition, plan: dict[str, Tensor],
+    record: dict[str, Any], *, last: bool,
+) -> control_messages.EpochDecision:  # fmt: skip
+    """Add an epoch's validation scores to its record; decide whether to keep its weights and whether to stop.
+
+    All parties follow the active party's decision.  In a local stage, each decides for itself.
+    """
+    validates = stage.loss is None and stage.validates and len(plan["validation"]) > 0
+    if validates:
+        record |= await _validate(part, stage.name, progress.epoch, net, state, plan)
+    elif stage.loss is not None and len(plan["validation"]):
+        record |= _own_loss(stage, state, part, plan["validation"])
+    if not is_local(stage):
+        return await verdict(part, net, progress, plan, record, validates=validates, last=last)
+    if "validation" not in record:
+        return control_messages.EpochDecision()
+    name, greater = part.metric if stage.loss is None else ("loss", False)
+    return judge(part, progress, record, name, greater=greater)
+
+
+def _own_loss(stage: Stage, state: State, part: PartyRun, wanted: Tensor) -> dict[str, Any]:
+    """Return the party's own loss on those of the ``wanted`` rows that it holds, for an epoch's record."""
+    assert stage.loss is not None
+    state.train(False)
+    with torch.no_grad():
+        value = stage.loss(state, part.rows, Batch(wanted, part.seeds, (stage.name,)))
+    return {} if value is None else {"validation": {"loss": value}}
+
+
+async def _exchange(
+    part: PartyRun, stage: Stage, net: Channel, state: State, progress: RunPosition, plan: dict[str, Tensor]
+) -> None:
+    """Run a stage of a single step over all of its rows."""
+    rows, began = plan["train"], time.perf_counter()
+    part.hooks.callback.on_stage_begin(stage.name, 1, len(rows), 0)
+    state.train(True)
+    batch = Batch(rows, part.seeds, (stage.name, 0, 0), held_out=plan["validation"])
+    at_moment(net, moment(batch), training=True)
+    loss = await checked_step(part.method, stage, net, state, part.rows, batch)
+    record = _record(stage, 0, loss, began)
+    if stage.validates and len(plan["validation"]):
+        record |= await _validate(part, stage.name, 0, net, state, plan)
+    if part.leads:
+        progress.history.append(record)
+        part.hooks.callback.on_epoch_end(record)
+    progress.stage, progress.epoch, progress.best = progress.stage + 1, 0, None
+    if part.checkpoints:
+        _checkpoint(part, state, progress, {})
+    part.hooks.callback.on_stage_end(stage.name, "done")
+
+
+def _record(stage: Stage, epoch: int, loss: float | None, began: float) -> dict[str, Any]:
+    """Return an epoch's record.  A stage without a loss, such as an exchange, leaves it out."""
+    seconds = time.perf_counter() - began
+    shown = {} if loss is None else {"loss": loss}
+    return {"stage": stage.name, "epoch": epoch + 1, **shown, "seconds": seconds}
+
+
+def _plan(part: PartyRun, stage: Stage) -> dict[str, Tensor]:
+    """Choose the rows of a stage, at the active party."""
+    rows = part.rows
+    assert part.training is not None
+    assert part.validation is not None
+    assert rows.observed is not None
+    training = part.training.to(rows.observed.device)
+    if stage.with_validation:
+        training = training.index_fill(0, part.validation.to(training.device), True)
+    train = (stage.rows(rows) & training).nonzero().squeeze(1)
+    if not len(train) and not stage.optional:
+        raise AlignmentError(
+            f"{part.method.can.title} trains on {part.method.can.trains_on}, and there is none among "
+            f"{int(part.training.sum())} training rows; see the overlap table, or choose another method"
+        )
+    numbers = patterns(rows.observed[train]) if part.settings.batches == "by-pattern" else train.new_empty(0)
+    validation = part.validation.to(train.device)
+    return {"train": train, "patterns": numbers, "validation": validation, "scored": _scored(part, stage, train)}
+
+
+def _scored(part: PartyRun, stage: Stage, train: Tensor) -> Tensor:
+    """Draw the training rows that are scored with the validation rows, at the active party."""
+    assert part.rows.labeled is not None
+    assert part.validation is not None
+    if not stage.validates or stage.loss is not None:
+        return train[:0]
+    known = train[part.rows.labeled[train]]
+    drawn = torch.randperm(len(known), generator=part.seeds.torch("scored", stage.name))
+    return known[drawn.to(known.device)[: min(part.settings.score_training, len(part.validation))]].sort().values
+
+
+def _batches(part: PartyRun, stage: Stage, epoch: int, plan: Mapping[str, Tensor]) -> Iterator[Tensor]:
+    generator = part.seeds.torch("batches", stage.name, epoch)
+    size = part.settings.batch_size if stage.batch_size is None else stage.batch_size
+    if part.settings.batches == "by-pattern":
+        return by_pattern(plan["train"], plan["patterns"], size, generator)
+    return mixed(plan["train"], size, generator)
+
+
+async def _epoch(
+    part: PartyRun, stage: Stage, net: Channel, state: State, epoch: int, epochs: int, plan: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    """Train one epoch; return its record."""
+    began, total, seen = time.perf_counter(), 0.0, 0
+    state.train(True)
+    for optimizer in state.optimizers.values():
+        (stage.optimizer or part.seat.optimizer).set_rate(optimizer, epoch, epochs)
+    batches = list(_batches(part, stage, epoch, plan))  # as many in every epoch
+    for step, rows in enumerate(batches):
+        share = len(rows) * len(batches) / len(plan["train"]) if part.settings.batches == "by-pattern" else 1.0
+        batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)
+        at_moment(net, moment(batch), training=True)
+        loss = await checked_step(part.method, stage, net, state, part.rows, batch)
+        if loss is not None:
+            total, seen = total + loss * len(rows), seen + len(rows)
+        part.hooks.callback.on_batch_end(len(rows), math.nan if loss is None else loss)
+        await asyncio.sleep(0)  # lets a party that waits for no message receive Ctrl-C
+    if stage.finish is not None:
+        await stage.finish(net, state, part.rows)
+    record = _record(stage, epoch, total / seen if seen else None, began)
+    return record if stage.record is None else record | dict(stage.record(state))
+
+
+async def _validate(
+    part: PartyRun, stage: str, epoch: int, net: Channel, state: State, plan: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    """Score validation rows, and some training rows, with all parties' blocks; the other parties take part."""
+    rows = torch.cat([plan["validation"], plan["scored"]])
+    at_moment(net, f"stage {stage!r}, epoch {epoch + 1}, validation", training=False)
+    answered = await predict_rows(part.method, net, state, part.rows, rows, part.seat.roster.blocks, part.seeds)
+    if answered is None:
+        return {}
+    assert part.rows.y is not None
+    assert part.seat.task is not None
+    shown = sorted({part.metric[0], "accuracy" if part.seat.task.kind == "classification" else "mae"})
+    if answered.reasons:
+        check_numbers(answered, len(plan["validation"]), stage)
+    y, validation = part.rows.y[rows].cpu(), torch.arange(len(rows)) < len(plan["validation"])
+    sets = {"validation": validation} | ({"training": ~validation} if len(plan["scored"]) else {})
+    return {of: {name: metrics.selection(answered, y, which, name) for name in shown} for of, which in sets.items()}
+
+
+def device_of(name: str, what: str = "train.device") -> torch.device:
+    """Return the torch device ``name``; ``what`` is where it was named, for the error.
+
+    Raises:
+        ConfigError: this machine has none such.
+    """
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()  # a device that computes nothing, as "meta", has no number
+    except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
+        why, instead = str(error).splitlines()[0], "'cpu'"
+        if why.startswith("Expected one of"):  # a list of some twenty
+            why, instead = "torch knows no such device", "'cpu', 'cuda' or 'mps'"
+        raise ConfigError(f"{what}: {name!r} cannot be used here ({why}); try {instead}") from None
+    return device

@@ -1,0 +1,225 @@
+"""One party's whole part in a training run, from its own table to its trained networks.
+
+The same coroutine runs for every party, in one process or at its own site.  A party knows its own table and the
+messages that it receives, never another party's memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import anyparty
+from anyparty.alignment.alignment import PartyAlignment
+from anyparty.config import Config
+from anyparty.core.seeds import Seeds
+from anyparty.core.storage import tuples
+from anyparty.core.types import Capabilities, Channel, Roster, Task
+from anyparty.data.batching import TRAIN, VALIDATION, split
+from anyparty.data.blocks import Rows
+from anyparty.data.rows import own_rows
+from anyparty.data.task import balanced, labeled_rows, task_of, teaching
+from anyparty.errors import ConfigError, MessageError
+from anyparty.methods.base import Method, PartyContext
+from anyparty.methods.description import described
+from anyparty.networks.mlp import Factory
+from anyparty.networks.optimizer import Optimizer
+from anyparty.tables.preprocessing import Prepare
+from anyparty.tables.table import Table
+from anyparty.tables.target import encode
+from anyparty.training import control_messages
+from anyparty.training.checkpoint import Checkpoints
+from anyparty.training.loop import device_of, play
+from anyparty.training.party_run import (
+    PartyRun,
+    RunHooks,
+    TrainedParty,
+    hosts_of,
+    labelled_at,
+    share_labelled,
+    warn_of_idle,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyInputs:
+    """A party's inputs to a training run.
+
+    Attributes:
+        name: the party.
+        table: its validated table.
+        known: its knowledge of the alignment.
+        encoder: makes its network.
+        optimizer: trains its network.
+        scale: whether its numeric columns are standardised.
+        folder: its checkpoint folder; ``None`` keeps no checkpoints.
+        hooks: callbacks and values that training passes through.  Here, ``hooks.welcome`` comes before the setup of a
+            party that rejoins.
+
+    """
+
+    name: str
+    table: Table
+    known: PartyAlignment
+    encoder: Factory
+    optimizer: Optimizer
+    scale: bool = True
+    folder: Path | None = None
+    hooks: RunHooks = field(default_factory=RunHooks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyResult:
+    """A party's result of a training run.
+
+    Attributes:
+        seat: the party's place in the federation.
+        trained: its networks; at the active party also the run's history.
+        prepare: the fitted preprocessing of its table; ``None`` without columns.
+        rows: its part of the aligned rows.
+        use: [N] int8, the use of each row: training, validation or test.
+        label: the name of its label column, if it has one.
+
+    """
+
+    seat: PartyContext
+    trained: TrainedParty
+    prepare: Prepare | None
+    rows: Rows
+    use: NDArray[np.int8]
+    label: str | None = None
+
+
+async def take_part(
+    net: Channel, *, house: PartyInputs, roster: Roster, config: Config, method: Method, resume: bool = False
+) -> PartyResult:
+    """Run one party: exchange the setup, preprocess its table, then train.
+
+    The active party splits the rows and reads the task from its labels.
+
+    Raises:
+        TableError, ConfigError, AlignmentError, PartyLost, MessageError, Diverged: see ``anyparty.errors``.
+    """
+    settings, known, table, leads = config.train, house.known, house.table, house.name == roster.active
+    setup = await share_setup(net, roster, _setup(house, config, method.can) if leads else None)
+    use, task, observed = setup
+    if len(use) != len(known.position):
+        raise MessageError(f"message 'setup' from {roster.active!r} to {house.name!r}: it is of {len(use)} rows, the "
+                           f"alignment here of {len(known.position)}")  # fmt: skip
+    if observed is not None:
+        table = teaching(table, known.position, observed.numpy())
+
+    async def welcome(net: Channel, name: str) -> None:
+        if house.hooks.welcome is not None:
+            await house.hooks.welcome(net, name)
+        await set_up_again(net, roster, method, name, setup)
+
+    if leads:
+        warn_of_idle(method, roster)
+    if leads and task is not None:
+        settings.metric_for(task)  # refuses a metric that does not fit the task before the first epoch
+    at = table.blocks_at(known.position)
+    prepare = features = None
+    if house.name in roster.blocks:
+        prepare = Prepare.fit(table, at[(at >= 0) & (use == TRAIN)], scale=house.scale)
+        features = prepare.features(table, new=False)
+    seat = PartyContext(
+        me=house.name, roster=roster, task=task, inputs=prepare.width if prepare else 0,
+        encoder=house.encoder, optimizer=house.optimizer, device=device_of(settings.device),
+    )  # fmt: skip
+    labels = None if task is None or table.label is None else encode(table.label, task, house.name)
+    rows = own_rows(
+        known.position, blocks=at, features=features, labels=labels, observed=observed, key=known.key,
+        ids=table.ids if leads else None, device=seat.device,
+    )  # fmt: skip
+    rows = await share_labelled(net, method, roster, rows)
+    part = PartyRun(
+        seat=seat, method=method, rows=rows, settings=settings, agreed=agreed_on(config, method, roster, rows.n),
+        validation=torch.from_numpy(np.flatnonzero(use == VALIDATION)) if leads else None,
+        training=torch.from_numpy(use == TRAIN) if leads else None,
+        checkpoints=None if house.folder is None else Checkpoints(house.folder),
+        resume=resume, hooks=replace(house.hooks, welcome=welcome),
+    )  # fmt: skip
+    trained = await play(part, net)
+    label = None if house.table.label is None else house.table.label.name
+    return PartyResult(seat=seat, trained=trained, prepare=prepare, rows=rows, use=use, label=label)
+
+
+Setup = tuple[NDArray[np.int8], Task | None, Tensor | None]
+
+
+def _setup(house: PartyInputs, config: Config, can: Capabilities) -> Setup:
+    """Split the rows, and infer the task from the labels of training rows, at the active party."""
+    known = house.known
+    assert house.table.label is not None
+    assert known.observed is not None
+    table = teaching(house.table, known.position, known.observed.numpy())
+    usable = labeled_rows(table, known.position)
+    use = split(usable, config.train.validation, config.train.test, Seeds(config.train.seed))
+    asked = config.federation
+    task = task_of(table, known.position, use, asked.task, asked.positive, without=can.without_labels)
+    if config.train.balance and task.kind == "regression":
+        raise ConfigError("train.balance = true weighs classes, and numbers are predicted here: leave it out")
+    if config.train.balance:
+        task = replace(task, weights=balanced(table, known.position, use, task))
+    return use, task, known.observed
+
+
+async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setup:
+    """Send the use of the rows to every party, and to label holders also the task and the pattern of presence.
+
+    Raises:
+        MessageError: the active party's message does not describe a task, or is about other rows.
+    """
+    if setup is not None:
+        for name in roster.names:
+            if name != net.me:
+                await send_setup(net, roster, name, setup)
+        return setup
+    got = await net.recv(roster.active, "setup", control_messages.SETUP)
+    if not len(got["task"]):
+        return got["use"].numpy(), None, None
+    try:
+        task = Task(**tuples(json.loads(got["task"].numpy().tobytes())))
+        return got["use"].numpy(), task, got["observed"].bool().view(len(got["use"]), roster.K)
+    except (ValueError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
+        raise MessageError(f"message 'setup' from {roster.active!r} to {net.me!r}: expected a task and who has each of "
+                           f"{len(got['use'])} rows ({str(error).splitlines()[0][:80]})") from None  # fmt: skip
+
+
+async def set_up_again(net: Channel, roster: Roster, method: Method, name: str, setup: Setup) -> None:
+    """Repeat the setup for a party that rejoins, at the active party."""
+    await send_setup(net, roster, name, setup)
+    if name in hosts_of(method, roster):
+        await labelled_at(net, name, len(setup[0]))  # its table has not changed, nor has the plan
+
+
+async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> None:
+    """Send one party the parts of the setup that it may know."""
+    use, task, observed = setup
+    assert task is not None
+    assert observed is not None
+    nothing = torch.empty(0, dtype=torch.uint8)
+    said = {"use": torch.from_numpy(use), "task": nothing, "observed": nothing}
+    if name in roster.labelers:
+        about = torch.frombuffer(bytearray(json.dumps(asdict(task)).encode()), dtype=torch.uint8)
+        said |= {"task": about, "observed": observed.flatten().byte()}
+    await net.send(name, "setup", said)
+
+
+def agreed_on(config: Config, method: Method, roster: Roster, n: int) -> Mapping[str, str]:
+    """Return the groups of settings that all parties must share, as text."""
+    return {
+        "version": anyparty.__version__,
+        "method": json.dumps(described(method), sort_keys=True),
+        "train": config.train.model_dump_json(exclude={"device"}),
+        "roster": repr(roster),
+        "number of rows": str(n),
+    }

@@ -1,0 +1,169 @@
+"""The inputs and the result of one party's training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyparty.config import TrainSettings
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Channel, Roster, TensorSpec
+from anyparty.data.blocks import Rows
+from anyparty.errors import remark, some
+from anyparty.methods.base import Method, PartyContext, State
+from anyparty.methods.schedules.scheduled import Scheduled
+from anyparty.methods.split.topology import HasTopology
+from anyparty.training.callbacks import Callback
+from anyparty.training.checkpoint import Checkpoints
+from anyparty.training.membership import Membership, StaticMembership
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunHooks:
+    """One party's callbacks and values that training passes through unchanged.
+
+    Attributes:
+        callback: is called as training proceeds.
+        membership: which parties are gone, and which wait to rejoin.
+        welcome: at the active party, ``await welcome(net, name)`` sets up a party that rejoins.
+        secret: 32 bytes for the party's private random draws; if empty, all draws follow from the seed.
+        on_checkpoint: is called after every checkpoint with the history and the best epoch's place in it (from 0).
+
+    """
+
+    callback: Callback = field(default_factory=Callback)
+    membership: Membership = field(default_factory=StaticMembership)
+    welcome: Callable[[Channel, str], Awaitable[None]] | None = None
+    secret: bytes = field(default=b"", repr=False)
+    on_checkpoint: Callable[[list[dict[str, Any]], int], None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyRun:
+    """The inputs of one party's training loop.
+
+    Attributes:
+        seat: the party's place in the federation.
+        method: the method to train.
+        rows: the party's part of the aligned rows.
+        settings: the training settings, the same at every party.
+        agreed: groups of settings as text, by name, that all parties must share.
+        validation: [n] int64, the rows to validate on, at the active party.
+        training: [N] bool, the rows that training may use, at the active party.
+        checkpoints: the party's checkpoint folder; ``None`` keeps no checkpoints.
+        resume: whether to resume from checkpoints that all parties have.
+        hooks: callbacks and values from outside training.
+
+    """
+
+    seat: PartyContext
+    method: Method
+    rows: Rows
+    settings: TrainSettings
+    agreed: Mapping[str, str] = field(default_factory=dict)
+    validation: Tensor | None = None
+    training: Tensor | None = None
+    checkpoints: Checkpoints | None = None
+    resume: bool = False
+    hooks: RunHooks = field(default_factory=RunHooks)
+
+    @cached_property
+    def leads(self) -> bool:
+        """Whether this is the active party."""
+        return self.seat.me == self.seat.roster.active
+
+    @cached_property
+    def seeds(self) -> Seeds:
+        """The root of the run's random streams and of the party's own."""
+        return Seeds(self.settings.seed, self.hooks.secret)
+
+    @cached_property
+    def metric(self) -> tuple[str, bool]:
+        """The metric that selects the best epoch, and whether greater is better; at the active party."""
+        assert self.seat.task is not None
+        return self.settings.metric_for(self.seat.task)
+
+
+@dataclass
+class TrainedParty:
+    """A party's networks after training, and at the active party the history of the run."""
+
+    state: State
+    history: list[dict[str, Any]]
+    best_epoch: int
+
+
+def hosts_of(method: Method, roster: Roster) -> tuple[str, ...]:
+    """Return the parties whose labels train a method's heads, the active one first."""
+    return tuple(method.topology(roster).hosts) if isinstance(method, HasTopology) else (roster.active,)
+
+
+def warn_of_idle(method: Method, roster: Roster) -> None:
+    """Warn of label holders whose labels are not used."""
+    if roster.labelers == (roster.active,) or (isinstance(method, Scheduled) and method.local.labels == "shared"):
+        return
+    hosts = hosts_of(method, roster)
+    idle = [name for name in roster.labelers if name not in {roster.active, *hosts}]
+    if idle:
+        remark(
+            f"the labels of party {some(idle)} are not used: those of {roster.active!r}, which leads, teach "
+            f"alone, unless a split method that has heads for parties has hosting = 'labelers'"
+        )
+
+
+async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Rows) -> Rows:
+    """Send the active party the rows that other hosts have labels for; there, return its rows with them.
+
+    Raises:
+        PartyLost, MessageError: see ``anyparty.errors``.
+    """
+    hosts = hosts_of(method, roster)
+    if hosts == (roster.active,):
+        return rows
+    others = [name for name in hosts if name != roster.active]
+    if net.me in others:
+        assert rows.labeled is not None
+        await net.send(roster.active, "labelled", {"labelled": rows.labeled.byte()})
+    if net.me != roster.active or not others:
+        return rows
+    assert rows.labeled is not None
+    told = {name: (await labelled_at(net, name, rows.n)).to(rows.labeled.device) for name in others}
+    return replace(rows, told=told)
+
+
+async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
+    """Receive the rows that another host has labels for: [N] bool."""
+    said = await net.recv(name, "labelled", {"labelled": TensorSpec((n,), torch.uint8)})
+    return said["labelled"].bool()
+
+
+def untaught(part: PartyRun, missed: Sequence[int]) -> Iterator[str]:
+    """Yield remarks on untrained networks, from the active party's knowledge of all hosts' labels.
+
+    ``missed`` are the parties k that the active party's own heads did not train.  Another host's heads train the
+    parties whose embeddings it reads.
+    """
+    roster, rows, idle, reached = part.seat.roster, part.rows, [], set()
+    topology = part.method.topology(roster) if isinstance(part.method, HasTopology) else None
+    for host, labeled in rows.told.items():
+        assert rows.observed is not None
+        assert part.training is not None
+        there = rows.observed[labeled & part.training.to(labeled.device)].any(dim=0).tolist()
+        read = topology.reads[host] if topology else roster.blocks  # a user's own host may read everybody's
+        reached |= {k for k, name in enumerate(roster.blocks) if there[k] and name in read}
+        if not any(there):
+            idle.append(host)
+    unread = topology.unread if topology else ()
+    if unread:
+        yield f"no head reads the embeddings of {some(unread)}, which sends nothing and learns nothing"
+    told = {*idle, *unread}
+    without = [roster.blocks[k] for k in missed if k not in reached and roster.blocks[k] not in told]
+    if without:
+        yield f"training reached no labelled row of {some(without)}, so that answers do without it"
+    if idle:
+        yield f"no training row has a label of {some(idle)}, so that the predictor there has learnt nothing"

@@ -1,0 +1,56 @@
+"""Predict many rows in batches, and join the predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from anyparty.core.predictions import NO_ANSWER, Predictions
+from anyparty.core.seeds import Seeds
+from anyparty.core.types import Channel
+from anyparty.data.blocks import Rows
+from anyparty.methods.base import Batch, Method, State, checked_answer
+
+ROWS_AT_ONCE = 4096
+
+
+async def predict_rows(
+    method: Method, net: Channel, state: State, rows: Rows, wanted: Tensor, asked: Sequence[str], seeds: Seeds
+) -> Predictions | None:
+    """Run one party's part in predicting ``wanted`` [n]; the active party gets all predictions, in that order."""
+    state.train(False)
+    parts = [
+        checked_answer(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))
+        for chunk in (torch.split(wanted, ROWS_AT_ONCE) if len(wanted) else [wanted])
+    ]
+    answered = [_explained(part) for part in parts if part is not None]
+    return join(answered) if answered else None
+
+
+def _explained(part: Predictions) -> Predictions:
+    """Add a reason for each row without a number, if a user's own method gave none."""
+    lacking = (~part.answered).nonzero().squeeze(1).tolist()
+    return replace(part, reasons=dict.fromkeys(lacking, NO_ANSWER) | part.reasons) if lacking else part
+
+
+def join(parts: Sequence[Predictions]) -> Predictions:
+    """Join the predictions for consecutive batches."""
+    first, offset = parts[0], 0
+    if len(parts) == 1:
+        return first
+    reasons: dict[int, str] = {}
+    for part in parts:
+        reasons |= {offset + row: reason for row, reason in part.reasons.items()}
+        offset += len(part)
+    by_party = [part.by_party for part in parts if part.by_party is not None]
+    return replace(
+        first,
+        scores=torch.cat([part.scores for part in parts]),
+        took_part=torch.cat([part.took_part for part in parts]),
+        by_party=torch.cat(by_party) if by_party else None,
+        silent=tuple(dict.fromkeys(name for part in parts for name in part.silent)),
+        reasons=reasons,
+    )

@@ -1,0 +1,70 @@
+"""Control messages after training and before prediction: each party's mark of its part of the model.
+
+A party that was lost before training ended keeps an older part, or none.  A folder may have been restored from a copy.
+Embeddings of such a part look like any other, so predictions from them would be wrong without a sign of it.  The marks
+prevent that parts of different runs predict together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from anyparty.core.types import Channel, MessageSpec, Roster, TensorSpec
+from anyparty.errors import PartyLost
+
+MESSAGES = (
+    MessageSpec(tag="part", frm="passive", to="active",
+             holds="a hash of the weights that the party keeps: where training ends, and where rows are predicted",
+             learns="whether its part of the model is of the same run"),
+    MessageSpec(tag="finished", frm="passive", to="active",
+             holds="nothing: the party has written all its files of the training",
+             learns="that its part of the training is whole"),
+)  # fmt: skip
+HASH = {"hash": TensorSpec((32,), torch.uint8)}
+
+
+async def tell(net: Channel, roster: Roster, mark: str) -> None:
+    """Send the active party the mark of this party's part."""
+    await net.send(roster.active, "part", {"hash": as_tensor(mark)})
+
+
+async def gather(net: Channel, names: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Receive the marks of parties' parts, at the active party.
+
+    Returns:
+        The marks by party; and the reasons by party, for parties that were lost before they sent a mark.
+    """
+    found, lost = {}, {}
+    for name in names:
+        try:
+            found[name] = (await net.recv(name, "part", HASH))["hash"].numpy().tobytes().hex()
+        except PartyLost as error:
+            lost[name] = error.why
+    return found, lost
+
+
+async def unfinished(net: Channel, names: Iterable[str]) -> dict[str, str]:
+    """Wait until parties have written all their files, at the active party; return the parties that were lost, and why.
+
+    A party sends "finished" last, so this also notices a party that stopped while test rows were scored.
+    """
+    lost = {}
+    for name in names:
+        try:
+            await net.recv(name, "finished", {})
+        except PartyLost as error:
+            lost[name] = error.why
+    return lost
+
+
+def foreign(known: Mapping[str, str], said: Mapping[str, str]) -> list[str]:
+    """Return the parties whose part is not the one that training saved."""
+    return [name for name, mark in said.items() if known.get(name) != mark]
+
+
+def as_tensor(mark: str | None) -> Tensor:
+    """Return a mark as bytes: [32] uint8, zeros for none."""
+    return torch.frombuffer(bytearray.fromhex(mark or "00" * 32), dtype=torch.uint8)

@@ -1,0 +1,114 @@
+"""The steps that a run in one process and a run at a site share: prepare, run, save.
+
+1. ``TrainingRun.of`` validates and describes the method.
+2. ``party`` prepares one party, and returns the coroutine function that runs it.
+3. ``about`` and ``member`` return the shared and the party's own part of the model, for saving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from anyparty.alignment.alignment import PartyAlignment
+from anyparty.artifacts.model_files import Member, ModelSummary
+from anyparty.config import Config
+from anyparty.core.types import Channel, MessageSpec, Roster
+from anyparty.methods.base import Method
+from anyparty.methods.description import described
+from anyparty.methods.registry import settings_of
+from anyparty.methods.schedules.scheduled import Scheduled
+from anyparty.networks.mlp import Factory
+from anyparty.networks.optimizer import Optimizer
+from anyparty.tables.table import Table
+from anyparty.training import control_messages
+from anyparty.training.attendance import check_require
+from anyparty.training.party import PartyInputs, PartyResult, take_part
+from anyparty.training.party_run import RunHooks
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """One training run, as each of its parties sees it.
+
+    Attributes:
+        config: the settings.
+        method: the method to train, under its schedule if it has one.
+        roster: the parties.
+        resume: whether to resume from checkpoints.
+        answers: the method without its schedule, which predicts.
+        own: the description of ``answers`` before training, if it is the user's own method.
+
+    """
+
+    config: Config
+    method: Method
+    roster: Roster
+    resume: bool
+    answers: Method
+    own: Mapping[str, Any] | None = field(repr=False)
+
+    @classmethod
+    def of(cls, config: Config, method: Method, roster: Roster, *, resume: bool = False) -> TrainingRun:
+        """Prepare a run.
+
+        Raises:
+            ConfigError: ``train.require`` asks for more parties than there are.
+        """
+        check_require(config.train.require, roster.names)
+        answers = method.split if isinstance(method, Scheduled) else method
+        own = described(answers) if settings_of(answers) is None else None
+        return cls(config=config, method=method, roster=roster, resume=resume, answers=answers, own=own)
+
+    @property
+    def messages(self) -> tuple[MessageSpec, ...]:
+        """All messages that parties may send in training."""
+        return (*self.method.can.messages, *control_messages.MESSAGES)
+
+    def party(
+        self, name: str, table: Table, known: PartyAlignment, *, folder: Path | None = None, hooks: RunHooks | None = None,
+        encoder: Factory | None = None, optimizer: Optimizer | None = None,
+    ) -> Callable[[Channel], Coroutine[Any, Any, PartyResult]]:  # fmt: skip
+        """Return one party's coroutine function, which takes its channel: see ``take_part``.
+
+        Args:
+            name: the party.
+            table: its validated table.
+            known: its knowledge of the alignment.
+            folder: its checkpoint folder; ``None`` keeps no checkpoints.
+            hooks: callbacks and values from outside training.
+            encoder: makes its network; by default as the settings describe.
+            optimizer: trains its network; by default as the settings describe.
+
+        Raises:
+            ConfigError: the encoder or the optimizer of the settings cannot be made.
+
+        """
+        own = self.config.parties.get(name)
+        house = PartyInputs(
+            name=name, table=table, known=known, encoder=encoder or self.config.encoder_of(name),
+            optimizer=optimizer or self.config.optimizer_of(name), scale=own is None or own.scale, folder=folder,
+            hooks=hooks or RunHooks(),
+        )  # fmt: skip
+        return partial(
+            take_part, house=house, roster=self.roster, config=self.config, method=self.method, resume=self.resume
+        )
+
+    def member(self, outcome: PartyResult) -> Member:
+        """Return a party's part of the model."""
+        own = self.config.parties.get(outcome.seat.me)
+        return Member(
+            state=outcome.trained.state, prepare=outcome.prepare, id=(own and own.id) or self.config.federation.id,
+            label=outcome.label, max_cell_bytes=self.config.federation.max_cell_bytes,
+        )  # fmt: skip
+
+    def about(self, outcome: PartyResult) -> ModelSummary:
+        """Return the part of the model that all parties share, as the party of ``outcome`` knows it."""
+        return ModelSummary(
+            method=settings_of(self.answers, whole=True), roster=self.roster, task=outcome.seat.task,
+            seed=self.config.train.seed, best_epoch=outcome.trained.best_epoch, parts={},
+            own=None if self.own is None else dict(self.own),
+        )  # fmt: skip

@@ -1,0 +1,128 @@
+"""The ledger of messages: who sent how many bytes to whom, under which tag.  Every channel is counted the same way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from anyparty.core.types import Channel, Tensors, TensorSpec
+
+
+@dataclass(frozen=True, order=True)
+class Flow:
+    """One kind of message between two parties."""
+
+    sender: str
+    receiver: str
+    tag: str
+
+
+@dataclass
+class Tally:
+    """The number of messages and of their tensors' bytes, headers excluded."""
+
+    messages: int = 0
+    bytes_sent: int = 0
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The messages of one tag between two parties, both directions together.
+
+    ``rounds`` follows the papers: an embedding and its gradient are two rounds, since their tags differ.  Two messages
+    of one tag that cross in opposite directions are one round.
+    """
+
+    one: str
+    other: str
+    tag: str
+    rounds: int
+    messages: int
+    bytes_sent: int
+
+
+@dataclass
+class Ledger:
+    """Message and byte counts by sender, receiver and tag."""
+
+    flows: dict[Flow, Tally] = field(default_factory=dict)
+
+    def add(self, flow: Flow, size: int) -> None:
+        """Count one message of ``size`` bytes."""
+        tally = self.flows.setdefault(flow, Tally())
+        tally.messages += 1
+        tally.bytes_sent += size
+
+    async def send(self, channel: Channel, to: str, tag: str, tensors: Tensors) -> None:
+        """Send a message over ``channel`` and count it, unless the channel drops it because the receiver has left."""
+        flow, size = Flow(channel.me, to, tag), sum(tensor.nbytes for tensor in tensors.values())
+        try:
+            accepted = await channel.send(to, tag, tensors)
+        except asyncio.CancelledError:  # the channel has accepted the message and only waited for others to leave
+            self.add(flow, size)
+            raise
+        if accepted is not False:
+            self.add(flow, size)
+
+    def merge(self, other: Ledger) -> None:
+        """Add the counts of another ledger."""
+        for flow, more in other.flows.items():
+            tally = self.flows.setdefault(flow, Tally())
+            tally.messages += more.messages
+            tally.bytes_sent += more.bytes_sent
+
+    def rows(self) -> list[dict[str, str | int]]:
+        """Return sorted rows of plain values, for records and reports."""
+        return [
+            {"sender": flow.sender, "receiver": flow.receiver, "tag": flow.tag}
+            | {"messages": tally.messages, "bytes_sent": tally.bytes_sent}
+            for flow, tally in sorted(self.flows.items())
+        ]
+
+    def exchanges(self) -> list[Exchange]:
+        """Return the counts by pair of parties and tag, sorted."""
+        found = []
+        for one, other, tag in sorted({(*sorted((flow.sender, flow.receiver)), flow.tag) for flow in self.flows}):
+            ways = [self.flows.get(Flow(a, b, tag), Tally()) for a, b in ((one, other), (other, one))]
+            found.append(Exchange(one, other, tag, max(way.messages for way in ways),
+                                  sum(way.messages for way in ways), sum(way.bytes_sent for way in ways)))  # fmt: skip
+        return found
+
+    @classmethod
+    def of(cls, rows: list[dict[str, str | int]]) -> Ledger:
+        """Rebuild a ledger from the output of ``rows``."""
+        flows = {
+            Flow(str(row["sender"]), str(row["receiver"]), str(row["tag"])): Tally(
+                int(row["messages"]), int(row["bytes_sent"])
+            )
+            for row in rows
+        }
+        return cls(flows)
+
+
+@dataclass
+class MeteredChannel:
+    """A channel that records in a ledger every message that its party sends."""
+
+    channel: Channel
+    ledger: Ledger
+
+    @property
+    def me(self) -> str:
+        """The party at this end of the channel."""
+        return self.channel.me
+
+    async def send(self, to: str, tag: str, tensors: Tensors) -> None:
+        """Send and count a message."""
+        await self.ledger.send(self.channel, to, tag, tensors)
+
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
+        """Receive a message; its sender counts it."""
+        return await self.channel.recv(frm, tag, expect)
+
+    async def close(self) -> None:
+        """Close the inner channel."""
+        await self.channel.close()

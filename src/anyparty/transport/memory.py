@@ -1,0 +1,160 @@
+"""Transport in memory: all parties run in one process, on one thread, so a run is a function of its seed.
+
+Messages are copied, as over a network.  If every party waits for a message that no party will send, all of them raise
+``Deadlock`` at once instead of hanging.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from torch import Tensor
+
+from anyparty.core.types import Channel, Tensors, TensorSpec
+from anyparty.errors import Deadlock, PartyLost
+
+T = TypeVar("T")
+Lane = tuple[str, str, str]  # sender, receiver, tag
+
+
+@dataclass
+class MemoryHub:
+    """The queues between all parties of one process."""
+
+    names: Sequence[str]
+    queues: dict[Lane, deque[dict[str, Tensor]]] = field(default_factory=lambda: defaultdict(deque))
+    waiting: dict[Lane, asyncio.Future[None]] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
+
+    def channel(self, me: str) -> MemoryChannel:
+        """Return the channel of the party ``me``."""
+        return MemoryChannel(me, self)
+
+    def wake(self, lane: Lane) -> None:
+        """Wake the receiver that waits for ``lane``."""
+        future = self.waiting.pop(lane, None)
+        if future is not None and not future.done():
+            future.set_result(None)
+
+    def look_for_deadlock(self) -> None:
+        """Raise ``Deadlock`` in every party if all remaining ones wait."""
+        if len(self.waiting) + len(self.gone) < len(self.names):
+            return  # at least one party is running
+        waiting = {receiver for _, receiver, _ in self.waiting}
+        if waiting and waiting == set(self.names) - self.gone:
+            lanes = "; ".join(f"{to} waits for {tag!r} from {frm}" for frm, to, tag in sorted(self.waiting))
+            for future in self.waiting.values():
+                if not future.done():
+                    future.set_exception(Deadlock(f"no party can go on: {lanes}"))
+            self.waiting.clear()
+
+
+@dataclass
+class MemoryChannel:
+    """One party's channel to the others of a hub."""
+
+    me: str
+    hub: MemoryHub
+
+    async def send(self, to: str, tag: str, tensors: Tensors) -> bool:
+        """Copy a message into the receiver's queue, without waiting.  Return whether the receiver is still there."""
+        if to in self.hub.gone:
+            return False
+        lane = (self.me, to, tag)
+        self.hub.queues[lane].append({name: tensor.detach().clone() for name, tensor in tensors.items()})
+        self.hub.wake(lane)
+        return True
+
+    async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:  # noqa: ARG002
+        """Take the next message from ``frm`` with this tag, or wait for it."""
+        lane = (frm, self.me, tag)
+        queue = self.hub.queues[lane]
+        while not queue:
+            if frm in self.hub.gone:
+                raise PartyLost(frm, f"it left while {self.me!r} waited for {tag!r}")
+            future = asyncio.get_running_loop().create_future()
+            self.hub.waiting[lane] = future
+            self.hub.look_for_deadlock()
+            try:
+                await future
+            except asyncio.CancelledError:
+                if self.hub.waiting.get(lane) is future:
+                    del self.hub.waiting[lane]
+                raise
+        return queue.popleft()
+
+    async def close(self) -> None:
+        """Leave; parties that wait for this one get ``PartyLost``."""
+        self.hub.gone.add(self.me)
+        for lane in [lane for lane in self.hub.waiting if self.me in lane[:2]]:
+            self.hub.wake(lane)
+        self.hub.look_for_deadlock()
+
+
+def play(
+    parts: Mapping[str, Callable[[Channel], Awaitable[T]]],
+    wrap: Callable[[Channel], Channel] = lambda channel: channel,
+) -> dict[str, T]:
+    """Run all parties' parts and return their results.
+
+    If a part fails, the others are cancelled and the first error is raised.
+
+    Args:
+        parts: by party, a coroutine function of its channel.
+        wrap: wraps each party's channel.
+    """
+    hub = MemoryHub(tuple(parts))
+    tasks: list[asyncio.Task[T]] = []
+    failed: list[Exception] = []
+
+    async def run_part(channel: Channel, part: Callable[[Channel], Awaitable[T]]) -> T:
+        try:
+            return await part(channel)
+        except Exception as error:
+            failed.append(error)
+            for task in tasks:
+                if task is not asyncio.current_task():
+                    task.cancel()
+            raise
+        finally:
+            await channel.close()
+
+    async def all_parts() -> list[T | BaseException]:
+        tasks.extend(asyncio.ensure_future(run_part(wrap(hub.channel(name)), part)) for name, part in parts.items())
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    results = _run(all_parts())
+    if failed:
+        raise failed[0]
+    return {name: result for name, result in zip(parts, results, strict=True) if not isinstance(result, BaseException)}
+
+
+def _run(work: Awaitable[T]) -> T:
+    """Run a coroutine; if an event loop is running already (in a notebook), on another thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)  # type: ignore[arg-type]
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
+
+    begun: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[T]]] = []
+
+    async def whole() -> T:
+        task = asyncio.ensure_future(work)
+        begun.append((asyncio.get_running_loop(), task))
+        return await task
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(asyncio.run, whole())
+        try:
+            return found.result()
+        except BaseException:  # Ctrl-C reaches only this thread
+            for loop, task in begun:
+                with contextlib.suppress(RuntimeError):  # the loop has ended already
+                    loop.call_soon_threadsafe(task.cancel)
+            raise

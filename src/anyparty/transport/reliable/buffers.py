@@ -1,0 +1,236 @@
+"""Buffers of one pair of parties: messages that wait for an acknowledgement, and messages that wait to be read.
+
+Sending.  Nothing is sent again because time has passed: on a slow line a message may still be on its way.  If a receipt
+takes long, the sender asks for one.  Asks are numbered and follow the message on the line, so an answer that does not
+acknowledge the message proves that it was lost.  The sender then repeats it from the first missing piece.  A carrier
+that keeps the order and loses nothing thus carries each piece once, however slow it is.  Over any other carrier, a
+message that an ask has overtaken is sent twice.
+
+Receiving.  Pieces are joined to messages, and messages wait in order until they are read.  Each sender has a byte
+budget over all tags, for unread messages and for pieces of incomplete ones.  A piece beyond the budget is dropped and
+not acknowledged; its sender waits and repeats it.  A sender that does not wait does not run this code and is refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from anyparty.errors import MessageError, PartyLost
+from anyparty.transport.codec import MOST_HEADER_BYTES
+from anyparty.transport.reliable.envelope import PIECE_BYTES, Envelope
+
+Item = dict[str, Tensor] | MessageError | PartyLost
+Key = tuple[str, int]  # tag and number of a message
+LONG_AGO = float("-inf")
+MOST_ON_THE_WAY = 64 << 20  # bytes to one party that have not arrived, before ``send`` waits
+WINDOW = 1024  # unread messages of a tag
+MOST_TAGS = 256
+HELD_MESSAGES = 2  # the budget, in messages of the maximum size: one to read, one that arrives meanwhile
+OVERHEAD_BYTES = 1024  # memory of a message, a tensor or a piece beside its own bytes
+
+
+@dataclass
+class Outgoing:
+    """A message that the receiver has not acknowledged yet.
+
+    Attributes:
+        data: the encoded message.
+        ready: whether it is to be sent: it is new, or was lost.
+        ask_at: when to ask for a receipt.
+        attempts: how many times it was sent.
+        asks_before: how many asks had been sent before it was sent last.
+        acked: how many of its leading pieces have arrived.
+
+    """
+
+    data: bytes
+    ready: bool = True
+    ask_at: float = LONG_AGO
+    attempts: int = 0
+    asks_before: int = 0
+    acked: int = 0
+
+    @property
+    def pieces(self) -> int:
+        """The number of pieces that the message is cut into."""
+        return -(-len(self.data) // PIECE_BYTES)
+
+    @property
+    def bytes_left(self) -> int:
+        """Bytes of the pieces that are not acknowledged."""
+        return max(0, len(self.data) - self.acked * PIECE_BYTES)
+
+    def mark_sent(self, now: float, retry_s: float, asks: int) -> None:
+        """Record that the message is sent now, after ``asks`` asks."""
+        self.ready, self.asks_before = False, asks
+        self.attempts += 1
+        self.schedule_ask(now, retry_s)
+
+    def schedule_ask(self, now: float, retry_s: float) -> None:
+        """Ask for a receipt later; the delay doubles with each repetition."""
+        self.ask_at = now + retry_s * 2 ** min(self.attempts - 1, 5)
+
+    def answered(self, ask: int) -> None:
+        """Send the message again if it was sent before an ask that has arrived without it."""
+        self.ready |= self.asks_before < ask and self.acked < self.pieces
+
+    def unacked_pieces(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the number and the bytes of each piece that is not acknowledged."""
+        for piece in range(self.acked, self.pieces):
+            whole = self.pieces == 1
+            yield piece, self.data if whole else self.data[piece * PIECE_BYTES : (piece + 1) * PIECE_BYTES]
+
+
+@dataclass
+class Incoming:
+    """Messages of one sender that have arrived, wholly or in part.
+
+    Attributes:
+        expected: by tag, the number of the next message in order.
+        pieces: pieces of messages that are incomplete or being decoded, by tag and number.
+        leading: how many leading pieces of such a message have arrived.
+        early: complete messages that arrived before their turn, by tag and number.
+        inbox: messages to read, by tag.
+        tags: all tags that have arrived.
+        held_bytes: bytes of all messages and pieces in memory, with their overhead.
+        rejected: bytes of each message that had no room so far, by tag and number.
+        rejected_bytes: the sum of these bytes, with their overhead.
+
+    """
+
+    expected: Counter[str] = field(default_factory=Counter)
+    pieces: dict[Key, dict[int, bytes]] = field(default_factory=dict)
+    leading: dict[Key, int] = field(default_factory=dict)
+    early: dict[Key, Item] = field(default_factory=dict)
+    inbox: dict[str, deque[Item]] = field(default_factory=dict)
+    tags: set[str] = field(default_factory=set)
+    held_bytes: int = 0
+    rejected: dict[Key, int] = field(default_factory=dict)
+    rejected_bytes: int = 0
+
+    def has(self, tag: str, number: int) -> bool:
+        """Return whether a message has completely arrived."""
+        return number < self.expected[tag] or (tag, number) in self.early
+
+    def add_piece(
+        self, envelope: Envelope, data: bytes, most_bytes: int, source: str, *, awaited: bool = False
+    ) -> bytes | None:
+        """Store a piece of a message; return the whole message if no piece is missing.
+
+        The message that is ``awaited`` now has room for itself beyond the budget: reading continues and frees the rest.
+
+        Raises:
+            MessageError: the sender does not wait for room; ``source`` names it in the error.
+        """
+        key = (envelope.tag, envelope.number)
+        if envelope.pieces == 1 and len(data) > most_bytes + MOST_HEADER_BYTES:
+            return data  # not stored: ``decode`` refuses it unread
+        if envelope.piece in self.pieces.get(key, ()) or self._is_beyond_window(envelope):
+            return None
+        limit = most_bytes + MOST_HEADER_BYTES
+        if self.held_bytes + len(data) + OVERHEAD_BYTES > (HELD_MESSAGES + awaited) * limit:
+            self._reject(key, len(data) if envelope.pieces == 1 else envelope.pieces * PIECE_BYTES, limit, source)
+            return None
+        self.rejected_bytes -= self.rejected.pop(key, 0)
+        pieces, leading = self.pieces.setdefault(key, {}), self.leading.get(key, 0)
+        pieces[envelope.piece] = bytes(data)
+        self.tags.add(envelope.tag)
+        self.held_bytes += len(data) + OVERHEAD_BYTES
+        while leading in pieces:
+            leading += 1
+        self.leading[key] = leading
+        if len(pieces) < envelope.pieces:
+            return None
+        whole = b"".join(pieces.get(place, b"") for place in range(envelope.pieces))
+        self.pieces[key] = dict.fromkeys(pieces, b"")  # until it is decoded, a report must not say that it was lost
+        self.held_bytes -= sum(map(len, pieces.values()))
+        return whole
+
+    def _is_beyond_window(self, envelope: Envelope) -> bool:
+        """Return whether a piece belongs to a message too far ahead, or to one tag too many: it is dropped."""
+        unread = envelope.number - self.expected[envelope.tag] + len(self.inbox.get(envelope.tag, ()))
+        return unread >= WINDOW or (envelope.tag not in self.tags and len(self.tags) >= MOST_TAGS)
+
+    def _reject(self, key: Key, size: int, limit: int, source: str) -> None:
+        """Record a message without room.  A sender waits while ``MOST_ON_THE_WAY`` + one message are unacknowledged.
+
+        Raises:
+            MessageError: more than twice that amount had no room.
+        """
+        rejected = self.rejected_bytes + size + OVERHEAD_BYTES - self.rejected.get(key, 0)
+        if rejected > 2 * (MOST_ON_THE_WAY + limit):
+            raise MessageError(
+                f"{source} sent {rejected} bytes more while {self.held_bytes} bytes of its messages wait to be read, "
+                f"the limit is {HELD_MESSAGES * limit}: it does not wait for room"
+            )
+        self.rejected_bytes, self.rejected[key] = rejected, size + OVERHEAD_BYTES
+
+    def add_message(self, tag: str, number: int, item: Item) -> bool:
+        """Store a message, unless it has arrived before; move the messages that are next in order to the inbox."""
+        self._drop_pieces_of((tag, number))
+        if self.has(tag, number):
+            return False
+        self.early[tag, number] = item
+        self.held_bytes += bytes_of(item)
+        while (tag, self.expected[tag]) in self.early:
+            self.inbox.setdefault(tag, deque()).append(self.early.pop((tag, self.expected[tag])))
+            self.expected[tag] += 1
+        return True
+
+    def take(self, tag: str) -> Item | None:
+        """Remove the next message of a tag from the inbox; return ``None`` if there is none."""
+        if not self.inbox.get(tag):
+            return None
+        item = self.inbox[tag].popleft()
+        self.held_bytes -= bytes_of(item)
+        return item
+
+    def put_back(self, tag: str, items: Iterable[Item]) -> None:
+        """Put messages that were taken but not read back to the front of their inbox."""
+        for item in items:
+            self.inbox.setdefault(tag, deque()).appendleft(item)
+            self.held_bytes += bytes_of(item)
+
+    def drop_pieces(self) -> None:
+        """Drop all incomplete messages."""
+        for key in list(self.pieces):
+            self._drop_pieces_of(key)
+
+    def _drop_pieces_of(self, key: Key) -> None:
+        pieces = self.pieces.pop(key, {})
+        self.held_bytes -= sum(len(piece) + OVERHEAD_BYTES for piece in pieces.values())
+        self.leading.pop(key, None)
+
+    def progress(self) -> dict[str, int]:
+        """Return by tag how many leading pieces of the next message have arrived, if any."""
+        found = {tag: self.leading.get((tag, self.expected[tag]), 0) for tag in self.tags} if self.leading else {}
+        return {tag: pieces for tag, pieces in found.items() if pieces}
+
+
+def bytes_of(item: Item) -> int:
+    """Return the bytes that an unread message takes, with its overhead."""
+    if isinstance(item, Exception):
+        return OVERHEAD_BYTES
+    return OVERHEAD_BYTES + sum(tensor.nbytes + OVERHEAD_BYTES for tensor in item.values())
+
+
+def check_piece(envelope: Envelope, data: bytes, most_bytes: int, source: str) -> None:
+    """Check the size of a piece: all pieces but the last have ``PIECE_BYTES``, and the message is not too large.
+
+    Raises:
+        MessageError: the size is wrong; ``source`` names the sender in the error.
+    """
+    if envelope.pieces == 1:
+        return  # ``decode`` refuses a message that is too large
+    limit = most_bytes + MOST_HEADER_BYTES
+    which = f"piece {envelope.piece + 1} of {envelope.pieces} of message {envelope.tag[:80]!r} no. {envelope.number}"
+    if (envelope.pieces - 1) * PIECE_BYTES >= limit:
+        raise MessageError(f"{source} sent {which}, which is too large: the limit is {limit} bytes")
+    last = envelope.piece == envelope.pieces - 1
+    if not (0 < len(data) <= PIECE_BYTES if last else len(data) == PIECE_BYTES):
+        raise MessageError(f"{source} sent {which} with {len(data)} bytes, expected {'1 to ' if last else ''}"
+                           f"{PIECE_BYTES}")  # fmt: skip

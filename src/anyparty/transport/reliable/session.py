@@ -1,0 +1,308 @@
+"""One party's state of its connection to one other party: messages on their way, in both directions.
+
+Every message has a number among those of its sender, receiver and tag.  The sender keeps it until the receiver has
+acknowledged it.  The receiver takes each number once, in order.  The receipt travels on the next message in the other
+direction, so a round of embeddings and gradients needs no third message.
+
+A slow line may carry a large message for longer than a sender waits for a sign of life.  While it arrives, its receiver
+reports the progress from time to time, so the sender knows that the receiver is alive.  A loss is inferred from an
+answer, never from elapsed time: see ``buffers``.
+
+No thread, no lock and no clock here: ``endpoint`` holds its lock around every call and passes ``now``, in seconds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from anyparty.errors import MessageError, PartyLost
+from anyparty.transport.reliable.buffers import LONG_AGO, Incoming, Item, Outgoing, check_piece
+from anyparty.transport.reliable.envelope import Envelope
+
+Packet = tuple[str, Envelope, bytes]  # receiver, envelope, a piece of a message or nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeouts:
+    """How long a party waits for others, in seconds.
+
+    Attributes:
+        join_s: for a party's first sign of life, counted from when it is first waited for.
+        silent_s: for any sign of life of a party that has appeared, while waiting for it.
+        message_s: for a message of a party that is alive.
+        retry_s: before asking for a receipt; doubles each time that the message is sent again.
+        receipt_s: that a receipt waits for a message to travel on.
+        flush_s: at the end, for progress of the last messages.
+        back_s: that a passive party which was cut off tries to reach the active one again.
+
+    """
+
+    join_s: float = 120.0
+    silent_s: float = 10.0
+    message_s: float = 3600.0
+    retry_s: float = 2.0
+    receipt_s: float = 0.25
+    flush_s: float = 10.0
+    back_s: float = 30.0
+
+
+@dataclass
+class PendingReceive:
+    """A coroutine that waits for a message."""
+
+    give: Callable[[Item], None]
+    since: float
+
+
+@dataclass
+class Traffic:
+    """What was sent to one party: messages, their bytes with headers, and how many of them were repetitions.
+
+    A repeated message counts once more, with the bytes that were sent again.
+    """
+
+    messages: int = 0
+    bytes_sent: int = 0
+    repeated: int = 0
+
+
+@dataclass
+class Session:
+    """The state of the connection to one other party.
+
+    Attributes:
+        name: the other party.
+        patience: how long to wait for it.
+        incarnation: its process.
+        last_heard: when its last sign of life arrived.
+        last_asked: when it was last asked for one.
+        asks_sent: how many times it was asked.
+        asks_received: its latest ask that has arrived.
+        last_report: when the last full report of what has arrived was sent to it.
+        last_progress: when it last acknowledged more.
+        gone: the reason why it was given up; empty if it was not.
+        paused: it does not accept messages yet.
+        silent: it was given up because it gave no sign of life.
+        gave_us_up: it has given this party up.
+        former: its earlier incarnations; what they sent and is still on its way is ignored.
+        applicant: the incarnation that waits to be readmitted; empty if there is none.
+        error: why a packet of it could not be read.
+        report_due: whether a report of what has arrived is to be sent to it.
+        receipts_due: by tag, since when a receipt is due.
+        outgoing: messages that it has not acknowledged, by tag and number.
+        next_number: by tag, the number of the next message to send.
+        incoming: what has arrived from it.
+        waiting: the coroutines that wait for its messages, by tag.
+        blocked_since: since when coroutines have been waiting for it to accept what they sent.
+        traffic: what was sent to it.
+
+    """
+
+    name: str
+    patience: Timeouts
+    incarnation: str = ""
+    last_heard: float | None = None
+    last_asked: float = LONG_AGO
+    asks_sent: int = 0
+    asks_received: int = 0
+    last_report: float = LONG_AGO
+    last_progress: float = LONG_AGO
+    gone: str = ""
+    paused: bool = False
+    silent: bool = False
+    gave_us_up: bool = False
+    former: frozenset[str] = frozenset()
+    applicant: str = ""
+    error: MessageError | None = None
+    report_due: bool = False
+    receipts_due: dict[str, float] = field(default_factory=dict)
+    outgoing: dict[tuple[str, int], Outgoing] = field(default_factory=dict)
+    next_number: Counter[str] = field(default_factory=Counter)
+    incoming: Incoming = field(default_factory=Incoming)
+    waiting: dict[str, PendingReceive] = field(default_factory=dict)
+    blocked_since: list[float] = field(default_factory=list)
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def take(self, tag: str) -> Item | None:
+        """Take the next message of a tag, or the reason why none will come."""
+        if (item := self.incoming.take(tag)) is not None:
+            return item
+        if self.error is not None:
+            return self.error
+        if self.gone:
+            number = self.incoming.expected[tag]
+            return PartyLost(self.name, f"{self.gone} (message {tag!r} no. {number} did not come)")
+        return None
+
+    def deliver(self) -> None:
+        """Deliver what has arrived to the coroutines that wait for it."""
+        for tag in list(self.waiting):
+            if (item := self.take(tag)) is not None:
+                self.waiting.pop(tag).give(item)
+
+    def fail(self, error: MessageError) -> None:
+        """Record that the party sent an unreadable packet; coroutines that wait for it get the error."""
+        self.error = error
+        self.deliver()
+
+    def lose(self, why: str) -> None:
+        """Give the party up for the rest of the run: it may have missed messages."""
+        if not self.gone:
+            self.gone = why
+            self.outgoing.clear()
+            self.incoming.drop_pieces()
+            self.deliver()
+
+    def check_silence(self, now: float) -> None:
+        """Give the party up if it has been silent for too long."""
+        patience = self.patience
+        waits = [(waiting.since, "sent nothing") for waiting in self.waiting.values()]
+        waits += [(since, "did not take what was sent") for since in self.blocked_since]
+        for since, idle in waits:
+            if self.last_heard is None:
+                limit, silent, what = patience.join_s, now - since, "did not appear"
+            else:
+                limit, silent, what = patience.silent_s, now - max(since, self.last_heard), "gave no sign of life"
+            if silent > limit:
+                self.silent = True
+                self.lose(f"it {what} for {limit:g} s")
+            elif now - since > patience.message_s:
+                self.lose(f"it is alive but {idle} for {patience.message_s:g} s")
+
+    # ---- receiving
+
+    def read(self, envelope: Envelope, now: float) -> None:
+        """Process the envelope of a packet."""
+        if self.incarnation and self.incarnation != envelope.life:
+            self.lose("its process was restarted in the middle of the run")
+            self.applicant = envelope.life
+            return
+        self.incarnation, self.last_heard, self.paused = envelope.life, now, envelope.wait
+        self.report_due |= envelope.ask > 0
+        self.asks_received = max(self.asks_received, envelope.ask)
+        self._read_receipts(envelope, now)
+        if envelope.gone:
+            self.gave_us_up = True
+            self.lose(f"it has given this party up: {envelope.gone}")
+        elif envelope.bye:
+            self.lose(f"it left: {envelope.bye}")
+
+    def _read_receipts(self, envelope: Envelope, now: float) -> None:
+        """Record what has arrived there, and what was lost: a later ask has arrived without it."""
+        for key in [key for key in self.outgoing if key[1] < envelope.acks.get(key[0], 0)]:
+            del self.outgoing[key]
+            self.last_progress = now
+        for tag, arrived in envelope.parts.items():
+            message = self.outgoing.get((tag, envelope.acks[tag]))
+            if message is not None and arrived > message.acked:
+                message.acked = arrived
+                message.schedule_ask(now, self.patience.retry_s)
+                self.last_progress = now
+        if 0 < envelope.answers <= self.asks_sent:
+            for message in self.outgoing.values():
+                message.answered(envelope.answers)
+
+    def add_piece(self, envelope: Envelope, data: bytes, most_bytes: int) -> bytes | None:
+        """Store a piece of a message; return the whole message if no piece is missing."""
+        tag, number = envelope.tag, envelope.number
+        if self.incoming.has(tag, number):
+            self.receipts_due[tag] = LONG_AGO  # a repetition: the receipt was lost, so send it at once
+            return None
+        awaited = tag in self.waiting and number == self.incoming.expected[tag]
+        try:
+            check_piece(envelope, data, most_bytes, repr(self.name))
+            return self.incoming.add_piece(envelope, data, most_bytes, repr(self.name), awaited=awaited)
+        except MessageError as error:
+            self.fail(error)
+            return None
+
+    def add_message(self, tag: str, number: int, item: Item, now: float) -> None:
+        """Store a decoded message, and deliver what coroutines wait for."""
+        if self.incoming.add_message(tag, number, item):
+            self.receipts_due.setdefault(tag, now)
+            self.deliver()
+
+    # ---- sending
+
+    def packets(self, incarnation: str, now: float) -> Iterator[Packet]:
+        """Yield the packets to send now.  Messages wait until the party has appeared and accepts them."""
+        ready = [key for key, message in self.outgoing.items() if message.ready] if self.accepts_messages else []
+        ask = self._ask(now, instead=bool(ready))
+        late = any(now - since >= self.patience.receipt_s for since in self.receipts_due.values())
+        report_every = min(self.patience.silent_s / 5, self.patience.retry_s)
+        self.report_due |= bool(self.incoming.pieces) and now - self.last_report >= report_every
+        if self.report_due:
+            self.last_report = now
+        if not ready and (ask or late or self.report_due):
+            yield self.name, Envelope(life=incarnation, to=self.incarnation, ask=ask, **self._receipts()), b""
+        for key in ready:
+            yield from self._pieces(*key, incarnation, now)
+
+    @property
+    def accepts_messages(self) -> bool:
+        """Whether the party has appeared and is not paused."""
+        return self.last_heard is not None and not self.paused
+
+    def _ask(self, now: float, *, instead: bool) -> int:
+        """Return the number of the ask to send now, 0 for none.
+
+        A message that is sent ``instead`` replaces the ask: its receipt is an answer, too.
+        """
+        patience = self.patience
+        every = patience.silent_s / 5 if self.last_heard is not None else min(0.5, patience.silent_s / 5)
+        quiet = self.last_heard is None or now - self.last_heard >= every
+        alive = bool(self.waiting or self.outgoing) and quiet and now - self.last_asked >= every
+        overdue = []
+        if self.accepts_messages and not instead:
+            overdue = [message for message in self.outgoing.values() if message.ask_at <= now]
+        if not (alive or overdue):
+            return 0
+        self.last_asked = now
+        if instead:
+            return 0
+        for message in overdue:
+            message.schedule_ask(now, patience.retry_s)
+        self.asks_sent += 1
+        return self.asks_sent
+
+    def _pieces(self, tag: str, number: int, incarnation: str, now: float) -> Iterator[Packet]:
+        message = self.outgoing[tag, number]
+        self.traffic.messages += 1
+        self.traffic.bytes_sent += message.bytes_left
+        self.traffic.repeated += message.attempts > 0
+        message.mark_sent(now, self.patience.retry_s, self.asks_sent)
+        for piece, data in message.unacked_pieces():
+            envelope = Envelope(life=incarnation, to=self.incarnation, tag=tag, number=number, piece=piece,
+                                pieces=message.pieces, **self._receipts())  # fmt: skip
+            yield self.name, envelope, data
+
+    def _receipts(self) -> dict[str, Any]:
+        """Return the receipts that are due, once: of some tags, or a full report."""
+        expected = self.incoming.expected
+        if self.report_due:
+            parts = self.incoming.progress()
+            acks = dict(expected) | {tag: expected[tag] for tag in parts}
+            receipts: dict[str, Any] = {"acks": acks, "parts": parts, "answers": self.asks_received}
+        else:
+            receipts = {"acks": {tag: expected[tag] for tag in self.receipts_due}}
+        self.report_due = False
+        self.receipts_due.clear()
+        return receipts
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that are not acknowledged."""
+        return sum(len(message.data) for message in self.outgoing.values())
+
+    def is_flushing(self, since: float, now: float) -> bool:
+        """Return whether to wait for the last messages, at the end of a run that began to close at ``since``."""
+        return bool(self.outgoing) and now - max(since, self.last_progress) < self.patience.flush_s
+
+    def times(self) -> Iterator[float]:
+        """Yield the times at which there will be something to send."""
+        yield from (since + self.patience.receipt_s for since in self.receipts_due.values())
+        if self.accepts_messages:
+            yield from (LONG_AGO if message.ready else message.ask_at for message in self.outgoing.values())

@@ -1,1 +1,0 @@
-"""Transport: messages, checks, the ledger, and carriers in memory and over NVIDIA FLARE."""

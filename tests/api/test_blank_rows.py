@@ -1,0 +1,350 @@
+"""Rows of a table without a single cell, as an outer join leaves them: the party is absent there, and no wiser."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from anyparty.alignment import join
+from anyparty.api.federation import Federation, read_party
+from anyparty.api.imputation import impute
+from anyparty.api.model import Model
+from anyparty.api.runs import hold_out
+from anyparty.config import Config
+from anyparty.deployment.site import alignment_cache
+from anyparty.deployment.site.alignment_cache import StoredAlignment
+from anyparty.deployment.site.site_prediction import ANSWERS
+from anyparty.errors import AlignmentError, AnypartyWarning, MessageError, PredictionError, TableError
+from anyparty.serving.local_backend import in_process_peers, load_run
+from anyparty.tables.table import read_table
+from anyparty.transport import memory
+from tests.deployment import test_site_prediction as together
+from tests.deployment.test_site_training import NAMES, run, settings, world
+from tests.serving.test_predictor import predict_ids
+from tests.serving.trained_parties import TrainedParties, play
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*rows are empty but for the id:anyparty.errors.AnypartyWarning")
+
+METHODS = {
+    "laser": {},
+    "apc": {"embedding": 8, "classify_on": "either"},
+    "false-vfl-2": {"embedding": 4, "top": 2, "hidden": (8,), "head_hidden": (8,), "samples": 2},
+    "standard": {"absent": "zeros"},
+    "local": {},
+}
+
+
+def frames(home):
+    return {name: pl.read_csv(site.table) for name, site in world(home).items()}
+
+
+def joined(given, *, label=False):
+    """The same tables, each with everybody's ids; ``label`` keeps the label of every third row that the bank lacks."""
+    ids = pl.concat([frame.select("id") for frame in given.values()]).unique().sort("id")
+    whole = {name: ids.join(frame, on="id", how="left") for name, frame in given.items()}
+    if label:
+        filled = pl.when(pl.int_range(pl.len()) % 3 == 0).then(pl.int_range(pl.len()) % 2)
+        whole["bank"] = whole["bank"].with_columns(pl.col("y").fill_null(filled))
+    return whole
+
+
+def federation(given):
+    config = settings(epochs=2, validation=0.2, test=0.2)
+    return Federation.from_config(config, given)
+
+
+def with_nobody(given):
+    """The same tables, each with an id first of which nobody knows more."""
+    nobody = pl.DataFrame({"id": ["nobody"]})
+    return {name: pl.concat([nobody, frame], how="diagonal") for name, frame in given.items()}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_an_outer_join_changes_nothing(tmp_path, name):
+    given = frames(tmp_path / "world")
+    whole = with_nobody(joined(given))
+    trained = [
+        federation(each).train(name, parameters=METHODS[name], folder=tmp_path / str(n))
+        for n, each in enumerate((given, whole))
+    ]
+    for member in NAMES:
+        one, other = ((tmp_path / n / "parties" / member / "model.safetensors").read_bytes() for n in "01")
+        assert one == other
+    assert trained[0].evaluate() == trained[1].evaluate()
+    again = Model.load(tmp_path / "1")
+    hold_out(again, federation(whole))
+    assert again.evaluate() == trained[0].evaluate()
+    for asked in (NAMES, ("bank",), ("shop", "clinic")):
+        want, got = trained[0].predict(given, asked).frame(), trained[1].predict(whole, asked).frame()
+        assert got.row(0, named=True).items() >= {"id": "nobody", "parties": "", "prediction": None}.items()
+        # the ids are those of all three tables; products of another number of rows may have other last bits
+        assert_frame_equal(got[1:].sort("id"), want.sort("id"))
+
+
+def test_who_has_nothing_but_ids_is_told_so(tmp_path):
+    given = frames(tmp_path)
+    model = federation(given).train(epochs=1)
+    mine = joined(given)["shop"].filter(pl.col("id").is_in(given["shop"]["id"].implode()).not_())
+    with pytest.warns(AnypartyWarning, match=f"{mine.height} of {mine.height} rows are empty but for the id"):
+        answers = model.predict({"shop": mine}).frame()
+    assert answers["id"].to_list() == mine["id"].sort().to_list()
+    assert answers["prediction"].null_count() == answers.height
+    assert set(answers["parties"]) == {""}
+
+
+def test_a_label_without_columns_teaches(tmp_path):
+    """Whose row only others describe: it is known to them, and the label is used."""
+    given = frames(tmp_path)
+    without, taught = federation(given), federation(joined(given, label=True))
+    more = joined(given, label=True)["bank"]["y"].drop_nulls().len() - given["bank"].height
+    assert more > 10
+    assert taught.overlap.labelled == without.overlap.labelled + more
+    assert taught.overlap.held == without.overlap.held
+    assert taught.train(epochs=1).evaluate().overall["rows"] > without.train(epochs=1).evaluate().overall["rows"]
+
+
+@pytest.mark.parametrize(
+    ("label", "train"),
+    [(7, {}), (1, {"balance": True}), (1e6, {"task": "regression"})],
+    ids=["class", "weight", "number"],
+)
+def test_a_label_of_a_row_that_nobody_describes_teaches_nothing(tmp_path, label, train):
+    """Neither a class, nor how much classes count, nor the mean and spread of numbers."""
+    given = frames(tmp_path)
+    blank = pl.DataFrame({"id": [f"z{n}" for n in range(150)], "y": [label] * 150})
+    more = given | {"bank": pl.concat([given["bank"], blank], how="diagonal_relaxed")}
+    values = settings(epochs=1, test=0.2, **{key: value for key, value in train.items() if key != "task"})
+    values = values.model_dump(exclude_none=True)
+    values["federation"] |= {key: value for key, value in train.items() if key == "task"}
+    of = [Federation.from_config(Config.of(values), each) for each in (given, more)]
+    assert of[0].predicted() == of[1].predicted()
+    models = [each.train(folder=tmp_path / str(n)) for n, each in enumerate(of)]
+    assert models[0].task == models[1].task
+    again = Model.load(tmp_path / "1")
+    hold_out(again, of[1])
+    assert again.evaluate() == models[1].evaluate()
+
+
+def test_who_holds_labels_alone_knows_of_those_that_it_has():
+    frame = pl.DataFrame({"id": ["a", "b"], "y": ["yes", None]})
+    assert read_table(frame, party="lab", id="id", label="y").told.tolist() == [True, False]
+    assert read_table(frame.select("id"), party="server", id="id").told.tolist() == [True, True]
+
+
+def test_a_label_that_is_misspelt_in_training_is_not_said_to_score():
+    """Not of a party that holds labels alone, either, from which no column is expected."""
+    bank = pl.DataFrame({"id": ["a", "b"], "y": ["yes", "no"]})
+    for columns in (True, False):
+        config = Config.of({"federation": {"label": "yy", "active": "bank"}, "parties": {"bank": {"columns": columns}}})
+        with pytest.raises(TableError, match="'yy', named as label") as refused:
+            read_party(config, "bank", bank, "yy")
+        assert "scored" not in str(refused.value)
+
+
+@pytest.mark.filterwarnings("ignore:shop shares no row")
+def test_a_party_without_any_cell_is_named(tmp_path):
+    given = frames(tmp_path)
+    given["shop"] = given["shop"].with_columns(spent=pl.lit(None), visits=pl.lit(None))
+    with pytest.raises(TableError, match="all 192 rows are empty but for the id: leave the party out"):
+        federation(given).train(epochs=1)
+
+
+def test_a_column_named_as_the_numbers_of_samples_are(tmp_path):
+    given = frames(tmp_path)
+    given["shop"] = given["shop"].rename({"spent": "sample"})
+    model = federation(given).train("false-vfl-1", parameters=METHODS["false-vfl-2"])
+    filled = impute(model, given, "shop", samples=2)
+    assert "sample" in filled.table().columns
+    with pytest.raises(PredictionError, match="party 'shop' has a column 'sample' of its own"):
+        filled.table(samples=True)
+
+
+def test_ids_that_nobody_tells_of_are_no_overlap():
+    bank = read_table(pl.DataFrame({"id": ["a", "b"], "x": [1.0, None]}), party="bank", id="id")
+    shop = read_table(pl.DataFrame({"id": ["a", "b"], "z": [None, 2.0]}), party="shop", id="id")
+    with pytest.raises(
+        AlignmentError, match=r"no id is known to two parties.*party 'bank', data frame: 1 of 2 rows are"
+    ):
+        join.align([bank, shop])
+    both = join.align([bank, shop], apart=True)
+    assert both.observed(["bank", "shop"]).tolist() == [[True, False], [False, True]]
+    assert both.position["shop"].tolist() == [0, 1]
+
+
+def test_a_blank_block_is_filled_in_for_its_owner(tmp_path):
+    given = frames(tmp_path)
+    model = federation(given).train("false-vfl-1", parameters=METHODS["false-vfl-2"])
+    lacking, whole = impute(model, given, "shop"), impute(model, joined(given), "shop")
+    assert sorted(whole.ids) == sorted(lacking.ids)
+    assert np.allclose(whole.mean, lacking.mean[[lacking.ids.index(one) for one in whole.ids]], equal_nan=True)
+
+
+# ---- each at home
+
+
+def houses(home, given, kind=together.Site):
+    sites = {name: kind(**vars(site)) for name, site in world(home).items()}
+    for name, site in sites.items():
+        given[name].write_csv(site.table)
+    return sites
+
+
+def with_labels_at_the_shop():
+    values = settings(epochs=2).model_dump(exclude_none=True)
+    values["parties"]["shop"]["label"] = "y"
+    values["method"] = {"embedding": 8, "hosting": "labelers"}
+    return Config.of(values)
+
+
+def test_at_home_a_blank_row_is_not_even_aligned(tmp_path):
+    given = frames(tmp_path / "world")
+    sites = houses(tmp_path / "home", joined(given))
+    run(sites, settings(epochs=2))
+    kept = {name: StoredAlignment.read(site.folder / "alignment.safetensors") for name, site in sites.items()}
+    total = pl.concat([frame["id"] for frame in given.values()]).n_unique()
+    assert all(len(each.known.position) == total for each in kept.values())
+    for k, name in enumerate(NAMES):
+        assert int(kept["bank"].known.observed[:, k].sum()) == given[name].height
+        assert kept[name].rows == total
+        aligned = total if name == "bank" else given[name].height
+        assert int((kept[name].known.position >= 0).sum()) == aligned
+        label = "y" if name == "bank" else None
+        assert kept[name].fits(read_table(sites[name].table, party=name, id="id", label=label))
+    first = {name: (site.folder / "alignment.safetensors").read_bytes() for name, site in sites.items()}
+    run(sites, settings(epochs=2))
+    assert first == {name: (site.folder / "alignment.safetensors").read_bytes() for name, site in sites.items()}
+
+
+def test_an_alignment_from_before_is_made_anew(tmp_path):
+    """When blank rows were aligned as the party's own, its file did not say how many rows there were."""
+    sites = houses(tmp_path, frames(tmp_path / "world"))
+    run(sites, settings(epochs=1))
+    path = sites["shop"].folder / "alignment.safetensors"
+    replace(StoredAlignment.read(path), rows=-1).write(path)
+    before = path.read_bytes()
+    run(sites, settings(epochs=1))
+    assert path.read_bytes() != before
+    assert StoredAlignment.read(path).rows == 192
+
+
+@pytest.mark.parametrize("label", [False, True])
+def test_at_home_the_answers_are_those_of_the_whole_model(tmp_path, label):
+    given = joined(frames(tmp_path / "world"), label=label)
+    sites = houses(tmp_path / "home", given)
+    run(sites, settings(epochs=2))
+    told, got = together.predict(sites)
+    tables = {name: site.table for name, site in sites.items()}
+    together.same(got, together.expected(tmp_path, sites, tables))
+    assert got.height == given["bank"].height == told["bank"]["answered"]
+    _, got = together.predict(sites, asked=["bank"])
+    assert got["prediction"].null_count() == given["bank"]["income"].null_count() > 0
+
+
+def test_label_holders_say_at_home_where_they_have_a_label_and_no_cell(tmp_path):
+    whole = joined(frames(tmp_path / "world"))
+    labels = whole["bank"].select("id", y=pl.int_range(pl.len()) % 2)
+    whole["shop"] = whole["shop"].join(labels, on="id")
+    sites = houses(tmp_path / "home", whole)
+    config = with_labels_at_the_shop()
+    run(sites, config)
+    observed = StoredAlignment.read(sites["bank"].folder / "alignment.safetensors").known.observed
+    assert observed.sum(dim=0).tolist() == [whole[name].drop_nulls().height for name in NAMES]
+    shop = StoredAlignment.read(sites["shop"].folder / "alignment.safetensors")
+    assert int((shop.known.position >= 0).sum()) == whole["shop"].height, "all have a label there"
+    told = memory.play(
+        {name: partial(lambda net, site: together.predict_at_home(site, config, net), site=site)
+         for name, site in sites.items()}
+    )  # fmt: skip
+    assert told["bank"]["answered"] == whole["bank"].height
+    got = pl.read_parquet(sites["bank"].folder / ANSWERS)
+    together.same(got, together.expected(tmp_path, sites, {name: site.table for name, site in sites.items()}))
+
+
+def test_a_label_holder_names_rows_of_its_own(tmp_path, monkeypatch):
+    sites = houses(tmp_path, {name: pl.read_csv(site.table) for name, site in world(tmp_path / "other").items()})
+    shop = pl.read_csv(sites["shop"].table).with_columns(y=pl.int_range(pl.len()) % 2)
+    shop.write_csv(sites["shop"].table)
+    monkeypatch.setattr(alignment_cache.np, "flatnonzero", lambda mask: np.arange(len(mask)))
+    with pytest.raises(MessageError, match="party 'shop' names rows without cells that are not rows of its own"):
+        run(sites, with_labels_at_the_shop())
+
+
+def test_new_rows_that_only_the_active_party_knows(tmp_path):
+    """No row that two have: no reason to answer nobody."""
+    given = frames(tmp_path / "world")
+    sites = houses(tmp_path / "home", given)
+    run(sites, settings(epochs=2))
+    new = dict(sites)
+    for name, column in (("bank", "income"), ("shop", "spent"), ("clinic", "pulse")):
+        frame = pl.DataFrame({"id": [f"new {name}", "blank"], column: [0.5, None]})
+        if name == "shop":
+            frame = frame.with_columns(visits=pl.lit(None))
+        frame.write_csv(tmp_path / f"{name}.csv")
+        new[name] = replace(sites[name], new=tmp_path / f"{name}.csv")
+    with pytest.warns(AnypartyWarning, match="under 1% of the ids of"):
+        told, got = together.predict(new)
+    assert told["bank"]["answered"] == 1
+    assert dict(got.select("id", "parties").iter_rows()) == {"new bank": "bank", "blank": ""}
+
+
+def test_a_run_is_served_with_who_knows_a_row(tmp_path):
+    given, (home, tables) = with_nobody(joined(frames(tmp_path / "world"))), (tmp_path / "run", {})
+    for name, frame in given.items():
+        tables[name] = tmp_path / f"{name}.csv"
+        frame.write_csv(tables[name])
+    model = federation(tables).train(epochs=1, folder=home)
+    service, others = load_run(home)
+    ids = given["bank"]["id"].to_list()
+
+    async def asked():
+        async with in_process_peers(service, others):
+            return await service.predict(ids, None, budget_s=20.0)
+
+    want = {row["id"]: row for row in model.predict(tables).frame().iter_rows(named=True)}
+    for each in play(asked()):
+        assert " ".join(each.took_part) == want[each.id]["parties"]
+        assert each.prediction == want[each.id]["prediction"]
+        assert (each.prediction is None) == (each.id == "nobody")
+
+
+def test_an_alignment_for_a_prediction_is_none_to_train_on(tmp_path):
+    """There nobody asked whether parties share a row."""
+    sites = houses(tmp_path, frames(tmp_path / "world"))
+    run(sites, settings(epochs=1))
+    for name, site in sites.items():
+        pl.read_csv(site.table).with_columns(pl.col("id") + name).write_csv(site.table)
+    with pytest.warns(AnypartyWarning, match="under 1% of the ids of"):
+        told, _ = together.predict(sites)
+    assert told["bank"]["answered"] == 192
+    with pytest.raises(AlignmentError, match="no id is known to two parties"):
+        run(sites, settings(epochs=1))
+
+
+def test_a_party_at_home_is_told_of_its_blank_rows(tmp_path):
+    sites = houses(tmp_path, joined(frames(tmp_path / "world")))
+    with pytest.warns(AnypartyWarning) as told:
+        run(sites, settings(epochs=1))
+    said = [str(each.message) for each in told]
+    assert [sum(name in each for each in said) for name in ("'bank'", "'shop'", "'clinic'")] == [0, 1, 1]
+    with pytest.warns(AnypartyWarning, match="party 'clinic', table.csv: 45 of 237 rows are empty but for the id"):
+        together.predict(sites)
+
+
+def test_a_service_has_no_number_for_whom_nobody_knows(tmp_path):
+    given = joined(frames(tmp_path / "world"))
+    nobody = pl.DataFrame({"id": ["blank"]})
+    given["bank"] = pl.concat([given["bank"], nobody], how="diagonal")
+    of = TrainedParties(houses(tmp_path / "home", given))
+    run(of.sites, settings(epochs=2))
+    ids = of.ids("bank")
+    said = play(predict_ids(of, ids))
+    want = of.model(tmp_path / "model").predict({name: site.table for name, site in of.sites.items()}).frame()
+    rows = {row["id"]: row for row in want.iter_rows(named=True)}
+    for each in said:
+        assert " ".join(each.took_part) == rows[each.id]["parties"]
+        assert each.prediction == rows[each.id]["prediction"]
+    assert [each.id for each in said if each.prediction is None] == ["blank"]
+    assert said[-1].reason

@@ -1,0 +1,74 @@
+"""Empty cells in rows that a party has: FALSE-VFL does not explain what they were filled with, wherever it runs."""
+
+import polars as pl
+import pytest
+
+from anyparty.api.federation import Federation
+from anyparty.api.runs import evaluate_run
+from anyparty.config import Config
+from anyparty.serving.local_backend import in_process_peers, load_run
+from anyparty.tables.preprocessing import Features, Prepare
+from tests.deployment import test_site_prediction as together
+from tests.deployment.test_site_training import NAMES, run, settings, world
+from tests.serving.test_predictor import predict_ids
+from tests.serving.trained_parties import TrainedParties, play
+
+FALSE = {"embedding": 4, "top": 2, "hidden": (8,), "head_hidden": (8,), "samples": 3, "pretrain_epochs": 2}
+
+
+def with_gaps(home):
+    """Three houses; every third cell of the shop's columns is empty, and no row of them."""
+    sites = {name: together.Site(**vars(site)) for name, site in world(home).items()}
+    shop = pl.read_csv(sites["shop"].table).with_row_index()
+    gap = [
+        pl.when(pl.col("index") % 3 != k).then(pl.col(name)).alias(name) for k, name in enumerate(("spent", "visits"))
+    ]
+    shop.select("id", *gap).write_csv(sites["shop"].table)
+    return sites
+
+
+def config(name):
+    return Config.of(settings(epochs=2, test=0.2).model_dump(exclude_none=True) | {"method": {"name": name, **FALSE}})
+
+
+@pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
+def test_at_home_and_in_the_service_answers_are_those_of_the_whole_model(tmp_path, name, monkeypatch):
+    sites = with_gaps(tmp_path / "home")
+    run(sites, config(name))
+    tables = {of: site.table for of, site in sites.items()}
+    _, got = together.predict(sites)
+    expected = together.expected(tmp_path, sites, tables)
+    together.same(got, expected)
+    houses = TrainedParties(sites)
+    said = {each.id: each.probabilities["1"] for each in play(predict_ids(houses, houses.ids("bank")))}
+    for row in expected.iter_rows(named=True):
+        assert said[row["id"]] == pytest.approx(row["p(1)"], abs=1e-5)
+    monkeypatch.setattr(Prepare, "features", lambda self, table, new=True: Features(self.apply(table, new=new)))
+    other = together.expected(tmp_path, sites, tables)
+    assert (other["p(1)"] - expected["p(1)"]).abs().max() > 1e-4, "as if the means had been seen"
+
+
+def test_what_training_saw_and_what_the_test_rows_are_scored_by(tmp_path, monkeypatch):
+    tables = {name: site.table for name, site in with_gaps(tmp_path / "home").items()}
+    made, filled = (tmp_path / "made", tmp_path / "filled")
+    model = Federation.from_config(config("false-vfl-1"), tables).train(folder=made)
+    assert evaluate_run(made).overall == model.evaluate().overall
+    with monkeypatch.context() as without:
+        without.setattr(Prepare, "features", lambda self, table, new=True: Features(self.apply(table, new=new)))
+        Federation.from_config(config("false-vfl-1"), tables).train(folder=filled)
+    weights = [[(of / "parties" / name / "model.safetensors").read_bytes() for name in NAMES] for of in (made, filled)]
+    assert weights[0] != weights[1]
+
+
+def test_a_run_is_served_with_its_gaps(tmp_path):
+    tables = {name: site.table for name, site in with_gaps(tmp_path / "home").items()}
+    model = Federation.from_config(config("false-vfl-1"), tables).train(folder=tmp_path / "run")
+    service, others = load_run(tmp_path / "run")
+    expected = model.predict(tables).frame()
+
+    async def asked():
+        async with in_process_peers(service, others):
+            return await service.predict(expected["id"].to_list(), None, budget_s=20.0)
+
+    for each, row in zip(play(asked()), expected.iter_rows(named=True), strict=True):
+        assert each.probabilities["1"] == pytest.approx(row["p(1)"], abs=1e-5)

@@ -1,0 +1,459 @@
+"""From several tables to one federation: who leads, whose label it is, and what is refused."""
+
+import io
+import re
+import warnings
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from rich.console import Console
+
+from anyparty import Federation
+from anyparty.config import Config
+from anyparty.core.types import Task
+from anyparty.data.batching import TEST, TRAIN
+from anyparty.data.task import balanced
+from anyparty.errors import (
+    AlignmentError,
+    AnypartyWarning,
+    ConfigError,
+    PredictionError,
+    ResumeError,
+    StorageError,
+    TableError,
+)
+from anyparty.methods.schedules.flex import Flex
+from anyparty.networks.mlp import MLP
+from anyparty.networks.optimizer import Optimizer
+from anyparty.tables.table import read_table
+from anyparty.training.callbacks import Callback
+
+N = 120
+
+
+def tables(**labels: str) -> dict[str, pl.DataFrame]:
+    """Two parties of the same people; ``labels`` names a label column by party."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(N, 4))
+    y = (x[:, 0] + x[:, 2] > 0).astype(int)
+    ids = [f"u{i}" for i in range(N)]
+    made = {
+        "bank": pl.DataFrame({"id": ids, "a": x[:, 0], "b": x[:, 1]}),
+        "shop": pl.DataFrame({"id": ids, "c": x[:, 2], "d": x[:, 3]}),
+    }
+    return {name: f.with_columns(pl.Series(labels[name], y)) if name in labels else f for name, f in made.items()}
+
+
+def test_the_party_with_the_label_leads():
+    federation = Federation.from_tables(tables(shop="y"), label="y")
+    assert federation.roster.active == "shop"
+    assert federation.roster.blocks == ("bank", "shop")
+    assert [party.labels for party in federation.roster.parties] == [False, True]
+
+
+def test_a_party_may_hold_labels_alone():
+    frames = tables()
+    frames["boss"] = pl.DataFrame({"id": frames["bank"]["id"], "y": ["yes", "no"] * (N // 2)})
+    federation = Federation.from_tables(frames, label="y")
+    assert federation.roster.active == "boss"
+    assert federation.roster.blocks == ("bank", "shop")
+    assert federation.train(epochs=1).predict({"bank": frames["bank"].head(3)}).answered.all()
+
+
+def test_columns_may_be_left_out_by_the_settings():
+    """As for parties apart, where nobody else sees whether the table has any."""
+    config = Config.of({"federation": {"label": "y"}, "parties": {"bank": {"columns": False}, "shop": {}}})
+    federation = Federation.from_config(config, tables(bank="y"))
+    assert federation.roster.blocks == ("shop",)
+    model = federation.train(epochs=1)
+    assert model.members["bank"].prepare is None
+    assert model.evaluate().asked == ("shop",)
+
+
+@pytest.mark.parametrize(
+    ("labels", "how", "error", "said"),
+    [
+        ("shop", {"label": "y", "active": "bank"}, TableError, "no label column 'y'; party 'shop' has it"),
+        ("shop bank", {"label": "y", "active": "bank"}, TableError, "'shop' also holds the label column 'y'"),
+        ("shop bank", {"label": "y"}, ConfigError, "'bank', 'shop' have the label column 'y': say which leads"),
+        ("shop", {"label": "z"}, TableError, "no party's table has the label column 'z'"),
+        ("shop", {"label": "yy"}, TableError, "label column 'yy'; check its name, federation.label; did you mean 'y'?"),
+        ("shop", {"label": "yy", "active": "shop"}, TableError, "'yy'; no party has it; did you mean 'y'?"),
+        ("shop", {}, ConfigError, "no label: name the column to predict"),
+        ("shop", {"label": "y", "active": "shpo"}, ConfigError, "not among the parties; did you mean 'shop'"),
+    ],
+)
+def test_whose_label_it_is(labels, how, error, said):
+    with pytest.raises(error) as caught:
+        Federation.from_tables(tables(**dict.fromkeys(labels.split(), "y")), **how)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"drop": {"shp": ["c"]}}, "drop: there is no party 'shp'; did you mean 'shop'?"),
+        ({"types": {"bnk": {"a": "categorical"}}}, "types: there is no party 'bnk'; did you mean 'bank'?"),
+        ({"id": {"bank": "id", "shop": "id", "labor": "id"}}, "id: there is no party 'labor'; known are: bank, shop"),
+        ({"drop": {"shop": "cd"}}, "drop: party 'shop' has the text 'cd'; give a list of columns, ['cd']"),
+        ({"id": {"bank": "id"}}, "id has no column for party 'shop'; name one for every party"),
+    ],
+)
+def test_what_does_not_fit_is_not_ignored(how, said):
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        Federation.from_tables(tables(shop="y"), label="y", **how)
+
+
+def test_ids_may_be_named_by_party():
+    frames = tables(shop="y")
+    frames["bank"] = frames["bank"].rename({"id": "customer"})
+    federation = Federation.from_tables(frames, label="y", id={"bank": "customer", "shop": "id"})
+    assert federation.overlap.by_all == N
+
+
+def test_a_misspelt_label_of_a_wide_table_does_not_list_all_columns():
+    frames = tables(shop="y")
+    frames["bank"] = pl.DataFrame({"id": frames["bank"]["id"], **{f"x{i:03d}": [1.0] * N for i in range(500)}})
+    with pytest.raises(TableError, match=r"federation\.label; known are: c, d, id, x000, .* and 464 more$"):
+        Federation.from_tables(frames, label="qqqqqq")
+
+
+def test_every_party_whose_table_cannot_be_used_is_named_at_once():
+    frames = tables(shop="y")
+    frames["bank"] = frames["bank"].with_columns(a=pl.Series([f"{i} kg" for i in range(N)]))
+    frames["shop"] = frames["shop"].with_columns(id=pl.lit("u1"))
+    with pytest.raises(TableError) as caught:
+        Federation.from_tables(frames, label="y")
+    first, second = str(caught.value).splitlines()
+    assert first.startswith("party 'bank', data frame: column 'a'")
+    assert second.startswith("party 'shop', data frame: id column 'id'")
+
+
+def test_tables_of_a_party_that_the_settings_do_not_have():
+    config = Config.of({"federation": {"label": "y"}, "parties": {"bank": {}}})
+    with pytest.raises(ConfigError, match=r"tables: there is no party 'shop'"):
+        Federation.from_config(config, tables(bank="y"))
+
+
+def test_an_encoder_of_a_party_that_is_not_there():
+    with pytest.raises(ConfigError, match=r"encoder: there is no party 'shp'; did you mean 'shop'\?"):
+        Federation.from_tables(tables(bank="y"), label="y").train(encoder={"shp": MLP()})
+
+
+@pytest.mark.parametrize(("named", "said"), [
+    ("lr", r"'lr' is no setting of training: give optimizer=Optimizer\(lr=...\)"),
+    ("learning_rate", r"'learning_rate' is no setting of training: give optimizer=Optimizer\(lr=...\)"),
+    ("hidden", r"'hidden' is no setting of training: give encoder=MLP\(hidden=...\)"),
+    ("embedding", r"'embedding' is no setting of training: give parameters=\{'embedding': ...\}"),
+    ("epoch", r"train: no setting 'epoch'; did you mean 'epochs'\?"),
+])  # fmt: skip
+def test_a_setting_that_is_none_of_trainings_is_told_where_it_goes(named, said):
+    federation = Federation.from_tables(tables(bank="y"), label="y")
+    with pytest.raises(ConfigError, match=said):
+        federation.train("laser", **{named: 1})
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    ({"parameters": ["embedding"]}, r"parameters: expected a dict, such as \{'embedding': 32\}, got list"),
+    ({"schedule": "flex", "clock": 3}, r"clock: expected a dict, such as \{'latency': 2.0\}, got int"),
+    ({"folder": ""}, r"folder: expected the name of a folder, such as \"runs/first\", got ''; leave it out"),
+    ({"folder": 3}, "folder: expected the name of a folder, .*, got 3"),
+])  # fmt: skip
+def test_arguments_of_another_kind(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    federation = Federation.from_tables(tables(bank="y"), label="y")
+    with pytest.raises(ConfigError, match=said):
+        federation.train("laser", epochs=1, **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_tables_that_are_not_by_party():
+    with pytest.raises(ConfigError, match=r"tables: expected a dict, such as \{'bank': .*, got list"):
+        Federation.from_tables(["a.csv"], label="y")  # type: ignore[arg-type]
+
+
+def test_resuming_without_a_folder():
+    with pytest.raises(ConfigError, match="resume = True goes on with a run in a folder, and none is named"):
+        Federation.from_tables(tables(shop="y"), label="y").train(epochs=1, resume=True)
+
+
+def test_resuming_with_the_parties_in_another_order(tmp_path):
+    frames = tables(shop="y")
+    Federation.from_tables(frames, label="y").train(folder=tmp_path, epochs=1)
+    turned = Federation.from_tables(dict(reversed(frames.items())), label="y")
+    with pytest.raises(ResumeError, match="another order: it was bank, shop, is shop, bank"):
+        turned.train(folder=tmp_path, epochs=1, resume=True)
+
+
+def test_a_label_elsewhere_may_be_dropped_or_named():
+    both = tables(shop="y", bank="y")
+    assert Federation.from_tables(both, label="y", active="bank", drop={"shop": ["y"]}).roster.labelers == ("bank",)
+    config = Config.of(
+        {"federation": {"label": "y", "active": "bank"}, "parties": {"bank": {}, "shop": {"label": "y"}}}
+    )
+    assert Federation.from_config(config, both).roster.labelers == ("bank", "shop")
+
+
+@pytest.mark.parametrize(
+    ("federation", "own", "error", "said"),
+    [
+        (
+            {"label": "y", "active": "bank"},
+            {"shop": {"label": "d"}},
+            TableError,
+            "(data frame), which would be a feature beside its own label 'd': drop it there, or say label = 'y' in",
+        ),
+        (
+            {"label": "y", "active": "bank"},
+            {"bank": {"label": "a"}, "shop": {"label": "y"}},
+            TableError,
+            "'bank' also holds the label column 'y' (data frame), which would be a feature beside its own label 'a'",
+        ),
+        (
+            {"label": "yy", "active": "bank"},
+            {"bank": {"label": "y"}},
+            ConfigError,
+            "federation.label = 'yy' is nobody's label: party 'bank' leads with its own, 'y'; take one of the two out",
+        ),
+        (
+            {"label": "y", "active": "bank"},
+            {"bank": {"label": "a", "drop": ["y"]}, "shop": {"drop": ["y"]}},
+            ConfigError,
+            "federation.label = 'y' is nobody's label: party 'bank' leads with its own, 'a'",
+        ),
+        (
+            {"label": "y"},
+            {"shop": {"label": "d", "drop": ["y"]}},
+            ConfigError,
+            "party 'bank' has the label column 'y', party 'shop' has the label column 'd': say which leads",
+        ),
+        ({}, {"bank": {"label": "y"}, "shop": {"label": "y"}}, ConfigError, "'shop' have the label column 'y': say"),
+    ],
+)
+def test_the_label_is_nobodys_feature_and_never_ignored(federation, own, error, said):
+    config = Config.of({"federation": federation, "parties": {"bank": {}, "shop": {}} | own})
+    with pytest.raises(error, match=re.escape(said)):
+        Federation.from_config(config, tables(shop="y", bank="y"))
+
+
+def test_one_class_is_refused():
+    frames = tables()
+    frames["bank"] = frames["bank"].with_columns(y=pl.lit("same"))
+    with pytest.raises(TableError, match="class"):
+        Federation.from_tables(frames, label="y").train(epochs=1)
+
+
+@pytest.mark.parametrize(("rare", "named"), [("yes", "'yes'"), (2.5, "'2.5'")])
+def test_a_rare_label_that_only_held_out_rows_have(rare, named):
+    """The line above speaks of all labels, the sentence of those for training: it says where the others are."""
+    frames = tables()
+    common = "no" if rare == "yes" else 0.5
+    frames["bank"] = frames["bank"].with_columns(y=pl.Series([rare] + [common] * (N - 1)))
+    federation = Federation.from_tables(frames, label="y")
+    said = f"the others, such as {named}, are all among the rows for validation and test: give another train.seed"
+    with pytest.raises(TableError, match=f"all labels for training are .*; {said}"):
+        federation.train(epochs=1, seed=0, validation=0.45, test=0.5)
+
+
+def test_what_was_read_and_what_is_predicted_are_told():
+    federation = Federation.from_tables(tables(shop="y"), label="y")
+    assert federation.predicted().startswith("task: classification, classes 0, 1; positive is 1")
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(federation.reading)
+    assert [line.count("number") for line in console.export_text().splitlines() if "number" in line] == [1] * 4
+    assert federation.remarks is None
+
+
+def test_one_class_beside_one_that_is_read_as_missing():
+    frames = tables()
+    frames["bank"] = frames["bank"].with_columns(y=pl.Series(["yes", "None"] * (N // 2)))
+    federation = Federation.from_tables(frames, label="y")
+    with (
+        pytest.warns(AnypartyWarning, match=r"60 of 120 cells .* are 'None' \(60\)"),
+        pytest.raises(TableError, match=r"all labels for training are 'yes'; .* 60 of 120 cells .* are 'None' \(60\)"),
+    ):
+        federation.train(epochs=1)
+
+
+def test_no_overlap_is_refused():
+    frames = tables(bank="y")
+    frames["shop"] = frames["shop"].with_columns(id=pl.lit("other ") + pl.col("id"))
+    with pytest.raises(AlignmentError, match="no id is known to two parties"):
+        _ = Federation.from_tables(frames, label="y").overlap
+
+
+def test_rows_are_split_before_anything_is_fitted_and_by_the_seed():
+    federation = Federation.from_tables(tables(bank="y"), label="y")
+    settings = federation.config.train
+    use = federation.split(settings)
+    assert (use == TEST).sum() == round(0.2 * N)
+    assert (federation.split(settings) == use).all()
+    assert (federation.split(settings.model_copy(update={"seed": 1})) != use).any()
+
+
+def test_standard_without_a_row_that_all_have():
+    frames = tables(bank="y")
+    frames["bank"], frames["shop"] = frames["bank"].head(70), frames["shop"].tail(70)
+    frames["third"] = frames["bank"].head(40).select("id", e="a")
+    federation = Federation.from_tables(frames, label="y")
+    with pytest.raises(AlignmentError, match="trains on labelled rows that all parties have, and there is none"):
+        federation.train("standard", epochs=1)
+
+
+def test_balance_counts_no_class_that_training_lacks():
+    """As scikit-learn does on the rows for training: their mean weight is 1."""
+    y = ["often"] * 60 + ["rare"] * 20 + ["later"] * 20
+    use = np.array([TRAIN] * 80 + [TEST] * 20, dtype=np.int8)
+    table = read_table(pl.DataFrame({"id": range(100), "y": y}), party="bank", id="id", label="y")
+    task = Task(kind="classification", classes=("often", "rare", "later"))
+    weights = balanced(table, np.arange(100), use, task)
+    assert weights[:2] == pytest.approx((80 / (2 * 60), 80 / (2 * 20)))
+
+
+def test_balance_lets_a_rare_class_count_as_much():
+    rng = np.random.default_rng(1)
+    x, ids = rng.normal(size=(N, 2)), [str(i) for i in range(N)]
+    y = np.where(np.arange(N) < 12, "rare", "often")
+    frames = {"bank": pl.DataFrame({"id": ids, "a": x[:, 0], "y": y}), "shop": pl.DataFrame({"id": ids, "b": x[:, 1]})}
+    federation = Federation.from_tables(frames, label="y")
+    how = {"epochs": 30, "test": 0.0, "validation": 0.0, "optimizer": Optimizer(lr=0.01)}
+    plain, even = federation.train(**how), federation.train(balance=True, **how)
+    assert even.task.weights == pytest.approx((N / (2 * 108), N / (2 * 12)))
+    assert plain.task.weights == ()
+    share = [model.predict(frames).scores[:, 1].mean().item() for model in (plain, even)]
+    assert share[0] < 0.25
+    assert share[1] > 0.35
+    assert (federation.split(even_settings(federation)) == TRAIN).all()
+
+
+def even_settings(federation: Federation):
+    return federation.config.train.model_copy(update={"test": 0.0, "validation": 0.0})
+
+
+def test_a_device_that_is_not_there():
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(ConfigError, match="'cuda' cannot be used here"):
+        Federation.from_tables(tables(bank="y"), label="y").train(device="cuda", epochs=1)
+
+
+@pytest.mark.parametrize("name", ["", "..", "/x", "a/b", "a, b", "a=b", " a", "a\nb"])
+def test_a_partys_name_is_a_word_of_lists_and_of_paths(name):
+    rows = pl.DataFrame({"id": ["1", "2", "3"], "x": [1, 2, 3], "y": [0, 1, 0]})
+    with pytest.raises(ConfigError, match="a party's name is text of 1 to 100 bytes"):
+        Federation.from_tables({"bank": rows, name: rows.select("id", z="x")}, id="id", label="y")
+
+
+def test_networks_and_optimizers_of_another_kind():
+    rows = pl.DataFrame({"id": [str(n) for n in range(40)], "x": range(40), "y": [0, 1] * 20})
+    federation = Federation.from_tables({"bank": rows, "shop": rows.select("id", z="x")}, id="id", label="y")
+    with pytest.raises(ConfigError, match=r"party 'bank': encoder should be a function of \(inputs, outputs\)"):
+        federation.train(epochs=1, encoder=5)
+    with pytest.raises(ConfigError, match=r"party 'shop': optimizer should be an Optimizer, such as"):
+        federation.train(epochs=1, optimizer={"shop": "adam"})
+
+
+def test_balance_is_for_classes():
+    rows = pl.DataFrame({"id": [str(n) for n in range(40)], "x": range(40), "y": [n / 3 for n in range(40)]})
+    federation = Federation.from_tables({"bank": rows, "shop": rows.select("id", z="x")}, id="id", label="y")
+    with pytest.raises(ConfigError, match="balance = true weighs classes, and numbers are predicted here"):
+        federation.train(epochs=1, balance=True)
+
+
+def test_methods_and_watchers_of_another_kind():
+    federation = Federation.from_tables(tables(bank="y"), label="y")
+    with pytest.raises(ConfigError, match="method: expected a name, or a method such as"):
+        federation.train(object(), epochs=1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="watch: expected a Watch"):
+        federation.train(epochs=1, watch=print)  # type: ignore[arg-type]
+
+
+def test_a_watchers_function_that_nothing_calls_is_named():
+    class Typo(Callback):
+        def on_epoch_ended(self, record):
+            raise AssertionError
+
+    federation = Federation.from_tables(tables(bank="y"), label="y")
+    with pytest.raises(ConfigError, match=r"nothing calls Typo.on_epoch_ended; did you mean 'on_epoch_end'\?"):
+        federation.train(epochs=1, watch=Typo())
+
+
+def test_a_schedule_is_named_or_stands_in_the_method():
+    federation = Federation.from_tables(tables(bank="y"), label="y")
+    with pytest.raises(ConfigError, match=r"schedule: expected a name, .*, got Flex.* that is made goes"):
+        federation.train("standard", epochs=1, schedule=Flex())
+
+
+def test_settings_may_be_named_by_their_file(tmp_path):
+    file = tmp_path / "hosp.toml"
+    file.write_text('federation.label = "y"\nparties.bank.table = "bank.csv"\nparties.shop.table = "shop.csv"\n')
+    for name, frame in tables(bank="y").items():
+        frame.write_csv(tmp_path / f"{name}.csv")
+    for named in (file, str(file)):
+        assert Federation.from_config(named).roster.names == ("bank", "shop")
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: no such settings file"):
+        Federation.from_config("nowhere.toml")
+    with pytest.raises(ConfigError, match=r"expected the name of a settings file, or config\.load\(.*got dict; Config"):
+        Federation.from_config({"federation": {}})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("inside", ["", "run"])
+def test_a_run_does_not_go_into_a_file(tmp_path, inside):
+    file = tmp_path / "lab.csv"
+    file.write_text("id")
+    federation = Federation.from_tables(tables(bank="y"), label="y")
+    with pytest.raises(StorageError, match=r"lab\.csv: this is a file; name a folder$"):
+        federation.train(epochs=1, folder=str(file / inside))
+    assert file.read_text() == "id"
+
+
+def test_tables_without_their_partys_name():
+    model = Federation.from_tables(tables(bank="y"), label="y").train(epochs=1)
+    for wrong in (tables()["bank"], "bank.csv"):
+        with pytest.raises(PredictionError, match=r"expected a table by the name of its party, \{'bank': \.\.\.\}"):
+            model.predict(wrong)
+
+
+def test_labels_of_a_second_holder_are_not_ignored_without_a_word():
+    federation = Federation.from_config(
+        Config.of({"federation": {"label": "y", "active": "bank"}, "parties": {"bank": {}, "shop": {"label": "y"}}}),
+        tables(bank="y", shop="y"),
+    )
+    for name, parameters in (("laser", {}), ("plug", {})):
+        with pytest.warns(AnypartyWarning, match="labels of party 'shop' are not used: those of 'bank', which leads"):
+            federation.train(name, parameters=parameters, epochs=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AnypartyWarning)
+        for more in ({}, {"pretrain": "simsiam"}):
+            federation.train("laser", parameters={"hosting": "labelers", **more}, epochs=1)
+
+
+def test_rows_without_a_cell_are_told_of_when_they_are_asked_for():
+    model = Federation.from_tables(tables(bank="y"), label="y").train(epochs=1)
+    empty = pl.DataFrame({"id": ["u1", "u2"], "c": [None, 1.0], "d": [None, None]})
+    with pytest.warns(AnypartyWarning, match="party 'shop', data frame: 1 of 2 rows are empty but for the id"):
+        model.predict({"shop": empty})
+
+
+def test_numbers_by_laser_have_a_hidden_layer_unless_told_otherwise():
+    """A linear head on a mean cannot add up what several parties know: here a label that is the sum of four columns."""
+    rng = np.random.default_rng(0)
+    x, ids = rng.normal(size=(400, 4)), [f"u{n}" for n in range(400)]
+    frames = {name: pl.DataFrame({"id": ids, "x": x[:, k]}) for k, name in enumerate("abcd")}
+    frames["a"] = frames["a"].with_columns(y=x.sum(axis=1))
+    federation = Federation.from_tables(frames, label="y")
+    off = [
+        federation.train("laser", parameters=parameters, epochs=60).evaluate().overall["rmse"]
+        for parameters in ({}, {"head_hidden": ()})
+    ]
+    assert off[0] < off[1] / 1.5
+
+
+def test_what_a_notebook_shows_holds_no_row():
+    """Ids and cells of customers are not for a log."""
+    bank = pl.DataFrame({"id": [f"secret{n}" for n in range(20)], "income": range(1000, 1020), "y": ["no", "yes"] * 10})
+    of = Federation.from_tables({"bank": bank, "shop": bank.drop("y")}, label="y")
+    assert repr(of) == "<Federation of bank: 20 rows, shop: 20 rows; 'bank' leads>"
+    assert repr(of.tables["bank"]) == "<Table of party 'bank' (data frame): 20 rows, 1 columns, and the label>"

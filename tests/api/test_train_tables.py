@@ -1,0 +1,303 @@
+"""From tables to a model: who may look at which rows, and what is said when it cannot be."""
+
+import shutil
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torch import nn
+
+from anyparty.api.federation import Federation
+from anyparty.api.runs import model_for_run
+from anyparty.config import Config, TrainSettings
+from anyparty.core.storage import read_json
+from anyparty.data.batching import TEST, TRAIN, VALIDATION
+from anyparty.errors import AnypartyWarning, ConfigError, Diverged, ModelError, ResumeError
+from anyparty.methods.registry import method, settings_of
+from anyparty.networks.mlp import MLP
+from anyparty.networks.optimizer import Optimizer
+from anyparty.training.callbacks import Callback
+from tests import worlds
+
+SETTINGS = {"epochs": 3, "batch_size": 16, "seed": 3, "validation": 0.2, "test": 0.3, "keep": "last"}
+SMALL = {"encoder": MLP(hidden=(6,)), "parameters": {"embedding": 4}}
+
+
+def tables(rows=90, seed=0):
+    """Party "bank" holds ids 0..69 and the label, "shop" ids 20..89, with a categorical column and gaps."""
+    random = np.random.default_rng(seed)
+    income, visits = random.normal(size=(2, rows))
+    town = random.choice(["Ulm", "Bonn", "Kiel"], rows)
+    label = np.where(income + visits > 0, "yes", "no")
+    ids = np.arange(rows)
+    bank = pl.DataFrame({"id": ids, "income": income, "age": random.integers(18, 90, rows), "bad": label})
+    shop = pl.DataFrame({"id": ids, "visits": visits, "town": town})
+    bank = bank.with_columns(pl.when(pl.col("id") % 7 == 1).then(None).otherwise(pl.col("age")).alias("age"))
+    return {"bank": bank[:70], "shop": shop[20:].sample(fraction=1, shuffle=True, seed=1)}
+
+
+def federation(given=None):
+    return Federation.from_tables(given or tables(), label="bad")
+
+
+def train(of=None, name="laser", **settings):
+    return (of or federation()).train(name, **SMALL | SETTINGS | settings)
+
+
+def weights(model):
+    return worlds.weights({name: member.state for name, member in model.members.items()})
+
+
+def prepared(model):
+    return {name: member.prepare.to_json() for name, member in model.members.items()}
+
+
+def changed(of, use, **columns):
+    """The same tables, but for these columns' cells in rows of that use."""
+    rows = federation().split(TrainSettings(**SETTINGS)) == use
+    ids = set(of.alignment.ids.filter(pl.Series(rows)).to_list())
+    assert len(ids) > 10
+    within = pl.col("id").cast(pl.String).is_in(list(ids))
+    return {
+        name: table.with_columns(
+            pl.when(within).then(expression).otherwise(pl.col(column)).alias(column)
+            for column, expression in columns.items()
+            if column in table.columns
+        )
+        for name, table in tables().items()
+    }
+
+
+class TestWhatMayBeSeen:
+    WILD = {"income": pl.lit(1e4), "visits": pl.lit(-1e4), "age": pl.lit(None), "town": pl.lit("Atlantis")}
+
+    def test_test_rows_train_nothing_and_fit_nothing(self):
+        """Their cells and labels may be anything: no bit of a weight, of a mean or of a list of levels moves."""
+        of = federation()
+        other = federation(changed(of, TEST, **self.WILD, bad=pl.lit("yes")))
+        assert np.array_equal(of.split(TrainSettings(**SETTINGS)), other.split(TrainSettings(**SETTINGS)))
+        one, two = train(of), train(other)
+        assert prepared(one) == prepared(two)
+        assert worlds.same_bits(weights(one), weights(two))
+        assert [r["validation"] for r in one.history] == [r["validation"] for r in two.history]
+
+    def test_validation_rows_train_nothing_and_fit_nothing(self):
+        of = federation()
+        other = federation(changed(of, VALIDATION, **self.WILD, bad=pl.lit("yes")))
+        one, two = train(of), train(other)
+        assert prepared(one) == prepared(two)
+        assert worlds.same_bits(weights(one), weights(two))
+        assert [r["validation"] for r in one.history] != [r["validation"] for r in two.history]
+
+    def test_nor_the_mean_and_scale_of_a_number_to_predict(self):
+        of = federation()
+        tests = pl.Series(of.split(TrainSettings(**SETTINGS)) == TEST)
+        wild = pl.col("id").cast(pl.String).is_in(of.alignment.ids.filter(tests).to_list())
+        models = []
+        for factor in (1e3, 1.0):
+            number = pl.col("id") * 1.5 * pl.when(wild).then(factor).otherwise(1.0)
+            given = tables() | {"bank": tables()["bank"].with_columns(number.alias("bad"))}
+            models.append(train(Federation.from_tables(given, label="bad", task="regression")))
+        assert models[0].task == models[1].task
+        assert models[0].task.mean > 0
+        assert worlds.same_bits(weights(models[0]), weights(models[1]))
+
+    def test_training_rows_do(self):
+        """The check of the two above: it is the use of a row that counts."""
+        of = federation()
+        other = federation(changed(of, TRAIN, income=pl.col("income").abs(), visits=pl.col("visits") ** 2))
+        one, two = train(of), train(other)
+        assert prepared(one) != prepared(two)
+        assert not worlds.same_bits(weights(one), weights(two))
+
+    def test_the_order_of_rows_in_a_file_does_not_matter(self):
+        given = tables()
+        shuffled = {name: table.sample(fraction=1, shuffle=True, seed=5) for name, table in given.items()}
+        one, two = train(federation(given)), train(federation(shuffled))
+        for name, tensor in weights(one).items():  # sums in another order: means to the last bits but one
+            assert torch.allclose(tensor, weights(two)[name], atol=1e-5), name
+
+    def test_held_out_rows_are_the_test_rows(self):
+        model = train()
+        evaluation = model.evaluate()
+        use = federation().split(TrainSettings(**SETTINGS))
+        assert evaluation.overall["rows"] == (use == TEST).sum()
+
+
+class TestWhatIsRefused:
+    def test_diverged(self):
+        with pytest.raises(Diverged, match=r"epoch \d+, batch \d+.*learning rate"):
+            train(optimizer=Optimizer(name="sgd", lr=1e30), epochs=20)
+
+    @pytest.mark.parametrize("party", ["bank", "shop"])
+    @pytest.mark.parametrize("name", ["laser", "combinatorial"])
+    def test_a_network_of_the_wrong_width(self, name, party):
+        """Said at home, before anything leaves."""
+        with pytest.raises(ConfigError, match=rf"party '{party}': its encoder should give \[.*4\], it gives \[.*9\]"):
+            train(name=name, encoder={party: lambda inputs, _: nn.Linear(inputs, 9)})
+
+    def test_a_network_for_a_party_that_is_not_there(self):
+        with pytest.raises(ConfigError, match="there is no party 'shpo'; did you mean 'shop'"):
+            train(encoder={"shpo": MLP()})
+
+    @pytest.mark.parametrize(
+        ("settings", "sentence"),
+        [
+            ({"epochs": 0}, "epochs"),
+            ({"epoch": 3}, "no setting 'epoch'; did you mean 'epochs'"),
+            ({"validation": 0.6, "test": 0.5}, "leave no rows to train on"),
+            ({"metric": "acuracy"}, "no metric 'acuracy'; did you mean 'accuracy'"),
+            ({"metric": "rmse"}, "rmse"),
+            ({"device": "abacus"}, "device"),
+            ({"batches": "sorted"}, "batches"),
+        ],
+    )
+    def test_settings(self, settings, sentence):
+        with pytest.raises(ConfigError, match=sentence):
+            train(**settings)
+
+    @pytest.mark.parametrize(
+        ("name", "parameters", "sentence"),
+        [
+            ("lazer", {}, "no method 'lazer'; did you mean 'laser'"),
+            ("laser", {"embeding": 3}, "no parameter 'embeding'; did you mean 'embedding'"),
+            ("laser", {"embedding": "wide"}, "embedding"),
+        ],
+    )
+    def test_methods(self, name, parameters, sentence):
+        with pytest.raises(ConfigError, match=sentence):
+            train(name=name, parameters=parameters)
+
+    def test_parameters_beside_a_made_method_are_refused(self):
+        """They would be ignored."""
+        with pytest.raises(ConfigError, match=r"parameters \('embedding'\) go with a method's name"):
+            federation().train(method("laser", embedding=4), parameters={"embedding": 8}, **SETTINGS)
+
+    def test_parameters_alone_stand_over_those_of_the_settings(self):
+        settings = {"federation": {"label": "bad"}, "parties": {"bank": {}, "shop": {}},
+                    "method": {"name": "plug", "embedding": 4, "dropout": 0.5}}  # fmt: skip
+        model = Federation.from_config(Config.of(settings), tables()).train(parameters={"embedding": 3}, **SETTINGS)
+        assert model.named == settings_of(method("plug", embedding=3, dropout=0.5), whole=True)
+
+
+class Stop(Exception):  # noqa: N818
+    pass
+
+
+class Stops(Callback):
+    def __init__(self, at=3):
+        self.at = at
+
+    def on_epoch_end(self, record):
+        if record["epoch"] == self.at:
+            raise Stop
+
+
+class StopsAtTheEnd(Callback):
+    def on_run_end(self, status, evaluation, error):
+        raise Stop
+
+
+class TestResuming:
+    def run(self, folder, of=None, **settings):
+        return train(of, folder=folder, epochs=6, checkpoint_every=2, patience=None, **settings)
+
+    def test_from_a_folder(self, tmp_path):
+        whole = self.run(tmp_path / "whole")
+        with pytest.raises(Stop):
+            self.run(tmp_path / "run", watch=Stops())
+        resumed = self.run(tmp_path / "run", resume=True)
+        assert worlds.same_bits(weights(whole), weights(resumed))
+        assert [record["epoch"] for record in resumed.history] == [1, 2, 3, 4, 5, 6]
+
+    def test_twice_the_record_has_each_epoch_once_and_none_that_is_still_to_come(self, tmp_path):
+        for at, resume in ((7, False), (5, True)):  # both times it goes on, or would, after the fourth
+            with pytest.raises(Stop):
+                train(None, folder=tmp_path, epochs=9, checkpoint_every=4, watch=Stops(at), resume=resume)
+        assert [each["epoch"] for each in read_json(tmp_path / "record.json")["history"]] == [1, 2, 3, 4, 5]
+
+    def test_with_other_settings_is_refused_naming_them(self, tmp_path):
+        with pytest.raises(Stop):
+            self.run(tmp_path, watch=Stops())
+        with pytest.raises(
+            ResumeError,
+            match=r"^cannot resume, other settings: setting train.batch_size: was 16, is 8; put them back",
+        ):
+            self.run(tmp_path, resume=True, batch_size=8)
+
+    def test_with_other_tables_is_refused_naming_the_party(self, tmp_path):
+        with pytest.raises(Stop):
+            self.run(tmp_path, watch=Stops())
+        with pytest.raises(ResumeError, match=r"tables changed since the run began: party shop"):
+            self.run(tmp_path, of=federation(tables() | {"shop": tables(seed=4)["shop"]}), resume=True)
+
+    def test_where_there_is_nothing(self, tmp_path):
+        with pytest.raises(ResumeError, match="no run to resume"):
+            self.run(tmp_path, resume=True)
+
+    def test_a_folder_that_holds_a_run_is_not_written_over(self, tmp_path):
+        self.run(tmp_path)
+        with pytest.raises(
+            ResumeError,
+            match=r"holds a run already: resume it .*resume=True.*folder=\.\.\.",
+        ):
+            self.run(tmp_path)
+
+    @pytest.mark.parametrize("record", [None, "{}"])
+    def test_a_folder_that_holds_a_saved_model_is_not_written_over(self, tmp_path, record):
+        """A run that was stopped there would pass the model off as its own; at home a record may lie beside it."""
+        train(epochs=1).save(tmp_path)
+        before = (tmp_path / "model.json").read_bytes()
+        if record is not None:
+            (tmp_path / "record.json").write_text(record)
+        with pytest.raises(ConfigError, match=r"holds a model already \(model\.json\).* or move what lies there"):
+            self.run(tmp_path)
+        assert (tmp_path / "model.json").read_bytes() == before
+        assert not (tmp_path / "config.toml").exists()
+
+    def test_a_model_of_somebody_elses_is_not_a_stopped_runs(self, tmp_path):
+        with pytest.raises(Stop):
+            self.run(tmp_path / "run", watch=Stops())
+        train(epochs=1).save(tmp_path / "other")
+        shutil.copytree(tmp_path / "other", tmp_path / "run", dirs_exist_ok=True)
+        with pytest.raises(ModelError, match="this run has not finished; go on with it"):
+            model_for_run(tmp_path / "run")
+        finished = self.run(tmp_path / "run", resume=True)
+        assert worlds.same_bits(weights(model_for_run(tmp_path / "run")), weights(finished))
+        with pytest.raises(Stop):  # it ends badly once its model is written
+            self.run(tmp_path / "run", resume=True, watch=StopsAtTheEnd())
+        assert read_json(tmp_path / "run" / "record.json")["status"] == "failed"
+        assert model_for_run(tmp_path / "run").best_epoch == finished.best_epoch
+
+    @pytest.mark.parametrize("left", ["", '{"format": 1, "hist', "\0" * 40], ids=["empty", "cut", "zeros"])
+    def test_a_record_that_a_power_failure_cut_is_begun_anew(self, tmp_path, left):
+        whole = self.run(tmp_path / "whole")
+        with pytest.raises(Stop):
+            self.run(tmp_path / "run", watch=Stops())
+        record = tmp_path / "run" / "record.json"
+        record.write_text(left)
+        with pytest.raises(ResumeError, match="holds a run already: resume it"):
+            self.run(tmp_path / "run")
+        with pytest.warns(AnypartyWarning, match=r"record\.json: cut short, as by a power failure; .* checkpoints"), \
+             pytest.raises(Stop):  # fmt: skip
+            self.run(tmp_path / "run", resume=True, watch=Stops(5))
+        assert [each["epoch"] for each in read_json(record)["history"]] == [1, 2, 3, 4, 5]
+        resumed = self.run(tmp_path / "run", resume=True)
+        assert worlds.same_bits(weights(whole), weights(resumed))
+        assert read_json(record)["status"] == "done"
+
+
+class TestOneParty:
+    def test_all_of_it(self, tmp_path):
+        of = federation({"bank": tables()["bank"]})
+        for name in ("laser", "local", "standard", "combinatorial", "plug", "ensemble"):
+            model = train(of, name)
+            assert model.evaluate().overall["coverage"] == 1.0
+            assert model.predict({"bank": tables()["bank"]}).answered.all()
+
+
+def test_a_method_of_the_users_own_parameters():
+    model = federation().train(method("laser", embedding=4, make_head=nn.Linear), encoder=MLP(hidden=(5,)), **SETTINGS)
+    assert model.named is None
+    assert model.evaluate().overall["coverage"] == 1.0

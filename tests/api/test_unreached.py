@@ -1,0 +1,59 @@
+"""A party that training did not reach is in no answer, and training says so, whatever kept it away."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from anyparty.api.federation import Federation
+from anyparty.config import TrainSettings
+from anyparty.data.batching import TRAIN
+from anyparty.methods.split.split_method import UNREACHED
+from tests.worlds import Ends
+
+SAID = "training reached no labelled row of 'far', so that answers do without it"
+
+
+def tables(far):
+    """Bank has the labels of 80 rows, shop has them all; far has those that ``far`` names."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(100, 3))
+    ids = np.array([f"c{n:02d}" for n in range(100)])
+    bank = pl.DataFrame({"id": ids[:80], "a": x[:80, 0], "y": np.where(x[:80, 0] > 0, "yes", "no")})
+    shop = pl.DataFrame({"id": ids, "b": x[:, 1]})
+    return {"bank": bank, "shop": shop, "far": pl.DataFrame({"id": ids, "c": x[:, 2]}).filter(far(ids))}
+
+
+def trained(given, name="laser", **how):
+    ends = Ends()
+    model = Federation.from_tables(given, label="y").train(name, epochs=2, watch=ends, **how)
+    return model, list(ends.reasons.values())
+
+
+@pytest.mark.parametrize("name", ["laser", "plug", "local"])
+def test_where_all_its_labelled_rows_were_held_out(name):
+    whole = Federation.from_tables(tables(lambda ids: ids == ids), label="y")  # noqa: PLR0124 - all of them
+    use = whole.split(TrainSettings(seed=0))
+    out = whole.alignment.ids.filter(pl.Series(use != TRAIN)).to_list()
+    model, reasons = trained(tables(lambda ids: np.isin(ids, out) | (ids > "c79")), name)
+    assert SAID in reasons[-1]
+    answers = model.predict(tables(lambda ids: ids > "c89")).frame()
+    assert answers.filter(pl.col("parties").str.contains("far")).is_empty()
+
+
+def test_where_a_clock_never_let_it_train():
+    given = tables(lambda ids: ids > "c20")
+    model, reasons = trained(given, schedule="flex", clock={"iteration": {"far": 20.0}, "timeout": 10.0})
+    assert SAID in reasons[-1]
+    assert set(model.predict({"far": given["far"]}).frame()["reason"]) == {UNREACHED}
+
+
+@pytest.mark.filterwarnings("ignore:far shares no labelled row")
+def test_pseudo_labels_do_not_hide_it():
+    _, reasons = trained(tables(lambda ids: ids > "c89"), parameters={"unlabelled": "pseudo"})
+    assert len(reasons) == 2
+    assert SAID not in reasons[0]
+
+
+def test_who_was_reached_is_not_named():
+    _, reasons = trained(tables(lambda ids: ids > "c20"))
+    assert not any("answers do without" in reason for reason in reasons)

@@ -1,0 +1,104 @@
+"""What Python says in warnings: ids that are written in two ways, classes that are not learnt; and a few sentences."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+from anyparty.api.federation import Federation
+from anyparty.core.storage import read_json, write_json
+from anyparty.data.batching import TRAIN
+from anyparty.errors import AnypartyWarning, ConfigError, TableError
+
+
+def tables(rows=60):
+    draw = np.random.default_rng(0)
+    ids, x = [f"{n:04d}" for n in range(rows)], draw.normal(size=(rows, 2))
+    bank = pl.DataFrame({"id": ids, "x": x[:, 0], "y": np.where(x[:, 0] > 0, "yes", "no")})
+    return {"bank": bank, "shop": pl.DataFrame({"id": ids, "w": x[:, 1]})}
+
+
+def without_zeros(frame):
+    return frame.with_columns(pl.col("id").cast(pl.Int64))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Federation.from_tables(tables(), label="y").train("laser", epochs=1)
+
+
+def test_ids_written_otherwise_in_prediction_and_scoring(model):
+    given = tables()
+    other = given | {"shop": without_zeros(given["shop"])}
+    for ask in (model.predict, model.evaluate):
+        with pytest.warns(AnypartyWarning, match="would share 60 rows more but for leading zeros"):
+            ask(other)
+    assert len(model.predict({"shop": other["shop"]})) == 60, "with one table there is nothing to compare"
+
+
+def test_ids_written_otherwise_in_part_in_training():
+    given = tables()
+    shop = pl.concat([given["shop"][:20], without_zeros(given["shop"][20:]).with_columns(pl.col("id").cast(pl.String))])
+    with pytest.warns(AnypartyWarning, match="would share 40 rows more but for leading zeros"):
+        Federation.from_tables(given | {"shop": shop}, label="y").train("laser", epochs=1)
+
+
+def test_a_class_that_only_held_out_rows_have():
+    given = tables()
+    federation = Federation.from_tables(given, label="y")
+    held_out = np.flatnonzero(federation.split(federation.config.train) != TRAIN)
+    y = given["bank"]["y"].to_list()
+    y[int(held_out[0])] = "fraud"
+    told = given | {"bank": given["bank"].with_columns(y=pl.Series(y))}
+    with pytest.warns(AnypartyWarning, match="no row for training is of class 'fraud', as 1 that are held out are"):
+        Federation.from_tables(told, label="y").train("laser", epochs=1)
+
+
+@pytest.mark.parametrize("made", [pd.Categorical, lambda y: pl.Series(y).cast(pl.Categorical)])
+def test_labels_that_are_categories_are_classes(made):
+    given, y = tables(), [str(n % 30) for n in range(60)]
+    bank = given["bank"].with_columns(y=made(y)) if isinstance(made(y), pl.Series) else (
+        given["bank"].to_pandas().assign(y=made([int(each) for each in y])))  # fmt: skip
+    federation = Federation.from_tables(given | {"bank": bank}, label="y")
+    assert federation.task(np.zeros(60, dtype=np.int8)).kind == "classification"
+    assert len(federation.task(np.zeros(60, dtype=np.int8)).classes) == 30
+
+
+@pytest.mark.parametrize(("positive", "classes"), [(False, ("true", "false")), (np.bool_(False), ("true", "false"))])
+def test_the_positive_class_by_its_own_value(positive, classes):
+    given = tables()
+    bank = given["bank"].with_columns(y=pl.col("y") == "yes")
+    found = Federation.from_tables(given | {"bank": bank}, label="y", positive=positive)
+    assert found.task(np.zeros(60, dtype=np.int8)).classes == classes
+    numbered = given["bank"].with_columns(y=(pl.col("y") == "yes").cast(pl.Int64))
+    for zero in (0, 0.0, np.int64(0), "0"):
+        found = Federation.from_tables(given | {"bank": numbered}, label="y", positive=zero)
+        assert found.task(np.zeros(60, dtype=np.int8)).classes == ("1", "0")
+
+
+def test_numbers_that_are_none_are_null(tmp_path):
+    write_json(tmp_path / "record.json", {"history": [{"validation": {"auroc": float("nan")}}, {"loss": (1.0,)}]})
+    text = (tmp_path / "record.json").read_text(encoding="utf-8")
+    assert "NaN" not in text
+    assert read_json(tmp_path / "record.json") == json.loads(text)
+    assert json.loads(text)["history"][0]["validation"]["auroc"] is None
+
+
+def test_a_federation_without_columns():
+    labels = tables()["bank"].drop("x")
+    with pytest.raises(ConfigError, match="no party holds columns: there is nothing to learn from"):
+        Federation.from_tables({"bank": labels, "shop": labels.drop("y")}, label="y")
+
+
+@pytest.mark.filterwarnings("ignore:.*rows are empty but for the id:anyparty.errors.AnypartyWarning")
+def test_what_is_remarked_of_a_table_does_not_pass_for_the_cause():
+    """A misspelt class is the matter; rows that are empty are not."""
+    bank, shop = tables().values()
+    x = [name for name in bank.columns if name not in {"id", "y"}]
+    bank = bank.with_columns(pl.when(pl.int_range(pl.len()) > 1).then(pl.col(name)).alias(name) for name in x)
+    with pytest.raises(TableError) as caught:
+        Federation.from_tables({"bank": bank, "shop": shop}, label="y", positive="yess").train(epochs=1)
+    assert "yess" in str(caught.value).partition(" (by the way, ")[0]
+    assert str(caught.value).partition(" (by the way, ")[2].endswith("there the party counts as absent)")

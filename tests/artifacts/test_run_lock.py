@@ -1,0 +1,184 @@
+"""One run at a time in a folder: the other waits a little, then says so, and leaves what is there as it is."""
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from anyparty.api.federation import Federation
+from anyparty.api.runs import model_for_run
+from anyparty.artifacts import run_lock
+from anyparty.config import Config
+from anyparty.deployment.site.site_prediction import predict_at_home
+from anyparty.deployment.site.site_training import train_at_home
+from anyparty.errors import ConfigError, StorageError
+from anyparty.training.callbacks import Callback
+from anyparty.transport import memory
+from tests.api.test_train_tables import tables, train
+from tests.deployment.test_site_training import run, settings, world
+
+BUSY = r"{}: another run is at work in this folder; wait for its end, stop it, or name another folder"
+
+
+class Idle:
+    """A party's end of a channel on which nothing was said, nor may be."""
+
+    me = "bank"
+
+    async def send(self, to, tag, tensors):
+        raise AssertionError
+
+    async def recv(self, frm, tag, expect):
+        raise AssertionError
+
+    async def close(self):
+        pass
+
+
+@pytest.mark.parametrize("work", [train_at_home, predict_at_home])
+def test_a_second_job_in_a_kit_gives_up_and_touches_nothing(tmp_path, monkeypatch, work):
+    sites = world(tmp_path)
+    run(sites, settings(epochs=2))
+    monkeypatch.setattr(run_lock, "WAIT_S", 0.5)
+    folder = sites["bank"].folder
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    lock = run_lock.take(folder)
+    with pytest.raises(ConfigError, match=BUSY.format(folder)):
+        asyncio.run(work(sites["bank"], settings(epochs=2), Idle()))
+    lock.release()
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_job_waits_for_the_one_before_and_lets_others_work(tmp_path):
+    sites = world(tmp_path)
+    lock, at_work = run_lock.take(sites["shop"].folder), []
+
+    async def ends(net):
+        """Let go of the shop's folder, by the same loop on which its part waits."""
+        await asyncio.sleep(0.5)
+        at_work.append((sites["shop"].folder / "record.json").exists())
+        lock.release()
+        return await train_at_home(sites["bank"], settings(epochs=1), net)
+
+    parts = {name: partial(train_at_home, site, settings(epochs=1)) for name, site in sites.items()}
+    memory.play(parts | {"bank": ends})
+    assert at_work == [False]
+    assert json.loads((sites["shop"].folder / "record.json").read_text())["status"] == "done"
+
+
+def test_a_job_that_ended_badly_leaves_its_folder_free(tmp_path):
+    sites = world(tmp_path)
+    sites["shop"].table.write_text("nothing")
+    with pytest.raises(ValueError, match="shop"):
+        run(sites, settings(epochs=1))
+    for site in sites.values():
+        run_lock.take(site.folder).release()
+
+
+def test_a_killed_process_leaves_its_folder_free(tmp_path):
+    code = f"import time, pathlib; from anyparty.run import alone; a = alone.take(pathlib.Path({str(tmp_path)!r})); "
+    with subprocess.Popen([sys.executable, "-c", code + "print('in', flush=True); time.sleep(60)"],  # noqa: S603
+                          stdout=subprocess.PIPE, text=True) as process:  # fmt: skip
+        assert process.stdout.readline() == "in\n"
+        with pytest.raises(ConfigError, match=BUSY.format(tmp_path)):
+            run_lock.take(tmp_path)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    run_lock.take(tmp_path).release()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "runs").write_text("mine")
+    with pytest.raises(StorageError, match=r"runs: this is a file; name a folder$"):
+        run_lock.take(tmp_path / "runs")
+    with pytest.raises(StorageError, match=r"runs/\.lock: cannot be written"):
+        run_lock.take(Path("/proc/runs"))
+
+
+class Second(Callback):
+    """Begins another run in the same folder while the first is at work."""
+
+    def __init__(self, **how):
+        self.how = how
+
+    def on_epoch_end(self, record):
+        train(**self.how)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_two_runs_of_one_process_do_not_share_a_folder(tmp_path, resume):
+    folder = tmp_path / "run"
+    with pytest.raises(ConfigError, match=BUSY.format(folder)):
+        train(folder=folder, watch=Second(folder=folder, resume=resume))
+    train(folder=folder, resume=True)  # it is free again
+
+
+def test_a_run_that_is_refused_leaves_no_sign_and_its_folder_free(tmp_path):
+    """An encoder that cannot be imported is found out before the folder is anybody's."""
+    nobodys = {"parties": {"bank": {}, "shop": {"encoder": {"factory": "nowhere.nets:make"}}}}
+    config = Config.of(nobodys | {"federation": {"label": "bad"}, "train": {"epochs": 1}})
+    made, folder = Federation.from_config(config, tables()), tmp_path / "run"
+    held = []  # as where Python shows the error, or keeps the last one: its frames keep what they hold
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"nowhere\.nets") as caught:
+            made.train(folder=folder)
+        held.append(caught)
+    assert not folder.exists()
+    train(folder=folder)
+
+
+class Saves(Callback):
+    """Saves a model where a run is at work."""
+
+    def __init__(self, model, folder, **how):
+        self.model, self.folder, self.how = model, folder, how
+
+    def on_epoch_end(self, record):
+        self.model.save(self.folder, **self.how)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_no_model_is_saved_where_a_run_is_at_work(tmp_path, replace):
+    """It took the run's settings away, and the finished run was none."""
+    model, folder = train(), tmp_path / "run"
+    with pytest.raises(ConfigError, match=BUSY.format(folder)):
+        train(folder=folder, watch=Saves(model, folder, replace=replace))
+    train(folder=folder, resume=True)
+    assert model_for_run(folder).test_rows == 0
+    model.save(folder, replace=True)  # it is free again
+    run_lock.take(folder).release()
+    model.save(tmp_path / "model")
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["manifest.json", "model.json", "parties"]
+
+
+def files(folder):
+    """The files in a folder that have a home of their own, by where they lie in it; not checkpoints, nor locks."""
+    every = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return {str(path) for path in every if not re.fullmatch(r"\d+-\d+\.safetensors|\..*", path.name)}
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_a_killed_process_left_half_written_is_taken_away_when_the_run_goes_on(tmp_path, apart):
+    if apart:
+        sites, how = world(tmp_path), {"epochs": 2, "checkpoint_every": 1}
+        folder, go_on = sites["bank"].folder, partial(run, sites, settings(**how))
+        go_on()
+        memory.play({name: partial(predict_at_home, site, settings(**how)) for name, site in sites.items()})
+    else:
+        folder, go_on = tmp_path / "run", partial(train, folder=tmp_path / "run", checkpoint_every=1)
+        go_on()
+    known = files(folder)
+    assert {Path(name).name for name in known} - run_lock.WRITTEN == set(), "a file that is not swept"
+    for name in known:
+        (folder / f"{name}.0a1b2c3d.part").write_text("half of")
+    others = {"served.json.0a1b2c3d.part", "page.html.0a1b2c3d.part", "record.json.part", "mine.part"}
+    for name in others:
+        (folder / name).write_text("somebody else is at it")
+    go_on(resume=True)
+    assert files(folder) - known == others

@@ -1,0 +1,224 @@
+"""Check each mechanism by hand, and its errors; ``test_missing_statistics`` checks rates and dependences."""
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from anyparty.core.seeds import Seeds
+from anyparty.data.missingness import (
+    MAR1,
+    MAR2,
+    MCAR,
+    MECHANISMS,
+    MNAR,
+    BetaMCAR,
+    DrawnMask,
+    ScarceLabels,
+    ScarceOverlap,
+    described,
+    missing,
+    normalised,
+)
+from anyparty.errors import ConfigError
+
+FRAME = pl.DataFrame({"id": ["a", "b"], "x": [1.0, 2.0]})
+EXAMPLES = (
+    MCAR(p=0.5),
+    MCAR(p=0.999),
+    BetaMCAR(a=0.3, b=0.1),
+    MAR1(),
+    MAR2(),
+    MNAR(p=0.9),
+    ScarceOverlap(ratio=0.3, active_only=0.5),
+    ScarceLabels(n=5, aligned=2, rest=MNAR(p=0.9)),
+)
+
+
+def blocks_of(n, K, seed=0):
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=(n, 5)) for _ in range(K)]
+
+
+def draw(mechanism, n, K, name="train", seed=0, blocks=None):
+    return mechanism.draw(Seeds(seed), name, n, K, blocks_of(n, K) if blocks is None else blocks)
+
+
+@pytest.mark.parametrize("mechanism", EXAMPLES, ids=str)
+def test_every_mechanism(mechanism):
+    """No row is empty, the rate is that of the mask, and the mask depends on name and seed."""
+    drawn = draw(mechanism, 400, 2)
+    assert drawn.observed.shape == (400, 2)
+    assert drawn.observed.dtype == bool
+    assert drawn.observed.any(axis=1).all()
+    assert drawn.rate == pytest.approx(1 - drawn.observed.mean())
+    assert np.mean(drawn.rates) == pytest.approx(drawn.rate)
+    np.testing.assert_array_equal(draw(mechanism, 400, 2).observed, drawn.observed)
+    if drawn.rate > 0.05:
+        assert not np.array_equal(draw(mechanism, 400, 2, name="test").observed, drawn.observed)
+        assert not np.array_equal(draw(mechanism, 400, 2, seed=1).observed, drawn.observed)
+
+
+@given(
+    mechanism=st.sampled_from([m for m in EXAMPLES if not isinstance(m, ScarceOverlap | ScarceLabels)]),
+    n=st.integers(0, 12),
+    K=st.integers(1, 9),
+    seed=st.integers(0, 99),
+)
+def test_never_an_empty_row(mechanism, n, K, seed):
+    drawn = draw(mechanism, n, K, seed=seed)
+    assert drawn.observed.any(axis=1).all()
+    assert 0 <= drawn.redrawn <= n
+    if K == 1:
+        assert drawn.observed.all()
+
+
+def test_nothing_missing():
+    drawn = draw(MCAR(), 10, 3)
+    assert drawn.observed.all()
+    assert (drawn.rate, drawn.redrawn) == (0, 0)
+
+
+def test_what_a_mask_says_of_itself():
+    observed = np.array([[True, False], [True, True]])
+    assert str(DrawnMask(observed, 1)) == "25.0 % of 2 x 2 blocks missing, 1 empty rows redrawn"
+    assert str(DrawnMask(observed, 0, np.array([True, False]))).endswith("redrawn, 1 labelled")
+    assert DrawnMask(observed, 0).rates == (0.0, 0.5)
+
+
+@pytest.mark.parametrize("p", [-0.1, 1, 1.5, float("nan")])
+def test_probabilities_out_of_range(p):
+    with pytest.raises(ConfigError, match="mcar: p must be at least 0 and below 1, not"):
+        MCAR(p=p)
+    with pytest.raises(ConfigError, match="mnar: p must lie between 0 and 1, both excluded"):
+        MNAR(p=p)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: MNAR(p=0), "mnar: p must lie between"),
+        (lambda: BetaMCAR(a=0), "a and b must be positive"),
+        (lambda: MAR1(step=-1), "mar1: step must be a finite number, and not negative"),
+        (lambda: MAR2(budget=-1), "mar2: budget must be"),
+        (lambda: MAR1(threshold=float("nan")), "mar1: threshold must be"),
+        (lambda: ScarceOverlap(ratio=1.1), r"ratio 1\.1 and active_only"),
+        (lambda: ScarceOverlap(active=2), "active 2 must be 0 or 1"),
+        (lambda: ScarceLabels(n=2.5, aligned=1), "n and aligned are numbers of rows, not 2.5 and 1"),
+        (lambda: ScarceLabels(rest="mcar"), "rest must be a mechanism"),
+        (lambda: ScarceLabels(n=5, aligned=6), "aligned must lie between 0 and n = 5"),
+        (lambda: draw(ScarceOverlap(), 10, 3), "for two parties, not 3"),
+        (lambda: draw(ScarceLabels(n=11, aligned=0), 10, 3), "n = 11 exceeds the number of rows, 10"),
+        (lambda: MCAR().draw(Seeds(0), "train", 10, 0), "1 party, not 10 and 0"),
+        (lambda: MNAR().draw(Seeds(0), "train", 10, 2), "mnar looks at values: give draw the blocks"),
+        (
+            lambda: MAR1().draw(Seeds(0), "train", 9, 2, blocks_of(10, 2)),
+            "blocks of 10, 10 rows do not fit a mask of 9",
+        ),
+        (lambda: MAR2().draw(Seeds(0), "train", 10, 3, blocks_of(10, 2)), "10 rows and 3 parties"),
+        (lambda: MAR1().draw(Seeds(0), "train", 2, 1, [np.array([[1.0], [np.nan]])]), "not finite numbers"),
+        (lambda: MAR1().draw(Seeds(0), "train", 2, 1, [np.ones((2, 0))]), "at least one feature"),
+        (lambda: MNAR().draw(Seeds(0), "train", 2, 1, [FRAME]), "mnar looks at values: a block has cells that are no"),
+        (lambda: MCAR().draw(0, "train", 2, 1), r"expected seeds, such as anyparty.core.seeds.Seeds\(0\), got 0"),
+        (lambda: MAR1().calibrated(Seeds(0), blocks_of(10, 2), rate=0.5), "2 parties .* less than 0.500, not 0.5"),
+    ],
+)
+def test_what_is_refused(make, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        make()
+
+
+def test_blocks_may_be_frames_and_tensors():
+    (block,) = blocks_of(10, 1)
+    observed = MNAR().draw(Seeds(0), "train", 10, 1, [block]).observed
+    for made in (pl.DataFrame(block), pl.DataFrame(block).to_pandas(), torch.from_numpy(block)):
+        assert (MNAR().draw(Seeds(0), "train", 10, 1, [made]).observed == observed).all()
+
+
+def test_mar1_by_hand():
+    """Variances 4, 1, 0 at parties 0, 1, 2; threshold 3, then 2, then 1."""
+    blocks = [np.array([[0.0, 2 * scale]] * 600) for scale in (2, 1, 0)]
+    observed = draw(MAR1(threshold=3, step=1), 600, 3, blocks=blocks).observed
+    seen = {tuple(row) for row in observed.tolist()}
+    assert seen == {(True, False, False), (True, True, False), (True, False, True), (True, True, True)}
+    first = (observed.sum(axis=1) == 1).mean()
+    assert abs(first - 1 / 3) < 0.07, "party 0 is looked at first, and is enough, in a third of the rows"
+    nothing = draw(MAR1(threshold=9, step=0), 600, 3, blocks=blocks)
+    assert nothing.observed.all(), "nobody is informative: all are looked at"
+    assert draw(MAR1(threshold=-1), 600, 3, blocks=blocks).rate == pytest.approx(2 / 3), "everybody is"
+
+
+def test_mar2_by_hand():
+    """Variances 1 everywhere, threshold .5: each block costs .5, so that a budget of .9 lasts for two."""
+    blocks = [np.array([[-1.0, 1.0]] * 10)] * 4
+    assert (draw(MAR2(threshold=0.5, budget=0.9, step=0), 10, 4, blocks=blocks).observed.sum(axis=1) == 2).all()
+    assert (draw(MAR2(threshold=0.5, budget=1.0, step=0), 10, 4, blocks=blocks).observed.sum(axis=1) == 3).all()
+    falling = MAR2(threshold=0.5, budget=1.0, step=0.25)  # .5, then .75: 1.25 is below zero after the second
+    assert (draw(falling, 10, 4, blocks=blocks).observed.sum(axis=1) == 2).all()
+
+
+def test_alignment_counts():
+    drawn = draw(ScarceOverlap(ratio=0.3), 1000, 2)
+    assert drawn.observed.sum(axis=0).tolist() == [1000, 300]
+    drawn = draw(ScarceOverlap(ratio=0.3, active_only=0.25, active=1), 1000, 2)
+    assert drawn.observed.all(axis=1).sum() == 300
+    assert (drawn.observed[:, 1] & ~drawn.observed[:, 0]).sum() == 175
+    assert (drawn.observed[:, 0] & ~drawn.observed[:, 1]).sum() == 525
+
+
+def test_labels():
+    drawn = draw(ScarceLabels(n=50, aligned=20, rest=MCAR(p=0.8)), 500, 4)
+    assert drawn.labeled.sum() == 50
+    aligned = drawn.observed.all(axis=1)
+    assert (aligned & drawn.labeled).sum() >= 20
+    assert (aligned & drawn.labeled).sum() < 30, "the other labelled rows follow the mechanism"
+    rest = draw(MCAR(p=0.8), 500, 4).observed
+    changed = (drawn.observed != rest).any(axis=1)
+    assert (changed <= (aligned & drawn.labeled)).all(), "all other rows are as the mechanism drew them"
+
+
+def test_which_rows_are_labelled_has_nothing_to_do_with_who_has_them():
+    drawn = draw(ScarceLabels(n=400, aligned=0, rest=ScarceOverlap(ratio=0.5)), 1000, 2)
+    assert 0.4 < drawn.observed.all(axis=1)[drawn.labeled].mean() < 0.6
+
+
+def test_normalised():
+    rng = np.random.default_rng(0)
+    train, test = [rng.normal(5, 3, (100, 4)), np.ones((100, 2))], [rng.normal(5, 3, (10, 4)), np.full((10, 2), 3.0)]
+    done = normalised(train)
+    np.testing.assert_allclose(done[0].mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(done[0].std(axis=0), 1, atol=1e-6)
+    assert (done[1] == 0).all()
+    by = normalised(test, by=train)
+    np.testing.assert_allclose(by[0], (test[0] - train[0].mean(axis=0)) / train[0].std(axis=0), atol=1e-5)
+    assert (by[1] == 2).all()
+
+
+class TestByName:
+    @pytest.mark.parametrize("mechanism", EXAMPLES, ids=str)
+    def test_there_and_back(self, mechanism):
+        assert missing(described(mechanism)) == mechanism
+
+    def test_every_name_is_its_own(self):
+        assert all(make.name == name for name, make in MECHANISMS.items())
+
+    @pytest.mark.parametrize(
+        ("what", "parameters", "sentence"),
+        [
+            ("mcra", {}, "no missingness 'mcra'; did you mean 'mcar'"),
+            ("mcar", {"q": 1}, "missingness 'mcar' has no parameter 'q'"),
+            ("mar2", {"budgt": 1}, "no parameter 'budgt'; did you mean 'budget'"),
+            ("mcar", {"p": "half"}, "'mcar': a parameter is not a number"),
+            ("mcar", {"p": 1.0}, "p must be at least 0 and below 1"),
+            ({"p": 0.5}, {}, "missingness needs a name; known are: alignment"),
+            ("labels", {"rest": {"name": "mnra"}}, "no missingness 'mnra'; did you mean 'mnar'"),
+        ],
+    )
+    def test_what_is_refused(self, what, parameters, sentence):
+        with pytest.raises(ConfigError, match=sentence):
+            missing(what, **parameters)
+
+    def test_rest_by_name(self):
+        assert missing("labels", n=5, aligned=1, rest="mar1") == ScarceLabels(n=5, aligned=1, rest=MAR1())

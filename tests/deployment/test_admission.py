@@ -1,0 +1,360 @@
+"""Who comes and goes, as FLARE tells it and a terminal says it."""
+
+import contextlib
+import io
+import json
+import logging
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from anyparty.deployment.flare import admission
+
+pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+
+from nvflare.apis.client import Client
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_constant import ReservedKey, RunProcessKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.fl_exception import NotAuthenticated
+from nvflare.fuel.f3.message import Message as CellMessage
+from nvflare.fuel.f3.sfm.sfm_endpoint import Endpoint, SfmEndpoint
+from nvflare.fuel.sec import audit
+from nvflare.private.admin_defs import Message as Request
+from nvflare.private.defs import RequestHeader, SysCommandTopic
+from nvflare.private.fed.client.admin import FedAdminAgent
+from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
+from nvflare.private.fed.server.client_manager import ClientManager
+from nvflare.private.fed.server.fed_server import FederatedServer
+
+UNTOUCHED = tuple(ClientRequestProcessors.request_processors)
+
+
+@pytest.fixture(autouse=True)
+def _whole(monkeypatch):
+    """Every site of these tests starts with all that FLARE greet."""
+    monkeypatch.setattr(ClientRequestProcessors, "request_processors", list(UNTOUCHED))
+
+
+def event(name, *clients):
+    peer = SimpleNamespace(get_identity_name=lambda: name, get_prop=lambda _: None)
+    manager = SimpleNamespace(clients={each: SimpleNamespace(name=each) for each in clients})
+    engine = SimpleNamespace(client_manager=manager)
+    return SimpleNamespace(get_peer_context=lambda: peer, get_engine=lambda: engine)
+
+
+def beating(*, closed=False):
+    """A heartbeat of a client whose connection to the server is open, or not."""
+    cell = SimpleNamespace(is_cell_connected=lambda name: name == "server" and not closed)
+    context = FLContext()
+    context.get_engine = lambda: SimpleNamespace(get_cell=lambda: cell)
+    return context
+
+
+@pytest.fixture
+def doorman():
+    doorman, log = admission.AdmissionController(parties=3), logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
+    before = log.level, log.propagate
+    doorman.handle_event(EventType.SYSTEM_START, None)
+    yield doorman
+    log.removeHandler(doorman.evictions)
+    log.level, log.propagate = before
+
+
+def evict(name):
+    """As FLARE does it when a second connection of one name is opened."""
+    endpoint = SfmEndpoint(Endpoint(name))
+    for number in ("1", "2"):
+        conn = SimpleNamespace(close=lambda: None)
+        endpoint.add_connection(SimpleNamespace(conn=conn, get_name=lambda number=number: f"CN{number}"))
+
+
+def test_a_second_site_of_one_party_is_turned_away_for_a_minute(doorman, capsys, monkeypatch):
+    doorman.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("shop"))
+    doorman.handle_event(EventType.CLIENT_REGISTER_PROCESSED, event("shop", "shop"))
+    evict("shop")
+    with pytest.raises(NotAuthenticated, match="shop is connected already, from another process"):
+        doorman.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("shop", "shop"))
+    doorman.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("clinic", "shop"))
+    monkeypatch.setattr(admission, "EVICTION_S", 0.0)
+    with pytest.raises(NotAuthenticated):
+        doorman.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("shop", "shop"))
+    monkeypatch.setattr(admission, "CLOSED_S", 0.0)
+    doorman.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("shop", "shop"))
+    doorman.handle_event(EventType.CLIENT_QUIT, event("shop", "clinic"))
+    twice = f"anyparty> shop {admission.TWICE}; a second one was turned away: the kit of shop is in use twice"
+    assert capsys.readouterr().out.splitlines() == [
+        "anyparty> shop is connected; there are 1 of 2 others: shop",
+        twice,
+        twice,
+        "anyparty> shop left; there are 1 of 2 others: clinic",
+    ]
+
+
+@pytest.mark.parametrize(("later_s", "let_in"), [(20.0, False), (40.0, True)])
+def test_on_a_slow_machine_a_second_site_registers_long_after_it_connects(doorman, monkeypatch, later_s, let_in):
+    evict("shop")
+    now = admission.time.monotonic() + later_s
+    monkeypatch.setattr(admission.time, "monotonic", lambda: now)
+    refused = contextlib.nullcontext() if let_in else pytest.raises(NotAuthenticated)
+    with refused:
+        doorman.handle_event(EventType.CLIENT_REGISTER_RECEIVED, event("shop", "shop"))
+
+
+def test_a_site_says_when_its_server_is_lost_and_found(capsys):
+    visitor = admission.ConnectionMonitor("shop", "vfl.bank.example:8002")
+    asked, answered = EventType.BEFORE_CLIENT_HEARTBEAT, EventType.AFTER_CLIENT_HEARTBEAT
+    for what in (asked, answered, asked, answered, asked, asked, asked, asked, answered, asked, answered):
+        visitor.handle_event(what, beating())
+    assert capsys.readouterr().out.splitlines() == [
+        "anyparty> shop is connected to vfl.bank.example:8002",
+        "anyparty> vfl.bank.example:8002 does not answer; trying again until it does (Ctrl-C to stop)",
+        "anyparty> shop is connected to vfl.bank.example:8002",
+    ]
+
+
+def test_a_heartbeat_that_timed_out_on_a_closed_connection_is_no_answer(capsys):
+    visitor = admission.ConnectionMonitor("shop", "vfl.bank.example:8002")
+    for closed in (False, True, True, False):
+        visitor.handle_event(EventType.BEFORE_CLIENT_HEARTBEAT, beating())
+        visitor.handle_event(EventType.AFTER_CLIENT_HEARTBEAT, beating(closed=closed))
+    assert capsys.readouterr().out.splitlines() == [
+        "anyparty> shop is connected to vfl.bank.example:8002",
+        "anyparty> vfl.bank.example:8002 does not answer; trying again until it does (Ctrl-C to stop)",
+        "anyparty> shop is connected to vfl.bank.example:8002",
+    ]
+
+
+def test_who_was_registered_with_a_server_before_is_told_of_once(doorman, capsys):
+    for what, there in (("RECEIVED", ()), ("PROCESSED", ("shop",)), ("PROCESSED", ("shop",))):
+        doorman.handle_event(getattr(EventType, f"CLIENT_HEARTBEAT_{what}"), event("shop", *there))
+    assert capsys.readouterr().out == "anyparty> shop is connected; there are 1 of 2 others: shop\n"
+
+
+class Server:
+    """A server's engine with these clients: whose connections are open, who takes part in a job."""
+
+    def __init__(self, names, works=()):
+        clients = {f"t-{name}": SimpleNamespace(name=name, token=f"t-{name}") for name in names}
+        self.client_manager, self.open_ = SimpleNamespace(clients=clients), set(names)
+        self.run_processes = {"job": {RunProcessKey.PARTICIPANTS: {f"t-{name}": None for name in works}}, "new": {}}
+        self.server = SimpleNamespace(logout_client=clients.pop)
+
+    def get_cell(self):
+        return SimpleNamespace(is_cell_connected=lambda name: name in self.open_)
+
+
+def test_a_site_whose_connection_stays_closed_is_told_of_and_struck_out(doorman, capsys):
+    server = Server(["shop", "clinic"])
+    doorman.told = {"shop", "clinic"}
+    doorman.check_connections(server, 0.0)
+    server.open_ = {"clinic"}
+    doorman.check_connections(server, 5.0)
+    doorman.check_connections(server, 5.0 + admission.AWAY_S)
+    assert "t-shop" in server.client_manager.clients
+    doorman.check_connections(server, 10.0 + admission.AWAY_S)
+    assert list(server.client_manager.clients) == ["t-clinic"]
+    doorman.check_connections(server, 20.0 + admission.AWAY_S)
+    assert capsys.readouterr().out == (
+        "anyparty> shop is gone, its connection is closed; there are 1 of 2 others: clinic\n"
+    )
+
+
+def test_one_that_leaves_just_then_is_not_the_last_that_is_looked_at(doorman, monkeypatch, capsys):
+    server, flare, looks = Server([]), FederatedServer.__new__(FederatedServer), [0.0, 20.0, 25.0, 45.0]
+    flare.client_manager, flare.tokens, flare.admin_server, flare.engine = ClientManager(), {}, None, server
+    flare.client_manager.clients |= {f"t-{name}": Client(name, f"t-{name}") for name in ("shop", "clinic")}
+    server.client_manager, server.server = flare.client_manager, flare
+    server.job_runner = SimpleNamespace(get_client_outcome_jobs=lambda _: set())
+    server.get_cell = lambda: SimpleNamespace(is_cell_connected=connected)
+    doorman.told = {"shop", "clinic"}
+
+    def connected(name):
+        if name == "shop" and len(looks) == 2:  # while it is looked at, it registers anew on another thread, or leaves
+            flare.client_manager.remove_client("t-shop")
+        return name == "clinic" and len(looks) > 1
+
+    def sleep(_):
+        if not looks:
+            raise TimeoutError
+
+    monkeypatch.setattr(admission, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: looks.pop(0)))
+    with pytest.raises(TimeoutError):
+        doorman._check_often(server)
+    assert capsys.readouterr().out.splitlines() == [
+        "anyparty> shop is gone, its connection is closed; there are 1 of 2 others: clinic",
+        "anyparty> clinic is gone, its connection is closed; there are 0 of 2 others: ",
+    ]
+    assert not flare.client_manager.clients
+
+
+def test_jobs_that_a_server_before_left_as_running_are_ended(monkeypatch):
+    server, left, context = Server([]), [], FLContext()
+    server.job_runner = SimpleNamespace(update_abnormal_finished_jobs=lambda running, _: left.append(running))
+    context.get_engine = lambda: server
+    monkeypatch.setattr(admission.threading, "Thread", lambda **_: SimpleNamespace(start=lambda: None))
+    doorman, log = admission.AdmissionController(parties=2), logging.getLogger("nvflare.fuel.f3.sfm.sfm_endpoint")
+    before = log.level, log.propagate
+    doorman.handle_event(EventType.SYSTEM_START, context)
+    log.removeHandler(doorman.evictions)
+    log.level, log.propagate = before
+    assert left == [[]]
+
+
+def test_a_connection_that_comes_back_in_time_is_none_that_is_gone(doorman, capsys):
+    server = Server(["shop"])
+    for at, there in (
+        (0.0, False),
+        (admission.AWAY_S, True),
+        (admission.AWAY_S + 5, False),
+        (2 * admission.AWAY_S, False),
+    ):
+        server.open_ = {"shop"} if there else set()
+        doorman.check_connections(server, at)
+    assert server.client_manager.clients
+    assert not capsys.readouterr().out
+
+
+def test_who_takes_part_in_a_job_is_told_of_and_not_struck_out(doorman, capsys):
+    server = Server(["shop", "clinic"], works=["shop"])
+    doorman.told, server.open_ = {"shop", "clinic"}, set()
+    doorman.check_connections(server, 0.0)
+    doorman.check_connections(server, admission.AWAY_S + 1)
+    assert list(server.client_manager.clients) == ["t-shop"]
+    assert [line.split(";")[0] for line in capsys.readouterr().out.splitlines()] == [
+        f"anyparty> {name} is gone, its connection is closed" for name in ("clinic", "shop")
+    ]
+
+
+def test_lines_that_are_said_at_once_stay_whole(monkeypatch):
+    others = []
+
+    class Terminal(io.StringIO):
+        def write(self, text):
+            size = super().write(text)
+            if not others:  # the first has written what it writes at once: now the second one comes
+                others.append(threading.Thread(target=admission.say, args=("shop is connected",)))
+                others[0].start()
+                others[0].join(10.0)
+            return size
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    admission.say("clinic is connected")
+    assert terminal.getvalue().splitlines() == ["anyparty> clinic is connected", "anyparty> shop is connected"]
+
+
+class Answers:
+    """A site's context, as far as its agent asks for it."""
+
+    @contextlib.contextmanager
+    def new_context(self):
+        yield FLContext()
+
+    def get_component(self, name):
+        return None
+
+    def fire_event(self, *what):
+        pass
+
+
+def asked(command):
+    """What a site says to a server that writes into its own request that nobody need look at the site's rules."""
+    agent = FedAdminAgent.__new__(FedAdminAgent)
+    agent.auditor, agent.processors, agent.app_ctx = None, {}, Answers()
+    for each in ClientRequestProcessors.request_processors:
+        agent.register_processor(each)
+    request = Request(topic=SysCommandTopic.SHELL, body=command)
+    request.set_header(RequestHeader.REQUIRE_AUTHZ, "false")
+    return agent._dispatch_request(CellMessage({}, request)).payload.body
+
+
+def test_a_site_answers_what_jobs_need_whatever_the_server_writes(tmp_path, monkeypatch):
+    (tmp_path / "table.csv").write_text("id,spent\n1,54321\n", encoding="utf-8")
+    every = list(UNTOUCHED)
+    monkeypatch.setattr(ClientRequestProcessors, "request_processors", every)
+    assert "54321" in asked(f"cat {tmp_path}/table.csv"), "FLARE's own way, where nothing is taken away"
+    admission.ConnectionMonitor("shop", "vfl.bank.example:8002")
+    assert "54321" not in asked(f"cat {tmp_path}/table.csv")
+    assert {type(each).__name__ for each in every} == admission.ANSWERED
+
+
+def test_a_flare_with_other_parts_starts_no_site(monkeypatch):
+    few = [each for each in UNTOUCHED if type(each).__name__ != "DeployProcessor"]
+    monkeypatch.setattr(ClientRequestProcessors, "request_processors", few)
+    with pytest.raises(RuntimeError, match=r"has no \['DeployProcessor'\]"):
+        admission.ConnectionMonitor("shop", "vfl.bank.example:8002")
+    assert len(few) == len(UNTOUCHED) - 1
+
+
+def test_the_audit_does_not_grow_with_every_look(tmp_path, monkeypatch):
+    """A service looks every second, for as long as it lives."""
+    monkeypatch.setattr(audit, "EXCLUDED_ACTIONS", audit.EXCLUDED_ACTIONS)
+    auditor = audit.Auditor(str(tmp_path / "audit.log"))
+    told = ["job_mgmt.submit_job anyparty", "abort_job 7"]
+    looks = ["check_status server", "get_job_meta ca7c420e"]
+    admission.exclude_polling_from_audit()
+    for action in [*looks, *told, "_commands"]:
+        auditor.add_event("admin", action)
+    auditor.close()
+    lines = (tmp_path / "audit.log").read_text().splitlines()
+    assert [line.partition("[A:")[2].rstrip("]") for line in lines] == told
+
+
+def test_how_far_clocks_are_apart_is_kept_and_told(tmp_path, monkeypatch, capsys):
+    doorman, visitor = (
+        admission.AdmissionController(parties=2, kit=str(tmp_path)),
+        admission.ConnectionMonitor("shop", "vfl.bank.example:8002"),
+    )
+
+    def beat(there, here):
+        """A heartbeat that leaves when it is ``there`` at the client, and arrives when it is ``here`` at the server."""
+        at_client = FLContext()
+        monkeypatch.setattr(admission.time, "time", lambda: there)
+        visitor.handle_event(EventType.BEFORE_CLIENT_HEARTBEAT, at_client)
+        peer = FLContext()  # FLARE takes the public ones along
+        peer.set_public_props(at_client.get_all_public_props() | {ReservedKey.IDENTITY_NAME: "shop"})
+        at_server = FLContext()
+        at_server.set_peer_context(peer)
+        monkeypatch.setattr(admission.time, "time", lambda: here)
+        doorman.handle_event(EventType.CLIENT_HEARTBEAT_RECEIVED, at_server)
+        path = tmp_path / admission.CLOCKS
+        return json.loads(path.read_text())["shop"] if path.exists() else None
+
+    first = beat(1000.0, 1000.2)
+    assert first == {"behind_s": 0.2, "at": "1970-01-01T00:16:40+00:00"}
+    assert beat(1010.0, 1010.5) == first  # as good as the same: not written again
+    assert beat(1020.0, 720.0)["behind_s"] == -300.0
+    assert capsys.readouterr().out.splitlines() == ["anyparty> the clock of shop is 300 s ahead of this one; set both"]
+
+
+def test_clocks_that_are_told_at_once_are_all_kept(tmp_path, monkeypatch):
+    doorman, written, others = admission.AdmissionController(parties=3, kit=str(tmp_path)), admission.writing, []
+
+    def beat(name):
+        peer, at_server = FLContext(), FLContext()
+        peer.set_public_props({admission.CLOCK: admission.time.time(), ReservedKey.IDENTITY_NAME: name})
+        at_server.set_peer_context(peer)
+        doorman.handle_event(EventType.CLIENT_HEARTBEAT_RECEIVED, at_server)
+
+    @contextlib.contextmanager
+    def writing(path):
+        with written(path) as beside:
+            yield beside
+            if not others:  # the first has written, its file is not in its place yet: now the second one comes
+                others.append(threading.Thread(target=beat, args=("shop",)))
+                others[0].start()
+                others[0].join(0.5)
+
+    monkeypatch.setattr(admission, "writing", writing)
+    beat("clinic")
+    others[0].join(10.0)
+    assert sorted(json.loads((tmp_path / admission.CLOCKS).read_text())) == ["clinic", "shop"]
+
+
+def test_a_heartbeat_without_a_clock_is_none(tmp_path):
+    doorman, at_server = admission.AdmissionController(parties=2, kit=str(tmp_path)), FLContext()
+    at_server.set_peer_context(FLContext())
+    doorman.handle_event(EventType.CLIENT_HEARTBEAT_RECEIVED, at_server)
+    assert not list(tmp_path.iterdir())

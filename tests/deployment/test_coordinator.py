@@ -1,0 +1,197 @@
+"""Real processes: kits, mutual TLS, private alignment, training; the same weights as in one process."""
+
+import _thread
+import time
+import tomllib
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from anyparty import config as settings
+from anyparty.artifacts.record import FILE
+from anyparty.cli import doctor
+from anyparty.core.storage import read_json, write_json
+from anyparty.deployment import coordinator
+from anyparty.deployment.site.site_training import train_at_home
+from anyparty.errors import AnypartyWarning, ConfigError, ResumeError, RunError
+from anyparty.transport import memory
+from tests.artifacts.test_trackers import Hears
+from tests.deployment.test_site_training import NAMES, weights, world
+from tests.ports import free_port
+
+pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+
+from anyparty.deployment.flare import federation_folder as flare
+from anyparty.deployment.flare.site_config import SiteConfig
+
+
+def written(home: Path) -> Path:
+    """Write the settings of three parties whose tables lie beside them."""
+    world(home)
+    groups = [f'[parties.{name}]\ntable = "{name}/table.csv"' for name in NAMES]
+    text = '[federation]\nlabel = "y"\nactive = "bank"\n[method]\nembedding = 8\n[train]\nepochs = 3\n'
+    path = home / "federation.toml"
+    path.write_text(text + "\n".join(groups))
+    return path
+
+
+def test_parties_apart_cannot_look_for_labels(tmp_path):
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace('active = "bank"\n', ""))
+    with pytest.raises(ConfigError, match=r"name the party that leads, federation\.active"):
+        coordinator.init(path, tmp_path / "house")
+
+
+def test_a_trace_travels_as_numbers(tmp_path, monkeypatch):
+    path, sent = written(tmp_path), []
+    (tmp_path / "cpu.csv").write_text("shop\n0.5\n")
+    path.write_text(path.read_text() + '\n[schedule]\nname = "flex"\n[clock]\ntrace = "cpu.csv"\n')
+    monkeypatch.setattr(flare, "about", lambda _: {"active": "bank"})
+    monkeypatch.setattr(flare, "status", lambda _: {"sites": NAMES})
+
+    def submit(_, text, **__):
+        sent.append(text)
+        raise RunError("not sent")
+
+    monkeypatch.setattr(flare, "submit", submit)
+    with pytest.raises(RunError, match="not sent"):
+        coordinator.train(tmp_path, path)
+    assert "cpu.csv" not in sent[0]
+    assert tomllib.loads(sent[0])["clock"]["use"] == {"shop": [0.5]}
+
+
+@pytest.mark.parametrize("work", ["train", "predict"])
+def test_a_job_that_left_nothing_is_no_success(tmp_path, monkeypatch, work):
+    """Killed before its part began, or not at its end when the time was up."""
+    path = written(tmp_path)
+    stand_in = {"about": lambda _: {"active": "bank"}, "status": lambda _: {"sites": NAMES},
+                "submit": lambda *_, **__: "job 1", "keeps": lambda *_: None, "outcome": lambda *_: None,
+                "wait": lambda *_: "FINISHED:EXECUTION_EXCEPTION"}  # fmt: skip
+    for name, instead in stand_in.items():
+        monkeypatch.setattr(flare, name, instead)
+    with pytest.raises(RunError, match="stands at FINISHED:EXECUTION_EXCEPTION, and 'bank', which leads, has left no"):
+        getattr(coordinator, work)(tmp_path, path)
+
+
+def test_a_model_is_replaced_only_where_that_is_asked_for(tmp_path, monkeypatch):
+    path, asked = written(tmp_path), []
+    record = {"history": [{"stage": "train", "epoch": 1}], "began": "2026-11-25T12:00:00+00:00"}
+    write_json(tmp_path / FILE, record)
+    monkeypatch.setattr(flare, "about", lambda _: {"active": "bank"})
+    monkeypatch.setattr(flare, "keeps", lambda *_: tmp_path)
+    monkeypatch.setattr(flare, "status", lambda folder: asked.append(folder) or {"sites": []})
+    said = r"keep a model already, of the training that began 2026-11-25T12:00:00\+00:00 \(1 epochs\): go on with it"
+    with pytest.raises(ResumeError, match=said):
+        coordinator.train(tmp_path, path)
+    assert not asked
+    for how in ({"resume": True}, {"again": True}):
+        with pytest.raises(RunError, match="is not connected"):
+            coordinator.train(tmp_path, path, **how)
+    write_json(tmp_path / FILE, record | {"history": []})  # it failed at once
+    with pytest.raises(RunError, match="is not connected"):
+        coordinator.train(tmp_path, path)
+
+
+def test_a_party_that_settings_leave_out_takes_part_and_that_is_said(tmp_path, monkeypatch):
+    """Who takes part is the federation's: a job cannot take a party's table out of what was agreed on."""
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace('[parties.clinic]\ntable = "clinic/table.csv"', ""))
+    monkeypatch.setattr(flare, "about", lambda _: {"active": "bank", "parties": list(NAMES)})
+    monkeypatch.setattr(flare, "status", lambda _: {"sites": ["shop"]})
+    monkeypatch.setattr(flare, "keeps", lambda *_: None)
+    with (
+        pytest.warns(AnypartyWarning, match="do not name 'clinic', but who takes part is said by the federation"),
+        pytest.raises(RunError, match="'clinic' is not connected; start it"),
+    ):
+        coordinator.train(tmp_path, path)
+
+
+def test_a_misspelt_party_is_named_before_anybody_is_asked_to_predict(tmp_path):
+    path = written(tmp_path)
+    with pytest.raises(ConfigError, match="parties: there is no party 'shap'; did you mean 'shop'"):
+        coordinator.predict(tmp_path, path, ["bank", "shap"])
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_job_that_is_on_its_way_at_ctrl_c_is_ended(tmp_path, monkeypatch, refused):
+    path, aborted = written(tmp_path), []
+
+    def submit(*_, **__):
+        time.sleep(0.3)  # it waits for this by then
+        _thread.interrupt_main()
+        time.sleep(0.3)
+        if refused:
+            raise RunError("no")
+        return "job 1"
+
+    monkeypatch.setattr(flare, "about", lambda _: {"active": "bank"})
+    monkeypatch.setattr(flare, "status", lambda _: {"sites": NAMES})
+    monkeypatch.setattr(flare, "submit", submit)
+    monkeypatch.setattr(flare, "abort", lambda _, job: aborted.append(job))
+    with pytest.raises(KeyboardInterrupt):
+        coordinator.train(tmp_path, path)
+    assert aborted == ([] if refused else ["job 1"])
+
+
+@pytest.mark.net
+def test_the_weights_equal_those_of_one_process_bit_for_bit(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    path, house, hears = written(tmp_path), tmp_path / "house", Hears()
+    coordinator.init(path, house, port=free_port())
+    try:
+        flare.start(house, 240.0)
+        ended = coordinator.train(house, path, watch=hears)
+        clocks = list(doctor.check_clocks((house / "kits" / "bank").resolve()))
+    finally:
+        flare.stop(house)
+    assert ended.status == "FINISHED:COMPLETED"
+    assert {name: outcome["error"] for name, outcome in ended.outcomes.items()} == dict.fromkeys(NAMES, "")
+    assert not flare.processes(house)
+    assert [each[:2] for each in hears.said if each[0] in {"begin", "epoch"}] == [
+        ("begin", 3), ("epoch", 1), ("epoch", 2), ("epoch", 3),
+    ]  # fmt: skip
+    assert hears.said[-1] == ("end", "done", ended.outcomes["bank"]["result"]["evaluation"], "")
+    assert sorted(each.what for each in clocks) == ["bank: clock of clinic", "bank: clock of shop"]
+    assert {each.level for each in clocks} == {"fine"}
+
+    apart = {name: SiteConfig.read((house / "kits" / name).resolve()) for name in NAMES}
+    together = {}
+    for name, site in apart.items():
+        together[name] = site.model_copy(update={"folder": tmp_path / "together" / name})
+        together[name].folder.mkdir(parents=True)
+        for kept in ("alignment.safetensors", "secret"):
+            (together[name].folder / kept).write_bytes((site.folder / kept).read_bytes())
+    resolved = settings.load(path)
+    memory.play({name: partial(_part, site, resolved) for name, site in together.items()})
+    assert weights(together) == weights(apart)
+
+
+@pytest.mark.net
+def test_the_real_clock(tmp_path, monkeypatch):
+    """With Flex-VFL each process iterates until its own time-out has passed: rounds take as long."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    path, house = written(tmp_path), tmp_path / "house"
+    plain = path.read_text()
+    coordinator.init(path, house, port=free_port())
+    try:
+        flare.start(house, 240.0)
+        for schedule, least in (("flex", 0.05), ("sync-min", 0.0), ("vafl", 0.0)):
+            path.write_text(plain + f'\n[schedule]\nname = "{schedule}"\n[clock]\nreal = true\ntimeout = 0.1\n')
+            ended = coordinator.train(house, path, again=True)
+            assert {name: outcome["error"] for name, outcome in ended.outcomes.items()} == dict.fromkeys(NAMES, "")
+            history = read_json(flare.keeps(house, "bank") / FILE)["history"]
+            assert all(epoch["time_s"] > least * epoch["rounds"] for epoch in history)
+            assert [epoch["rounds"] for epoch in history] == [history[0]["rounds"] * epoch for epoch in (1, 2, 3)]
+    finally:
+        flare.stop(house)
+
+
+def _part(site, config, net):
+    return train_at_home(site, config, net)
+
+
+def test_a_misspelt_parameter_is_named_before_anybody_is_asked(tmp_path):
+    path = written(tmp_path)
+    with pytest.raises(ConfigError, match="no parameter 'hosts'"):
+        coordinator.train(tmp_path / "house", path, ["method.hosts=3"])

@@ -1,0 +1,226 @@
+"""Real sites on loopback, each on its own terminal: what is said where something is wrong, and what is left behind.
+
+The parts below run in the parties' own processes, which find them by ``PYTHONPATH``.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import tomli_w
+
+import anyparty
+from anyparty.deployment.flare import federation_folder, provisioning, site_process
+from anyparty.deployment.flare.preflight import ServerAddress, await_server
+from anyparty.deployment.site.site_training import train_at_home
+from anyparty.errors import ConfigError, RunError
+from tests.deployment.test_site_training import world
+
+pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+
+from tests.deployment.test_preflight import NOW, ROSTER, reissue, wait_for
+from tests.ports import free_port
+
+pytestmark = pytest.mark.net
+NAMES = ROSTER.names
+SETTINGS = '[federation]\nlabel = "y"\n[parties.bank]\n[parties.shop]\n[train]\nepochs = 1\n[method]\nembedding = 4\n'
+
+
+async def with_another_version(site, config, net, *, resume=False):
+    if net.me == "shop":
+        anyparty.__version__ = "0.0.9"
+    return await train_at_home(site, config, net, resume=resume)
+
+
+async def with_other_settings(site, config, net, *, resume=False):
+    if net.me == "shop":
+        config = config.model_copy(update={"train": config.train.model_copy(update={"seed": 4})})
+    return await train_at_home(site, config, net, resume=resume)
+
+
+class Terminal:
+    """``anyparty party start KIT`` and what it says."""
+
+    def __init__(self, kit, *words):
+        self.path = kit.parent / f"{kit.name}.terminal"
+        with self.path.open("wb") as out:
+            self.process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-m", "anyparty", "party", "start", str(kit), *words], stdout=out, stderr=out
+            )
+
+    @property
+    def said(self):
+        return self.path.read_text()
+
+    def end(self, how=signal.SIGTERM):
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        try:
+            return self.process.wait(60)
+        finally:
+            self.process.kill()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    home = tmp_path_factory.mktemp("bad")
+    tables = {name: site.table for name, site in world(home / "tables").items() if name in NAMES}
+    federation_folder.init(home / "fed", ROSTER, port=free_port(), tables=tables, site={"threads": 1})
+    yield home / "fed"
+    left = federation_folder.processes(home / "fed")
+    federation_folder.stop(home / "fed")
+    assert left == []
+
+
+@pytest.fixture(scope="module")
+def terminals(folder):
+    """The passive party comes first and waits."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and theirs do too
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as ended:
+        patch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{Path(__file__).parents[2]}")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        every = {}
+        for name, comes in (("shop", "waiting for"), ("bank", "shop is connected; there are 1 of 1 others: shop")):
+            every[name] = Terminal(folder / "kits" / name, "--wait", "120")
+            ended.callback(every[name].end)
+            wait_for(lambda name=name, comes=comes: comes in every[name].said, 150)
+        wait_for(lambda: "shop is connected to 127.0.0.1" in every["shop"].said, 150)
+        yield every
+
+
+def test_the_terminals_say_who_is_there(folder, terminals):
+    place = ServerAddress.of(folder / "kits" / "shop").place
+    waiting = rf"waiting for {re.escape(place)} \(connection refused\); next try in 1 s, giving up in 1(20|[01]\d) s"
+    assert re.search(waiting, terminals["shop"].said)
+    lines = terminals["bank"].said.splitlines()
+    assert lines[0].startswith("bank: starting; details go to ")
+    assert lines[1:] == ["ready; waiting for 1 other parties", "shop is connected; there are 1 of 1 others: shop"]
+    assert federation_folder.status(folder)["sites"] == ["shop"]
+
+
+@pytest.mark.parametrize(
+    ("part", "group"), [(with_another_version, "version"), (with_other_settings, "train")], ids=["version", "settings"]
+)
+def test_parties_that_differ_are_refused_at_the_start_and_told_in_what(folder, terminals, part, group):
+    for name in NAMES:
+        path = folder / "kits" / name / "local" / "anyparty.toml"
+        own = tomllib.loads(path.read_text()) | {"parts": {"train": f"{Path(__file__).stem}:{part.__name__}"}}
+        path.write_text(tomli_w.dumps(own))
+    job = federation_folder.submit(folder, SETTINGS, asked={"resume": False})
+    assert federation_folder.wait(folder, job, 300) == "FINISHED:EXECUTION_EXCEPTION"
+    wait_for(lambda: all(federation_folder.outcome(folder, name, job) for name in NAMES), 150)
+    ended = {name: federation_folder.outcome(folder, name, job) for name in NAMES}
+    assert ended["bank"]["error"] == "ConfigError"
+    assert f"party 'shop' runs with other settings than the active party 'bank': {group}" in ended["bank"]["sentence"]
+    assert "party 'bank' is gone: it left: it stopped with ConfigError" in ended["shop"]["sentence"]
+
+
+def test_the_server_itself_refuses_what_the_kit_did_not(folder, terminals, tmp_path):
+    """FLARE's own answer to certificates that have expired or are another authority's, with our checks left out."""
+    forged = tmp_path / "forged"
+    federation_folder.init(forged, ROSTER, port=ServerAddress.of(folder / "kits" / "shop").port)
+    with pytest.raises(ConfigError, match="shows a certificate that does not fit this kit"):
+        await_server(ServerAddress.of(forged / "kits" / "shop"))
+    shutil.copy(folder / "kits" / "shop" / "startup" / "rootCA.pem", forged / "kits" / "shop" / "startup")
+    with pytest.raises(ConfigError, match="does not take the certificate"):
+        await_server(ServerAddress.of(forged / "kits" / "shop"))
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.fl", "flare", "internal"))
+    kit = reissue(copy, "shop", NOW - timedelta(days=20), NOW - timedelta(days=2))
+    with pytest.raises(ConfigError, match="does not take the certificate"):
+        await_server(ServerAddress.of(kit))
+
+
+def test_a_kit_that_runs_is_not_started_again(folder, terminals):
+    with pytest.raises(ConfigError, match=r"this party's site runs already \(process \d+\); stop that one first"):
+        federation_folder.run_site(folder / "kits" / "shop")
+
+
+def test_a_second_site_with_a_copy_of_a_kit_is_turned_away(folder, terminals, tmp_path, monkeypatch):
+    monkeypatch.setattr(site_process, "AGAIN_S", 1.0)
+    copy, said = tmp_path / "elsewhere", []
+    shutil.copytree(
+        folder / "kits" / "shop", copy, ignore=shutil.ignore_patterns("*.fl", "runs", "site.log", "internal")
+    )
+    with pytest.raises(RunError, match=r"did not let 'shop' in, 3 times: a site with a copy of this kit is connected"):
+        federation_folder.run_site(copy, 5, said.append)
+    assert "the kit of shop is in use twice" in terminals["bank"].said
+    assert terminals["shop"].process.poll() is None
+    assert federation_folder.status(folder)["sites"] == ["shop"]
+
+
+EVIL = """
+from pathlib import Path
+from nvflare.apis.executor import Executor
+from nvflare.apis.shareable import make_reply
+
+
+class Evil(Executor):
+    def __init__(self):
+        super().__init__()
+        Path({ran!r}).touch()
+
+    def execute(self, task_name, shareable, fl_ctx, abort_signal):
+        return make_reply("OK")
+"""
+
+
+def test_no_job_brings_code_to_a_passive_party(folder, terminals, tmp_path):
+    """Not even the administrator's: FLARE's own rules would let it."""
+    said, ran = federation_folder.about(folder), tmp_path / "ran"
+    job = folder / "kits" / "admin" / "jobs" / "evil"
+    federation_folder._write_job(job, said, federation_folder.public(SETTINGS), work="train", asked={}, least=1)
+    (job / "app" / "custom").mkdir()
+    (job / "app" / "custom" / "evil.py").write_text(EVIL.format(ran=str(ran)))
+    executors = [{"tasks": ["take_part"], "executor": {"path": "evil.Evil", "args": {}}}]
+    federation_folder._json(
+        job / "app" / "config" / "config_fed_client.json", {"format_version": 2, "executors": executors}
+    )
+    number = str(federation_folder.ask_server(folder, "submit", path=str(job))["job"])
+    assert federation_folder.wait(folder, number, 300) != "FINISHED:COMPLETED"
+    federation_folder.abort(folder, number)
+    assert not ran.exists()
+
+
+def test_nobody_reads_a_passive_partys_files_from_afar(folder, terminals):
+    flare_api = pytest.importorskip("nvflare.fuel.flare_api.flare_api")
+    kit = folder / "kits" / "admin"
+    session = flare_api.new_secure_session(provisioning.ADMIN, str(kit), timeout=60.0)
+    try:
+        session.set_timeout(60.0)
+        said = {command: _answer(session, command) for command in ("head shop site.log", "ls shop .")}
+    finally:
+        session.close()
+    assert all("invalid_request" in answer for answer in said.values()), said
+
+
+def _answer(session, command):
+    """What the site itself says: FLARE's server waits 10 s for it, and a busy machine's site may take longer."""
+    said = ""
+    for _ in range(12):
+        said = str(session.api.do_command(command))
+        if "no reply from client" not in said:
+            break
+    return said
+
+
+def test_a_site_that_is_told_to_end_leaves_nothing_behind(folder, terminals):
+    assert terminals["shop"].end() == 128 + signal.SIGTERM
+    assert "Traceback" not in terminals["shop"].said
+    assert site_process.at_kit(folder / "kits" / "shop") == []
+    wait_for(
+        lambda: len(federation_folder.processes(folder)) == 1
+    )  # the bank's part in the last job may still be ending
+    wait_for(lambda: federation_folder.status(folder)["sites"] == [])
+    wait_for(lambda: "shop is gone, its connection is closed; there are 0 of 1 others" in terminals["bank"].said)
+    assert terminals["bank"].end(signal.SIGINT) == 130
+    assert "Stopped." in terminals["bank"].said
+    assert federation_folder.processes(folder) == []

@@ -1,0 +1,125 @@
+"""A party that sends what it should not, as real processes: refused and named, and nothing else is touched."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+
+from anyparty.core.types import MessageSpec, Party, Roster, TensorSpec
+from anyparty.deployment.flare import federation_folder
+from anyparty.errors import MessageError
+from anyparty.transport.codec import Header, encode
+from anyparty.transport.contract import ContractChannel
+from anyparty.transport.reliable.envelope import Envelope
+
+pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+
+NAMES = ("bank", "shop", "clinic")
+ROSTER = Roster(tuple(Party(name=name) for name in NAMES), "bank")
+TAGS = ("honest", "doubled", "late", "cut", "garbage", "foreign", "shape", "kind", "nan", "names", "large", "after")
+DECLARED = [MessageSpec(tag=tag, frm="passive", to="active", holds="x", learns="x") for tag in TAGS]
+EXPECT = {"x": TensorSpec((2, 3))}
+
+
+def x(value):
+    return {"x": torch.full((2, 3), float(value))}
+
+
+async def lies(site, config, net):
+    """The shop lies to the bank, once on each lane; the clinic is honest throughout."""
+    if site.party == "bank":
+        heard = await listen(ContractChannel(net, ROSTER, DECLARED))
+        await net.send("shop", "heard", {})
+        return heard
+    if site.party == "clinic":
+        for value in range(20):
+            await net.send("bank", "honest", x(value))
+        return "honest"
+    endpoint = net
+
+    def raw(tag, data, number=0):
+        endpoint.carrier.put("bank", Envelope(life=endpoint.incarnation, tag=tag, number=number).write(), data)
+
+    def whole(tag, tensors=None, number=0, **changes):
+        header = {"run": endpoint.run, "frm": "shop", "to": "bank", "tag": tag, "number": number} | changes
+        return encode(Header(**header), tensors or x(1))
+
+    await net.send("bank", "honest", x(1))
+    while endpoint.backlog("bank"):  # what is put on the line by hand is not sent again: the bank must listen
+        await asyncio.sleep(0.01)
+    for _ in range(3):
+        raw("doubled", whole("doubled"))
+    raw("doubled", whole("doubled", x(2), number=1), number=1)
+    raw("late", whole("late", x(3), number=1), number=1)  # the second comes first
+    await asyncio.sleep(0.5)
+    raw("late", whole("late", x(2)))
+    raw("cut", whole("cut")[:-5])
+    raw("garbage", b"\x80\x04K\x01." * 20)
+    raw("foreign", whole("foreign", frm="clinic"))
+    raw("shape", whole("shape", {"x": torch.zeros(3, 2)}))
+    raw("kind", whole("kind", {"x": torch.zeros(2, 3, dtype=torch.int64)}))
+    raw("nan", whole("nan", {"x": torch.tensor([[0, 1, 2], [3, float("nan"), 5]])}))
+    raw("names", whole("names", {"y": torch.zeros(2, 3)}))
+    raw("large", whole("large", {"x": torch.zeros(2, 3_000_000)}))
+    await net.send("bank", "after", x(7))
+    await net.recv("bank", "heard", {})  # who leaves is not listened to any more
+    return "lied"
+
+
+async def listen(net):
+    """Read every lane of the shop's; then the clinic's numbers, which no lie has touched."""
+    heard = {}
+    for tag in TAGS:
+        try:
+            heard[tag] = [float((await net.recv("shop", tag, EXPECT))["x"][0, 0])]
+            if tag in {"doubled", "late"}:
+                heard[tag].append(float((await net.recv("shop", tag, EXPECT))["x"][0, 0]))
+        except MessageError as error:
+            heard[tag] = str(error)
+    heard["clinic"] = [float((await net.recv("clinic", "honest", EXPECT))["x"][0, 0]) for _ in range(20)]
+    return heard
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    from tests.ports import free_port  # noqa: PLC0415 - the parties' processes, which import this file, have no tests
+
+    folder = tmp_path_factory.mktemp("lies") / "fed"
+    site = {"parts": {"train": f"{Path(__file__).stem}:lies"}, "threads": 1}
+    federation_folder.init(folder, ROSTER, port=free_port(), site=site)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        try:
+            federation_folder.start(folder, 240.0)
+            yield folder
+        finally:
+            federation_folder.stop(folder)
+    assert federation_folder.processes(folder) == []
+
+
+@pytest.mark.net
+def test_what_cannot_be_is_refused_and_named_and_nothing_else_is_touched(folder):
+    job = federation_folder.submit(folder, "")
+    status = federation_folder.wait(folder, job, 300)
+    heard = federation_folder.outcome(folder, "bank", job)["result"]
+    assert heard["clinic"] == list(range(20))
+    assert heard["honest"] == [1]
+    assert heard["doubled"] == [1, 2]
+    assert heard["late"] == [2, 3]
+    assert heard["after"] == [7]
+    said = {
+        "cut": ("'shop'", "cut short"),
+        "garbage": ("'shop'",),
+        "foreign": ("'shop' sent", "'clinic'"),
+        "shape": ("message 'shape' from 'shop'", "torch.float32 [2, 3], got torch.float32 [3, 2]"),
+        "kind": ("message 'kind' from 'shop'", "got torch.int64"),
+        "nan": ("message 'nan' from 'shop'", "'x' holds NaN or infinity"),
+        "names": ("message 'names' from 'shop'", "expected tensors ['x'], got ['y']"),
+        "large": ("message 'large' from 'shop'", "got torch.float32 [2, 3000000]"),
+    }
+    for tag, words in said.items():
+        assert isinstance(heard[tag], str), f"{tag} was taken: {heard[tag]}"
+        for word in words:
+            assert word in heard[tag]
+    assert status == "FINISHED:COMPLETED"

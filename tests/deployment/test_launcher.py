@@ -1,0 +1,103 @@
+"""A site that was down goes on with what it had not finished, whatever became of its notes."""
+
+import json
+import logging
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+
+from nvflare.apis.fl_constant import FLContextKey, JobConstants
+from nvflare.apis.fl_context import FLContext
+
+from anyparty.deployment.flare import launcher
+
+
+class Engine:
+    """A site's engine, which starts jobs; those that have ended it refuses."""
+
+    def __init__(self, root, ended=()):
+        self.root, self.ended, self.started = root, ended, []
+
+    def new_context(self):
+        context = FLContext()
+        context.set_prop(FLContextKey.WORKSPACE_OBJECT, SimpleNamespace(get_root_dir=lambda: str(self.root)))
+        return context
+
+    def start_app(self, job, meta):
+        if job in self.ended:
+            raise RuntimeError("it has ended")
+        self.started.append((job, meta))
+
+
+def meta_of(job):
+    return {JobConstants.JOB_ID: job, "name": "train"}
+
+
+def test_jobs_are_gone_on_with_also_beside_notes_that_cannot_be_read(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(launcher, "PAUSES_S", (0.0,))
+    texts = {
+        "a": "{", "b": "[]", "c": "{}", "d": '{"meta": 3}', "e": '{"meta": {}}', "f": b"\xff",
+        "g": json.dumps({"meta": meta_of("g")}), "h": json.dumps({"meta": meta_of("h")}),
+    }  # fmt: skip
+    notes = {name: tmp_path / name / launcher.UNFINISHED for name in texts}
+    for name, text in texts.items():
+        notes[name].parent.mkdir()
+        notes[name].write_bytes(text if isinstance(text, bytes) else text.encode())
+    engine = Engine(tmp_path, ended=["g"])
+    with caplog.at_level(logging.WARNING, logger=launcher.__name__):
+        launcher.SiteLauncher()._resume_jobs(engine)
+    assert engine.started == [("h", meta_of("h"))]
+    assert sorted(name for name, note in notes.items() if not note.exists()) == ["g"]  # over, and said so
+    for name in "abcdef":
+        assert f"{notes[name]} cannot be read" in caplog.text
+    assert "job g: it has ended" in caplog.text
+
+
+class Process:
+    """A job's process: killed already, or at work until it is ended."""
+
+    def __init__(self, *, killed):
+        self.over = threading.Event()
+        if killed:
+            self.over.set()
+
+    def poll(self):
+        return -9 if self.over.is_set() else None
+
+    def wait(self):
+        self.over.wait(10.0)
+
+    def terminate(self):
+        self.over.set()
+
+
+def test_a_job_that_is_ended_while_its_process_is_started_again_leaves_none(monkeypatch):
+    monkeypatch.setattr(launcher, "PAUSES_S", (0.0, 0.0))
+    first, second, others = Process(killed=True), Process(killed=False), []
+    processes, ended = iter([first, second]), []
+
+    def begin():
+        process = next(processes)
+        if process is second:  # it runs, and its handle does not know of it yet: now the job is ended
+            others.append(threading.Thread(target=handle.terminate))
+            others[0].start()
+            others[0].join(0.5)
+        return process
+
+    handle = launcher.RestartingProcess(begin, lambda: ended.append(True))
+    handle.wait()
+    others[0].join(10.0)
+    assert ended
+    assert second.over.is_set(), "it runs on"
+
+
+def test_a_job_that_was_ended_is_not_started_again(monkeypatch):
+    monkeypatch.setattr(launcher, "PAUSES_S", (0.0,))
+    processes = iter([Process(killed=True)])
+    handle = launcher.RestartingProcess(lambda: next(processes), lambda: None)
+    monkeypatch.setattr(handle.stopping, "wait", lambda _: handle.terminate())  # just after it was looked at
+    handle.wait()
+    assert next(processes, None) is None

@@ -1,0 +1,451 @@
+"""A kit that does not do, a server that is not there or is not ours: each a sentence, in time, and no stack trace."""
+
+import contextlib
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from anyparty.core.types import Party, Roster
+from anyparty.deployment.flare import admin, federation_folder, preflight, provisioning, site_process
+from anyparty.deployment.flare.preflight import ServerAddress, await_server, check_certificate, check_key, probe
+from anyparty.errors import ConfigError, RunError
+from tests.ports import free_port
+
+pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
+
+from cryptography.hazmat.primitives import serialization
+from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+
+NAMES = ["bank", "shop"]
+ROSTER = Roster(tuple(Party(name=name) for name in NAMES), "bank")
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two federations on one port, each with an authority of its own."""
+    home, port = tmp_path_factory.mktemp("made"), free_port()
+    for name in ("ours", "theirs"):
+        federation_folder.init(home / name, ROSTER, port=port)
+    return home
+
+
+@pytest.fixture
+def home(made, tmp_path):
+    """A copy of both, to spoil."""
+    return Path(shutil.copytree(made, tmp_path / "home"))
+
+
+def point_at(kit: Path, host: str, port: int) -> ServerAddress:
+    old = ServerAddress.of(kit)
+    for path in kit.glob("startup/fed_*.json"):
+        text = path.read_text().replace(old.place, f"{host}:{port}").replace(f'"port": {old.port}', f'"port": {port}')
+        path.write_text(text.replace(f'"host": "{old.host}"', f'"host": "{host}"'))
+    return ServerAddress.of(kit)
+
+
+def reissue(folder: Path, party: str, begins: datetime, ends: datetime, name: str = "") -> Path:
+    """Give a party a new certificate by the federation's own authority, with these dates; return its kit."""
+    root = serialization.load_pem_private_key((folder / "authority" / "rootCA.key").read_bytes(), None)
+    key, public = generate_keys()
+    certificate = generate_cert(
+        Identity(name or party, party),
+        Identity("anyparty"),
+        root,
+        public,
+        not_valid_before=begins,
+        not_valid_after=ends,
+    )
+    kit = folder / "kits" / party
+    gate = ServerAddress.of(kit)
+    gate.certificate.write_bytes(serialize_cert(certificate))
+    gate.key.write_bytes(serialize_pri_key(key))
+    return kit
+
+
+def hangs(line):
+    time.sleep(1)
+
+
+def hangs_up(line):
+    pass
+
+
+def babbles(line):
+    line.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+@contextlib.contextmanager
+def listening(answer=hangs_up, port=0):
+    """Listen, and give every connection to ``answer``."""
+    with socket.socket() as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        server.bind(("0.0.0.0", port))  # noqa: S104 - a test of addresses
+        server.listen()
+
+        def serve():
+            while True:
+                try:
+                    line, _ = server.accept()
+                except OSError:
+                    return
+                with line, contextlib.suppress(OSError):
+                    answer(line)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+
+
+def greeted_by(kit: Path, port: int = 0):
+    """A server with a party's certificate that asks for one of the same authority, as FLARE's does."""
+    context, gate = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ServerAddress.of(kit)
+    context.load_cert_chain(gate.certificate, gate.key)
+    context.load_verify_locations(gate.authority)
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    def answer(line):
+        with context.wrap_socket(line, server_side=True) as secure:
+            secure.recv(1)
+
+    return listening(answer, port)
+
+
+# ---- certificates
+
+
+def test_a_kit_as_it_is_made_will_do(home):
+    said = []
+    for name in NAMES:
+        check_certificate(ServerAddress.of(home / "ours" / "kits" / name, name), said.append)
+    check_certificate(ServerAddress.of(home / "ours" / "kits" / "admin"), said.append)
+    assert said == []
+
+
+@pytest.mark.parametrize("party", NAMES)
+def test_an_expired_certificate_is_named_before_anything_starts(home, call, party):
+    kit = reissue(home / "ours", party, NOW - timedelta(days=20), NOW - timedelta(days=2))
+    shown = call("party", "start", kit, "--wait", 1)
+    assert shown.exit_code == 2
+    assert f"the certificate expired on {NOW - timedelta(days=2):%Y-%m-%d %H:%M} UTC" in shown.stderr
+    assert str(ServerAddress.of(kit).certificate) in shown.stderr
+    assert "new kits for all parties, by 'anyparty federate init'" in shown.stderr
+    shown = call("federate", "start", home / "ours")
+    assert shown.exit_code == 2
+    assert "the certificate expired on" in shown.stderr
+    assert federation_folder.processes(home / "ours") == []
+
+
+def test_an_expired_certificate_of_the_administrator_is_named(home, call):
+    reissue(home / "ours", "admin", NOW - timedelta(days=20), NOW - timedelta(days=2))
+    shown = call("federate", "status", home / "ours")
+    assert shown.exit_code == 2
+    assert "admin/startup/client.crt: the certificate expired on" in shown.stderr
+
+
+def test_a_certificate_of_tomorrow_is_a_clock_that_is_wrong(home):
+    kit = reissue(home / "ours", "shop", NOW + timedelta(hours=3), NOW + timedelta(days=30))
+    with pytest.raises(ConfigError, match=r"valid from .* UTC, and this machine's clock says .* UTC; set the clock"):
+        federation_folder.run_site(kit, 0)
+
+
+def test_a_certificate_that_ends_soon_is_worth_a_warning(home):
+    kit, said = reissue(home / "ours", "shop", NOW - timedelta(days=300), NOW + timedelta(days=12, hours=9)), []
+    with pytest.raises(RunError, match="cannot be reached"):
+        federation_folder.run_site(kit, 0, said.append)
+    assert f"the certificate ends on {NOW + timedelta(days=12, hours=9):%Y-%m-%d %H:%M} UTC, in 12 days" in said[0]
+
+
+def test_a_certificate_ends_with_its_authoritys(home, monkeypatch):
+    def until(end):
+        return SimpleNamespace(
+            not_valid_before_utc=NOW - timedelta(days=9), not_valid_after_utc=end,
+            verify_directly_issued_by=lambda _: None, subject=SimpleNamespace(get_attributes_for_oid=lambda _: []),
+        )  # fmt: skip
+
+    both = until(NOW + timedelta(days=99)), until(NOW - timedelta(days=1))
+    monkeypatch.setattr(preflight, "_certificates", lambda _: both)
+    with pytest.raises(ConfigError, match="the certificate expired on"):
+        check_certificate(ServerAddress.of(home / "ours" / "kits" / "shop"))
+
+
+@pytest.mark.parametrize(
+    ("kit", "key", "told"),
+    [(0o700, 0o644, False), (0o755, 0o600, False), (0o755, 0o644, True), (0o711, 0o644, True), (0o750, 0o640, True)],
+)
+def test_a_key_that_others_can_read_is_told_of(home, kit, key, told):
+    """A ZIP file need not keep who may read what."""
+    gate, said = ServerAddress.of(home / "ours" / "kits" / "shop"), []
+    gate.kit.chmod(kit)
+    gate.key.chmod(key)
+    check_key(gate, said.append)
+    sentence = f"{gate.key}: others on this machine can read this private key: chmod -R go= {gate.kit}"
+    assert said == ([sentence] if told else [])
+
+
+def test_a_key_that_is_somebody_elses_is_named(home, monkeypatch):
+    def denied(*_):
+        raise PermissionError
+
+    gate = ServerAddress.of(home / "ours" / "kits" / "shop")
+    monkeypatch.setattr(Path, "open", denied)  # root could read it whatever it is
+    with pytest.raises(ConfigError, match=r"may not read the private key; .* chown -R USER"):
+        check_key(gate)
+
+
+def test_a_certificate_of_another_authority_is_named(home):
+    ours, theirs = (home / name / "kits" / "shop" for name in ("ours", "theirs"))
+    for name in ("client.crt", "client.key"):
+        shutil.copy(theirs / "startup" / name, ours / "startup" / name)
+    with pytest.raises(ConfigError, match=r"client.crt: this certificate is not of the authority in rootCA.pem"):
+        federation_folder.run_site(ours, 0)
+
+
+def test_a_party_can_only_come_under_its_own_name(home):
+    kit = reissue(home / "ours", "shop", NOW - timedelta(days=1), NOW + timedelta(days=99), name="mallory")
+    with pytest.raises(ConfigError, match=r"made out to \['mallory'\], the kit's own settings say party = 'shop'"):
+        federation_folder.run_site(kit, 0)
+
+
+def test_a_party_that_is_not_in_the_roster_is_named(home, call):
+    path = home / "ours" / "kits" / "shop" / "local" / "anyparty.toml"
+    path.write_text(path.read_text().replace('party = "shop"', 'party = "mallory"'))
+    shown = call("party", "start", home / "ours" / "kits" / "shop")
+    assert shown.exit_code == 2
+    assert "'mallory' is not among its parties ['bank', 'shop']" in shown.stderr
+
+
+@pytest.mark.parametrize("lost", ["client.crt", "client.key", "rootCA.pem"])
+def test_a_kit_that_lacks_a_file_is_named(home, lost):
+    kit = home / "ours" / "kits" / "shop"
+    (kit / "startup" / lost).unlink()
+    with pytest.raises(ConfigError, match=r"kits/shop.* cannot be (read|used) .*; copy the kit anew"):
+        federation_folder.run_site(kit, 0)
+
+
+def test_a_folder_that_is_no_kit_is_named(tmp_path, call):
+    shown = call("party", "start", tmp_path)
+    assert shown.exit_code == 2
+    assert "is not a kit of 'anyparty federate init'" in shown.stderr
+
+
+def test_a_kit_may_lie_in_a_folder_of_any_name(home):
+    kit = (home / "ours" / "kits" / "shop").rename(home / "Köln")
+    assert {"uid=shop", "org=shop"} <= set(site_process.site_command(kit))
+    provisioning.check_place(kit)
+
+
+@pytest.mark.parametrize("name", ["my kit", "mother's", "no#1", "back\\slash"])
+def test_a_path_that_no_job_can_be_started_from_is_named(home, call, name):
+    kit = (home / "ours" / "kits" / "shop").rename(home / name)
+    shown = call("party", "start", kit)
+    assert shown.exit_code == 2
+    assert f"{kit}: FLARE starts no job from a path with blanks, quotes, '#' or backslashes" in shown.stderr
+    with pytest.raises(ConfigError, match="starts no job from a path"):
+        federation_folder.init(home / name / "house", ROSTER)
+    assert not (home / name / "house").exists()
+
+
+@pytest.mark.parametrize("host", ["my_host", "::1", "shop"])
+def test_a_host_that_cannot_be_is_named_and_leaves_nothing(tmp_path, host):
+    with pytest.raises(ConfigError, match=f"host '{host}': FLARE takes a name of letters"):
+        federation_folder.init(tmp_path / "fed", ROSTER, host)
+    assert set(federation_folder.init(tmp_path / "fed", ROSTER)) == {"admin", "bank", "shop"}
+
+
+def test_a_federation_that_was_not_made_to_its_end_is_named(tmp_path):
+    (tmp_path / "fed" / "authority").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"fed holds a federation that was not made to its end; remove it"):
+        federation_folder.init(tmp_path / "fed", ROSTER)
+
+
+def test_processes_that_do_not_end_are_named(tmp_path, monkeypatch):
+    """As another user's, which this one may not signal; one that has ended since is no matter."""
+    theirs, over = SimpleNamespace(pid=4711), SimpleNamespace(pid=4712)
+    looks = iter([[theirs, over], [theirs]])
+    monkeypatch.setattr(site_process, "processes", lambda _: next(looks))
+    monkeypatch.setattr(site_process, "end", lambda found, _: found)
+    with pytest.raises(RunError, match=r"processes \[4711\] of this federation do not end; where another user"):
+        federation_folder.stop(tmp_path)
+
+
+# ---- servers
+
+
+def test_a_server_of_ours_is_there(home):
+    with greeted_by(home / "ours" / "kits" / "bank") as port:
+        for name in ("shop", "admin"):
+            assert probe(point_at(home / "ours" / "kits" / name, "127.0.0.1", port)) is None
+
+
+class Clock:
+    """Instead of ``time``: a clock that moves on while one sleeps."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def test_a_server_that_comes_late_is_waited_for(home, monkeypatch):
+    monkeypatch.setattr(preflight, "time", Clock())
+    bank, said, port = home / "ours" / "kits" / "bank", [], free_port()
+    gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.1", port)
+    with contextlib.ExitStack() as late:
+
+        def say(sentence):
+            said.append(sentence)
+            if len(said) == 3:
+                late.enter_context(greeted_by(bank, port))
+
+        await_server(gate, 10, say)
+    assert len(said) == 3
+    assert said[0] == f"waiting for 127.0.0.1:{port} (connection refused); next try in 1 s, giving up in 10 s"
+
+
+def test_a_host_that_does_not_answer_is_given_up_in_time(home, monkeypatch, call):
+    monkeypatch.setattr(preflight, "time", clock := Clock())
+    kit, port = home / "ours" / "kits" / "shop", free_port()
+    point_at(kit, "127.0.0.1", port)
+    shown = call("party", "start", kit, "--wait", 9)
+    assert clock.now == 109.0
+    assert shown.exit_code == 2
+    *waits, last = shown.stderr.splitlines()
+    assert [wait.partition("; ")[2] for wait in waits] == [
+        f"next try in {pause} s, giving up in {left} s" for pause, left in ((1, 9), (2, 8), (4, 6), (2, 2))
+    ]
+    assert all(f"waiting for 127.0.0.1:{port} (connection refused)" in wait for wait in waits)
+    assert f"127.0.0.1:{port} cannot be reached (connection refused, tried for 9 s)" in last
+    assert "Is the active party's site running there (anyparty party start KIT)?" in last
+    assert f"Does its firewall let port {port} in?" in last
+    assert "Traceback" not in shown.output + shown.stderr
+    assert federation_folder.processes(home / "ours") == []
+
+
+@pytest.mark.parametrize("words", [("status",), ("train", "settings.toml")])
+def test_an_administrator_is_told_at_once_that_nobody_is_there(home, call, words, tmp_path, monkeypatch):
+    """Before FLARE's own client is started, which would try for long."""
+    path = tmp_path / "settings.toml"
+    monkeypatch.setattr(admin, "subprocess", None)
+    path.write_text('[federation]\nlabel = "y"\nactive = "bank"\n[parties.bank]\n[parties.shop]\n')
+    command, *rest = words
+    shown = call("federate", command, home / "ours", *[tmp_path / each for each in rest])
+    assert shown.exit_code == 2
+    assert (
+        f"127.0.0.1:{ServerAddress.of(home / 'ours' / 'kits' / 'admin').port} cannot be reached (connection refused)"
+        in (shown.stderr)
+    )
+
+
+def test_a_server_that_goes_away_while_it_is_asked_is_named(home, monkeypatch):
+    gone = SimpleNamespace(stdout='{"error": "NoConnection: cannot connect to server: ERROR"}', stderr="")
+    monkeypatch.setattr(admin, "await_server", lambda _: None)
+    monkeypatch.setattr(admin.subprocess, "run", lambda *_, **__: gone)
+    with pytest.raises(RunError, match=r"does not answer any more: is the active party's site .* --resume"):
+        admin.ask_server(home / "ours", "wait", job="7")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [(hangs, "no answer for 0.2 s: a firewall, or nobody has that address"), (hangs_up, "it hangs up while")],
+)
+def test_what_answers_without_a_greeting_is_waited_for(home, monkeypatch, answer, said):
+    if answer is hangs:
+        monkeypatch.setattr(preflight, "TRY_S", 0.2)
+    with listening(answer) as port:
+        gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.1", port)
+        assert probe(gate).startswith((said, "connection reset"))
+
+
+def test_a_name_that_nobody_knows_is_named(home):
+    gate = point_at(home / "ours" / "kits" / "shop", "vfl.bank.invalid", 8002)
+    with pytest.raises(RunError, match=r"vfl.bank.invalid:8002 cannot be reached \(the name 'vfl.bank.invalid' is not"):
+        await_server(gate)
+
+
+def test_something_else_that_listens_is_named(home):
+    with listening(babbles) as port:
+        gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.1", port)
+        with pytest.raises(ConfigError, match=r"something else listens there"):
+            await_server(gate, 10)
+
+
+def test_a_server_of_another_authority_is_named(home):
+    with greeted_by(home / "theirs" / "kits" / "bank") as port:
+        gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.1", port)
+        with pytest.raises(ConfigError, match=rf"127.0.0.1:{port} shows a certificate that does not fit this kit"):
+            await_server(gate, 10)
+
+
+def test_a_server_with_another_name_is_named(home):
+    with greeted_by(home / "ours" / "kits" / "bank") as port:
+        gate = point_at(home / "ours" / "kits" / "shop", "127.0.0.2", port)
+        with pytest.raises(ConfigError, match=r"shows a certificate that does not fit this kit \(IP address mismatch"):
+            await_server(gate, 10)
+
+
+@pytest.mark.parametrize("how", ["expired", "foreign"])
+def test_a_server_that_does_not_take_the_certificate_is_named(home, how):
+    """As if the local checks had been passed: the server has the last word."""
+    with greeted_by(home / "ours" / "kits" / "bank") as port:
+        kit = reissue(home / "ours", "shop", NOW - timedelta(days=20), NOW - timedelta(days=2))
+        if how == "foreign":
+            for name in ("client.crt", "client.key"):
+                shutil.copy(home / "theirs" / "kits" / "shop" / "startup" / name, kit / "startup" / name)
+        with pytest.raises(ConfigError, match=rf"127.0.0.1:{port} does not take the certificate .*shop/startup/client"):
+            await_server(point_at(kit, "127.0.0.1", port), 10)
+
+
+def test_a_server_that_goes_away_between_two_greetings_is_waited_for(home, monkeypatch):
+    greetings = iter([None, ConnectionRefusedError(111, "Connection refused")])
+
+    def greet(gate, version):
+        if (error := next(greetings)) is not None:
+            raise error
+
+    monkeypatch.setattr(preflight, "_handshake", greet)
+    assert probe(ServerAddress.of(home / "ours" / "kits" / "shop")) == "connection refused"
+
+
+def test_the_active_partys_port_that_is_in_use_is_named(home, call):
+    kit = home / "ours" / "kits" / "bank"
+    with listening() as port:
+        point_at(kit, "127.0.0.1", port)
+        shown = call("party", "start", kit)
+    assert shown.exit_code == 2
+    assert f"port {port} cannot be used (Address already in use)" in shown.stderr
+
+
+def test_a_kit_is_started_once(home, call):
+    kit = home / "ours" / "kits" / "shop"
+    words = [sys.executable, "-c", "import time; time.sleep(60)", "nvflare.private", str(kit.resolve())]
+    with subprocess.Popen(words) as other:  # noqa: S603
+        try:
+            wait_for(lambda: site_process.at_kit(kit))
+            shown = call("party", "start", kit)
+        finally:
+            other.kill()
+    assert shown.exit_code == 2
+    assert f"this party's site runs already (process {other.pid}); stop that one first" in shown.stderr
+
+
+def wait_for(happens, timeout_s=60.0):
+    end = time.monotonic() + timeout_s
+    while not happens():
+        assert time.monotonic() < end
+        time.sleep(0.05)

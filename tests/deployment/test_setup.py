@@ -1,0 +1,77 @@
+"""What the active party says of rows and task is read as anybody's: a sentence, whatever the bytes are."""
+
+import asyncio
+from functools import partial
+
+import pytest
+import torch
+
+from anyparty.core.types import Party, Roster
+from anyparty.deployment.site.site_prediction import predict_at_home
+from anyparty.errors import ConfigError, MessageError
+from anyparty.training.party import share_setup
+from anyparty.transport import memory
+from tests.deployment.test_site_training import run, settings, world
+
+ROSTER = Roster((Party(name="bank", labels=True), Party(name="shop", labels=True)), "bank")
+
+
+class Net:
+    me = "shop"
+
+    def __init__(self, task, observed):
+        self.said = {"use": torch.zeros(3, dtype=torch.int8), "task": torch.tensor(list(task), dtype=torch.uint8),
+                     "observed": torch.zeros(observed, dtype=torch.uint8)}  # fmt: skip
+
+    async def recv(self, frm, tag, expect):
+        return self.said
+
+
+@pytest.mark.parametrize(
+    ("task", "observed"),
+    [(b"\xff\xfe", 6), (b'{"x": 1}', 6), (b"[1, 2]", 6), (b'{"kind": "classification"}', 5), (b"[" * 100_000, 6)],
+    ids=["no text", "no task", "a list", "other rows", "deep"],
+)
+def test_a_task_that_is_none_is_a_sentence(task, observed):
+    with pytest.raises(MessageError, match=r"message 'setup' from 'bank' to 'shop': expected a task and who has each"):
+        asyncio.run(share_setup(Net(task, observed), ROSTER, None))
+
+
+class Lies:
+    """A channel whose party says something else in one kind of message."""
+
+    def __init__(self, channel, tag, change):
+        self.channel, self.me, self.tag, self.change = channel, channel.me, tag, change
+
+    async def send(self, to, tag, tensors):
+        await self.channel.send(to, tag, self.change(tensors) if tag == self.tag else tensors)
+
+    async def recv(self, *what):
+        return await self.channel.recv(*what)
+
+    async def close(self):
+        await self.channel.close()
+
+
+def test_the_use_of_other_rows_is_a_sentence(tmp_path):
+    def short(said):
+        return said | {"use": said["use"][:-1]}
+
+    with pytest.raises(
+        MessageError, match=r"'setup' from 'bank' to '\w+': it is of 236 rows, the alignment here of 237"
+    ):
+        run(world(tmp_path), settings(epochs=1), partial(Lies, tag="setup", change=short))
+
+
+def test_cells_of_other_rows_are_a_sentence(tmp_path):
+    sites, config = world(tmp_path), settings(epochs=1)
+    run(sites, config)
+
+    def more(said):
+        return said | {"observed": torch.zeros(5, dtype=torch.uint8)}
+
+    parts = {name: partial(predict_at_home, site, config) for name, site in sites.items()}
+    with pytest.raises(
+        ConfigError, match="'bank' says of 5 cells who has them; the alignment has 237 rows and 3 parties"
+    ):
+        memory.play(parts, partial(Lies, tag="wanted", change=more))

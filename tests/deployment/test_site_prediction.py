@@ -1,0 +1,213 @@
+"""Parties that predict together, each at home: the answers of the whole model, from whoever is there."""
+
+import json
+import shutil
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+import pytest
+import torch
+
+from anyparty.api.model import Model
+from anyparty.artifacts.model_files import write_manifest
+from anyparty.config import Config
+from anyparty.deployment.site.alignment_cache import ALIGNMENT
+from anyparty.deployment.site.site_prediction import ANSWERS, predict_at_home
+from anyparty.errors import AlignmentError, ModelError, PartyLost, PredictionError
+from anyparty.transport import memory
+from tests.deployment import test_site_training as test_house
+from tests.deployment.test_site_training import NAMES, run, settings, trained_again, world
+from tests.run.test_site_recorder import Stumble
+
+
+@dataclass(frozen=True)
+class Site(test_house.Site):
+    new: Path | None = None
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    home = tmp_path_factory.mktemp("predict")
+    sites = {name: Site(**vars(site)) for name, site in world(home).items()}
+    run(sites, settings(epochs=3))
+    return home, sites
+
+
+def play(sites, wrap=lambda channel: channel, up=NAMES, **asked):
+    there = {name: partial(predict_at_home, sites[name], settings(), **asked) for name in up}
+    return memory.play({name: (lambda net, part=part: part(net)) for name, part in there.items()}, wrap)
+
+
+def predict(sites, up=NAMES, **asked):
+    told = play(sites, up=up, **asked)
+    return told, pl.read_parquet(sites["bank"].folder / ANSWERS)
+
+
+def whole(home, sites):
+    """The model of all houses, which nobody has outside of a test."""
+    folder = home / "whole"
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, site in sites.items():
+        shutil.copytree(site.folder / "parties" / name, folder / "parties" / name)
+    shutil.copy(sites["bank"].folder / "model.json", folder)
+    write_manifest(folder, sites)
+    return Model.load(folder)
+
+
+def expected(home, sites, tables, parties=None):
+    answers = whole(home, sites).predict(tables, parties).frame()
+    return answers.filter(pl.col("id").is_in(pl.read_csv(tables["bank"])["id"].to_list())).sort("id")
+
+
+def same(got, want):
+    got = got.sort("id")
+    assert got["id"].to_list() == want["id"].to_list()
+    assert got["prediction"].to_list() == want["prediction"].to_list()
+    assert got["parties"].to_list() == want["parties"].to_list()
+    for column in ("p(0)", "p(1)"):
+        assert torch.allclose(got[column].to_torch(), want[column].to_torch(), atol=1e-6)
+
+
+def test_the_answers_are_those_of_the_whole_model(trained):
+    home, sites = trained
+    told, got = predict(sites)
+    assert told["bank"] == {"rows": 192, "answered": 192, "silent": [], "file": ANSWERS}
+    assert told["shop"] == {"rows": 192}
+    asked = pl.read_csv(sites["bank"].table)["id"].cast(str).to_list()
+    assert got["id"].to_list() == [name for name in asked if name in set(got["id"])], "in the order of the bank's table"
+    same(got, expected(home, sites, {name: site.table for name, site in sites.items()}))
+    assert not (sites["shop"].folder / ANSWERS).exists()
+
+
+def test_columns_that_came_later_and_a_label_that_went_change_no_answer(tmp_path):
+    sites = {name: Site(**vars(site)) for name, site in world(tmp_path, n=60).items()}
+    run(sites, settings(epochs=1))
+    _, before = predict(sites)
+    shop, bank = sites["shop"].table, sites["bank"].table
+    table = pl.read_csv(shop)
+    words = pl.Series("comment", [f"free text, no. {n}" for n in range(len(table))])  # no feature: reading refuses it
+    table.with_columns(words).select("visits", "comment", "id", "spent").write_csv(shop)
+    numbers = [(site.folder / ALIGNMENT).read_bytes() for site in sites.values()]
+    _, after = predict(sites)
+    same(after, before.sort("id"))
+    assert numbers == [(site.folder / ALIGNMENT).read_bytes() for site in sites.values()], "none was made anew"
+    pl.read_csv(bank).drop("y").write_csv(bank)
+    _, after = predict(sites)
+    same(after, before.sort("id"))
+
+
+def test_a_category_of_whose_levels_numbers_alone_are_left_is_a_category_still(tmp_path):
+    sites = {name: Site(**vars(site)) for name, site in world(tmp_path, n=60).items()}
+    shop = sites["shop"].table
+    ward = pl.Series("ward", ["012", "013", "14A"])
+    pl.read_csv(shop).with_columns(ward=ward.gather(pl.Series(range(48)) % 3)).write_csv(shop)
+    run(sites, settings(epochs=1))
+    _, before = predict(sites)
+    table = pl.read_csv(shop, schema_overrides={"ward": pl.String}).filter(pl.col("ward") != "14A")
+    table.write_csv(shop)
+    _, after = predict(sites)
+    there = table["id"].to_list()
+    assert len(after.filter(pl.col("id").is_in(there)))
+    same(after.filter(pl.col("id").is_in(there)), before.filter(pl.col("id").is_in(there)).sort("id"))
+
+
+def test_some_parties_are_asked(trained):
+    home, sites = trained
+    _, got = predict(sites, asked=["bank", "shop"])
+    same(got, expected(home, sites, {name: site.table for name, site in sites.items()}, ["bank", "shop"]))
+
+
+def test_without_a_party_that_is_down(trained):
+    home, sites = trained
+    told, got = predict(sites, up=("bank", "clinic"), there=["bank", "clinic"])
+    assert told["bank"]["silent"] == ["shop"]
+    same(got, expected(home, sites, {name: sites[name].table for name in ("bank", "clinic")}))
+
+
+def test_a_part_of_an_earlier_run_is_refused_where_it_is_asked(tmp_path):
+    sites = {name: Site(**vars(site)) for name, site in world(tmp_path).items()}
+    run(sites, settings(epochs=2))
+    trained_again(sites, "shop")
+    with pytest.raises(ModelError, match="what 'shop' keeps of the model is not of the run that 'bank' has"):
+        predict(sites)
+    told, _ = predict(sites, asked=["bank", "clinic"])
+    assert told["bank"]["answered"] == told["bank"]["rows"]
+
+
+def test_a_party_whose_own_files_are_of_two_runs_says_so(tmp_path):
+    sites = {name: Site(**vars(site)) for name, site in world(tmp_path).items()}
+    run(sites, settings(epochs=2))
+    weights = sites["shop"].folder / "parties" / "shop" / "model.safetensors"
+    before = weights.read_bytes()
+    run(sites, settings(epochs=4, keep="last"))
+    weights.write_bytes(before)
+    with pytest.raises(ModelError, match=r"shop/model\.safetensors: this is not the file that the model was saved"):
+        predict(sites)
+    write_manifest(sites["shop"].folder, ["shop"])
+    with pytest.raises(ModelError, match=r"not the weights of party 'shop' that the model was saved with"):
+        predict(sites)
+
+
+def test_new_rows_are_aligned_and_predicted(trained, tmp_path):
+    home, sites = trained
+    ids = [f"new {i}" for i in range(6)]
+    frames = {
+        "bank": pl.DataFrame({"id": ids[:4], "income": [0.1, -1.0, 2.0, 0.3]}),
+        "shop": pl.DataFrame({"visits": [1.0, 0.0, -1.0], "id": [ids[5], ids[3], ids[0]], "spent": [1.0, -2.0, 3.0]}),
+        "clinic": pl.DataFrame({"id": ids[2:4], "pulse": [0.5, 0.6]}),
+    }
+    new = {}
+    for name, frame in frames.items():
+        frame.write_csv(tmp_path / f"{name}.csv")
+        new[name] = replace(sites[name], new=tmp_path / f"{name}.csv")
+    before = (sites["bank"].folder / "alignment.safetensors").read_bytes()
+    _, got = predict(new)
+    assert set(got["id"]) == set(ids[:4])
+    same(got, expected(home, sites, {name: site.new for name, site in new.items()}))
+    assert (sites["bank"].folder / "alignment.safetensors").read_bytes() == before
+
+
+def test_new_rows_need_all_parties_once(trained, tmp_path):
+    _, sites = trained
+    pl.DataFrame({"id": ["x"], "income": [0.1]}).write_csv(tmp_path / "bank.csv")
+    new = sites | {"bank": replace(sites["bank"], new=tmp_path / "bank.csv", folder=tmp_path / "runs")}
+    shutil.copytree(sites["bank"].folder, tmp_path / "runs")
+    with pytest.raises(AlignmentError, match="'shop' is not there, and who has which row must be found anew"):
+        predict(new, up=("bank", "clinic"), there=["bank", "clinic"])
+
+
+def test_rows_that_crossed_in_training_are_known_again_at_home(tmp_path):
+    """By the active party's own ids, whatever private alignment makes of them, and with nobody else there."""
+    sites = {name: Site(**vars(site)) for name, site in world(tmp_path).items()}
+    kept = {"method": {"name": "apc", "embedding": 8, "classify_on": "either"}}
+    run(sites, Config.of(settings(epochs=2).model_dump(exclude_none=True) | kept))
+    _, got = predict(sites)
+    same(got, expected(tmp_path, sites, {name: site.table for name, site in sites.items()}))
+    assert {"bank", "bank shop", "bank shop clinic"} <= set(got["parties"])
+    told, alone = predict(sites, up=("bank",), there=["bank"])
+    assert told["bank"]["silent"] == []  # nobody else would have been asked
+    assert alone.sort("id").equals(got.sort("id"))
+
+
+def test_what_cannot_be_asked_is_named(trained, tmp_path):
+    _, sites = trained
+    with pytest.raises(PredictionError, match="the model has no party 'shpo'; did you mean 'shop'"):
+        predict(sites, asked=["shpo"])
+    with pytest.raises(PredictionError, match="no party with columns is to take part"):
+        predict(sites, up=("bank", "clinic"), there=["bank", "clinic"], asked=["shop"])
+    with pytest.raises(ModelError, match=r"model.json: no such file"):
+        predict(sites | {"shop": replace(sites["shop"], folder=tmp_path)})
+
+
+def test_a_prediction_that_fails_keeps_its_ledger_and_says_why(tmp_path):
+    sites = {name: Site(**vars(site)) for name, site in world(tmp_path).items()}
+    run(sites, settings(epochs=1))
+    with pytest.raises(PartyLost):
+        play(sites, lambda channel: Stumble(channel, ("shop", "embedding", 1)))
+    shop = json.loads((sites["shop"].folder / "predictions.json").read_text())
+    assert (shop["status"], shop["error"]) == ("failed", "PartyLost: party 'bank' is gone: the line was cut")
+    assert {"part", "alignment"} <= {row["tag"] for row in shop["ledger"]}
+    play(sites)
+    assert json.loads((sites["shop"].folder / "predictions.json").read_text())["status"] == "done"

@@ -1,0 +1,413 @@
+"""A party at home: the same run as a simulation's, with nothing but messages between the houses."""
+
+import asyncio
+import contextlib
+import json
+import shutil
+import sys
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from anyparty.api.federation import Federation
+from anyparty.artifacts.manifest import sha256
+from anyparty.artifacts.model_files import WEIGHTS, ModelSummary
+from anyparty.config import Config
+from anyparty.deployment.site.alignment_cache import StoredAlignment
+from anyparty.deployment.site.site_prediction import predict_at_home
+from anyparty.deployment.site.site_training import SiteParty, train_at_home
+from anyparty.errors import ConfigError, PartyLost, ResumeError, TableError
+from anyparty.serving.loaded_party import load_party
+from anyparty.training import setup_messages
+from anyparty.transport import memory
+
+NAMES = ("bank", "shop", "clinic")
+
+
+@dataclass(frozen=True)
+class Site:
+    party: str
+    table: Path | None
+    folder: Path
+    active: str = "bank"
+    parties: tuple[str, ...] = NAMES
+
+
+def world(home: Path, n: int = 240) -> dict[str, Site]:
+    """Three houses with partly the same people; what decides the label is at the shop."""
+    rng = np.random.default_rng(3)
+    x, ids = rng.normal(size=(n, 4)), [f"person {i}" for i in range(n)]
+    frames = {
+        "bank": pl.DataFrame({"id": ids, "income": x[:, 0], "y": (x[:, 1] > 0).astype(int)}),
+        "shop": pl.DataFrame({"id": ids, "spent": x[:, 1], "visits": x[:, 2]}),
+        "clinic": pl.DataFrame({"id": ids, "pulse": x[:, 3]}),
+    }
+    sites = {}
+    for place, (name, frame) in enumerate(frames.items()):
+        (home / name).mkdir(parents=True)
+        theirs = np.random.default_rng(place).permutation(n)[: 4 * n // 5]
+        frame[theirs].write_csv(home / name / "table.csv")
+        sites[name] = Site(name, home / name / "table.csv", home / name / "runs")
+    return sites
+
+
+def settings(**train) -> Config:
+    return Config.of(
+        {
+            "federation": {"label": "y", "active": "bank"},
+            "parties": {name: {} for name in NAMES},
+            "method": {"embedding": 8},
+            "train": {"epochs": 6, "checkpoint_every": 2, **train},
+            "optimizer": {"lr": 0.01},
+        }
+    )
+
+
+def run(sites: dict[str, Site], config: Config, wrap=lambda channel: channel, **how):
+    def part(site: Site, net):
+        return train_at_home(site, config, net, **how)
+
+    return memory.play({name: partial(part, site) for name, site in sites.items()}, wrap)
+
+
+def trained_again(sites: dict[str, Site], but: str) -> None:
+    """Train for longer, and let one party have what it had before: as one that a copy of its folder was put back at."""
+    folder, copy = sites[but].folder, sites[but].folder.with_name("copy")
+    shutil.copytree(folder, copy)
+    run(sites, settings(epochs=4, keep="last"))
+    shutil.rmtree(folder)
+    copy.rename(folder)
+
+
+def weights(sites: dict[str, Site]) -> dict[str, bytes]:
+    return {n: (site.folder / "parties" / n / "model.safetensors").read_bytes() for n, site in sites.items()}
+
+
+def test_the_houses_train_and_keep_their_own(tmp_path):
+    sites = world(tmp_path, n=600)
+    told = run(sites, settings(epochs=30))
+    assert told["bank"]["evaluation"]["overall"]["accuracy"] > 0.7  # places are drawn anew: .83 to .95 in twelve runs
+    assert told["shop"]["evaluation"] is None
+    for name, site in sites.items():
+        assert [path.name for path in (site.folder / "parties").iterdir()] == [name]
+        kept = json.loads((site.folder / "model.json").read_text())["method"]
+        assert (kept["name"], kept["embedding"]) == ("laser", 8)
+        assert {"tasks", "heads"} < kept.keys(), "a later version may have other defaults"
+    assert '"classes"' not in (sites["shop"].folder / "model.json").read_text()
+
+
+def test_the_active_party_knows_everybodys_part_and_the_others_their_own(tmp_path):
+    sites = world(tmp_path)
+    run(sites, settings())
+    kept = {name: sha256(site.folder / "parties" / name / WEIGHTS) for name, site in sites.items()}
+    told = {name: json.loads((site.folder / "model.json").read_text())["parts"] for name, site in sites.items()}
+    assert told == {"bank": kept, "shop": {"shop": kept["shop"]}, "clinic": {"clinic": kept["clinic"]}}
+
+
+def test_a_party_that_is_gone_where_training_ends_has_no_part():
+    class Net:
+        me = "bank"
+
+        async def recv(self, frm, tag, expect):
+            if frm == "shop":
+                raise PartyLost("shop", "its process ended")
+            return {"hash": setup_messages.as_tensor("ab" * 32)}
+
+    found, lost = asyncio.run(setup_messages.gather(Net(), ["shop", "clinic"]))
+    assert (found, lost) == ({"clinic": "ab" * 32}, {"shop": "its process ended"})
+
+
+def test_an_alignment_that_is_kept_makes_the_run_a_function_of_its_seed(tmp_path):
+    sites = world(tmp_path)
+    run(sites, settings())
+    first = weights(sites)
+    run(sites, settings())
+    assert weights(sites) == first
+
+
+def test_a_changed_table_is_aligned_anew(tmp_path):
+    sites = world(tmp_path)
+    run(sites, settings())
+    kept = {name: (site.folder / "alignment.safetensors").read_bytes() for name, site in sites.items()}
+    frame = pl.read_csv(sites["shop"].table)
+    frame.head(150).write_csv(sites["shop"].table)
+    run(sites, settings())
+    assert all((site.folder / "alignment.safetensors").read_bytes() != kept[name] for name, site in sites.items())
+
+
+def test_other_parties_with_columns_are_aligned_anew(tmp_path):
+    """Who has which row is kept by place among the parties with columns: of other parties it would be another's."""
+    sites = world(tmp_path)
+    run(sites, settings())
+    lent = settings().model_dump(mode="json")
+    lent["parties"]["bank"]["columns"] = False
+    assert run(sites, Config.of(lent))["bank"]["evaluation"]["overall"]["rows"] > 0
+    kept = StoredAlignment.read(sites["bank"].folder / "alignment.safetensors")
+    assert kept.known.observed.shape[1] == len(kept.parties["blocks"]) == 2
+
+
+def test_resume_goes_on_to_the_same_weights(tmp_path):
+    sites = world(tmp_path)
+    run(sites, settings())
+    whole = weights(sites)
+    for site in sites.values():  # as after a crash in the fifth epoch: the last checkpoint is of the fourth
+        (site.folder / "checkpoints" / "00-000006.safetensors").unlink()
+        (site.folder / "parties" / site.party / "model.safetensors").unlink()
+    run(sites, settings(), resume=True)
+    assert weights(sites) == whole
+
+
+def test_resume_is_refused_with_other_settings(tmp_path):
+    """Another seed splits rows anew: what was trained on would be scored."""
+    sites = world(tmp_path)
+    run(sites, settings(epochs=4))
+    before = (sites["bank"].folder / "record.json").read_bytes()
+    with pytest.raises(ResumeError, match=r"cannot resume, other settings: setting train.seed: was 0, is 7"):
+        run(sites, settings(epochs=4, seed=7), resume=True)
+    assert (sites["bank"].folder / "record.json").read_bytes() == before
+
+
+def test_resume_is_refused_where_a_table_changed(tmp_path):
+    sites = world(tmp_path)
+    run(sites, settings())
+    frame = pl.read_csv(sites["clinic"].table)
+    frame.head(100).write_csv(sites["clinic"].table)
+    with pytest.raises(ResumeError, match=r"alignment is not that of the run at \['clinic'\]"):
+        run(sites, settings(), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"table": None}, "party 'shop': its own settings name no table"),
+        ({"parties": ("bank", "shop")}, "the settings name party 'clinic', the federation has"),
+    ],
+)
+def test_what_a_site_must_say(tmp_path, change, said):
+    sites = world(tmp_path)
+    sites["shop"] = replace(sites["shop"], **change)
+    with pytest.raises(ConfigError, match=said):
+        run(sites, settings())
+
+
+@dataclass(frozen=True)
+class Says(Site):
+    id: str | None = None
+    columns: tuple[str, ...] | None = None
+
+
+@pytest.mark.parametrize(
+    ("says", "refused"),
+    [
+        ({"id": "id", "columns": ("spent", "visits")}, None),
+        (
+            {"columns": ("spent",)},
+            r"'shop': the job reads 'visits', and its own settings .* allow columns = \['spent'\]",
+        ),
+        ({"columns": ()}, "the job reads 'spent', 'visits'"),
+        ({"id": "card"}, r"'shop': the job aligns by column 'id', and its own settings .* by id = 'card'"),
+    ],
+)
+def test_a_site_says_what_of_its_table_a_job_may_read(tmp_path, says, refused):
+    sites = world(tmp_path)
+    sites["shop"] = Says(**vars(sites["shop"]), **says)
+    with contextlib.nullcontext() if refused is None else pytest.raises(ConfigError, match=refused):
+        run(sites, settings(epochs=1))
+
+
+def test_a_label_is_a_column_that_a_job_reads(tmp_path):
+    sites = world(tmp_path)
+    sites["bank"] = Says(**vars(sites["bank"]), columns=("income",))
+    with pytest.raises(ConfigError, match="party 'bank': the job reads 'y'"):
+        run(sites, settings(epochs=1))
+
+
+@pytest.mark.filterwarnings("ignore:the labels of party 'shop' are not used")
+@pytest.mark.parametrize("columns", [True, False])
+def test_a_table_is_read_at_home_as_in_one_process(tmp_path, columns):
+    """Which rows a party tells of, and so N and the split, rests on which of its columns are read."""
+    sites = world(tmp_path)
+    own = {"drop": ["visits"], "types": {"spent": "categorical"}} if columns else {"label": "kind"}
+    frame = pl.read_csv(sites["shop"].table).with_columns(kind=pl.int_range(pl.len()) % 2)
+    rare = pl.when(pl.int_range(pl.len()) < 20).then("kind")  # of most rows it has cells alone
+    frame.with_columns(pl.lit("some words").alias("said") if columns else rare).write_csv(sites["shop"].table)
+    whole = settings(epochs=1).model_dump(exclude_none=True)
+    config = Config.of(whole | {"parties": {"bank": {}, "shop": own | {"columns": columns}, "clinic": {}}})
+    one = Federation.from_config(config, {name: site.table for name, site in sites.items()})
+    for name, site in sites.items():
+        at_home = SiteParty.of(site, config).table
+        assert at_home.fingerprint == one.tables[name].fingerprint, name
+        assert at_home.kinds == one.tables[name].kinds, name
+    run(sites, config)
+    assert len(StoredAlignment.read(sites["bank"].folder / "alignment.safetensors").known.position) == one.alignment.n
+
+
+def test_a_party_that_holds_labels_alone_may_be_asked_for_nothing_else(tmp_path):
+    sites = world(tmp_path)
+    frame = pl.read_csv(sites["shop"].table)
+    frame.with_columns(y2=pl.lit("a"), day=pl.lit("2024-01-02")).write_csv(sites["shop"].table)
+    sites["shop"] = Says(**vars(sites["shop"]), columns=("y2",))
+    whole = settings().model_dump(exclude_none=True)
+    config = Config.of(whole | {"parties": {"bank": {}, "shop": {"columns": False, "label": "y2"}, "clinic": {}}})
+    assert SiteParty.of(sites["shop"], config).table.kinds == {}
+
+
+@dataclass(frozen=True)
+class Lists(Site):
+    encoders: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Write a module of somebody's own, which leaves a sign that it ran."""
+    sign = tmp_path / "it ran"
+
+    def write(name, code):
+        (tmp_path / f"{name}.py").write_text(f"from pathlib import Path\n\nPath({str(sign)!r}).touch()\n\n\n{code}")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        return sign
+
+    return write
+
+
+@pytest.fixture
+def job_with_code(written):
+    """Settings that name code for the shop, and where it leaves a sign that it ran."""
+    code = "from torch import nn\n\n\ndef make(inputs, outputs) -> nn.Module:\n    return nn.Linear(inputs, outputs)\n"
+    values = settings(epochs=1).model_dump(exclude_none=True)
+    values["parties"]["shop"]["encoder"] = {"factory": "nets_of_ours:make"}
+    return Config.of(values), written("nets_of_ours", code)
+
+
+@pytest.fixture
+def job_with_a_method(written):
+    """Settings that name a method of somebody's own making, and where it leaves a sign that it ran."""
+    code = "from anyparty.methods.split.plug import Plug\n\n\nclass Mine(Plug):\n    pass\n"
+    values = settings(epochs=1).model_dump(exclude_none=True)
+    values["method"] = {"factory": "rules_of_ours:Mine", "embedding": 4}
+    return Config.of(values), written("rules_of_ours", code)
+
+
+REFUSED = (
+    r"party 'shop': the job names an encoder of somebody's own making, 'nets_of_ours:make', and its own settings do "
+    r"not allow it; if this code may run here, write encoders = \[\"nets_of_ours:make\"\] into local/anyparty.toml"
+)
+
+
+@pytest.mark.parametrize("listed", [None, (), ("nets_of_ours:other",), ("bank.nets_of_ours:make",)])
+def test_code_that_a_party_does_not_list_is_not_even_imported(tmp_path, job_with_code, listed):
+    sites, (config, sign) = world(tmp_path), job_with_code
+    if listed is not None:
+        sites["shop"] = Lists(**vars(sites["shop"]), encoders=listed)
+    with pytest.raises(ConfigError, match=REFUSED):
+        run(sites, config)
+    assert not sign.exists()
+
+
+def test_code_that_a_party_lists_is_its_encoder_in_training_prediction_and_service(tmp_path, job_with_code):
+    sites, (config, sign) = world(tmp_path), job_with_code
+    sites["shop"] = Lists(**vars(sites["shop"]), encoders=("nets_of_ours:make",))
+    run(sites, config)
+    assert sign.exists()
+    kept, _, _ = load_party(sites["shop"], config)
+    assert {type(each) for each in kept.state.modules["encoder"].modules()} == {torch.nn.Linear}
+    with pytest.raises(ConfigError, match=REFUSED):
+        load_party(replace(sites["shop"], encoders=()), config)
+    parts = {name: partial(predict_at_home, site, config) for name, site in sites.items()}
+    assert memory.play(parts)["bank"]["answered"] == 192
+    sites["shop"] = replace(sites["shop"], encoders=())
+    with pytest.raises(ConfigError, match=REFUSED):
+        memory.play(parts | {"shop": partial(predict_at_home, sites["shop"], config)})
+
+
+def test_the_label_is_nobodys_feature(tmp_path):
+    sites = world(tmp_path)
+    frame = pl.read_csv(sites["shop"].table)
+    frame.with_columns(y=(pl.col("spent") > 0).cast(int), y2=pl.lit("a")).write_csv(sites["shop"].table)
+    whole = settings().model_dump(exclude_none=True)
+    for own, said in (
+        ({}, r"party 'shop' also holds the label column 'y' \(table\.csv\), which would be used as a feature"),
+        ({"label": "y2"}, r"party 'shop' also holds the label column 'y' .* a feature beside its own label 'y2'"),
+    ):
+        config = Config.of(whole | {"parties": {"bank": {}, "shop": own, "clinic": {}}})
+        with pytest.raises(TableError, match=said):
+            SiteParty.of(sites["shop"], config)
+    for own in ({"label": "y"}, {"drop": ("y",)}):
+        config = Config.of(whole | {"parties": {"bank": {}, "shop": own, "clinic": {}}})
+        assert "y" not in SiteParty.of(sites["shop"], config).table.kinds
+
+
+def test_a_label_that_nobody_uses(tmp_path):
+    sites = world(tmp_path)
+    config = Config.of(settings().model_dump(exclude_none=True) | {"parties": {"bank": {"label": "income"}}})
+    for name in NAMES:
+        with pytest.raises(ConfigError, match="'y' is nobody's label: party 'bank' leads with its own, 'income'"):
+            SiteParty.of(sites[name], config)
+
+
+def test_nothing_that_crosses_holds_a_feature_a_label_or_an_id(tmp_path):
+    sites, seen = world(tmp_path), []
+
+    class Ear:
+        def __init__(self, channel):
+            self.channel, self.me = channel, channel.me
+
+        async def send(self, to, tag, tensors):
+            seen.append((self.me, to, tag, {name: tensor.clone() for name, tensor in tensors.items()}))
+            await self.channel.send(to, tag, tensors)
+
+        async def recv(self, *what):
+            return await self.channel.recv(*what)
+
+        async def close(self):
+            await self.channel.close()
+
+    run(sites, settings(epochs=2), wrap=Ear)
+    assert {tag for _, _, tag, _ in seen} >= {"embedding", "gradient", "setup", "plan", "align-tokens"}
+    frames = {name: pl.read_csv(site.table) for name, site in sites.items()}
+    for sender, _, tag, tensors in seen:
+        own = frames[sender]
+        values = own.select(pl.col(pl.Float64)).to_numpy().ravel()
+        scaled = (values - values.mean()) / values.std()
+        for tensor in tensors.values():
+            raw = tensor.contiguous().numpy().tobytes()
+            assert not any(text.encode() in raw for text in own["id"].head(20)), tag
+            for kind in (np.float32, np.float64):
+                assert not any(value.astype(kind).tobytes() in raw for value in values[:20]), tag
+            if tensor.dtype == torch.float32:
+                assert not np.isin(scaled[:20].astype(np.float32), tensor.numpy()).any(), tag
+
+
+@pytest.mark.parametrize("listed", [None, (), ("rules_of_ours:Other",)])
+def test_a_method_that_a_party_does_not_list_is_not_even_imported(tmp_path, job_with_a_method, listed):
+    config, sign = job_with_a_method
+    (site,) = (site for name, site in world(tmp_path).items() if name == "shop")
+    if listed is not None:
+        site = Lists(**vars(site), methods=listed)
+    said = r"party 'shop': the job names a method of somebody's own making.*methods = \[\"rules_of_ours:Mine\"\]"
+    with pytest.raises(ConfigError, match=said):
+        SiteParty.of(site, config)
+    assert not sign.exists()
+
+
+def test_a_method_that_all_parties_list_trains_predicts_and_serves(tmp_path, job_with_a_method):
+    config, sign = job_with_a_method
+    listed = ("rules_of_ours:Mine",)
+    sites = {name: Lists(**vars(site), methods=listed) for name, site in world(tmp_path).items()}
+    run(sites, config)
+    assert sign.exists()
+    about = ModelSummary.load(sites["shop"].folder / "model.json")
+    assert (about.method, about.own["rule"]["class"]) == (None, "Mine")
+    told = memory.play({name: partial(predict_at_home, site, config) for name, site in sites.items()})
+    assert told["bank"]["answered"] == told["bank"]["rows"] > 0
+    kept, _, _ = load_party(sites["bank"], config)
+    assert type(kept.method.rule).__name__ == "Mine"
+    with pytest.raises(ConfigError, match=r"which settings name: give those that it was trained with \(--config"):
+        load_party(sites["bank"], None)

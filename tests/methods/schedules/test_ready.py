@@ -1,0 +1,142 @@
+"""VAFL by the real clock: who is ready first is met first, and all leave the epoch together."""
+
+import asyncio
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from anyparty.errors import Diverged, PartyLost
+from anyparty.methods.registry import method
+from anyparty.methods.schedules.real_clock import RealClock
+from anyparty.transport import memory
+from tests import unhurried, worlds
+from tests.methods.cases import OwnEncoder
+from tests.methods.schedules.over import ADAM, run, slowed, under, whole
+from tests.methods.schedules.test_real import Wound
+from tests.worlds import Table, World, world
+
+
+@pytest.fixture(autouse=True)
+def _time_stands_while_anybody_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_run", unhurried.run)
+
+
+def steadily(**pauses: float) -> Table:
+    """A table at which some parties are slow at all times."""
+    return slowed(**{name: lambda _, pause=pause: pause for name, pause in pauses.items()})
+
+
+def vafl(of: str = "laser", **changes: Any) -> Any:
+    return under("vafl", of, RealClock(now=Wound()), **changes)
+
+
+def meetings(at: Table) -> Counter[str]:
+    """How often each passive party was answered with a derivative of its rows."""
+    return Counter(to for _, to, tag, tensors in at.notes if tag == "gradient" and len(tensors["g"]))
+
+
+def test_an_epoch_has_as_many_meetings_as_batches():
+    weights, history, at = run(vafl(), whole(N=40), encoder=OwnEncoder, batch_size=4, epochs=3)
+    assert [epoch["rounds"] for epoch in history] == [10, 20, 30]
+    assert 0 < history[0]["time_s"] < history[1]["time_s"]
+    met = meetings(at)
+    assert met["b"] + met["c"] + int(weights["a/encoder/calls"]) == 30
+    assert min(met["b"], met["c"], int(weights["a/encoder/calls"])) >= 6  # all are equally fast here
+
+
+def test_who_is_fast_is_met_more_often():
+    _, _, at = run(vafl(), whole(N=80, server=True), batch_size=4, epochs=2, at=steadily(a=0.002, b=0.002, c=0.05))
+    met = meetings(at)
+    assert sum(met.values()) == 40
+    assert met["c"] < 0.5 * min(met["a"], met["b"])
+
+
+def test_those_on_their_way_are_sent_home_with_nothing():
+    _, _, at = run(vafl(), whole(N=40, server=True), batch_size=4, epochs=1)
+    nothing = Counter(to for _, to, tag, tensors in at.notes if tag == "gradient" and not len(tensors["g"]))
+    assert max(nothing.values()) == 1
+    sent = Counter(note[0] for note in at.notes if note[2] == "embedding")
+    assert sent == meetings(at) + nothing
+
+
+def test_a_fast_party_may_go_through_all_batches():
+    """The others never send: all meetings are with it, and validation comes after them."""
+    of = whole(N=24, server=True)
+    _, history, at = run(vafl(), of, batch_size=8, epochs=2, at=steadily(b=0.4, c=0.4), validation=torch.arange(20, 24))
+    assert meetings(at)["a"] >= 4
+    assert all("validation" in epoch for epoch in history)
+
+
+def test_alone_it_is_the_plain_step():
+    of = whole(K=1)
+    assert worlds.same_bits(run(method("laser", embedding=5), of)[0], run(vafl(), of)[0])
+
+
+@pytest.mark.parametrize("of", ["laser", "standard"])
+def test_with_gaps_the_loss_falls(of):
+    there = torch.rand(160, 3, generator=torch.Generator().manual_seed(1)) > 0.25
+    there[~there.any(1), 0] = True
+    _, history, _ = run(vafl(of), world(observed=there, classes=2), epochs=25, batch_size=20, optimizer=ADAM)
+    assert history[-1]["loss"] < 0.9 * max(epoch["loss"] for epoch in history[:3])
+
+
+def test_a_party_without_a_row_is_not_waited_for():
+    there = torch.ones(24, 3, dtype=torch.bool)
+    there[:, 2] = False
+    _, history, at = run(vafl(), world(observed=there), batch_size=4, epochs=2)
+    assert meetings(at)["c"] == 0
+    assert history[-1]["rounds"] == 12
+
+
+def play(of: World, made: Any, states: Any, meetings: int, leaves: str = "") -> tuple[list[Any], Table]:
+    """Play an epoch of so many meetings, of which who leaves knows nothing; return a's losses, and who sent what."""
+    losses: list[Any] = []
+
+    async def stays(name: str, net: Any) -> None:
+        stage = worlds.stage_of(made, of.seat(name))
+        for number in range(meetings):
+            loss = await stage.step(net, states[name], of.rows[name], worlds.batch_of(of.places(), number))
+            if name == "a":
+                losses.append(loss)
+            await asyncio.sleep(0)
+        await stage.finish(net, states[name], of.rows[name])
+
+    async def left(net: Any) -> None:
+        """Play no part."""
+
+    parts = {name: left if name in leaves else partial(stays, name) for name in of.roster.names}
+    at = Table()
+    at.play(of.roster, made.can.messages, parts)
+    return losses, at
+
+
+def test_a_party_that_leaves_is_missed():
+    of, made = whole(), vafl()
+    losses, at = play(of, made, worlds.begin(made, of), 6, leaves="c")
+    assert meetings(at)["b"] >= 2
+    assert len([loss for loss in losses if loss is not None]) >= 4
+
+
+def test_it_costs_a_meeting_once_and_never_again():
+    of, made = whole(), vafl()
+    losses, _ = play(of, made, worlds.begin(made, of), 12, leaves="c")
+    assert losses.count(None) <= 1
+
+
+def test_before_all_were_met_a_method_that_needs_everybody_has_no_loss():
+    of, made = whole(), vafl("standard")
+    assert play(of, made, worlds.begin(made, of), 1)[0] == [None]
+
+
+def test_a_method_that_needs_everybody_stops_where_a_party_left():
+    of, made = whole(), vafl("standard")
+    with pytest.raises(PartyLost, match="party 'c' is gone: Standard VFL cannot train without it"):
+        play(of, made, worlds.begin(made, of), 6, leaves="c")
+
+
+def test_a_run_that_diverges_leaves_nobody_waiting():
+    with pytest.raises(Diverged, match=r"no longer numbers|the loss is"):
+        run(vafl(), whole(N=40), batch_size=4, epochs=30, optimizer=worlds.Optimizer(name="sgd", lr=1e30))

@@ -1,0 +1,179 @@
+"""Networks that no labelled row has trained answer nothing: neither alone nor with others."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from anyparty.methods.registry import method
+from anyparty.methods.split.combinatorial import UNTRAINED
+from anyparty.methods.split.local import NOBODY
+from anyparty.methods.split.pseudo_labels import PseudoLabelled
+from anyparty.methods.split.split_method import UNREACHED
+from anyparty.networks.coverage import TrainedParties
+from tests import worlds
+from tests.worlds import world
+
+FAMILY = ["local", "ensemble", "combinatorial", "plug", "laser"]
+N = 60
+
+
+def strange(labelled=40, **more):
+    """a has the first rows, with labels; b some of these, and later ones; c the later ones alone, without a label."""
+    there = torch.zeros(N, 3, dtype=torch.bool)
+    there[:labelled, 0] = True
+    there[10:50, 1] = True
+    there[labelled:, 2] = True
+    return world(observed=there, classes=2, labeled=torch.arange(N) < labelled, **more)
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_party_that_no_labelled_row_has_takes_no_part(name):
+    of, made = strange(), method(name, embedding=4)
+    trained = worlds.train(made, of, epochs=2)
+    states = worlds.states_of(trained)
+    said, without = worlds.predict(made, of, states), worlds.predict(made, of, states, asked=["a", "b"])
+    known = of.observed[:, :2].any(1)
+    assert torch.equal(said.answered, known)
+    assert not said.took_part[:, 2].any()
+    assert torch.equal(said.scores[known], without.scores[known])
+    assert said.reasons == dict.fromkeys(range(50, N), UNREACHED)
+
+
+@pytest.mark.parametrize("name", ["local", "ensemble", "laser"])
+def test_nor_where_label_holders_host_their_own_heads(name):
+    """Rows that the unreached party alone has get no number, whoever hosts what; the others none that rests on it."""
+    of, alone = strange(labelers=(0, 1)), ["a", "b"]
+    made = method(name, embedding=4, hosting="labelers")
+    states = worlds.states_of(worlds.train(made, of, epochs=2))
+    said, without = worlds.predict(made, of, states), worlds.predict(made, of, states, asked=alone)
+    assert torch.equal(said.answered, of.observed[:, :2].any(1))
+    assert torch.equal(said.scores[said.answered], without.scores[said.answered])
+    assert set(said.reasons.values()) == {UNREACHED}
+
+
+@pytest.mark.parametrize("name", ["local", "ensemble", "laser"])
+def test_nor_does_a_label_holders_head_that_none_of_its_own_labels_has_trained(name):
+    """b has labels, but of rows that it does not hold: its own head stays as it was drawn."""
+    there = torch.zeros(N, 2, dtype=torch.bool)
+    there[:40, 0] = there[30:, 1] = True
+    of = world(K=2, observed=there, classes=2, labeled=torch.arange(N) < 40, labelers=(0, 1))
+    of.rows["b"].labeled[30:] = False
+    made = method(name, embedding=4, hosting="labelers")
+    states = worlds.states_of(worlds.train(made, of, epochs=2))
+    assert [states[who].modules["taught"].parties.tolist() for who in "ab"] == [[True, True], [False, False]]
+    said = worlds.predict(made, of, states)
+    assert torch.equal(said.answered, there[:, 0])
+    assert said.reasons == dict.fromkeys(range(40, N), NOBODY)
+
+
+def hosts(there, a):
+    """a has labels of its rows up to ``a``, b of its own from there on; each hosts its own head, a that of c, too."""
+    of = world(observed=there, classes=2, labelers=(0, 1))
+    row = torch.arange(N)
+    theirs = there[:, 1] & (row >= a)
+    of.rows["a"] = replace(of.rows["a"], labeled=there[:, 0] & (row < a), told={"b": theirs})
+    of.rows["b"] = replace(of.rows["b"], labeled=theirs)
+    return of
+
+
+def apart():
+    """a and b share no row."""
+    there = torch.zeros(N, 3, dtype=torch.bool)
+    there[:20, 0] = there[20:50, 1] = there[:40, 2] = there[50:, 2] = True
+    return hosts(there, 20)
+
+
+def roundabout():
+    """c shares labelled rows of b alone; the last rows are its own."""
+    there = torch.ones(N, 3, dtype=torch.bool)
+    there[:20, 2] = there[55:, :2] = False
+    return hosts(there, 20)
+
+
+def untaught():
+    """b has rows, and a label of none of them."""
+    there = torch.ones(N, 3, dtype=torch.bool)
+    there[50:, 0] = there[40:55, 2] = False
+    return hosts(there, N)
+
+
+@pytest.mark.parametrize("name", ["local", "ensemble", "laser"])
+def test_a_host_answers_for_its_rows_although_the_active_partys_labels_reach_none_of_them(name):
+    of, made = apart(), method(name, embedding=4, hosting="labelers")
+    states = worlds.states_of(worlds.train(made, of, epochs=2))
+    assert [states[who].modules["taught"].missed for who in "ab"] == [[1], [0]]
+    said = worlds.predict(made, of, states)
+    assert said.answered.all()
+    assert torch.equal(said.took_part[:, 1], of.observed[:, 1])
+    if name != "ensemble":
+        assert torch.equal(~said.by_party[:, 1].isnan().any(dim=1), of.observed[:, 1])
+    gone = worlds.predict(made, of, states, leaves=["b"])
+    assert gone.reasons == dict.fromkeys(range(40, 50), "no party that was asked and answered has this row")
+
+
+@pytest.mark.parametrize("draw", [apart, roundabout, untaught])
+@pytest.mark.parametrize(("name", "more"), [("local", {}), ("ensemble", {"vote": "soft"}), ("laser", {})])
+def test_who_took_part_is_whose_columns_move_the_answer(name, more, draw):
+    """Changed at one party after another."""
+    of, made = draw(), method(name, embedding=4, hosting="labelers", **more)
+    states = worlds.states_of(worlds.train(made, of, epochs=2))
+    said = worlds.predict(made, of, states)
+    for k, party in enumerate(of.roster.blocks):
+        rows = of.rows[party]
+        other = replace(of, rows=of.rows | {party: replace(rows, block=replace(rows.block, x=rows.block.x + 1.0))})
+        moved = (worlds.predict(made, other, states).scores != said.scores).any(dim=1) & said.answered
+        assert torch.equal(moved, said.took_part[:, k]), party
+
+
+def test_a_party_that_another_host_was_to_hear_takes_no_part_without_that_host():
+    of, made = roundabout(), method("laser", embedding=4, hosting="labelers")
+    states = worlds.states_of(worlds.train(made, of, epochs=2))
+    for said in (worlds.predict(made, of, states), worlds.predict(made, of, states, leaves=["b"])):
+        assert torch.equal(said.took_part[:, 2], of.observed.all(dim=1) & ("b" not in said.silent))
+        assert said.reasons == dict.fromkeys(range(55, N), NOBODY)  # c was reached, and has no head that was
+
+
+def test_a_set_that_no_labelled_row_has_gives_no_number():
+    """Both parties have labelled rows, and no labelled row has both."""
+    there = torch.zeros(N, 2, dtype=torch.bool)
+    there[:30, 0] = there[30:50, 1] = there[50:] = True
+    of, made = (
+        world(K=2, observed=there, labeled=torch.arange(N) < 50, server=True),
+        method("combinatorial", embedding=4),
+    )
+    states = worlds.states_of(worlds.train(made, of, epochs=2))
+    said = worlds.predict(made, of, states)
+    assert said.answered.tolist() == [True] * 50 + [False] * 10
+    assert set(said.reasons.values()) == {UNTRAINED}
+    assert worlds.predict(made, of, states, asked=of.roster.blocks[:1]).answered[50:].all()
+
+
+def test_pseudo_labels_reach_a_party_that_no_labelled_row_has():
+    of, made = strange(), method("laser", embedding=4, unlabelled="pseudo", sure=0.0)
+    assert isinstance(made, PseudoLabelled)
+    states = worlds.states_of(worlds.train(made, of, epochs=2, training=torch.ones(N, dtype=torch.bool)))
+    assert worlds.predict(made, of, states).answered.all()
+
+
+@pytest.mark.parametrize("name", ["laser", "local", "ensemble", "plug"])
+def test_a_party_that_nothing_has_reached_gives_no_pseudo_label(name):
+    """c is sure of its rows, by its first weights: nobody may learn from that."""
+    there = torch.zeros(N, 2, dtype=torch.bool)
+    there[:40, 0] = there[40:, 1] = True
+    of = world(K=2, observed=there, classes=2, labeled=torch.arange(N) < 40, server=True)
+    made = method(name, embedding=4, unlabelled="pseudo", sure=0.0)
+    trained = worlds.train(made, of, epochs=2, training=torch.ones(N, dtype=torch.bool))
+    said = worlds.predict(made, of, worlds.states_of(trained))
+    assert torch.equal(said.answered, of.labeled)
+    history = next(part.history for part in trained.values() if part.history)
+    assert [record["pseudo_labels"] for record in history if record["stage"] == "pseudo"] == [0.0, 0.0]
+
+
+def test_what_is_reached_is_saved_with_the_heads():
+    one, other = TrainedParties(3), TrainedParties(3)
+    one.note(torch.tensor([[True, False, False], [True, True, False]]))
+    assert one.missed == [2]
+    other.load_state_dict(one.state_dict())
+    assert other.missed == [2]
+    assert TrainedParties(3).missed == []

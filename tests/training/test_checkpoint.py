@@ -1,0 +1,319 @@
+"""What a party keeps between epochs comes back bit for bit, or is refused with a sentence."""
+
+import json
+import pickle
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from anyparty.errors import AnypartyWarning, ModelError, Stopped
+from anyparty.methods.base import State
+from anyparty.methods.registry import method
+from anyparty.networks.optimizer import Optimizer
+from anyparty.training.callbacks import Callback
+from anyparty.training.checkpoint import KEEP, Checkpoints, RunPosition, load_module, read, tensors_of, write
+from anyparty.training.membership import StaticMembership
+from tests import worlds
+from tests.worlds import same_bits, world
+
+OPTIMIZERS = {
+    "sgd": Optimizer(name="sgd", lr=0.1),
+    "momentum": Optimizer(name="sgd", lr=0.1, momentum=0.9),
+    "adam": Optimizer(name="adam", lr=0.1),
+    "adamw": Optimizer(name="adamw", lr=0.1, weight_decay=0.1),
+}
+PROGRESS = RunPosition(stage=0, epoch=4, best=0.25, best_epoch=2, history=[{"epoch": 1, "loss": 0.5}, {"epoch": 2}])
+
+
+def fresh(optimizer="adam", steps=0, seed=0):
+    """A party's networks, one with buffers and one whose parameters are frozen in part, after some steps."""
+    torch.manual_seed(seed)
+    encoder, heads = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 2)
+    heads.bias.requires_grad_(False)
+    state = State(world().seat("a"), {"encoder": encoder, "heads": heads})
+    for name, module in state.modules.items():
+        state.optimizers[name] = OPTIMIZERS[optimizer].build([p for p in module.parameters() if p.requires_grad])
+    for _ in range(steps):
+        step(state)
+    return state
+
+
+def step(state):
+    x = torch.linspace(-1, 1, 15).view(5, 3)
+    for optimizer in state.optimizers.values():
+        optimizer.zero_grad()
+    state.modules["heads"](state.modules["encoder"](x)).square().sum().backward()
+    for optimizer in state.optimizers.values():
+        optimizer.step()
+
+
+def weights(state):
+    return {f"{m}/{name}": t.clone() for m, module in state.modules.items() for name, t in module.state_dict().items()}
+
+
+class TestThereAndBack:
+    @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+    def test_training_goes_on_as_if_nothing_had_happened(self, name, tmp_path):
+        """Networks, buffers, moments and step counts of the optimizer: the next steps are the same to the last bit."""
+        state, kept = fresh(name, steps=3), Checkpoints(tmp_path)
+        kept.save(state, PROGRESS, {})
+        other = fresh(name, steps=5, seed=9)
+        kept.load(other, (0, 4))
+        for _ in range(3):
+            step(state)
+            step(other)
+        assert same_bits(weights(state), weights(other))
+
+    def test_before_the_first_step(self, tmp_path):
+        kept = Checkpoints(tmp_path)
+        kept.save(fresh(), RunPosition(), {})
+        progress, best = kept.load(fresh(seed=3), (0, 0))
+        assert (progress, best) == (RunPosition(), {})
+
+    def test_progress_and_the_best_networks(self, tmp_path):
+        state, kept = fresh(steps=2), Checkpoints(tmp_path)
+        best = {name: tensors_of(module) for name, module in state.modules.items()}
+        step(state)
+        kept.save(state, PROGRESS, best)
+        progress, came = kept.load(fresh(), (0, 4))
+        assert progress == PROGRESS
+        assert came.keys() == best.keys()
+        assert all(same_bits(came[name], best[name]) for name in best)
+
+    def test_numbers_that_json_does_not_know(self, tmp_path):
+        kept = Checkpoints(tmp_path)
+        kept.save(fresh(), RunPosition(epoch=4, history=[{"loss": float("inf"), "metric": float("nan")}]), {})
+        (record,) = kept.load(fresh(), (0, 4))[0].history
+        assert record["loss"] == float("inf")
+        assert record["metric"] != record["metric"]
+
+    def test_nothing_is_pickled(self, tmp_path):
+        kept = Checkpoints(tmp_path)
+        kept.save(fresh(steps=1), PROGRESS, {})
+        (path,) = kept.files()
+        with pytest.raises((pickle.UnpicklingError, ValueError, KeyError, EOFError)):
+            pickle.loads(path.read_bytes())  # noqa: S301 - that it is none is the point
+        with safe_open(path, framework="pt") as file:
+            assert json.loads(file.metadata()["anyparty"])["epoch"] == 4
+
+
+class TestFolder:
+    def save(self, folder, *moments):
+        kept = Checkpoints(folder)
+        for stage, epoch in moments:
+            kept.save(fresh(), RunPosition(stage=stage, epoch=epoch), {})
+        return kept
+
+    def test_the_last_two_remain(self, tmp_path):
+        kept = self.save(tmp_path, (0, 1), (0, 2), (0, 10), (0, 11))
+        assert kept.moments() == [(0, 10), (0, 11)]
+        assert len(list(tmp_path.iterdir())) == KEEP == 2
+
+    def test_later_stages_come_last(self, tmp_path):
+        assert self.save(tmp_path, (0, 200), (1, 3), (1, 100)).moments() == [(1, 3), (1, 100)]
+
+    def test_none_yet(self, tmp_path):
+        assert Checkpoints(tmp_path / "none").moments() == []
+
+    def test_other_files_in_the_folder_are_none_of_ours(self, tmp_path):
+        kept = self.save(tmp_path, (0, 1))
+        for name in ("notes.safetensors", "00-000009.part", "readme.txt", "model-best.safetensors"):
+            (tmp_path / name).write_bytes(b"")
+        assert kept.moments() == [(0, 1)]
+        self.save(tmp_path, (0, 2), (0, 3))
+        assert kept.moments() == [(0, 2), (0, 3)]
+        assert (tmp_path / "notes.safetensors").exists()
+
+    def test_a_write_that_was_cut_off_leaves_the_old_one(self, tmp_path, monkeypatch):
+        path = tmp_path / "x.safetensors"
+        write(path, {"w": torch.ones(2)}, {"n": 1})
+
+        def cut_off(tensors, beside, metadata):
+            beside.write_bytes(b"half")
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr("anyparty.training.checkpoint.save_file", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            write(path, {"w": torch.zeros(2)}, {"n": 2})
+        tensors, about = read(path)
+        assert tensors["w"].tolist() == [1, 1]
+        assert about == {"n": 1}
+
+
+def test_checkpoints_of_a_way_that_was_left_are_forgotten(tmp_path):
+    kept = Checkpoints(tmp_path)
+    for epoch in (4, 5):
+        kept.save(fresh(steps=1), replace(PROGRESS, epoch=epoch), {})
+    kept.load(fresh(), (PROGRESS.stage, 4))
+    assert [epoch for _, epoch in kept.moments()] == [4]
+
+
+class Away(StaticMembership):
+    """A door whose party left, for a reason, after some epochs; or whose own part was ended."""
+
+    def __init__(self, after, why, own=""):
+        self.after, self.why, self.own, self.asked = after, why, own, 0
+
+    def gone(self):
+        self.asked += 1
+        return {"b": self.why} if self.why and self.asked > self.after else {}
+
+    def told(self):
+        return self.own if self.asked > self.after else ""
+
+
+@pytest.mark.parametrize(
+    ("why", "own", "said"),
+    [("it left: the job was ended", "", "the job was ended"), ("", "its site was stopped", "its site was stopped")],
+)
+def test_nothing_is_kept_of_an_epoch_at_whose_end_the_run_was_ended(tmp_path, why, own, said):
+    """Word of it comes to the active party last: what it did alone would take the place of what all have."""
+    settings = {"epochs": 6, "checkpoint_every": 1, "door": Away(3, why, own)}
+    with pytest.raises(Stopped, match=said):
+        worlds.train(method("laser", embedding=4), world(K=2), folder=tmp_path, **settings)
+    assert [epoch for _, epoch in Checkpoints(tmp_path / "a").moments()] == [2, 3]
+
+
+def test_without_a_party_that_was_lost_the_others_go_on(tmp_path):
+    settings = {"epochs": 6, "checkpoint_every": 1, "door": Away(3, "it hangs")}
+    worlds.train(method("laser", embedding=4), world(K=2), folder=tmp_path, **settings)
+    assert [epoch for _, epoch in Checkpoints(tmp_path / "a").moments()] == [5, 6]
+
+
+class TestAfterAPowerFailure:
+    def test_the_checkpoint_before_is_gone_on_from(self, tmp_path):
+        kept = Checkpoints(tmp_path)
+        for epoch in (3, 4):
+            kept.save(fresh(steps=1), replace(PROGRESS, epoch=epoch), {})
+        last = tmp_path / "00-000004.safetensors"
+        last.write_bytes(last.read_bytes()[:-1])
+        with pytest.warns(AnypartyWarning, match=r"power failure: '00-000004\.safetensors'; going on from 00-000003"):
+            assert kept.begin("", resume=True) == [(0, 3)]
+        kept.save(fresh(steps=1), replace(PROGRESS, epoch=4), {})
+        assert kept.begin("", resume=True) == [(0, 3), (0, 4)]
+
+    def test_where_none_is_whole_its_name_is_said(self, tmp_path):
+        Checkpoints(tmp_path).save(fresh(steps=1), PROGRESS, {})
+        path = tmp_path / "00-000004.safetensors"
+        path.write_bytes(b"")
+        (moment,) = Checkpoints(tmp_path).begin("", resume=True)
+        with pytest.raises(ModelError, match=r"00-000004\.safetensors: this is not a whole file"):
+            Checkpoints(tmp_path).load(fresh(), moment)
+
+
+class Stops(Callback):
+    """Interrupts a run at the end of an epoch, before the active party has kept it."""
+
+    def __init__(self, after):
+        self.after = after
+
+    def on_epoch_end(self, record):
+        if record["epoch"] == self.after:
+            raise KeyboardInterrupt
+
+
+def test_a_party_that_was_away_has_the_plain_mean_of_the_epochs_since_it_came_back(tmp_path):
+    """Of sixteen epochs the last four are averaged; b comes back before the last two, with its very first networks."""
+    run = partial(worlds.train, method("laser", embedding=4), world(K=2), folder=tmp_path,
+                  epochs=16, checkpoint_every=1, keep="average")  # fmt: skip
+    with pytest.raises(KeyboardInterrupt):
+        run(watch=Stops(2))
+    first = (tmp_path / "b" / "00-000001.safetensors").read_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        run(watch=Stops(15), resume=True)
+    for path in (tmp_path / "b").glob("*.safetensors"):
+        path.unlink()
+    (tmp_path / "b" / "00-000001.safetensors").write_bytes(first)
+    with pytest.warns(AnypartyWarning, match="there is no epoch that all have a checkpoint of"):
+        trained = run(resume=True)
+    (one, _), (two, about) = (read(tmp_path / "b" / f"00-0000{epoch}.safetensors") for epoch in (15, 16))
+    for name, mean in weights(trained["b"].state).items():
+        assert not torch.allclose(one[f"module/{name}"], two[f"module/{name}"], atol=1e-4)
+        assert torch.allclose(mean, (one[f"module/{name}"] + two[f"module/{name}"]) / 2, atol=1e-6)
+    _, of_a = read(tmp_path / "a" / "00-000016.safetensors")
+    assert (of_a["averaged"], about["averaged"]) == (4, 2)
+
+
+class TestRefusals:
+    @pytest.fixture
+    def path(self, tmp_path):
+        path = tmp_path / "00-000004.safetensors"
+        Checkpoints(tmp_path).save(fresh(steps=1), PROGRESS, {})
+        assert path.exists()
+        return path
+
+    def load(self, path, state=None):
+        return Checkpoints(path.parent).load(state or fresh(), (0, 4))
+
+    @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.99])
+    def test_cut_short(self, path, share):
+        whole = path.read_bytes()
+        path.write_bytes(whole[: int(share * len(whole))])
+        with pytest.raises(ModelError, match=r"00-000004.safetensors: this is not a whole file of anyparty's"):
+            self.load(path)
+
+    def test_bytes_after_the_end(self, path):
+        path.write_bytes(path.read_bytes() + b"more")
+        with pytest.raises(ModelError, match="not a whole file"):
+            self.load(path)
+
+    def test_another_format(self, path):
+        for foreign in (pickle.dumps({"epoch": 4}), b"PK\x03\x04 a zip, as torch.save writes", b"{}", b"\xff" * 100):
+            path.write_bytes(foreign)
+            with pytest.raises(ModelError, match="not a whole file of anyparty's"):
+                self.load(path)
+
+    def test_safetensors_of_somebody_else(self, path):
+        for metadata in (
+            None,
+            {"format": "pt"},
+            {"anyparty": "not json"},
+            {"anyparty": "[1]"},
+            {"anyparty": '{"a": 1}'},
+        ):
+            save_file({"w": torch.ones(2)}, path, metadata=metadata)
+            with pytest.raises(ModelError, match=r"00-000004.safetensors"):
+                self.load(path)
+
+    def test_none(self, path):
+        with pytest.raises(ModelError, match=r"00-000005.safetensors: no such file"):
+            Checkpoints(path.parent).load(fresh(), (0, 5))
+
+    def test_other_networks(self, path):
+        state = fresh()
+        state.modules["heads"] = nn.Linear(7, 2)
+        said = r"parameter heads/weight was kept in the shape 2 × 4, and its shape is 2 × 7 here; give[^\n]*$"
+        with pytest.raises(ModelError, match=said):
+            self.load(path, state)
+
+    def test_a_tensor_too_few(self, path):
+        tensors, about = read(path)
+        del tensors["module/heads/weight"]
+        write(path, tensors, about)
+        with pytest.raises(ModelError, match=r"do not fit.*: parameter heads/weight is not among what was kept; give"):
+            self.load(path)
+
+    @pytest.mark.parametrize("break_it", ["momentum of another shape", "another optimizer", "a key of nonsense"])
+    def test_an_optimizer_of_somebody_else(self, path, break_it):
+        tensors, about = read(path)
+        if break_it == "momentum of another shape":
+            tensors["optimizer/heads/0/exp_avg"] = torch.zeros(9)
+        elif break_it == "another optimizer":
+            tensors = {k: t for k, t in tensors.items() if not k.startswith("optimizer/heads/0/exp_avg")}
+        else:
+            tensors["optimizer/heads/first/exp_avg"] = torch.zeros(9)
+        write(path, tensors, about)
+        with pytest.raises(ModelError, match=r"00-000004.safetensors.*optimizer"):
+            self.load(path)
+
+    def test_loading_a_module(self):
+        with pytest.raises(ModelError, match=r"shop.safetensors: its weights do not fit.* bias is not among"):
+            load_module(nn.Linear(2, 2), {"weight": torch.zeros(2, 2)}, "shop.safetensors")
+        kept = {"weight": torch.zeros(2, 2), "bias": torch.zeros(2), "more": torch.zeros(())}
+        with pytest.raises(ModelError, match=r"parameter head/more was kept, and the network has none; give"):
+            load_module(nn.Linear(2, 2), kept, "shop.safetensors", "head")

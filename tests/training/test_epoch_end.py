@@ -1,0 +1,144 @@
+"""After an epoch the active party lets in who has come back, with its own last checkpoint."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from anyparty.core.types import Party, Roster
+from anyparty.deployment.site import alignment_cache
+from anyparty.errors import AlignmentError, PartyLost
+from anyparty.methods.registry import method
+from anyparty.training import control_messages, epoch_end
+from anyparty.training.checkpoint import RunPosition
+from anyparty.training.membership import StaticMembership
+from anyparty.training.party_run import RunHooks
+from anyparty.transport import memory
+from tests import worlds
+
+ROSTER = Roster((Party(name="a", labels=True), Party(name="b")), "a")
+PLAN = {name: torch.arange(3) for name in ("train", "patterns", "validation", "scored")}
+SETTINGS = {"method": "laser"}
+
+
+class Door:
+    run = "now"
+
+    def __init__(self):
+        self.waiting, self.lost = ["b"], {}
+
+    def gone(self):
+        return {"b": "it gave no sign of life"} if self.waiting else {}
+
+    def waiting_to_rejoin(self):
+        return list(self.waiting)
+
+    def admit(self, name):
+        self.waiting.remove(name)
+
+    def lose(self, name, why):
+        self.lost[name] = why
+
+
+def let_in(*, settings=SETTINGS, moments=((0, 1), (0, 2)), shut=False):
+    door, record, progress = Door(), {}, RunPosition(epoch=4, best=0.9, best_epoch=1)
+    part = SimpleNamespace(hooks=RunHooks(membership=door), agreed=SETTINGS)
+
+    async def a(net):
+        return await epoch_end._let_in(part, net, progress, PLAN, record, shut=shut)
+
+    async def b(net):
+        try:
+            start = await control_messages.begin(net, ROSTER, settings, moments)
+            plan = await net.recv("a", "plan", control_messages.PLAN)
+        except PartyLost:
+            return None
+        return start, plan["train"].tolist()
+
+    heard = memory.play({"a": a, "b": b})
+    return heard["a"], heard["b"], door, record, progress
+
+
+def test_it_goes_on_from_its_own_last_checkpoint_at_the_next_epoch():
+    back, (start, rows), door, record, progress = let_in()
+    assert back == ("b",)
+    assert start == control_messages.ResumePoint(own=(0, 2), now=(0, 5))
+    assert rows == [0, 1, 2]
+    assert record == {"absent": {"b": "it gave no sign of life"}, "back": ["b"]}
+    assert progress.best is None  # what was best without it is not comparable
+    assert not door.lost
+
+
+def test_one_without_a_checkpoint_begins_with_its_first_networks():
+    _, (start, _), *_ = let_in(moments=())
+    assert start == control_messages.ResumePoint(own=None, now=(0, 5))
+
+
+def test_a_checkpoint_from_beyond_is_none_of_this_run():
+    _, (start, _), *_ = let_in(moments=((0, 3), (0, 9)))
+    assert start.own == (0, 3)
+
+
+def test_other_settings_are_refused_and_named_and_the_run_goes_on():
+    back, heard, door, record, progress = let_in(settings={"method": "local"})
+    assert back == ()
+    assert heard is None
+    assert "party 'b' runs with other settings than the active party 'a': method" in door.lost["b"]
+    assert "back" not in record
+    assert progress.best == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_another_alignment_is_refused(same):
+    number = torch.arange(16, dtype=torch.uint8)
+
+    async def a(net):
+        try:
+            await alignment_cache.welcome(number, net, "b")
+        except AlignmentError as error:
+            return str(error)
+
+    async def b(net):
+        await net.send("a", "alignment", {"number": number if same else number + 1})
+        try:
+            return (await net.recv("a", "realign", alignment_cache.NUMBER))["number"]
+        except PartyLost:
+            return None
+
+    heard = memory.play({"a": a, "b": b})
+    assert (heard["a"] is None) is same
+    assert (heard["b"] is not None) is same
+    assert same or "party 'b' came back with another alignment" in heard["a"]
+
+
+def test_who_is_just_back_hears_no_verdict_of_the_epoch_it_missed():
+    sent = []
+
+    class Net:
+        me = "a"
+
+        async def send(self, to, tag, tensors):
+            sent.append((to, tag, tensors["back"].tolist()))
+
+    roster = Roster((*ROSTER.parties, Party(name="c")), "a")
+    asyncio.run(control_messages.share_verdict(Net(), roster, control_messages.EpochDecision(back=("b",))))
+    assert sent == [("c", "verdict", [0, 1, 0])]
+
+
+def test_nobody_is_let_in_at_the_end():
+    back, heard, door, *_ = let_in(shut=True)
+    assert (back, heard) == ((), None)
+    assert door.waiting == ["b"]
+
+
+def test_the_door_is_open_after_every_epoch_but_the_last_of_a_stage():
+    looked = []
+
+    class Watched(StaticMembership):
+        def waiting_to_rejoin(self):
+            looked.append(1)
+            return ()
+
+    worlds.train(method("laser", embedding=4), worlds.world(), epochs=4, door=Watched())
+    assert len(looked) == 3

@@ -1,0 +1,555 @@
+"""The loop over stages, epochs and batches, played with a method whose every answer is written in advance."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from anyparty.config import TrainSettings
+from anyparty.core.predictions import Predictions
+from anyparty.core.types import Capabilities
+from anyparty.errors import AlignmentError, AnypartyWarning, ConfigError, Diverged, ResumeError
+from anyparty.methods.base import Stage, State
+from anyparty.methods.registry import method
+from anyparty.networks.optimizer import Optimizer
+from anyparty.training.callbacks import Callback
+from anyparty.training.loop import averaged
+from tests import worlds
+from tests.worlds import world
+
+
+class Clock(nn.Module):
+    """A network that only knows when it was trained last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((), -1.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scripted:
+    """Learns nothing; after epoch e its answers are off by ``errors[e]``, or missing where that is NaN."""
+
+    errors: Sequence[float] = ()
+    stage_names: Sequence[str] = ("train",)
+    seen: list[tuple[str, tuple[Any, ...], torch.Tensor, float, bool]] = field(default_factory=list)
+
+    @property
+    def can(self):
+        return Capabilities(title="Scripted", paper="none", trains_on="labelled rows", predicts_for="any row",
+                            needs="any", messages=())  # fmt: skip
+
+    def begin(self, seat, seeds):
+        clock = Clock()
+        return State(seat, {"clock": clock}, {"clock": seat.optimizer.build(clock.parameters())})
+
+    def stages(self, seat):
+        return [Stage(name=name, step=self.step, rows=lambda rows: rows.labeled) for name in self.stage_names]
+
+    async def step(self, net, state, rows, batch):
+        clock, (optimizer,) = state.modules["clock"], state.optimizers.values()
+        self.seen.append((state.seat.me, batch.moment, batch.rows, optimizer.param_groups[0]["lr"], clock.training))
+        with torch.no_grad():
+            clock.weight.fill_(float(batch.moment[1]) + 100 * self.stage_names.index(batch.moment[0]))
+        return 1.0 + batch.moment[2] if state.seat.me == "a" else None
+
+    async def predict(self, net, state, rows, batch, asked):
+        assert not state.modules["clock"].training
+        if state.seat.me != "a":
+            return None
+        task, off = state.seat.task, self.errors[int(state.modules["clock"].weight.item()) % 100]
+        scores = (rows.y[batch.rows] * task.scale + task.mean + off).unsqueeze(1)
+        observed = rows.observed[batch.rows]
+        return Predictions(task=task, blocks=("a", "b"), scores=scores, took_part=observed, asked=torch.ones(2).bool())
+
+
+OF = world(K=2, N=30, kind="regression")
+VALIDATION = torch.arange(0, 30, 3)
+TRAINING = torch.ones(30, dtype=torch.bool).index_fill(0, VALIDATION, False)
+
+
+def train(errors, *, of=OF, made=None, **settings):
+    made = made or Scripted(errors=errors)
+    chosen = {"validation": VALIDATION, "training": TRAINING, "epochs": len(errors), "keep": "best", "batch_size": 6}
+    return made, worlds.train(made, of, **chosen | settings)
+
+
+class Reasons(Callback):
+    """Keeps what is said at the end of stages."""
+
+    def __init__(self):
+        self.said = []
+
+    def on_stage_end(self, stage, reason):
+        self.said.append(reason)
+
+
+def clocks(trained):
+    return {name: int(party.state.modules["clock"].weight) for name, party in trained.items()}
+
+
+class TestSelection:
+    def test_the_best_weights_are_kept_at_every_party(self):
+        """Errors 5 3 4 2 6 7 8 9, three epochs of patience: best at the fourth, stopped after the seventh."""
+        _, trained = train([5, 3, 4, 2, 6, 7, 8, 9], patience=3)
+        assert clocks(trained) == {"a": 3, "b": 3}
+        assert [record["epoch"] for record in trained["a"].history] == [1, 2, 3, 4, 5, 6, 7]
+        assert trained["a"].best_epoch == 3
+        assert trained["b"].history == []
+
+    def test_without_patience_all_epochs_run(self):
+        _, trained = train([5, 3, 4, 2, 6, 7, 8, 9])
+        assert clocks(trained) == {"a": 3, "b": 3}
+        assert len(trained["a"].history) == 8
+
+    def test_the_last_weights_if_asked(self):
+        _, trained = train([5, 3, 4, 2, 6, 7, 8, 9], patience=3, keep="last")
+        assert clocks(trained) == {"a": 6, "b": 6}
+        assert trained["a"].best_epoch == -1  # validation chose nothing
+
+    @pytest.mark.parametrize(("epochs", "mean"), [(8, 6.5), (9, 7.0), (2, 1.0), (1, 0.0)])
+    def test_the_mean_of_the_last_quarter_if_asked(self, epochs, mean):
+        _, trained = train([1.0] * epochs, keep="average")
+        assert {party.state.modules["clock"].weight.item() for party in trained.values()} == {mean}
+        assert trained["a"].best_epoch == -1
+
+    def test_stopped_before_the_last_quarter_the_last_weights(self):
+        watch = Reasons()
+        _, trained = train([1, 2, 2, 2, 2, 2, 2, 2], patience=2, keep="average", watch=watch)
+        assert clocks(trained) == {"a": 2, "b": 2}
+        without = "before the last quarter of the epochs, so that there is nothing to average: the last weights stay"
+        assert watch.said == [f"no better for a while; {without}"]
+        train([1, 2, 2, 2], keep="average", watch=watch)
+        assert watch.said[1:] == ["all epochs done"]
+
+    def test_whole_numbers_are_not_averaged(self):
+        state = State(None, {"norm": nn.BatchNorm1d(1)}, {})
+        mean = {}
+        for before, count in enumerate((3, 5)):
+            state.modules["norm"].num_batches_tracked.fill_(count)
+            state.modules["norm"].running_mean.fill_(float(count))
+            mean = averaged(mean, state, before)
+        assert (mean["norm"]["num_batches_tracked"].item(), mean["norm"]["running_mean"].item()) == (5, 4.0)
+
+    def test_of_equals_the_first(self):
+        _, trained = train([4, 2, 2, 2, 2], patience=2)
+        assert clocks(trained) == {"a": 1, "b": 1}
+        assert len(trained["a"].history) == 4
+
+    def test_an_epoch_without_a_number_is_never_the_best(self):
+        nan = float("nan")
+        assert clocks(train([nan, 3, nan, 2, nan])[1]) == {"a": 3, "b": 3}
+
+    def test_nor_does_it_end_the_stage(self):
+        """Validation rows may have no number in any epoch: the last weights stay, and a sentence says so."""
+        nan, watch = float("nan"), Reasons()
+        _, trained = train([nan] * 4, patience=2, watch=watch)
+        assert clocks(trained) == {"a": 3, "b": 3}
+        assert trained["a"].best_epoch == -1
+        without = "no epoch had a rmse on the validation rows, so that none was chosen: the last one's weights are kept"
+        assert watch.said == [f"all epochs done; {without}"]
+        train([nan, 3, nan, 2, nan], watch=watch)
+        assert watch.said[1:] == ["all epochs done"]
+
+    def test_by_a_metric_of_which_more_is_better(self):
+        """auroc falls where answers turn the wrong way round; here by class shares given in advance."""
+        shares = [0.5, 0.9, 0.7]
+        of = world(K=2, N=30, classes=2)
+
+        @dataclass(frozen=True, kw_only=True)
+        class Voter(Scripted):
+            async def predict(self, net, state, rows, batch, asked):
+                if state.seat.me != "a":
+                    return None
+                right = torch.arange(len(batch.rows)) < shares[int(state.modules["clock"].weight)] * len(batch.rows)
+                said = torch.where(right, rows.y[batch.rows], 1 - rows.y[batch.rows])
+                return Predictions(task=state.seat.task, blocks=("a", "b"), scores=torch.eye(2)[said],
+                                   took_part=rows.observed[batch.rows], asked=torch.ones(2).bool())  # fmt: skip
+
+        _, trained = train(shares, of=of, made=Voter(), metric="accuracy", score_training=0)
+        assert [record["validation"]["accuracy"] for record in trained["a"].history] == pytest.approx(shares)
+        assert clocks(trained) == {"a": 1, "b": 1}
+
+    def test_no_validation_rows(self):
+        _, trained = train([5, 1, 9], validation=torch.arange(0), patience=1)
+        assert clocks(trained) == {"a": 2, "b": 2}
+        assert all("validation" not in record for record in trained["a"].history)
+
+
+class TestSeveralStages:
+    def test_what_is_kept_on_the_way_has_the_best_epochs_place_too(self, tmp_path):
+        for keep, places in (("best", [0, 1, 1, 3, 4, 4]), ("last", [-1] * 6)):
+            kept = []
+            made = Scripted(errors=[5, 1, 9], stage_names=("first", "second"))
+            train([5, 1, 9], made=made, keep=keep, folder=tmp_path / keep, checkpoint_every=1,
+                  kept=lambda history, best, kept=kept: kept.append((len(history), best)))  # fmt: skip
+            assert kept == list(zip(range(1, 7), places, strict=True))
+
+    def test_the_best_epoch_is_a_place_in_the_history(self):
+        _, trained = train([5, 1, 9], made=Scripted(errors=[5, 1, 9], stage_names=("first", "second")))
+        assert [(r["stage"], r["epoch"]) for r in trained["a"].history][trained["a"].best_epoch] == ("second", 2)
+        assert trained["a"].best_epoch == 4
+        assert clocks(trained) == {"a": 101, "b": 101}
+
+    @staticmethod
+    def continued(then, **settings):
+        """Three epochs off by 5, 1 and 9, and then a stage that goes on from them, off by ``then``."""
+
+        @dataclass(frozen=True, kw_only=True)
+        class Continued(Scripted):
+            def stages(self, seat):
+                first, second = super().stages(seat)
+                return [first, replace(second, continues=True, epochs=len(then))]
+
+            async def predict(self, net, state, rows, batch, asked):
+                said = await super().predict(net, state, rows, batch, asked)
+                if said is None or state.modules["clock"].weight < 100:
+                    return said
+                epoch = int(state.modules["clock"].weight) % 100
+                return replace(said, scores=said.scores + then[epoch] - self.errors[epoch])
+
+        made = Continued(errors=[5, 1, 9, 0, 0, 0], stage_names=("first", "second"))
+        return train([5, 1, 9], made=made, **settings)[1]
+
+    @pytest.mark.parametrize(("then", "clock", "place"), [([4, 3, 2], 1, 1), ([4, 0.5, 2], 101, 4)])
+    def test_what_a_stage_continues_stays_unless_it_gets_better(self, then, clock, place):
+        trained = self.continued(then)
+        assert clocks(trained) == {"a": clock, "b": clock}
+        assert trained["a"].best_epoch == place
+
+    def test_without_validation_rows_the_last_weights_are_kept(self):
+        assert clocks(self.continued([4, 3, 2], validation=torch.arange(0))) == {"a": 102, "b": 102}
+
+    def test_patience_begins_with_the_stage(self):
+        trained = self.continued([4, 3, 2, 2, 2], patience=2)
+        assert [record["stage"] for record in trained["a"].history] == ["first"] * 3 + ["second"] * 2
+        assert clocks(trained) == {"a": 1, "b": 1}
+
+
+class TestTrainingRowsAreScoredToo:
+    """Some of them, in the same messages as the validation rows."""
+
+    @pytest.fixture
+    def scored(self):
+        """Train; return the rows that were asked for at every epoch's end, and the history."""
+
+        def play(errors=(5, 3, 0.5), **settings):
+            asked = []
+
+            @dataclass(frozen=True, kw_only=True)
+            class Unlike(Scripted):
+                """Is off by as much as ``errors`` says on validation rows, and by half on the others."""
+
+                async def predict(self, net, state, rows, batch, asked_parties):
+                    said = await super().predict(net, state, rows, batch, asked_parties)
+                    if said is None:
+                        return None
+                    asked.append(batch.rows)
+                    off = self.errors[int(state.modules["clock"].weight.item())]
+                    half = torch.where(torch.isin(batch.rows, VALIDATION), 0.0, off / 2)
+                    return replace(said, scores=said.scores - half.unsqueeze(1))
+
+            _, trained = train(errors, made=Unlike(errors=errors), **settings)
+            return asked, trained["a"].history
+
+        return play
+
+    def test_by_the_same_metric(self, scored):
+        _, history = scored()
+        assert [epoch["validation"]["mae"] for epoch in history] == pytest.approx([5, 3, 0.5])
+        assert [epoch["training"]["mae"] for epoch in history] == pytest.approx([2.5, 1.5, 0.25])
+        assert all(epoch["training"].keys() == epoch["validation"].keys() for epoch in history)
+
+    @pytest.mark.parametrize(("wanted", "count"), [(4, 4), (1024, 10)])
+    def test_they_are_training_rows_and_no_more_than_validation_rows(self, scored, wanted, count):
+        asked, _ = scored(score_training=wanted)
+        for rows in asked:
+            training = rows[~torch.isin(rows, VALIDATION)]
+            assert len(training) == len(set(training.tolist())) == count
+            assert len(rows) - count == len(VALIDATION)
+            assert torch.equal(rows, asked[0])
+
+    def test_none_where_none_are_wanted(self, scored):
+        asked, history = scored(score_training=0)
+        assert all(torch.equal(rows, VALIDATION) for rows in asked)
+        assert not any("training" in epoch for epoch in history)
+
+
+class TestRecords:
+    def test_losses_and_metrics_epoch_by_epoch(self):
+        """20 training rows in batches of 6, 6, 6, 2 with losses 1, 2, 3, 4: (6+12+18+8)/20 = 2.2 a row.
+
+        rmse and mae of an answer that is off by e are e, in the label's own units.
+        """
+        _, trained = train([5, 3, 0.5])
+        for epoch, (record, error) in enumerate(zip(trained["a"].history, [5, 3, 0.5], strict=True)):
+            assert record["stage"] == "train"
+            assert record["epoch"] == epoch + 1
+            assert record["loss"] == pytest.approx(2.2)
+            assert record["seconds"] >= 0
+            assert record["validation"] == pytest.approx({"mae": error, "rmse": error}, rel=1e-4)
+
+    def test_a_metric_of_the_users_choice(self):
+        _, trained = train([5, 3], metric="mae")
+        assert trained["a"].history[0]["validation"].keys() == {"mae"}
+
+    def test_a_watcher_hears_all_of_it(self):
+        heard = []
+
+        @dataclass
+        class Ear(Callback):
+            def on_stage_begin(self, stage, epochs, rows, first_epoch):
+                heard.append((stage, epochs, rows, first_epoch))
+
+            def on_batch_end(self, rows, loss):
+                heard.append((rows, loss))
+
+            def on_epoch_end(self, record):
+                heard.append(record["epoch"])
+
+            def on_stage_end(self, stage, reason):
+                heard.append((stage, reason))
+
+        train([5, 6], watch=Ear(), patience=1)
+        epoch = [(6, 1.0), (6, 2.0), (6, 3.0), (2, 4.0)]
+        assert heard == [("train", 2, 20, 0), *epoch, 1, *epoch, 2, ("train", "no better for a while")]
+        heard.clear()
+        train([6, 5], watch=Ear(), patience=1)
+        assert heard[-1] == ("train", "all epochs done")
+
+    def test_the_learning_rate_follows_its_schedule(self):
+        """Halved from the third epoch; every party by its own optimizer's settings."""
+        falls = Optimizer(name="sgd", lr=0.8, schedule="step", milestones=(2,), gamma=0.5)
+        made, _ = train([1, 1, 1, 1], optimizer=falls)
+        for name in "ab":
+            rates = {moment[1]: lr for me, moment, _, lr, _ in made.seen if me == name}
+            assert rates == pytest.approx({0: 0.8, 1: 0.8, 2: 0.4, 3: 0.4})
+
+
+class TestRows:
+    @pytest.mark.parametrize("batches", ["mixed", "by-pattern"])
+    def test_all_training_rows_every_epoch_and_no_others(self, batches):
+        made, _ = train([1, 1, 1], batches=batches)
+        for name in "ab":
+            for epoch in range(3):
+                rows = torch.cat([rows for me, moment, rows, *_ in made.seen if me == name and moment[1] == epoch])
+                assert torch.equal(rows.sort().values, TRAINING.nonzero().squeeze(1))
+        assert all(training for *_, training in made.seen)
+
+    @pytest.mark.parametrize("batches", ["mixed", "by-pattern"])
+    def test_the_same_rows_at_every_party(self, batches):
+        made, _ = train([1, 1], batches=batches)
+        played = {name: [(m, rows.tolist()) for me, m, rows, *_ in made.seen if me == name] for name in "ab"}
+        assert played["a"] == played["b"]
+        epochs = [[rows for moment, rows in played["a"] if moment[1] == epoch] for epoch in (0, 1)]
+        assert epochs[0] != epochs[1]
+
+    def test_by_pattern_each_batch_has_one(self):
+        made, _ = train([1, 1], batches="by-pattern", batch_size=4)
+        for _, _, rows, *_ in made.seen:
+            assert (OF.observed[rows] == OF.observed[rows[0]]).all()
+
+    def test_unlabelled_rows_do_not_train(self):
+        made, _ = train([1], of=world(K=2, N=30, kind="regression", labeled=torch.arange(30) < 20))
+        assert max(int(rows.max()) for _, _, rows, *_ in made.seen) < 20
+
+    def test_none_to_train_on_is_said(self):
+        with pytest.raises(
+            AlignmentError, match="Scripted trains on labelled rows, and there is none among 0 training rows"
+        ):
+            train([1], training=torch.zeros(30, dtype=torch.bool))
+
+    def test_standard_needs_rows_that_all_have(self):
+        of = world(K=2, observed=torch.tensor([[True, False], [False, True]]).repeat(6, 1))
+        with pytest.raises(
+            AlignmentError, match="Standard VFL trains on labelled rows that all parties have, and there is none"
+        ):
+            worlds.train(method("standard"), of)
+
+    def test_what_validation_rows_hold_does_not_move_a_weight(self):
+        """Only which epoch is best may depend on them."""
+        other = world(K=2, N=30, kind="regression")
+        other.rows["a"].y[VALIDATION] = 1e3
+        for rows in other.rows.values():
+            held = rows.block.position[VALIDATION]
+            rows.block.x[held[held >= 0]] = -50.0
+        chosen = {"validation": VALIDATION, "training": TRAINING, "keep": "last"}
+        one, two = (worlds.train(method("laser", embedding=4), of, **chosen) for of in (OF, other))
+        assert worlds.same_bits(*(worlds.weights(worlds.states_of(trained)) for trained in (one, two)))
+        assert one["a"].history[0]["validation"] != two["a"].history[0]["validation"]
+
+
+@dataclass
+class Stops(Callback):
+    """Pulls the plug after an epoch of a stage."""
+
+    stage: str
+    epoch: int
+
+    def on_epoch_end(self, record):
+        if (record["stage"], record["epoch"]) == (self.stage, self.epoch):
+            raise KeyboardInterrupt
+
+
+class TestStages:
+    @staticmethod
+    def made():
+        return Scripted(errors=[3, 1, 2], stage_names=("pretrain", "train"))
+
+    def test_one_after_the_other_each_with_its_own_best(self):
+        _, trained = train([3, 1, 2], made=self.made())
+        assert [(record["stage"], record["epoch"]) for record in trained["a"].history] == [
+            ("pretrain", 1), ("pretrain", 2), ("pretrain", 3), ("train", 1), ("train", 2), ("train", 3)
+        ]  # fmt: skip
+        assert clocks(trained) == {"a": 101, "b": 101}
+
+    @pytest.mark.parametrize(("stage", "epoch"), [("pretrain", 3), ("train", 1), ("train", 3)])
+    def test_resumed_in_any_of_them(self, tmp_path, stage, epoch):
+        whole = train([3, 1, 2], made=self.made())[1]
+        run = partial(train, [3, 1, 2], folder=tmp_path, checkpoint_every=1)
+        with pytest.raises(KeyboardInterrupt):
+            run(made=self.made(), watch=Stops(stage, epoch))
+        _, trained = run(made=self.made(), resume=True)
+        assert clocks(trained) == clocks(whole)
+        assert [(r["stage"], r["epoch"]) for r in trained["a"].history] == [
+            (r["stage"], r["epoch"]) for r in whole["a"].history
+        ]  # fmt: skip
+
+
+class TestResuming:
+    def test_a_run_that_stopped_early_has_nothing_left_to_do(self, tmp_path):
+        errors = [5, 3, 4, 2, 6, 7, 8, 9]
+        _, trained = train(errors, folder=tmp_path, patience=3, checkpoint_every=5)
+        made, again = train(errors, folder=tmp_path, patience=3, checkpoint_every=5, resume=True)
+        assert made.seen == []
+        assert clocks(again) == clocks(trained) == {"a": 3, "b": 3}
+        assert again["a"].history == trained["a"].history
+        assert again["a"].best_epoch == 3
+
+    def test_the_best_before_the_interruption_stays_the_best(self, tmp_path):
+        run = partial(train, [5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1)
+        with pytest.raises(KeyboardInterrupt):
+            run(watch=Stops("train", 4))
+        _, trained = run(resume=True)
+        assert clocks(trained) == {"a": 1, "b": 1}
+        assert trained["a"].best_epoch == 1
+
+    def test_a_mean_of_weights_goes_on_from_where_it_was(self, tmp_path):
+        run = partial(train, [1.0] * 8, folder=tmp_path, checkpoint_every=1, keep="average")
+        with pytest.raises(KeyboardInterrupt):
+            run(watch=Stops("train", 7))
+        _, trained = run(resume=True)
+        assert {party.state.modules["clock"].weight.item() for party in trained.values()} == {6.5}
+
+    def test_from_the_last_moment_that_all_have(self, tmp_path):
+        """Party b, killed a moment earlier, lacks the fourth epoch: both go on from the third."""
+        run = partial(train, [5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1)
+        with pytest.raises(KeyboardInterrupt):
+            run(watch=Stops("train", 5))
+        assert sorted(path.stem for path in (tmp_path / "b").glob("*.safetensors"))[-1] in ("00-000004", "00-000005")
+        for path in (tmp_path / "b").glob("*.safetensors"):
+            if path.stem > "00-000003":
+                path.unlink()
+        made, trained = run(resume=True)
+        went_on = {me: min(moment[1] for who, moment, *_ in made.seen if who == me) for me in "ab"}
+        assert went_on["a"] == went_on["b"]
+        assert clocks(trained) == {"a": 1, "b": 1}
+
+    def test_without_a_common_moment_each_from_its_own_last(self, tmp_path):
+        """Party b was away for longer than checkpoints are kept: it goes on from the first epoch, a from the fourth."""
+        run = partial(train, [5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1)
+        with pytest.raises(KeyboardInterrupt):
+            run(watch=Stops("train", 2))
+        kept = (tmp_path / "b" / "00-000001.safetensors").read_bytes()
+        with pytest.raises(KeyboardInterrupt):
+            run(watch=Stops("train", 4), resume=True)
+        for path in (tmp_path / "b").glob("*.safetensors"):
+            path.unlink()
+        (tmp_path / "b" / "00-000001.safetensors").write_bytes(kept)
+        with pytest.warns(AnypartyWarning, match="no epoch that all have .* the last networks that are kept of 'b'"):
+            made, _ = run(resume=True)
+        went_on = {me: min(moment[1] for who, moment, *_ in made.seen if who == me) for me in "ab"}
+        assert went_on["a"] == went_on["b"] > 1
+
+    def test_a_party_without_a_checkpoint_is_named(self, tmp_path):
+        run = partial(train, [5, 1, 4], folder=tmp_path, checkpoint_every=1)
+        with pytest.raises(KeyboardInterrupt):
+            run(watch=Stops("train", 3))
+        for path in (tmp_path / "b").glob("*.safetensors"):
+            path.unlink()
+        with pytest.raises(ResumeError, match="cannot resume: 'b' has no checkpoint of this run"):
+            run(resume=True)
+
+    def test_ended_while_the_first_checkpoints_were_written_it_begins_anew(self, tmp_path):
+        """By a kill behind the active party's first one, and before the last party's."""
+        whole = train([5, 1, 4], folder=tmp_path / "whole")[1]
+        run = partial(train, [5, 1, 4], folder=tmp_path, checkpoint_every=1)
+        with pytest.raises(KeyboardInterrupt):
+            run(watch=Stops("train", 2))
+        for path in [*(tmp_path / "b").glob("*.safetensors"), *sorted((tmp_path / "a").glob("*.safetensors"))[1:]]:
+            path.unlink()
+        assert [path.stem for path in (tmp_path / "a").glob("*.safetensors")] == ["00-000001"]
+        made, trained = run(resume=True)
+        assert min(moment[1] for _, moment, *_ in made.seen) == 0
+        assert clocks(trained) == clocks(whole)
+        assert len(trained["a"].history) == 3
+
+    def test_a_fresh_run_forgets_the_checkpoints_of_another(self, tmp_path):
+        """Its own first ones sort before those of a longer run, and would be taken for the oldest."""
+        train([5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1)
+        with pytest.raises(KeyboardInterrupt):
+            train([5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1, watch=Stops("train", 3))
+        assert [path.stem for path in sorted((tmp_path / "a").glob("*.safetensors"))] == ["00-000001", "00-000002"]
+
+
+class TestAgreement:
+    def test_other_settings_are_refused_and_named(self):
+        same = {"version": "1", "method": "laser", "train": "epochs=3"}
+        with pytest.raises(
+            ConfigError, match="party 'b' runs with other settings than the active party 'a': method, train;"
+        ):
+            worlds.train(method("laser"), OF, agreed={"a": same, "b": same | {"method": "local", "train": "epochs=4"}})
+
+    def test_only_hashes_leave(self):
+        at, settings = worlds.Table(), {"one": "x" * 500, "two": "y"}
+        worlds.train(method("laser", embedding=4), OF, at=at, agreed={"a": settings, "b": settings})
+        (hello,) = [tensors for _, _, tag, tensors in at.notes if tag == "hello"]
+        assert hello["settings"].shape == (2, 32)
+        assert hello["checkpoints"].shape == (0,)
+
+
+class TestDiverging:
+    def test_the_stage_the_epoch_and_the_batch_are_named(self):
+        of = replace(OF, rows=OF.rows | {"a": replace(OF.rows["a"], y=OF.y.clone())})
+        of.rows["a"].y[[n for n in range(30) if TRAINING[n]][3]] = float("nan")
+        with pytest.raises(
+            Diverged, match=r"the loss is nan at stage 'train', epoch 1, batch \d: lower the learning rate"
+        ):
+            worlds.train(method("laser", embedding=4), of, batch_size=6)
+
+    @pytest.mark.parametrize("sick", ["a", "b"])
+    def test_a_partys_own_embeddings(self, sick):
+        """Its own learning rate was too high: that party is named."""
+        of = world(K=2, N=32)
+        parts: dict[str, Callable[..., Any]] = {}
+        for name in "ab":
+            optimizer = Optimizer(name="sgd", lr=1e38 if name == sick else 0.01)
+            seat = of.seat(name, optimizer=optimizer)
+            parts[name] = partial(_part, seat, of)
+        with pytest.raises(
+            Diverged, match=rf"party '{sick}': its embeddings are no longer numbers at .*epoch 1, batch 2"
+        ):
+            worlds.Table().play(of.roster, (*method("laser").can.messages, *worlds.agree.MESSAGES), parts)
+
+
+async def _part(seat, of, net):
+    part = worlds.Part(
+        seat=seat, method=method("laser", embedding=4), rows=of.rows[seat.me],
+        settings=TrainSettings(epochs=2, batch_size=8), agreed={"settings": "same"},
+        training=of.usable, validation=torch.arange(0),
+    )  # fmt: skip
+    return await worlds.train_part(part, net)

@@ -1,0 +1,126 @@
+"""Nothing undeclared leaves a party, nothing unexpected comes in, and the sentence says who, what and what instead."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from anyparty.core.types import MessageSpec, Party, Roster, TensorSpec
+from anyparty.errors import MessageError
+from anyparty.transport import memory
+from anyparty.transport.contract import ContractChannel, roles
+
+ROSTER = Roster(
+    (Party(name="bank", labels=True), Party(name="shop"), Party(name="lab", columns=False, labels=True)), "bank"
+)
+UP = MessageSpec(tag="up", frm="block", to="host", holds="h", learns="h")
+DOWN = MessageSpec(tag="down", frm="active", to="passive", holds="g", learns="g")
+
+
+def talk(frm, to, tag, tensors, expect, declared=(UP, DOWN), **more):
+    """Send one message, receive it, return what came."""
+
+    async def send(net):
+        await net.send(to, tag, tensors)
+
+    async def receive(net):
+        return await net.recv(frm, tag, expect)
+
+    async def idle(net):
+        pass
+
+    parts = {name: {frm: send, to: receive}.get(name, idle) for name in ROSTER.names}
+    return memory.play(parts, partial(ContractChannel, roster=ROSTER, declared=declared, **more))[to]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ({"h": torch.ones(2, dtype=torch.complex64)}, "'h' is torch.complex64, which cannot be sent"),
+        ({f"h{k}": torch.ones(1) for k in range(1500)}, "has 1500 tensors, whose names and shapes take"),
+        ({"h" * 70_000: torch.ones(1)}, "has 1 tensors, whose names and shapes take"),
+    ],
+)
+def test_what_could_not_cross_between_processes_does_not_cross_in_one(tensors, said):
+    with pytest.raises(MessageError, match=f"message 'up' from 'shop' to 'bank'.*{said}"):
+        talk("shop", "bank", "up", tensors, {name: TensorSpec((1,)) for name in tensors})
+
+
+H = {"h": torch.ones(3, 2)}
+WANT = {"h": TensorSpec((3, 2))}
+
+
+def test_roles():
+    assert roles(ROSTER, "bank") == {"any", "active", "block", "host"}
+    assert roles(ROSTER, "shop") == {"any", "passive", "block"}
+    assert roles(ROSTER, "lab") == {"any", "passive", "host"}
+
+
+class TestSending:
+    @pytest.mark.parametrize(("frm", "to", "tag"), [
+        ("shop", "bank", "up"), ("shop", "lab", "up"), ("bank", "lab", "up"),
+        ("bank", "shop", "down"), ("bank", "lab", "down"),
+    ])  # fmt: skip
+    def test_what_is_declared_passes(self, frm, to, tag):
+        assert torch.equal(talk(frm, to, tag, H, WANT)["h"], H["h"])
+
+    @pytest.mark.parametrize(("frm", "to", "tag"), [
+        ("shop", "bank", "labels"),  # no such message
+        ("bank", "shop", "up"),  # to one that is no host
+        ("lab", "bank", "up"),  # from one that has no block
+        ("shop", "bank", "down"),  # the wrong way round
+    ])  # fmt: skip
+    def test_what_is_not_declared_is_stopped(self, frm, to, tag):
+        sentence = rf"party '{frm}' tried to send '{tag}' to '{to}'.*does not declare; declared are \['down', 'up'\]"
+        with pytest.raises(MessageError, match=sentence):
+            talk(frm, to, tag, H, WANT)
+
+    def test_nobody_may_send_where_nothing_is_declared(self):
+        with pytest.raises(MessageError, match=r"declared are \[\]"):
+            talk("shop", "bank", "up", H, WANT, declared=())
+
+    def test_to_a_party_that_does_not_exist(self):
+        async def send(net):
+            await net.send("bnak", "up", H)
+
+        with pytest.raises(MessageError, match="tried to send 'up' to 'bnak'"):
+            memory.play({"shop": send}, partial(ContractChannel, roster=ROSTER, declared=(UP,)))
+
+
+class TestReceiving:
+    @pytest.mark.parametrize(
+        ("tensors", "expect", "sentence"),
+        [
+            ({"g": torch.ones(3, 2)}, WANT, r"expected tensors \['h'\], got \['g'\]"),
+            (H | {"y": torch.ones(3)}, WANT, r"expected tensors \['h'\], got \['h', 'y'\]"),
+            ({}, WANT, r"expected tensors \['h'\], got \[\]"),
+            ({"h": torch.ones(4, 2)}, WANT, r"'h' should be torch.float32 \[3, 2\], got torch.float32 \[4, 2\]"),
+            ({"h": torch.ones(3)}, WANT, r"should be torch.float32 \[3, 2\], got torch.float32 \[3\]"),
+            ({"h": torch.ones(3, 2, 1)}, WANT, r"got torch.float32 \[3, 2, 1\]"),
+            ({"h": torch.ones(3, 2).double()}, WANT, r"should be torch.float32 \[3, 2\], got torch.float64"),
+            ({"h": torch.ones(3, 2).long()}, WANT, "got torch.int64"),
+            ({"h": torch.tensor([[1.0, math.nan]])}, {"h": TensorSpec((1, 2))}, "'h' holds NaN or infinity"),
+            ({"h": torch.tensor([[math.inf, 1.0]])}, {"h": TensorSpec((1, 2))}, "'h' holds NaN or infinity"),
+            ({"h": torch.tensor([[math.inf, -math.inf]])}, {"h": TensorSpec((1, 2))}, "'h' holds NaN or infinity"),
+        ],
+    )
+    def test_what_is_not_expected_is_refused(self, tensors, expect, sentence):
+        with pytest.raises(MessageError, match=f"message 'up' from 'shop' to 'bank': .*{sentence}"):
+            talk("shop", "bank", "up", tensors, expect)
+
+    @pytest.mark.parametrize(
+        ("tensor", "expect"),
+        [
+            (torch.ones(5, 2), TensorSpec((-1, 2))),  # any length
+            (torch.ones(0, 2), TensorSpec((-1, 2))),
+            (torch.tensor([1, 2]), TensorSpec((2,), torch.int64)),
+        ],
+    )
+    def test_what_is_expected_comes_in(self, tensor, expect):
+        assert torch.equal(talk("shop", "bank", "up", {"h": tensor}, {"h": expect})["h"], tensor)
+
+    def test_numbers_whose_sum_is_not_finite_are_numbers(self):
+        """They are beyond any bound, so that there is none here."""
+        large = torch.full((4,), 3e38)
+        assert torch.equal(talk("shop", "bank", "up", {"h": large}, {"h": TensorSpec((4,))}, bounds=None)["h"], large)
