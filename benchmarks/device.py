@@ -77,10 +77,19 @@ class Steps:
         roster = self.world.roster
         return {
             name: self.method.begin(
-                PartyContext(me=name, roster=roster, task=TASK if name == roster.active else None, inputs=self.world.inputs,
-                      encoder=self.encoder, optimizer=ADAM, device=torch.device(self.device)), Seeds(0))
+                PartyContext(
+                    me=name,
+                    roster=roster,
+                    task=TASK if name == roster.active else None,
+                    inputs=self.world.inputs,
+                    encoder=self.encoder,
+                    optimizer=ADAM,
+                    device=torch.device(self.device),
+                ),
+                Seeds(0),
+            )
             for name in roster.names
-        }  # fmt: skip
+        }
 
     def __call__(self, steps: int) -> float:
         """Take a number of steps; return their seconds of wall-clock time."""

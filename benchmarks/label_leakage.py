@@ -199,8 +199,13 @@ def _trained(federation: Federation, config: Config) -> Tap:
             observed=torch.from_numpy(federation.observed) if leads else None,
             key=row_keys(federation.alignment) if leads else None,
         )
-        house = PartyInputs(name=name, table=federation.tables[name], known=known, encoder=config.encoder_of(name),
-                      optimizer=config.optimizer_of(name))  # fmt: skip
+        house = PartyInputs(
+            name=name,
+            table=federation.tables[name],
+            known=known,
+            encoder=config.encoder_of(name),
+            optimizer=config.optimizer_of(name),
+        )
         return take_part(net, house=house, roster=federation.roster, config=config, method=made)
 
     declared = (*method.can.messages, *control_messages.MESSAGES)

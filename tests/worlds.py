@@ -98,9 +98,14 @@ class World:
     def seat(self, name: str, encoder: Any = SMALL, optimizer: Optimizer = SGD) -> PartyContext:
         held = name in self.x
         return PartyContext(
-            me=name, roster=self.roster, task=self.task if name in self.roster.labelers else None,
-            inputs=self.x[name].shape[1] if held else 0, encoder=encoder, optimizer=optimizer, device=self.device,
-        )  # fmt: skip
+            me=name,
+            roster=self.roster,
+            task=self.task if name in self.roster.labelers else None,
+            inputs=self.x[name].shape[1] if held else 0,
+            encoder=encoder,
+            optimizer=optimizer,
+            device=self.device,
+        )
 
 
 def _on(device: torch.device, held: Any) -> Any:
@@ -317,28 +322,43 @@ def predict(
 
 
 def train(
-    method: Method, of: World, *,
-    encoder: Any = SMALL, optimizer: Optimizer = SGD, training: Tensor | None = None, validation: Tensor | None = None,
-    folder: Path | None = None, resume: bool = False, watch: Callback | None = None, at: Table | None = None,
-    agreed: Mapping[str, Mapping[str, str]] | None = None, door: Membership | None = None,
-    kept: Callable[[list[dict[str, Any]], int], None] | None = None, **settings: Any,
-) -> dict[str, TrainedParty]:  # fmt: skip
+    method: Method,
+    of: World,
+    *,
+    encoder: Any = SMALL,
+    optimizer: Optimizer = SGD,
+    training: Tensor | None = None,
+    validation: Tensor | None = None,
+    folder: Path | None = None,
+    resume: bool = False,
+    watch: Callback | None = None,
+    at: Table | None = None,
+    agreed: Mapping[str, Mapping[str, str]] | None = None,
+    door: Membership | None = None,
+    kept: Callable[[list[dict[str, Any]], int], None] | None = None,
+    **settings: Any,
+) -> dict[str, TrainedParty]:
     """Train with all parties through ``run.train.play``."""
     chosen = TrainSettings(**{"epochs": 3, "batch_size": 8, "patience": None, "keep": "last"} | settings)
     parts = {}
     for name in of.roster.names:
         leads = name == of.roster.active
         part = PartyRun(
-            seat=of.seat(name, encoder, optimizer), method=method, rows=of.rows[name], settings=chosen,
+            seat=of.seat(name, encoder, optimizer),
+            method=method,
+            rows=of.rows[name],
+            settings=chosen,
             agreed=(agreed or {}).get(name, {"settings": "the same"}),
             training=(of.usable if training is None else training) if leads else None,
             validation=(torch.arange(0) if validation is None else validation) if leads else None,
             checkpoints=None if folder is None else Checkpoints(folder / name),
-            resume=resume, hooks=RunHooks(
-                callback=(watch or Callback()) if leads else Callback(), membership=(leads and door) or StaticMembership(),
+            resume=resume,
+            hooks=RunHooks(
+                callback=(watch or Callback()) if leads else Callback(),
+                membership=(leads and door) or StaticMembership(),
                 on_checkpoint=kept if leads else None,
             ),
-        )  # fmt: skip
+        )
         parts[name] = partial(train_part, part)
     return (at or Table()).play(of.roster, (*method.can.messages, *control_messages.MESSAGES), parts)
 

@@ -42,7 +42,7 @@ __all__ = [
     "impute",
     "log_likelihood",
     "method",
-]  # fmt: skip
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -81,9 +81,11 @@ class NotGiven(ModelError):  # noqa: N818 - the missing thing
     """
 
     def __init__(self, lacks: str, argument: str) -> None:
-        super().__init__(f"{lacks}; give it in Python, Model.load(folder, {argument}), also to evaluate_run and "
-                         f"predict_run of anyparty.api.runs; if the run's settings name it, they load it with "
-                         f"allow_code=('MODULE',)")  # fmt: skip
+        super().__init__(
+            f"{lacks}; give it in Python, Model.load(folder, {argument}), also to evaluate_run and "
+            f"predict_run of anyparty.api.runs; if the run's settings name it, they load it with "
+            f"allow_code=('MODULE',)"
+        )
         self.lacks, self.argument = lacks, argument
 
 

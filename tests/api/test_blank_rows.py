@@ -255,9 +255,11 @@ def test_label_holders_say_at_home_where_they_have_a_label_and_no_cell(tmp_path)
     shop = StoredAlignment.read(sites["shop"].folder / "alignment.safetensors")
     assert int((shop.known.position >= 0).sum()) == whole["shop"].height, "all have a label there"
     told = memory.play(
-        {name: partial(lambda net, site: together.predict_at_home(site, config, net), site=site)
-         for name, site in sites.items()}
-    )  # fmt: skip
+        {
+            name: partial(lambda net, site: together.predict_at_home(site, config, net), site=site)
+            for name, site in sites.items()
+        }
+    )
     assert told["bank"]["answered"] == whole["bank"].height
     got = pl.read_parquet(sites["bank"].folder / ANSWERS)
     together.same(got, together.expected(tmp_path, sites, {name: site.table for name, site in sites.items()}))

@@ -13,7 +13,7 @@ import pytest
 
 from anyparty.core.seeds import Seeds
 from anyparty.data import datasets
-from anyparty.data.datasets.download import File
+from anyparty.data.datasets.downloads import File
 from anyparty.data.datasets.registry import CatalogueEntry, DatasetForm
 from anyparty.errors import ConfigError, TableError
 

@@ -5,7 +5,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from anyparty.data.datasets import download
+from anyparty.data.datasets import downloads
 from anyparty.errors import TableError
 
 CONTENT = bytes(range(256)) * 4000  # about 1 MB
@@ -62,7 +62,7 @@ def refused(sentence):
 
 
 def get(publisher, page, to, **settings):
-    return download.download(publisher.url + page, to, progress=False, timeout_s=10, **({"sha256": SHA256} | settings))
+    return downloads.download(publisher.url + page, to, progress=False, timeout_s=10, **({"sha256": SHA256} | settings))
 
 
 @pytest.mark.parametrize("page", ["/whole", "/plain"])
@@ -120,14 +120,14 @@ def test_errors_are_sentences(publisher, tmp_path):
     with refused("cannot download .*/gone: Not Found; .* or download it by other means and save it as .*b.bin"):
         get(publisher, "/gone", tmp_path / "b.bin")
     with refused("begins with https://"):
-        download.download("file:///etc/hosts", tmp_path / "b.bin")
+        downloads.download("file:///etc/hosts", tmp_path / "b.bin")
 
 
 def test_no_connection(tmp_path):
     with ThreadingHTTPServer(("127.0.0.1", 0), Publisher) as server:
         port = server.server_port
     with refused(r"cannot download http://127.0.0.1:\d+/x: .*refused.*check the connection"):
-        download.download(f"http://127.0.0.1:{port}/x", tmp_path / "b.bin", progress=False, timeout_s=5)
+        downloads.download(f"http://127.0.0.1:{port}/x", tmp_path / "b.bin", progress=False, timeout_s=5)
 
 
 def test_several_at_once_fetch_it_once(publisher, tmp_path):
@@ -142,5 +142,5 @@ def test_several_at_once_fetch_it_once(publisher, tmp_path):
 
 
 def test_a_bar_is_shown(publisher, tmp_path, capsys):
-    download.download(publisher.url + "/whole", tmp_path / "b.bin", sha256=SHA256)
+    downloads.download(publisher.url + "/whole", tmp_path / "b.bin", sha256=SHA256)
     assert "b.bin" in capsys.readouterr().err

@@ -3,7 +3,7 @@ import os
 import numpy as np
 import pytest
 
-from anyparty.data.datasets import download
+from anyparty.data.datasets import downloads
 
 
 @pytest.fixture
@@ -19,11 +19,11 @@ def source(tmp_path):
 
 
 def test_unpacked_once(cache, source):
-    first = download.npz([source])
+    first = downloads.npz([source])
     kept = {file: file.stat().st_mtime_ns for file in cache.glob("*/*.npy")}
     assert len(kept) == 2
     first["x"][:] = 9, 9, 9
-    again = download.npz([source])
+    again = downloads.npz([source])
     assert again["x"].tolist() == [0, 1, 2], "what a caller does to its arrays stays with it"
     assert again["name"].tolist() == ["b", "c"]
     assert {file: file.stat().st_mtime_ns for file in cache.glob("*/*.npy")} == kept
@@ -31,37 +31,37 @@ def test_unpacked_once(cache, source):
 
 
 def test_a_file_that_changed_is_read_again(cache, source):
-    download.npz([source])
+    downloads.npz([source])
     np.savez(source, x=np.arange(4))
     os.utime(source, ns=(1, 1))
-    assert download.npz([source])["x"].tolist() == [0, 1, 2, 3]
+    assert downloads.npz([source])["x"].tolist() == [0, 1, 2, 3]
 
 
 def test_a_damaged_cache_is_made_anew(cache, source):
-    download.npz([source])
+    downloads.npz([source])
     for file in cache.glob("*/*.npy"):
         file.write_bytes(file.read_bytes()[:-4])
-    assert download.npz([source])["x"].tolist() == [0, 1, 2]
-    assert download.npz([source])["x"].tolist() == [0, 1, 2]
+    assert downloads.npz([source])["x"].tolist() == [0, 1, 2]
+    assert downloads.npz([source])["x"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("gone", ["x.npy", "name.npy", "names.json"])
 def test_a_cache_of_which_a_file_is_gone_is_made_anew(cache, source, gone):
     """As a cleaner of old files leaves it: the user's own file is whole, and not to blame."""
-    download.npz([source])
+    downloads.npz([source])
     (lost,) = cache.glob(f"*/{gone}")
     lost.unlink()
-    assert sorted(download.npz([source])) == ["name", "x"]
+    assert sorted(downloads.npz([source])) == ["name", "x"]
     assert lost.exists()
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch, source):
     (tmp_path / "cache").write_text("a file where a folder should be")
     monkeypatch.setenv("ANYPARTY_CACHE", str(tmp_path / "cache"))
-    assert download.npz([source])["x"].tolist() == [0, 1, 2]
+    assert downloads.npz([source])["x"].tolist() == [0, 1, 2]
 
 
 def test_cache_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("ANYPARTY_CACHE", "")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert download.cache_folder() == tmp_path / ".cache" / "anyparty"
+    assert downloads.cache_folder() == tmp_path / ".cache" / "anyparty"

@@ -265,7 +265,7 @@ class TestMethod:
             (MLP(dropout=0.5, norm=True), ""),
             (MLP(hidden=(9,), activation="tanh"), NOTHING),
         ],
-    )  # fmt: skip
+    )
     def test_settings_of_an_encoder_that_no_network_follows_are_named(self, encoder, idle):
         ends = Ends()
         train(pair(), encoder=encoder, watch=ends)
@@ -284,12 +284,14 @@ class TestMethod:
 
     @pytest.mark.parametrize(
         ("roles", "said"),
-        [({"server": "s"}, "must be two parties, or neither named"),
-         ({"server": "s", "key_generator": "s"}, "could take the masks off"),
-         ({"server": "s", "key_generator": "q"}, "key_generator = 'q' is no party"),
-         ({"server": "s", "key_generator": "b"}, "key_generator = 'b' holds columns or labels"),
-         ({"server": "a", "key_generator": "g"}, "server = 'a' holds columns or labels")],
-    )  # fmt: skip
+        [
+            ({"server": "s"}, "must be two parties, or neither named"),
+            ({"server": "s", "key_generator": "s"}, "could take the masks off"),
+            ({"server": "s", "key_generator": "q"}, "key_generator = 'q' is no party"),
+            ({"server": "s", "key_generator": "b"}, "key_generator = 'b' holds columns or labels"),
+            ({"server": "a", "key_generator": "g"}, "server = 'a' holds columns or labels"),
+        ],
+    )
     def test_roles_that_cannot_be(self, roles, said):
         with pytest.raises(ConfigError, match=said):
             train(helped(pair()), parameters=roles)

@@ -266,9 +266,15 @@ def model(received: Path) -> Path:
     return received
 
 
-LOADS = {"Model.load": Model.load, "evaluate": evaluate_run, "predict": predict_run, "serve": application,
-         "federate predict": lambda run: StoredPart.of(
-             test_house.Site("bank", run.parents[1] / "bank.csv", run, parties=("bank", "shop")))}  # fmt: skip
+LOADS = {
+    "Model.load": Model.load,
+    "evaluate": evaluate_run,
+    "predict": predict_run,
+    "serve": application,
+    "federate predict": lambda run: StoredPart.of(
+        test_house.Site("bank", run.parents[1] / "bank.csv", run, parties=("bank", "shop"))
+    ),
+}
 
 
 @pytest.mark.parametrize("way", LOADS)

@@ -243,10 +243,18 @@ def posts(of, *, forger=None, lose=True, **settings):
                 line, of.roster, (*made.can.messages, *control_messages.MESSAGES), door.lose if lose else None
             )
             return await play(
-                PartyRun(seat=of.seat(name), method=made, rows=of.rows[name], settings=chosen,
-                     agreed={"settings": "same"}, training=of.usable if leads else None,
-                     validation=torch.arange(0) if leads else None, hooks=RunHooks(membership=door)), wired,
-            )  # fmt: skip
+                PartyRun(
+                    seat=of.seat(name),
+                    method=made,
+                    rows=of.rows[name],
+                    settings=chosen,
+                    agreed={"settings": "same"},
+                    training=of.usable if leads else None,
+                    validation=torch.arange(0) if leads else None,
+                    hooks=RunHooks(membership=door),
+                ),
+                wired,
+            )
 
         return played
 
@@ -284,9 +292,16 @@ def test_a_dropped_party_is_not_let_in_again():
     net.channel.send = lambda *_: asyncio.sleep(0)
     net.declared = control_messages.MESSAGES
     net.__post_init__()
-    part = PartyRun(seat=of.seat("a"), method=method("laser", embedding=4), rows=of.rows["a"], agreed={},
-                settings=worlds.TrainSettings(), training=None, validation=None,
-                hooks=RunHooks(membership=Knocking()))  # fmt: skip
+    part = PartyRun(
+        seat=of.seat("a"),
+        method=method("laser", embedding=4),
+        rows=of.rows["a"],
+        agreed={},
+        settings=worlds.TrainSettings(),
+        training=None,
+        validation=None,
+        hooks=RunHooks(membership=Knocking()),
+    )
     record = {}
     asyncio.run(verdict(part, net, None, {}, record, validates=False, last=False))
     assert "back" not in record

@@ -125,9 +125,14 @@ class World:
 
     def site(self, name: str) -> SiteConfig:
         return SiteConfig(
-            party=name, active="bank", parties=NAMES, table=self.home / f"{name}-private.csv", folder=self.folder(name),
-            new=self.home / f"{name}-new.csv" if name in self.new else None, patience=PATIENCE,
-        )  # fmt: skip
+            party=name,
+            active="bank",
+            parties=NAMES,
+            table=self.home / f"{name}-private.csv",
+            folder=self.folder(name),
+            new=self.home / f"{name}-new.csv" if name in self.new else None,
+            patience=PATIENCE,
+        )
 
     def config(self, name: str) -> str:
         values = {

@@ -58,19 +58,28 @@ def test_roles():
 
 
 class TestSending:
-    @pytest.mark.parametrize(("frm", "to", "tag"), [
-        ("shop", "bank", "up"), ("shop", "lab", "up"), ("bank", "lab", "up"),
-        ("bank", "shop", "down"), ("bank", "lab", "down"),
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("frm", "to", "tag"),
+        [
+            ("shop", "bank", "up"),
+            ("shop", "lab", "up"),
+            ("bank", "lab", "up"),
+            ("bank", "shop", "down"),
+            ("bank", "lab", "down"),
+        ],
+    )
     def test_what_is_declared_passes(self, frm, to, tag):
         assert torch.equal(talk(frm, to, tag, H, WANT)["h"], H["h"])
 
-    @pytest.mark.parametrize(("frm", "to", "tag"), [
-        ("shop", "bank", "labels"),  # no such message
-        ("bank", "shop", "up"),  # to one that is no host
-        ("lab", "bank", "up"),  # from one that has no block
-        ("shop", "bank", "down"),  # the wrong way round
-    ])  # fmt: skip
+    @pytest.mark.parametrize(
+        ("frm", "to", "tag"),
+        [
+            ("shop", "bank", "labels"),  # no such message
+            ("bank", "shop", "up"),  # to one that is no host
+            ("lab", "bank", "up"),  # from one that has no block
+            ("shop", "bank", "down"),  # the wrong way round
+        ],
+    )
     def test_what_is_not_declared_is_stopped(self, frm, to, tag):
         sentence = rf"party '{frm}' tried to send '{tag}' to '{to}'.*does not declare; declared are \['down', 'up'\]"
         with pytest.raises(MessageError, match=sentence):

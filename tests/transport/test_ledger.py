@@ -14,9 +14,11 @@ def test_size_is_that_of_the_tensors():
     ledger = Ledger()
 
     async def part(net):
-        await MeteredChannel(net, ledger).send("a", "x", {
-            "a": torch.zeros(3, 4), "b": torch.zeros(5, dtype=torch.int64), "c": torch.zeros(2, dtype=torch.uint8)
-        })  # fmt: skip
+        await MeteredChannel(net, ledger).send(
+            "a",
+            "x",
+            {"a": torch.zeros(3, 4), "b": torch.zeros(5, dtype=torch.int64), "c": torch.zeros(2, dtype=torch.uint8)},
+        )
         await MeteredChannel(net, ledger).send("a", "y", {})
 
     memory.play({"a": part})

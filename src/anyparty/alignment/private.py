@@ -55,23 +55,43 @@ from anyparty.errors import AlignmentError, ConfigError, MessageError, remark, s
 from anyparty.tables import cells
 
 MESSAGES = (
-    MessageSpec(tag="align-terms", frm="any", to="any",
-             holds="how many rows the party has, and a hash of salt, batch and parties",
-             learns="how many rows each party has"),
-    MessageSpec(tag="align-ids", frm="any", to="any",
-             holds="a party's ids as points on a curve, in an order and under a one-time scalar that only it knows",
-             learns="nothing beyond how many there are, from all lists together; to try an id takes the owner's help"),
-    MessageSpec(tag="align-tokens", frm="passive", to="active",
-             holds="the sender's ids as points under the secret scalars of all parties but the receiver, in its order",
-             learns="which rows are the same at which parties; of a row that it does not hold itself, not the id, "
-                    "which to try takes every party's help"),
-    MessageSpec(tag="align-union", frm="active", to="passive",
-             holds="how many rows at least one party has, and whether under 1 % of the receiver's are known to others",
-             learns="both; with two parties, that is how many rows they share"),
-    MessageSpec(tag="align-positions", frm="active", to="passive",
-             holds="the place of each of the receiver's own rows among all, in an order by secret tokens",
-             learns="nothing about others' rows, unless parties compare their places: then which of them they share"),
-)  # fmt: skip
+    MessageSpec(
+        tag="align-terms",
+        frm="any",
+        to="any",
+        holds="how many rows the party has, and a hash of salt, batch and parties",
+        learns="how many rows each party has",
+    ),
+    MessageSpec(
+        tag="align-ids",
+        frm="any",
+        to="any",
+        holds="a party's ids as points on a curve, in an order and under a one-time scalar that only it knows",
+        learns="nothing beyond how many there are, from all lists together; to try an id takes the owner's help",
+    ),
+    MessageSpec(
+        tag="align-tokens",
+        frm="passive",
+        to="active",
+        holds="the sender's ids as points under the secret scalars of all parties but the receiver, in its order",
+        learns="which rows are the same at which parties; of a row that it does not hold itself, not the id, "
+        "which to try takes every party's help",
+    ),
+    MessageSpec(
+        tag="align-union",
+        frm="active",
+        to="passive",
+        holds="how many rows at least one party has, and whether under 1 % of the receiver's are known to others",
+        learns="both; with two parties, that is how many rows they share",
+    ),
+    MessageSpec(
+        tag="align-positions",
+        frm="active",
+        to="passive",
+        holds="the place of each of the receiver's own rows among all, in an order by secret tokens",
+        learns="nothing about others' rows, unless parties compare their places: then which of them they share",
+    ),
+)
 
 BATCH = 65_536
 FEW = 0.01

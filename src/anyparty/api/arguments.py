@@ -121,8 +121,10 @@ def check_kinds(method: Any, watch: Any) -> None:
     if method is not None and not isinstance(method, str) and not hasattr(method, "can"):
         raise ConfigError(f"method: expected a name, or a method such as method('laser'), got {method!r}")
     if hasattr(method, "can") and not hasattr(method, "begin"):
-        raise ConfigError(f"method: {method!r} is a rule of a split method: give Split(rule=...), from "
-                          f"anyparty.methods.split.split_method")  # fmt: skip
+        raise ConfigError(
+            f"method: {method!r} is a rule of a split method: give Split(rule=...), from "
+            f"anyparty.methods.split.split_method"
+        )
     if watch is None:
         return
     if not isinstance(watch, Callback):
@@ -192,5 +194,7 @@ def no_test_rows(shipped: bool, seats: Iterable[PartyContext]) -> PredictionErro
     own = any(seat.inputs and describe(seat.encoder) is None for seat in seats)
     given = [*([] if shipped else ["method=..."]), *(["encoders=..."] if own else [])]
     also = f"; they take {' and '.join(given)}, too" if given else ""
-    return PredictionError("this model has no test rows at hand: give tables; those of a run are read again by "
-                           f"anyparty.api.runs.evaluate_run(folder), or predict_run(folder){also}")  # fmt: skip
+    return PredictionError(
+        "this model has no test rows at hand: give tables; those of a run are read again by "
+        f"anyparty.api.runs.evaluate_run(folder), or predict_run(folder){also}"
+    )

@@ -138,11 +138,14 @@ def train(
             lead = outcomes[active]
             test = torch.from_numpy(np.flatnonzero(lead.use == TEST))
             model = Model.of(
-                run.about(lead), run.answers, {name: run.member(outcomes[name]) for name in roster.names},
-                history=lead.trained.history, ledger=ledger,
+                run.about(lead),
+                run.answers,
+                {name: run.member(outcomes[name]) for name in roster.names},
+                history=lead.trained.history,
+                ledger=ledger,
                 costs=run_costs.of(run.method, outcomes, config.train.batch_size, ledger),
                 held_out=({name: outcome.rows for name, outcome in outcomes.items()}, alignment, test),
-            )  # fmt: skip
+            )
             if recorder is not None:
                 write_model(recorder.path.parent, model.about, model.members)
                 scores["evaluation"] = model.evaluate().to_json() if model.test_rows else None

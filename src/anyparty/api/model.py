@@ -102,9 +102,14 @@ class Model:
     def about(self) -> ModelSummary:
         """The part of the model that all parties share, for saving."""
         return ModelSummary(
-            method=self.named, roster=self.roster, task=self.task, seed=self.seed, best_epoch=self.best_epoch,
-            parts={}, own=self.own,
-        )  # fmt: skip
+            method=self.named,
+            roster=self.roster,
+            task=self.task,
+            seed=self.seed,
+            best_epoch=self.best_epoch,
+            parts={},
+            own=self.own,
+        )
 
     @property
     def test_rows(self) -> int:

@@ -58,7 +58,12 @@ def _ran(outcomes: Mapping[str, PartyResult], batch_size: int) -> RunShape:
         if name != roster.active
     }
     return RunShape(
-        roster=roster, observed=observed, labelled=rows.teaching.cpu(), training=use == TRAIN, shared=both,
-        epochs={stage: stages.count(stage) for stage in stages}, batch_size=batch_size,
+        roster=roster,
+        observed=observed,
+        labelled=rows.teaching.cpu(),
+        training=use == TRAIN,
+        shared=both,
+        epochs={stage: stages.count(stage) for stage in stages},
+        batch_size=batch_size,
         columns=lead.seat.inputs,
-    )  # fmt: skip
+    )

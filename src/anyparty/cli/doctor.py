@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 
 import anyparty
 from anyparty.core.storage import read_json
-from anyparty.data.datasets.download import cache_folder, folders
+from anyparty.data.datasets.downloads import cache_folder, folders
 from anyparty.deployment.flare import admission
 from anyparty.deployment.flare.preflight import ServerAddress, check_certificate, check_key, probe, valid_until
 from anyparty.deployment.flare.site_config import FILE, SiteConfig
@@ -353,8 +353,12 @@ def check_clocks(kit: Path) -> Iterator[Finding]:
         try:
             behind, at = float(each["behind_s"]), each["at"]
         except (KeyError, TypeError, ValueError):
-            yield Finding(check=check, level="note", result=f"{kit / admission.CLOCKS} is damaged",
-                          advice="remove the file; it is written again when the party connects next")  # fmt: skip
+            yield Finding(
+                check=check,
+                level="note",
+                result=f"{kit / admission.CLOCKS} is damaged",
+                advice="remove the file; it is written again when the party connects next",
+            )
             continue
         result = f"{abs(behind):,.0f} s {'behind' if behind > 0 else 'ahead of'} this machine's, on {at}"
         if abs(behind) > MAX_SKEW_S:

@@ -135,9 +135,14 @@ def train(
     announce_user_code(loaded, config.parent, lambda text: console.print(text, soft_wrap=True))
     try:
         ended = federation.train(
-            folder, config, changes or [], resume=resume, again=again, watch=CallbackList([AlignmentPrinter(), bar]),
+            folder,
+            config,
+            changes or [],
+            resume=resume,
+            again=again,
+            watch=CallbackList([AlignmentPrinter(), bar]),
             allow_code=allow_code or [],
-        )  # fmt: skip
+        )
     except KeyboardInterrupt:
         print_error("Stopped at all parties; resume with --resume.", "yellow")
         raise typer.Exit(EXIT_STOPPED) from None

@@ -198,7 +198,9 @@ class ScheduleSettings(_Named):
 
 
 class ClockSettings(Settings):
-    """See ``anyparty.methods.schedules.virtual_clock.VirtualClock``; ``trace`` is a CSV file with a column of CPU use for each party.
+    """See ``anyparty.methods.schedules.virtual_clock.VirtualClock``.
+
+    ``trace`` is a CSV file with a column of CPU use for each party.
 
     With ``real`` nothing is simulated, and ``timeout`` and ``grace`` are in seconds.
     """

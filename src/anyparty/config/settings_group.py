@@ -123,8 +123,10 @@ def check_held(key: str, value: Any) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{key}: expected a finite number, got {value}")
     if not (callable(value) or isinstance(value, HELD)):
-        raise ValueError(f"{key}: expected words, numbers, truth values, and lists and tables of them, which settings "
-                         f"can hold, got {value!r}; give the method itself, made in Python")  # fmt: skip
+        raise ValueError(
+            f"{key}: expected words, numbers, truth values, and lists and tables of them, which settings "
+            f"can hold, got {value!r}; give the method itself, made in Python"
+        )
     for each in _within(value):
         check_held(key, each)
 

@@ -161,12 +161,19 @@ def split_learning(ran: RunShape, rows: Tensor, z_p: int) -> list[FormulaTraffic
     roster, rows = ran.roster, rows & ran.training
     batches = ceil(int(rows.sum()) / ran.batch_size)
     return [
-        FormulaTraffic(party=name, equation="(9)", counts={
-            "epochs": ran.epochs.get("train", 0), "aligned": int((rows & ran.observed[:, k]).sum()), "z_p": z_p,
-            "batches": batches,
-        })
-        for k, name in enumerate(roster.blocks) if name != roster.active
-    ]  # fmt: skip
+        FormulaTraffic(
+            party=name,
+            equation="(9)",
+            counts={
+                "epochs": ran.epochs.get("train", 0),
+                "aligned": int((rows & ran.observed[:, k]).sum()),
+                "z_p": z_p,
+                "batches": batches,
+            },
+        )
+        for k, name in enumerate(roster.blocks)
+        if name != roster.active
+    ]
 
 
 def vfedtrans(aligned: int, x_t: int, x_d: int) -> Cost:

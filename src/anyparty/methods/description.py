@@ -169,8 +169,10 @@ def check(source: Path, own: Mapping[str, Any] | None, shipped: Method | None, g
         ModelError: it is another, or no method.
     """
     if not hasattr(given, "begin"):
-        raise ModelError(f"{source}: method: expected a method, such as Split(rule=...) of anyparty.methods.split.split_method, "
-                         f"got {given!r}")  # fmt: skip
+        raise ModelError(
+            f"{source}: method: expected a method, such as Split(rule=...) of anyparty.methods.split.split_method, "
+            f"got {given!r}"
+        )
     given = given.split if isinstance(given, Scheduled) else given  # a schedule is training's
     if shipped is not None:
         was, now = settings_of(shipped, whole=True) or {}, settings_of(given, whole=True) or {}

@@ -80,11 +80,19 @@ def compare(x: ArrayLike, z: ArrayLike, y: ArrayLike, **scoring: Any) -> Encoder
 
 
 def inspect(
-    x: ArrayLike, y: ArrayLike, *,
-    encoder: Factory = MLP(activation="selu"), embedding: int = 64, activation: str = "selu",  # noqa: B008 - frozen
-    optimizer: Optimizer = Optimizer(), epochs: int = 200, every: int = 1, batch_size: int = 128,  # noqa: B008
-    seed: int = 0, **scoring: Any,
-) -> Iterator[EncoderEpoch]:  # fmt: skip
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    encoder: Factory = MLP(activation="selu"),  # noqa: B008 - frozen
+    embedding: int = 64,
+    activation: str = "selu",
+    optimizer: Optimizer = Optimizer(),  # noqa: B008 - frozen
+    epochs: int = 200,
+    every: int = 1,
+    batch_size: int = 128,
+    seed: int = 0,
+    **scoring: Any,
+) -> Iterator[EncoderEpoch]:
     """Train an autoencoder of the columns x [n, d], and score its embeddings as it learns (algorithm 1).
 
     Args:

@@ -39,19 +39,41 @@ TWO = Roster((Party(name="first", labels=True), Party(name="second", labels=True
 ENDS, FIRST = (Apc, VFedTrans), (SelfSupervised,)  # FedHSSL is one, too
 IDLE = (
     IgnoredParameters(ENDS, ("head_hidden",), lambda of: of.classifier != "head", "without classifier = 'head'"),
-    IgnoredParameters(ENDS, ("classifier_settings",), lambda of: of.classifier == "head",
-         "with classifier = 'head', a network, which has head_hidden"),
-    IgnoredParameters((Apc,), ("active_embedding", "passive_embedding", "joint_hidden", "precision"), lambda of: not of.exchanges,
-         "with distillation = 0 and classify_on = 'own': the active party trains alone"),
-    IgnoredParameters((Apc,), ("student_hidden", "distance", "reduction", "distillation"), lambda of: of.classify_on == "joint",
-         "with classify_on = 'joint', which has no student"),
+    IgnoredParameters(
+        ENDS,
+        ("classifier_settings",),
+        lambda of: of.classifier == "head",
+        "with classifier = 'head', a network, which has head_hidden",
+    ),
+    IgnoredParameters(
+        (Apc,),
+        ("active_embedding", "passive_embedding", "joint_hidden", "precision"),
+        lambda of: not of.exchanges,
+        "with distillation = 0 and classify_on = 'own': the active party trains alone",
+    ),
+    IgnoredParameters(
+        (Apc,),
+        ("student_hidden", "distance", "reduction", "distillation"),
+        lambda of: of.classify_on == "joint",
+        "with classify_on = 'joint', which has no student",
+    ),
     IgnoredParameters(ENDS, ("distance",), lambda of: of.distillation == 0, "with distillation = 0"),
-    IgnoredParameters(FIRST, ("pretrain_temperature",), lambda of: of.pretrain in {"simsiam", "byol"}, "without pretrain = 'moco'"),
-    IgnoredParameters(FIRST, ("pretrain_follow",), lambda of: of.pretrain == "simsiam", "without pretrain = 'byol' or 'moco'"),
-    IgnoredParameters((Split,), ("hosting",), lambda of: of.rule.owners(TWO) is None,
-         "here: the heads belong to no party, and all stand at the active one"),
-    IgnoredParameters((Split,), ("head_hidden",), lambda of: of.make_head is not None, "with make_head, which makes the whole head"),
-)  # fmt: skip
+    IgnoredParameters(
+        FIRST, ("pretrain_temperature",), lambda of: of.pretrain in {"simsiam", "byol"}, "without pretrain = 'moco'"
+    ),
+    IgnoredParameters(
+        FIRST, ("pretrain_follow",), lambda of: of.pretrain == "simsiam", "without pretrain = 'byol' or 'moco'"
+    ),
+    IgnoredParameters(
+        (Split,),
+        ("hosting",),
+        lambda of: of.rule.owners(TWO) is None,
+        "here: the heads belong to no party, and all stand at the active one",
+    ),
+    IgnoredParameters(
+        (Split,), ("head_hidden",), lambda of: of.make_head is not None, "with make_head, which makes the whole head"
+    ),
+)
 """All of them, written by hand."""
 
 

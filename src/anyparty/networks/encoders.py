@@ -72,8 +72,10 @@ class ResNet:
     def __post_init__(self) -> None:
         as_declared(self, ResNet, "resnet")
         if min(self.shape + self.widths + self.depths) < 1 or len(self.widths) != len(self.depths):
-            raise ConfigError(f"resnet: shape {self.shape}, widths {self.widths} and depths {self.depths} must be "
-                              f"positive, with a width for every depth")  # fmt: skip
+            raise ConfigError(
+                f"resnet: shape {self.shape}, widths {self.widths} and depths {self.depths} must be "
+                f"positive, with a width for every depth"
+            )
 
     def __call__(self, inputs: int, outputs: int) -> nn.Module:
         """Return a fresh network.
@@ -148,10 +150,13 @@ class _Up(nn.Module):
         self.shape = shape
         start = (widths[0], ceil(shape[1] / 4), ceil(shape[2] / 4))
         self.layers = nn.Sequential(
-            nn.Linear(inputs, prod(start)), nn.ReLU(), nn.Unflatten(1, start),
-            nn.ConvTranspose2d(widths[0], widths[1], 4, 2, 1), nn.ReLU(),
+            nn.Linear(inputs, prod(start)),
+            nn.ReLU(),
+            nn.Unflatten(1, start),
+            nn.ConvTranspose2d(widths[0], widths[1], 4, 2, 1),
+            nn.ReLU(),
             nn.ConvTranspose2d(widths[1], 2 * shape[0], 4, 2, 1),
-        )  # fmt: skip
+        )
 
     def forward(self, z: Tensor) -> Tensor:
         _, height, width = self.shape

@@ -27,8 +27,10 @@ def bear_single_rows(module: nn.Module) -> nn.Module:
     for layer in module.modules():
         if isinstance(layer, _BatchNorm):
             if not layer.track_running_stats:
-                raise ConfigError(f"{layer} answers for a row by which others are in its batch, also in prediction, "
-                                  f"and a batch may be of one: leave track_running_stats on")  # fmt: skip
+                raise ConfigError(
+                    f"{layer} answers for a row by which others are in its batch, also in prediction, "
+                    f"and a batch may be of one: leave track_running_stats on"
+                )
             layer.register_forward_pre_hook(_rest, with_kwargs=True)
             layer.register_forward_hook(_resume, always_call=True)
     return module

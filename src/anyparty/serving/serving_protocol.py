@@ -23,17 +23,25 @@ HELLO, ASK, END = "serve-hello", "serve-ask", -1
 MAX_ROWS = 4096  # of one request; larger requests are sent in chunks, one after the other
 NO_ROW = -1  # in place of a row number: the receiver does not hold this row
 MESSAGES = (
-    MessageSpec(tag=HELLO, frm="passive", to="active",
-             holds="hashes of the party's alignment, model settings, version of anyparty and weights",
-             learns="whether the party can serve this model"),
-    MessageSpec(tag=ASK, frm="active", to="passive",
-             holds="for one request: its number, the row numbers that the receiver holds (-1 for each other row), the "
-                   "parties that may take part, the time limit; for other label holders also which party holds which "
-                   "of these rows",
-             learns="which of its own rows are requested, when, and how many other rows are (not which ones); other "
-                    "label holders also which parties hold each row",
-             when="the prediction service runs"),
-)  # fmt: skip
+    MessageSpec(
+        tag=HELLO,
+        frm="passive",
+        to="active",
+        holds="hashes of the party's alignment, model settings, version of anyparty and weights",
+        learns="whether the party can serve this model",
+    ),
+    MessageSpec(
+        tag=ASK,
+        frm="active",
+        to="passive",
+        holds="for one request: its number, the row numbers that the receiver holds (-1 for each other row), the "
+        "parties that may take part, the time limit; for other label holders also which party holds which "
+        "of these rows",
+        learns="which of its own rows are requested, when, and how many other rows are (not which ones); other "
+        "label holders also which parties hold each row",
+        when="the prediction service runs",
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,11 +104,17 @@ async def receive_request(channel: Channel, roster: Roster, n: int) -> RowReques
         MessageError: the message is invalid or requests a row outside the alignment.
 
     """
-    got = await channel.recv(roster.active, ASK, {
-        NUMBER_KEY: TensorSpec((1,), torch.int64), "rows": TensorSpec((-1,), torch.int64),
-        "observed": TensorSpec((-1,), torch.uint8), "asked": TensorSpec((roster.K,), torch.bool),
-        "within_s": TensorSpec((1,), torch.float64),
-    })  # fmt: skip
+    got = await channel.recv(
+        roster.active,
+        ASK,
+        {
+            NUMBER_KEY: TensorSpec((1,), torch.int64),
+            "rows": TensorSpec((-1,), torch.int64),
+            "observed": TensorSpec((-1,), torch.uint8),
+            "asked": TensorSpec((roster.K,), torch.bool),
+            "within_s": TensorSpec((1,), torch.float64),
+        },
+    )
     rows, number = got["rows"], int(got[NUMBER_KEY])
     if number == END:
         return None

@@ -131,11 +131,20 @@ def read_table(
     file, raw = readers.read(source, party)
     where = f"party {party!r}, {file}"
     _check_name_sizes(raw.columns, where, max_cell_bytes)
-    _check_named(raw.columns, where, id=id, label=label, drop=drop, types=types or {}, hints={
-        "id": "; the data frame's index has no name: frame.rename_axis(...) makes it a column"
-              if readers.has_unnamed_index(source) else "",
-        "label": "; rows are scored by their labels" if expect else "",
-    })  # fmt: skip
+    _check_named(
+        raw.columns,
+        where,
+        id=id,
+        label=label,
+        drop=drop,
+        types=types or {},
+        hints={
+            "id": "; the data frame's index has no name: frame.rename_axis(...) makes it a column"
+            if readers.has_unnamed_index(source)
+            else "",
+            "label": "; rows are scored by their labels" if expect else "",
+        },
+    )
     if raw.height == 0:
         raise TableError(f"{where}: there are no rows; at least one was expected below the column names")
     if expect is None:

@@ -10,8 +10,8 @@
     on_run_end                       status and test scores
 
 ``Federation.train(watch=...)`` takes a callback.  With parties on their own machines,
-``anyparty.deployment.coordinator.train(watch=...)`` makes the same calls at the active party's machine.  There, epochs are
-reported up to a second late, and batches are not reported.
+``anyparty.deployment.coordinator.train(watch=...)`` makes the same calls at the active party's machine.
+There, epochs are reported up to a second late, and batches are not reported.
 """
 
 from __future__ import annotations

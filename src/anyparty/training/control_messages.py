@@ -13,30 +13,56 @@ from anyparty.core.types import SEVERAL_HOSTS, Channel, MessageSpec, Roster, Ten
 from anyparty.errors import ConfigError, ResumeError, remark, some
 
 MESSAGES = (
-    MessageSpec(tag="setup", frm="active", to="passive",
-             holds="what each row is for (training, validation, test); to other label holders also who has which row, "
-                   "the classes, in a regression mean and scale of the active party's training labels, and with "
-                   "train.balance the weight of each class",
-             learns="the use of its own rows, and how many others there are; label holders the pattern of presence, "
-                    "all classes that the active party knows, mean and spread of its labels in a regression, and with "
-                    "train.balance which share of its training rows each class has"),
-    MessageSpec(tag="hello", frm="passive", to="active",
-             holds="a hash of each group of settings, and the epochs that the party has checkpoints of",
-             learns="whether both run the same settings and version"),
-    MessageSpec(tag="start", frm="active", to="passive",
-             holds="which of its checkpoints the party loads, and the epoch that comes next", learns="nothing else"),
-    MessageSpec(tag="plan", frm="active", to="passive",
-             holds="places of the rows that a stage trains on, validates on and is scored on besides, and a number for "
-                   "each pattern of presence where batches follow patterns",
-             learns="which of its own rows are labelled and used, and how many others there are"),
-    MessageSpec(tag="labelled", frm="host", to="active",
-             holds="of which rows another label holder has labels",
-             learns="the active party sees which rows are labelled there; no label", when=SEVERAL_HOSTS),
-    MessageSpec(tag="verdict", frm="active", to="passive",
-             holds="whether to keep the weights, whether to stop, which parties are back",
-             learns="when validation was best, who was away",
-             when="several parties train a stage together, not the active one alone"),
-)  # fmt: skip
+    MessageSpec(
+        tag="setup",
+        frm="active",
+        to="passive",
+        holds="what each row is for (training, validation, test); to other label holders also who has which row, "
+        "the classes, in a regression mean and scale of the active party's training labels, and with "
+        "train.balance the weight of each class",
+        learns="the use of its own rows, and how many others there are; label holders the pattern of presence, "
+        "all classes that the active party knows, mean and spread of its labels in a regression, and with "
+        "train.balance which share of its training rows each class has",
+    ),
+    MessageSpec(
+        tag="hello",
+        frm="passive",
+        to="active",
+        holds="a hash of each group of settings, and the epochs that the party has checkpoints of",
+        learns="whether both run the same settings and version",
+    ),
+    MessageSpec(
+        tag="start",
+        frm="active",
+        to="passive",
+        holds="which of its checkpoints the party loads, and the epoch that comes next",
+        learns="nothing else",
+    ),
+    MessageSpec(
+        tag="plan",
+        frm="active",
+        to="passive",
+        holds="places of the rows that a stage trains on, validates on and is scored on besides, and a number for "
+        "each pattern of presence where batches follow patterns",
+        learns="which of its own rows are labelled and used, and how many others there are",
+    ),
+    MessageSpec(
+        tag="labelled",
+        frm="host",
+        to="active",
+        holds="of which rows another label holder has labels",
+        learns="the active party sees which rows are labelled there; no label",
+        when=SEVERAL_HOSTS,
+    ),
+    MessageSpec(
+        tag="verdict",
+        frm="active",
+        to="passive",
+        holds="whether to keep the weights, whether to stop, which parties are back",
+        learns="when validation was best, who was away",
+        when="several parties train a stage together, not the active one alone",
+    ),
+)
 
 FRESH = -1
 SETUP = {

@@ -22,9 +22,15 @@ from anyparty.transport.contract import is_dropped
 
 
 async def verdict(
-    part: PartyRun, net: Channel, progress: RunPosition, plan: dict[str, Tensor], record: dict[str, Any], *,
-    validates: bool, last: bool,
-) -> EpochDecision:  # fmt: skip
+    part: PartyRun,
+    net: Channel,
+    progress: RunPosition,
+    plan: dict[str, Tensor],
+    record: dict[str, Any],
+    *,
+    validates: bool,
+    last: bool,
+) -> EpochDecision:
     """Decide at the active party; receive its decision at the others.
 
     No party rejoins after the ``last`` epoch of a stage: its networks could not catch up with the others.

@@ -196,9 +196,16 @@ def _checkpoint(part: PartyRun, state: State, progress: RunPosition, best: Store
 
 
 async def _decide(
-    part: PartyRun, stage: Stage, net: Channel, state: State, progress: RunPosition, plan: dict[str, Tensor],
-    record: dict[str, Any], *, last: bool,
-) -> control_messages.EpochDecision:  # fmt: skip
+    part: PartyRun,
+    stage: Stage,
+    net: Channel,
+    state: State,
+    progress: RunPosition,
+    plan: dict[str, Tensor],
+    record: dict[str, Any],
+    *,
+    last: bool,
+) -> control_messages.EpochDecision:
     """Add an epoch's validation scores to its record; decide whether to keep its weights and whether to stop.
 
     All parties follow the active party's decision.  In a local stage, each decides for itself.

@@ -131,9 +131,14 @@ async def take_part(
         prepare = Prepare.fit(table, at[(at >= 0) & (use == TRAIN)], scale=house.scale)
         features = prepare.features(table, new=False)
     seat = PartyContext(
-        me=house.name, roster=roster, task=task, inputs=prepare.width if prepare else 0,
-        encoder=house.encoder, optimizer=house.optimizer, device=device_of(settings.device),
-    )  # fmt: skip
+        me=house.name,
+        roster=roster,
+        task=task,
+        inputs=prepare.width if prepare else 0,
+        encoder=house.encoder,
+        optimizer=house.optimizer,
+        device=device_of(settings.device),
+    )
     labels = None if task is None or table.label is None else encode(table.label, task, house.name)
     rows = own_rows(
         known.position, blocks=at, features=features, labels=labels, observed=observed, key=known.key,
@@ -141,12 +146,17 @@ async def take_part(
     )  # fmt: skip
     rows = await share_labelled(net, method, roster, rows)
     part = PartyRun(
-        seat=seat, method=method, rows=rows, settings=settings, agreed=agreed_on(config, method, roster, rows.n),
+        seat=seat,
+        method=method,
+        rows=rows,
+        settings=settings,
+        agreed=agreed_on(config, method, roster, rows.n),
         validation=torch.from_numpy(np.flatnonzero(use == VALIDATION)) if leads else None,
         training=torch.from_numpy(use == TRAIN) if leads else None,
         checkpoints=None if house.folder is None else Checkpoints(house.folder),
-        resume=resume, hooks=replace(house.hooks, welcome=welcome),
-    )  # fmt: skip
+        resume=resume,
+        hooks=replace(house.hooks, welcome=welcome),
+    )
     trained = await play(part, net)
     label = None if house.table.label is None else house.table.label.name
     return PartyResult(seat=seat, trained=trained, prepare=prepare, rows=rows, use=use, label=label)

@@ -16,13 +16,21 @@ from anyparty.core.types import Channel, MessageSpec, Roster, TensorSpec
 from anyparty.errors import PartyLost
 
 MESSAGES = (
-    MessageSpec(tag="part", frm="passive", to="active",
-             holds="a hash of the weights that the party keeps: where training ends, and where rows are predicted",
-             learns="whether its part of the model is of the same run"),
-    MessageSpec(tag="finished", frm="passive", to="active",
-             holds="nothing: the party has written all its files of the training",
-             learns="that its part of the training is whole"),
-)  # fmt: skip
+    MessageSpec(
+        tag="part",
+        frm="passive",
+        to="active",
+        holds="a hash of the weights that the party keeps: where training ends, and where rows are predicted",
+        learns="whether its part of the model is of the same run",
+    ),
+    MessageSpec(
+        tag="finished",
+        frm="passive",
+        to="active",
+        holds="nothing: the party has written all its files of the training",
+        learns="that its part of the training is whole",
+    ),
+)
 HASH = {"hash": TensorSpec((32,), torch.uint8)}
 
 

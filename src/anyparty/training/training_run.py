@@ -69,9 +69,16 @@ class TrainingRun:
         return (*self.method.can.messages, *control_messages.MESSAGES)
 
     def party(
-        self, name: str, table: Table, known: PartyAlignment, *, folder: Path | None = None, hooks: RunHooks | None = None,
-        encoder: Factory | None = None, optimizer: Optimizer | None = None,
-    ) -> Callable[[Channel], Coroutine[Any, Any, PartyResult]]:  # fmt: skip
+        self,
+        name: str,
+        table: Table,
+        known: PartyAlignment,
+        *,
+        folder: Path | None = None,
+        hooks: RunHooks | None = None,
+        encoder: Factory | None = None,
+        optimizer: Optimizer | None = None,
+    ) -> Callable[[Channel], Coroutine[Any, Any, PartyResult]]:
         """Return one party's coroutine function, which takes its channel: see ``take_part``.
 
         Args:
@@ -89,10 +96,15 @@ class TrainingRun:
         """
         own = self.config.parties.get(name)
         house = PartyInputs(
-            name=name, table=table, known=known, encoder=encoder or self.config.encoder_of(name),
-            optimizer=optimizer or self.config.optimizer_of(name), scale=own is None or own.scale, folder=folder,
+            name=name,
+            table=table,
+            known=known,
+            encoder=encoder or self.config.encoder_of(name),
+            optimizer=optimizer or self.config.optimizer_of(name),
+            scale=own is None or own.scale,
+            folder=folder,
             hooks=hooks or RunHooks(),
-        )  # fmt: skip
+        )
         return partial(
             take_part, house=house, roster=self.roster, config=self.config, method=self.method, resume=self.resume
         )
@@ -108,7 +120,11 @@ class TrainingRun:
     def about(self, outcome: PartyResult) -> ModelSummary:
         """Return the part of the model that all parties share, as the party of ``outcome`` knows it."""
         return ModelSummary(
-            method=settings_of(self.answers, whole=True), roster=self.roster, task=outcome.seat.task,
-            seed=self.config.train.seed, best_epoch=outcome.trained.best_epoch, parts={},
+            method=settings_of(self.answers, whole=True),
+            roster=self.roster,
+            task=outcome.seat.task,
+            seed=self.config.train.seed,
+            best_epoch=outcome.trained.best_epoch,
+            parts={},
             own=None if self.own is None else dict(self.own),
-        )  # fmt: skip
+        )

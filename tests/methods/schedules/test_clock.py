@@ -33,9 +33,13 @@ class TestTableIII:
 
     @pytest.mark.parametrize(
         ("schedule", "times"),
-        [(PBCD(), (73.06, 182.66, 669.74)), (SyncMin(), (299.48, 544.50, 1633.50)),
-         (SyncMax(), (520.05, 611.82, 1019.70)), (Flex(), (113.26, 205.92, 617.76))],
-    )  # fmt: skip
+        [
+            (PBCD(), (73.06, 182.66, 669.74)),
+            (SyncMin(), (299.48, 544.50, 1633.50)),
+            (SyncMax(), (520.05, 611.82, 1019.70)),
+            (Flex(), (113.26, 205.92, 617.76)),
+        ],
+    )
     def test_published_times_are_one_number_of_rounds(self, schedule, times):
         """Time over the length of a round is the same number of rounds at every latency, to the printed digits."""
         rounds = []
@@ -131,12 +135,17 @@ class TestTraces:
 class TestRefuses:
     @pytest.mark.parametrize(
         ("values", "said"),
-        [({"iteration": 0.0}, "iteration must be a positive number of time units, got 0.0"),
-         ({"iteration": {"a": -1.0}}, "iteration of party 'a' must be a positive"),
-         ({"latency": 0.0}, "latency must be a positive"), ({"latency": float("nan")}, "latency must be a positive"),
-         ({"timeout": -3.0}, "timeout must be a positive"), ({"timeout": float("inf")}, "timeout must be a positive"),
-         ({"use": {"a": (0.5, 1.0)}}, "use of party 'a' must be"), ({"use": {"a": ()}}, "use of party 'a' must be")],
-    )  # fmt: skip
+        [
+            ({"iteration": 0.0}, "iteration must be a positive number of time units, got 0.0"),
+            ({"iteration": {"a": -1.0}}, "iteration of party 'a' must be a positive"),
+            ({"latency": 0.0}, "latency must be a positive"),
+            ({"latency": float("nan")}, "latency must be a positive"),
+            ({"timeout": -3.0}, "timeout must be a positive"),
+            ({"timeout": float("inf")}, "timeout must be a positive"),
+            ({"use": {"a": (0.5, 1.0)}}, "use of party 'a' must be"),
+            ({"use": {"a": ()}}, "use of party 'a' must be"),
+        ],
+    )
     def test_times_that_are_none(self, values, said):
         with pytest.raises(ConfigError, match=said):
             VirtualClock(**values)

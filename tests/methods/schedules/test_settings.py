@@ -54,15 +54,18 @@ class TestByName:
 
     @pytest.mark.parametrize(
         ("name", "parameters", "said"),
-        [("flexx", {}, r"no schedule 'flexx'; did you mean 'flex'\?"),
-         ("flex", {"A": 1.0}, "schedule 'flex' has no parameter 'A'"),
-         ("flex", {"labls": "shared"}, r"no parameter 'labls'; did you mean 'labels'\?"),
-         ("flex", {"labels": "mine"}, "schedule 'flex': labels: .*got 'mine'"),
-         ("flex", {"mu": -1.0}, "mu must be a number and not negative, got -1.0"),
-         ("flex", {"mu": "much"}, "schedule 'flex': mu: .*got 'much'"),
-         ("flex", {"momentum": 0.9}, "schedule 'flex': momentum: "),
-         ("adaptive-flex", {"A": 0}, "A must be a positive number"), ("p-bcd", {"title": "x"}, "no parameter 'title'")],
-    )  # fmt: skip
+        [
+            ("flexx", {}, r"no schedule 'flexx'; did you mean 'flex'\?"),
+            ("flex", {"A": 1.0}, "schedule 'flex' has no parameter 'A'"),
+            ("flex", {"labls": "shared"}, r"no parameter 'labls'; did you mean 'labels'\?"),
+            ("flex", {"labels": "mine"}, "schedule 'flex': labels: .*got 'mine'"),
+            ("flex", {"mu": -1.0}, "mu must be a number and not negative, got -1.0"),
+            ("flex", {"mu": "much"}, "schedule 'flex': mu: .*got 'much'"),
+            ("flex", {"momentum": 0.9}, "schedule 'flex': momentum: "),
+            ("adaptive-flex", {"A": 0}, "A must be a positive number"),
+            ("p-bcd", {"title": "x"}, "no parameter 'title'"),
+        ],
+    )
     def test_refuses(self, name, parameters, said):
         with pytest.raises(ConfigError, match=said):
             schedule(name, **parameters)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import polars as pl
 
-from anyparty.data.datasets import download
+from anyparty.data.datasets import downloads
 from anyparty.data.datasets.dataset import Dataset
 from anyparty.data.datasets.registry import CATALOGUE, CatalogueEntry, DatasetForm
 from anyparty.errors import ConfigError, TableError, nearest
@@ -56,7 +56,7 @@ def load(
     if verify:
         for file, path in zip(form.files, paths, strict=True):
             if file.sha256:
-                download.check(path, file.sha256)
+                downloads.check(path, file.sha256)
     try:
         fields = {"classes": entry.classes, **form.read(paths)}
         return Dataset(
@@ -70,7 +70,7 @@ def load(
 
 def _found(entry: CatalogueEntry, data_dir: Path | None) -> tuple[DatasetForm, list[Path]] | None:
     """Return the first form whose files are all in one folder, with their paths."""
-    for folder in download.folders(data_dir):
+    for folder in downloads.folders(data_dir):
         for form in entry.forms:
             paths = [folder / file.path for file in form.files]
             if all(path.is_file() for path in paths):
@@ -83,7 +83,7 @@ def _fetched(
 ) -> tuple[DatasetForm, list[Path]]:
     form = next((form for form in entry.forms if all(file.url for file in form.files)), None)
     if form is None or not wanted:
-        looked = " and ".join(str(folder) for folder in download.folders(data_dir))
+        looked = " and ".join(str(folder) for folder in downloads.folders(data_dir))
         ways = "\nor\n".join(_described(each) for each in entry.forms)
         get = f"Get it from {entry.source}"
         if form is not None:
@@ -93,9 +93,9 @@ def _fetched(
             f"data set {name!r} ({entry.title}) is not there: looked in {looked}. {get}; licence: {entry.licence}. Put "
             f"it below one of these folders, or the one that ANYPARTY_DATA names, as\n{ways}"
         )
-    target = download.cache_folder()
+    target = downloads.cache_folder()
     return form, [
-        download.download(file.url, target / file.path, sha256=file.sha256, verify=verify, progress=progress)
+        downloads.download(file.url, target / file.path, sha256=file.sha256, verify=verify, progress=progress)
         for file in form.files
     ]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from anyparty.data.datasets import download
+from anyparty.data.datasets import downloads
 from anyparty.data.datasets.dataset import Array, Fields
 from anyparty.errors import some
 from anyparty.tables import cells
@@ -60,7 +60,7 @@ def mimic4(paths: Sequence[Path]) -> Fields:
     The rows come flat, [n, T * c + d + e]: step by step the charts, then conditions, then demographics; the blocks
     "chart", "condition", "demographic" say where, and ``steps`` is T.
     """
-    parts = download.arrays(paths[0])
+    parts = downloads.arrays(paths[0])
     chart, condition, demographic = (_known(parts, name) for name in ("chart", "condition", "demographic"))
     if chart.ndim != 3 or condition.ndim != 2 or demographic.ndim != 2:
         raise ValueError("expected chart [n, T, c], condition [n, d], demographic [n, e]")
@@ -108,7 +108,7 @@ def mosei(paths: Sequence[Path]) -> Fields:
 
     The three lie side by side in the last axis, [n, T, d + e + f]; the blocks "text", "audio", "video" say where.
     """
-    parts = download.arrays(paths[0])
+    parts = downloads.arrays(paths[0])
     fields: dict[str, Any] = {}
     for part in ("train", "test"):
         kinds = [_known(parts, f"{kind}_{part}") for kind in ("text", "audio", "video")]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from anyparty.data.datasets import download, formats
+from anyparty.data.datasets import downloads, formats
 from anyparty.data.datasets.dataset import Array, Fields
 
 
@@ -20,9 +20,9 @@ def fashion_mnist(paths: Sequence[Path]) -> Fields:
     """Read Fashion-MNIST from the prepared fashion_mnist.npz, or from the four official idx files."""
     names = ("X_train", "y_train", "X_test", "y_test")
     if len(paths) == 1:
-        known = download.npz(paths)
+        known = downloads.npz(paths)
     else:
-        known = download.unpacked(paths, lambda: dict(zip(names, map(formats.idx, paths), strict=True)))
+        known = downloads.unpacked(paths, lambda: dict(zip(names, map(formats.idx, paths), strict=True)))
     X_train, y_train, X_test, y_test = (known[name] for name in names)
     return {
         "X_train": X_train[:, None],
@@ -42,12 +42,12 @@ def cifar10(paths: Sequence[Path]) -> Fields:
         test = formats.cifar(parts["test_batch.bin"], 1)
         return {"X_train": train[0], "y_train": train[1], "X_test": test[0], "y_test": test[1]}
 
-    return _split(download.unpacked(paths, make)) | {"note": "The whole of CIFAR-10, official split."}
+    return _split(downloads.unpacked(paths, make)) | {"note": "The whole of CIFAR-10, official split."}
 
 
 def cifar10_subset(paths: Sequence[Path]) -> Fields:
     """Read a balanced subset of CIFAR-10 from the prepared cifar10_subset.npz."""
-    known = download.npz(paths)
+    known = downloads.npz(paths)
     counts = f"{len(known['y_train'])} of 50000 training and {len(known['y_test'])} of 10000 test images"
     return _split(known) | {"note": f"A SUBSET of CIFAR-10, balanced, from its official split: {counts}."}
 
@@ -61,7 +61,7 @@ def cifar100(paths: Sequence[Path]) -> Fields:
         names = np.array(parts["fine_label_names.txt"].decode().split())
         return {"X_train": train[0], "y_train": train[1], "X_test": test[0], "y_test": test[1], "names": names}
 
-    known = download.unpacked(paths, make)
+    known = downloads.unpacked(paths, make)
     return _split(known) | {
         "classes": tuple(known["names"].tolist()),
         "note": "The whole of CIFAR-100, fine classes, official split.",

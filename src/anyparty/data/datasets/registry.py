@@ -9,7 +9,7 @@ from typing import Literal
 
 from anyparty.data.datasets import gated, images, tabular
 from anyparty.data.datasets.dataset import Fields
-from anyparty.data.datasets.download import File
+from anyparty.data.datasets.downloads import File
 
 _UCI = "https://archive.ics.uci.edu/static/public"
 _FASHION = ("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/"
@@ -72,8 +72,20 @@ CATALOGUE: dict[str, CatalogueEntry] = {
     ),
     "hapt": CatalogueEntry(
         title="Smartphone-Based Recognition of Human Activities and Postural Transitions",
-        classes=("WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS", "SITTING", "STANDING", "LAYING", "STAND_TO_SIT",
-                 "SIT_TO_STAND", "SIT_TO_LIE", "LIE_TO_SIT", "STAND_TO_LIE", "LIE_TO_STAND"),
+        classes=(
+            "WALKING",
+            "WALKING_UPSTAIRS",
+            "WALKING_DOWNSTAIRS",
+            "SITTING",
+            "STANDING",
+            "LAYING",
+            "STAND_TO_SIT",
+            "SIT_TO_STAND",
+            "SIT_TO_LIE",
+            "LIE_TO_SIT",
+            "STAND_TO_LIE",
+            "LIE_TO_STAND",
+        ),
         source="J. L. Reyes-Ortiz, L. Oneto, A. Samà, X. Parra, D. Anguita, Neurocomputing 171 (2016); "
         "https://archive.ics.uci.edu/dataset/341, doi:10.24432/C54G7M",
         licence="CC BY 4.0",
@@ -106,8 +118,18 @@ CATALOGUE: dict[str, CatalogueEntry] = {
     ),
     "fashion-mnist": CatalogueEntry(
         title="Fashion-MNIST",
-        classes=("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag",
-                 "Ankle boot"),
+        classes=(
+            "T-shirt/top",
+            "Trouser",
+            "Pullover",
+            "Dress",
+            "Coat",
+            "Sandal",
+            "Shirt",
+            "Sneaker",
+            "Bag",
+            "Ankle boot",
+        ),
         source="H. Xiao, K. Rasul, R. Vollgraf (Zalando), arXiv:1708.07747; "
         "https://github.com/zalandoresearch/fashion-mnist",
         licence="MIT",
@@ -227,4 +249,4 @@ CATALOGUE: dict[str, CatalogueEntry] = {
         licence="for research; see the site",
         forms=(_one(gated.mosei, "cmu-mosei/mosei.npz"),),
     ),
-}  # fmt: skip
+}

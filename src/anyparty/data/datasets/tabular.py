@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
 from unlzw3 import unlzw
 
-from anyparty.data.datasets import download, formats
+from anyparty.data.datasets import downloads, formats
 from anyparty.data.datasets.dataset import Array, Fields
 
 CREDIT = ("LIMIT_BAL", "SEX", "EDUCATION", "MARRIAGE", "AGE", "PAY_0", *(f"PAY_{i}" for i in range(2, 7)),
@@ -46,7 +46,7 @@ def credit(paths: Sequence[Path]) -> Fields:
 
 def hapt(paths: Sequence[Path]) -> Fields:
     """Read UCI 341 from the prepared hapt.npz, names of columns from features.txt beside it."""
-    arrays = download.npz(paths)
+    arrays = downloads.npz(paths)
     names = paths[0].with_name("features.txt")
     return _hapt(arrays, names.read_text("utf-8").split("\n") if names.exists() else ())
 
@@ -69,7 +69,7 @@ def hapt_zip(paths: Sequence[Path]) -> Fields:
                 arrays[f"subject_{part}"] = read(f"{folder}/subject_id_{part}.txt", 1)[:, 0].astype(np.uint8)
             return arrays
 
-    arrays = download.unpacked(paths, make)
+    arrays = downloads.unpacked(paths, make)
     return _hapt(arrays, arrays["names"].tolist())
 
 
@@ -94,7 +94,7 @@ def _hapt(arrays: Mapping[str, Array], names: Sequence[str]) -> Fields:
 
 def isolet(paths: Sequence[Path]) -> Fields:
     """Read UCI 54 from the prepared isolet.npz."""
-    known = download.npz(paths)
+    known = downloads.npz(paths)
     X, y, test, speaker = known["X"], known["y"], known["part"] == 5, known["speaker"]
     return _isolet(X[~test], y[~test], X[test], y[test]) | {
         "groups_train": {"speaker": speaker[~test]},
@@ -113,7 +113,7 @@ def isolet_zip(paths: Sequence[Path]) -> Fields:
             }
         return {name: formats.numbers(unlzw(raw), 618, ",") for name, raw in packed.items()}
 
-    tables = download.unpacked(paths, make)
+    tables = downloads.unpacked(paths, make)
     train, test = tables["train"], tables["test"]
     return _isolet(train[:, :617], train[:, 617], test[:, :617], test[:, 617])
 
@@ -131,7 +131,7 @@ def _isolet(X_train: Array, y_train: Array, X_test: Array, y_test: Array) -> dic
 
 def google_cluster(paths: Sequence[Path]) -> Fields:
     """Read machine usage over a day. The task is ours: predict the last hour's mean CPU from the 23 hours before."""
-    known = download.npz(paths)
+    known = downloads.npz(paths)
     usage, machine = known["usage"], known["vm"]
     if usage.ndim != 3 or usage.shape[1] <= 12:
         raise ValueError(f"usage is {usage.shape}, expected (machines, 288, 2)")

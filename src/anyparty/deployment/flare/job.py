@@ -141,8 +141,12 @@ class JobRun:
         engine, job = context.get_engine(), context.get_job_id()
         workspace = engine.get_workspace()
         config = Path(workspace.get_app_config_dir(job), CONFIG).read_text(encoding="utf-8")
-        return cls(site=SiteConfig.read(Path(workspace.get_root_dir())), config=config, job=job,
-                   core=engine.get_cell().core_cell)  # fmt: skip
+        return cls(
+            site=SiteConfig.read(Path(workspace.get_root_dir())),
+            config=config,
+            job=job,
+            core=engine.get_cell().core_cell,
+        )
 
     def play(self, order: JobOrder, stop_reason: Callable[[], str]) -> JobOutcome:
         """Run the party's part; write how it ended into the site's folder."""

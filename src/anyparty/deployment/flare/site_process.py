@@ -225,8 +225,9 @@ def run_site(kit: Path, wait_s: float = WAIT_S, say: Callable[[str], None] = pri
     check_certificate(gate, say)
     check_key(gate, say)
     _check_idle(kit)
-    with alone(kit, f"{kit}: this party's site runs already, or waits for its server, on another terminal; stop that "
-                    f"one first"):  # fmt: skip
+    with alone(
+        kit, f"{kit}: this party's site runs already, or waits for its server, on another terminal; stop that one first"
+    ):
         if gate.serves:
             port_is_free(gate.host, gate.port)
         else:
@@ -254,16 +255,26 @@ def _until_stopped(kit: Path, site: SiteConfig, gate: ServerAddress, say: Callab
     failed = f"{gate.place} did not let {site.party!r} in, {TRIES} times"
     if not admission.rejected:
         raise RunError(f"{failed}; {kit / 'site.log'} says how each try ended")
-    raise RunError(f"{failed}: a site with a copy of this kit is connected from another place; stop one of the two. If "
-                   f"that one's machine has just failed, start again in a minute")  # fmt: skip
+    raise RunError(
+        f"{failed}: a site with a copy of this kit is connected from another place; stop one of the two. If "
+        f"that one's machine has just failed, start again in a minute"
+    )
 
 
 def _run(kit: Path, say: Callable[[str], None], admission: Admission) -> int:
     """Run FLARE's process; return its exit code, and record its admission."""
-    with (kit / "site.log").open("ab", buffering=0) as log, _ended(kit), subprocess.Popen(  # noqa: S603 - our own command  # nosec B603
-        site_command(kit), env=environment(), cwd=kit, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as process:  # fmt: skip
+    with (
+        (kit / "site.log").open("ab", buffering=0) as log,
+        _ended(kit),
+        subprocess.Popen(  # noqa: S603 - our own command  # nosec B603
+            site_command(kit),
+            env=environment(),
+            cwd=kit,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as process,
+    ):
         reader = threading.Thread(target=_follow, args=(process.stdout, log, say, admission), daemon=True)
         reader.start()
         try:

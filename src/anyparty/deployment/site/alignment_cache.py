@@ -26,17 +26,29 @@ from anyparty.training import checkpoint
 
 ID_BYTES, ALIGNMENT = 16, "alignment.safetensors"
 MESSAGES = (
-    MessageSpec(tag="alignment", frm="passive", to="active",
-             holds="the number of the alignment that the party keeps, if its table is still the same",
-             learns="whether to align anew"),
-    MessageSpec(tag="realign", frm="active", to="passive",
-             holds="whether to align anew, and the new alignment's number",
-             learns="nothing else"),
-    MessageSpec(tag="without-cells", frm="passive", to="active",
-             holds="which of the party's rows have a label and no other cell. Sent only where a label holder with "
-                   "columns does not lead",
-             learns="that the party is absent there, and has a label"),
-)  # fmt: skip
+    MessageSpec(
+        tag="alignment",
+        frm="passive",
+        to="active",
+        holds="the number of the alignment that the party keeps, if its table is still the same",
+        learns="whether to align anew",
+    ),
+    MessageSpec(
+        tag="realign",
+        frm="active",
+        to="passive",
+        holds="whether to align anew, and the new alignment's number",
+        learns="nothing else",
+    ),
+    MessageSpec(
+        tag="without-cells",
+        frm="passive",
+        to="active",
+        holds="which of the party's rows have a label and no other cell. Sent only where a label holder with "
+        "columns does not lead",
+        learns="that the party is absent there, and has a label",
+    ),
+)
 ROWS = {"rows": TensorSpec((-1,), torch.int64)}
 NUMBER = {"number": TensorSpec((ID_BYTES,), torch.uint8)}
 
@@ -149,8 +161,15 @@ async def aligned(
         observed=await _observed(net, roster, fresh, position >= 0, table.blocks_at(position) >= 0),
         key=None if fresh.key is None else torch.from_numpy(fresh.key),
     )
-    kept = StoredAlignment(known=known, number=again, table=table.fingerprint, rows=len(table), apart=apart,
-                parties=_parties(roster), kinds=table.kinds)  # fmt: skip
+    kept = StoredAlignment(
+        known=known,
+        number=again,
+        table=table.fingerprint,
+        rows=len(table),
+        apart=apart,
+        parties=_parties(roster),
+        kinds=table.kinds,
+    )
     kept.write(path)
     return known, again
 

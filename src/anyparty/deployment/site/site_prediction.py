@@ -44,10 +44,14 @@ from anyparty.transport.ledger import Ledger, MeteredChannel
 
 ANSWERS, RECORD = "predictions.parquet", "predictions.json"
 MESSAGES = (
-    MessageSpec(tag="wanted", frm="active", to="passive",
-             holds="the aligned rows to predict, who of the parties is asked, and to hosts who has which row",
-             learns="which of its own rows are predicted, and how many others there are; hosts also who has which row"),
-)  # fmt: skip
+    MessageSpec(
+        tag="wanted",
+        frm="active",
+        to="passive",
+        holds="the aligned rows to predict, who of the parties is asked, and to hosts who has which row",
+        learns="which of its own rows are predicted, and how many others there are; hosts also who has which row",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -217,9 +221,10 @@ async def _share(
                 await net.send(name, "wanted", {"rows": wanted, "asked": flags, "observed": observed})
         return list(asked), wanted, rows.observed
     expect = {
-        "rows": TensorSpec((-1,), torch.int64), "asked": TensorSpec((roster.K,), torch.uint8),
+        "rows": TensorSpec((-1,), torch.int64),
+        "asked": TensorSpec((roster.K,), torch.uint8),
         "observed": TensorSpec((-1,), torch.uint8),
-    }  # fmt: skip
+    }
     got = await net.recv(roster.active, "wanted", expect)
     if len(got["rows"]) and not 0 <= int(got["rows"].min()) <= int(got["rows"].max()) < rows.n:
         raise ConfigError(f"{roster.active!r} asks for rows that the alignment of {rows.n} rows does not have")

@@ -73,9 +73,14 @@ async def weigh(turn: BatchTurn, side: LabelNetworks, home: PartyBatch | None) -
 
 
 async def learn(
-    turn: BatchTurn, side: LabelNetworks, home: PartyBatch | None, weighed: WeightedBatch, u: Tensor, parameters: Sequence[nn.Parameter],
+    turn: BatchTurn,
+    side: LabelNetworks,
+    home: PartyBatch | None,
+    weighed: WeightedBatch,
+    u: Tensor,
+    parameters: Sequence[nn.Parameter],
     labels: tuple[Tensor, Tensor] | None,
-) -> None:  # fmt: skip
+) -> None:
     """Carry the derivative u [L, B] of the loss by the log-weights back to all networks that learn.
 
     ``parameters`` are those of the active party's label side, ``labels`` [B] and which are known in stage 2.  There u

@@ -185,8 +185,9 @@ def mixture(log_w: Tensor, answered: Tensor) -> Tensor:
 def feature_side(state: State, floor: float) -> FeatureNetworks:
     """Return a party's networks, as they work together."""
     modules = state.modules
-    return FeatureNetworks(encoder=modules["encoder"], decoder=modules["decoder"], indicator=modules.get("indicator"),
-                       floor=floor)  # fmt: skip
+    return FeatureNetworks(
+        encoder=modules["encoder"], decoder=modules["decoder"], indicator=modules.get("indicator"), floor=floor
+    )
 
 
 def label_side(state: State, floor: float) -> LabelNetworks:

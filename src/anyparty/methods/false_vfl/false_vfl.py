@@ -192,9 +192,20 @@ class FalseVFL(ABC):
     def turn(self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *, L: int) -> BatchTurn:
         """Return a party's part in a batch of prediction."""
         draws = state.modules.get("draws")
-        return BatchTurn(net=net, seat=state.seat, rows=rows, batch=batch, L=L, D=self.embedding, T=self.top, asked=asked,
-                    mnar=self.mnar, common=True, own_decoder=self.make_decoder is not None,
-                    draws=draws if isinstance(draws, SampleStreams) else None)  # fmt: skip
+        return BatchTurn(
+            net=net,
+            seat=state.seat,
+            rows=rows,
+            batch=batch,
+            L=L,
+            D=self.embedding,
+            T=self.top,
+            asked=asked,
+            mnar=self.mnar,
+            common=True,
+            own_decoder=self.make_decoder is not None,
+            draws=draws if isinstance(draws, SampleStreams) else None,
+        )
 
     # Training
 

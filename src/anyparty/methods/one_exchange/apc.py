@@ -105,8 +105,12 @@ class Apc:
 
     def __post_init__(self) -> None:
         names = ("embedding", "active_embedding", "passive_embedding", "joint_hidden", "student_hidden", "head_hidden")
-        distillation.check("apc", widths={name: getattr(self, name) for name in names},
-                       at_least_0={"distillation": self.distillation}, choices=self._choices())  # fmt: skip
+        distillation.check(
+            "apc",
+            widths={name: getattr(self, name) for name in names},
+            at_least_0={"distillation": self.distillation},
+            choices=self._choices(),
+        )
         if self.classify_on == "joint" and self.precision in quantization.BITS:
             raise ConfigError(f"apc: precision {self.precision!r} takes its steps from all rows that cross together; "
                               f"with classify_on = 'joint' a row crosses by itself again; use 'float16'")  # fmt: skip
@@ -240,8 +244,14 @@ class Apc:
         if self.classify_on == "joint":
             return (*first, apc_variants.stage(self._ending, TEACHER, labelled))
         idle = "" if self.exchanges else distillation.idle_encoder(seat, f"{TITLE} without an exchange")
-        student = Stage(name="distil", step=self._learn, rows=lambda rows: distillation.own(rows, roster),
-                        parties="active", loss=self._learnt, remark=lambda _: idle)  # fmt: skip
+        student = Stage(
+            name="distil",
+            step=self._learn,
+            rows=lambda rows: distillation.own(rows, roster),
+            parties="active",
+            loss=self._learnt,
+            remark=lambda _: idle,
+        )
         return (*(first if self.exchanges else ()), student, self._ending.stage(labelled))
 
     async def _share(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:

@@ -38,8 +38,10 @@ def stage(ending: ClassifierStage, teacher: str, labelled: Callable[[Rows], Tens
         assert rows.y is not None
         assert rows.labeled is not None
         if not (rows.labeled & (kept.position >= 0)).any():
-            raise AlignmentError(f"{ending.title} on joint embeddings: no labelled row is left that the active and a "
-                                 f"passive party have: who has them was lost before it sent its part")  # fmt: skip
+            raise AlignmentError(
+                f"{ending.title} on joint embeddings: no labelled row is left that the active and a "
+                f"passive party have: who has them was lost before it sent its part"
+            )
         joint, held = kept.take(places := distillation.labelled(rows, batch))
         return joint, rows.y[places[held]]
 
@@ -52,8 +54,15 @@ def stage(ending: ClassifierStage, teacher: str, labelled: Callable[[Rows], Tens
         return losses(state.seat.task, state.modules["classifier"](joint), y).mean().item() if len(y) else None
 
     head = ending.classifier == "head"
-    return Stage(name="classify", step=classify, rows=labelled, parties="active", validates=False,
-                 epochs=None if head else 0, loss=classified if head else None)  # fmt: skip
+    return Stage(
+        name="classify",
+        step=classify,
+        rows=labelled,
+        parties="active",
+        validates=False,
+        epochs=None if head else 0,
+        loss=classified if head else None,
+    )
 
 
 async def predict(
@@ -127,8 +136,9 @@ def both(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) -> Embedde
     u, M = embed(state, rows, places, own), own.u.shape[1]
     crossed = u.u[:, -1] == 1
     new = torch.cat([own.u[crossed], torch.zeros_like(u.u[crossed][:, M:])], dim=1)
-    return EmbeddedRows(torch.cat([u.held, u.held[crossed]]), torch.cat([u.u, new]),
-                    torch.cat([u.took_part, own.took_part[crossed]]))  # fmt: skip
+    return EmbeddedRows(
+        torch.cat([u.held, u.held[crossed]]), torch.cat([u.u, new]), torch.cat([u.took_part, own.took_part[crossed]])
+    )
 
 
 def _memory(state: State) -> VectorMemory:

@@ -19,11 +19,13 @@ from anyparty.methods.one_exchange import distillation, fedsvd, quantization
 from anyparty.networks.autoencoder import JointAutoencoder
 
 REPRESENTATION = MessageSpec(
-    tag="representation", frm="block", to="active",
+    tag="representation",
+    frm="block",
+    to="active",
     holds="Z_k = g1(x_k) of all aligned rows that party k has, [n_k, z_k]: once in training",
     learns="the active party sees an embedding of every aligned row: no raw column, but all of it that a network can "
-           "reconstruct; nobody else sees anything, and no gradient comes back",
-)  # fmt: skip
+    "reconstruct; nobody else sees anything, and no gradient comes back",
+)
 
 
 def reconstruction(state: State, x: Tensor) -> Tensor:

@@ -40,18 +40,38 @@ WIDEST = 20_000  # columns of a party: Q has the square of all, in double precis
 NOTHING = 1e-6  # of the greatest singular value: what single precision leaves of 0 is less
 
 MESSAGES = (
-    MessageSpec(tag="width", frm="any", to="any", holds="how many columns a party's prepared block has",
-             learns="the key generator learns that number"),
-    MessageSpec(tag="key", frm="any", to="block", holds="a key of P, the party's own rows Q_i [n_i, n], a key of R",
-             learns="nothing of anybody's data; who has it can take the masks P and R off, so the server must not"),
-    MessageSpec(tag="masked", frm="block", to="any", holds="P X_i Q_i + R or - R, [m, n] in double precision",
-             learns="a server of its own sees the sum P X Q: the joint singular values, of every run of 256 rows too. "
-                    "Where the active party is the server, it knows P and R and sees X_d Q_d: the passive party's "
-                    "rows up to an unknown rotation, so every distance between them"),
-    MessageSpec(tag="factor", frm="any", to="active", holds="P U, masked left singular vectors, [m, r]",
-             learns="the active party sees U: how the rows that both have lie in the joint columns, up to scale",
-             when="a party of its own is the server"),
-)  # fmt: skip
+    MessageSpec(
+        tag="width",
+        frm="any",
+        to="any",
+        holds="how many columns a party's prepared block has",
+        learns="the key generator learns that number",
+    ),
+    MessageSpec(
+        tag="key",
+        frm="any",
+        to="block",
+        holds="a key of P, the party's own rows Q_i [n_i, n], a key of R",
+        learns="nothing of anybody's data; who has it can take the masks P and R off, so the server must not",
+    ),
+    MessageSpec(
+        tag="masked",
+        frm="block",
+        to="any",
+        holds="P X_i Q_i + R or - R, [m, n] in double precision",
+        learns="a server of its own sees the sum P X Q: the joint singular values, of every run of 256 rows too. "
+        "Where the active party is the server, it knows P and R and sees X_d Q_d: the passive party's "
+        "rows up to an unknown rotation, so every distance between them",
+    ),
+    MessageSpec(
+        tag="factor",
+        frm="any",
+        to="active",
+        holds="P U, masked left singular vectors, [m, r]",
+        learns="the active party sees U: how the rows that both have lie in the joint columns, up to scale",
+        when="a party of its own is the server",
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,11 +268,14 @@ async def recv(net: Channel, frm: str, tag: str, name: str, expect: TensorSpec) 
         columns, got = lots[0].shape[1], sum(map(len, lots))
         most = fitting(columns * lots[0].element_size())
         if len(lots[-1]) > most:
-            raise MessageError(f"message {tag!r} from {frm!r} to {net.me!r}: {name!r} has {len(lots[-1])} rows at "
-                               f"once, expected at most {most}")  # fmt: skip
+            raise MessageError(
+                f"message {tag!r} from {frm!r} to {net.me!r}: {name!r} has {len(lots[-1])} rows at "
+                f"once, expected at most {most}"
+            )
         last = len(lots[-1]) < most
         if rows >= 0 and (got > rows or (last and got < rows)):
-            raise MessageError(f"message {tag!r} from {frm!r} to {net.me!r}: {name!r} should have {rows} rows, "
-                               f"got {got}")  # fmt: skip
+            raise MessageError(
+                f"message {tag!r} from {frm!r} to {net.me!r}: {name!r} should have {rows} rows, got {got}"
+            )
         if last:
             return lots[0] if len(lots) == 1 else torch.cat(lots)

@@ -96,8 +96,12 @@ class VFedTrans:
             **distillation.choices(self),
             "masks": (self.masks, ("secret", "seeded")),
         }
-        distillation.check("vfedtrans", widths={name: getattr(self, name) for name in names},
-                       at_least_0={"distillation": self.distillation}, choices=choices)  # fmt: skip
+        distillation.check(
+            "vfedtrans",
+            widths={name: getattr(self, name) for name in names},
+            at_least_0={"distillation": self.distillation},
+            choices=choices,
+        )
         roles = (self.key_generator, self.server)
         if bool(roles[0]) != bool(roles[1]) or (roles[0] and roles[0] == roles[1]):
             raise ConfigError(f"vfedtrans: key_generator {roles[0]!r} and server {roles[1]!r} must be two parties, or "
@@ -186,12 +190,24 @@ class VFedTrans:
         roster = seat.roster
 
         return (
-            Stage(name="svd", step=self._svd, rows=lambda rows: distillation.some_aligned(rows, roster, TITLE), epochs=0,
-                  validates=False, with_validation=True),
-            Stage(name="distil", step=self._learn, rows=lambda rows: distillation.own(rows, roster), parties="active",
-                  loss=self._learnt, remark=lambda _: distillation.idle_encoder(seat, TITLE)),
+            Stage(
+                name="svd",
+                step=self._svd,
+                rows=lambda rows: distillation.some_aligned(rows, roster, TITLE),
+                epochs=0,
+                validates=False,
+                with_validation=True,
+            ),
+            Stage(
+                name="distil",
+                step=self._learn,
+                rows=lambda rows: distillation.own(rows, roster),
+                parties="active",
+                loss=self._learnt,
+                remark=lambda _: distillation.idle_encoder(seat, TITLE),
+            ),
             self._ending.stage(lambda rows: distillation.labelled_own(rows, roster)),
-        )  # fmt: skip
+        )
 
     async def _svd(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
         """Decompose with every data party in turn; at the active party, keep the singular vectors."""

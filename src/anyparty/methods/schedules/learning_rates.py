@@ -101,8 +101,10 @@ def wbar_of(seat: PartyContext, local: LocalIterations, tau: int, rate: float) -
     momentum = seat.optimizer.momentum if seat.optimizer.name == "sgd" else 0.0
     found = greatest(tau, momentum=momentum, pull=rate * local.mu)
     if not math.isfinite(found):
-        raise ConfigError(f"schedule: with mu = {local.mu:g} and a learning rate of {rate:g} {tau} local iterations of "
-                          f"{seat.me!r} have no bound; lower one of them")  # fmt: skip
+        raise ConfigError(
+            f"schedule: with mu = {local.mu:g} and a learning rate of {rate:g} {tau} local iterations of "
+            f"{seat.me!r} have no bound; lower one of them"
+        )
     return found
 
 

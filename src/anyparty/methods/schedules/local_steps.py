@@ -93,8 +93,17 @@ class StaleRound:
         if seat.me in there.parts:
             held = there.parts[seat.me][0]
             own = (held, held.new_tensor(seat.roster.blocks.index(seat.me)))
-        return cls(split=split, fusion=fusion, seat=seat, batch=batch, h=there.scatter(seat.roster).detach(),
-                   observed=there.observed, y=y, left=left, own=own)  # fmt: skip
+        return cls(
+            split=split,
+            fusion=fusion,
+            seat=seat,
+            batch=batch,
+            h=there.scatter(seat.roster).detach(),
+            observed=there.observed,
+            y=y,
+            left=left,
+            own=own,
+        )
 
     def derive(self, now: Tensor | None) -> Tensor | None:
         """Return the derivative of the loss by the party's embeddings ``now`` [B_k, H]; leave the heads' in place.
@@ -189,8 +198,10 @@ class HeadCopy:
                 continue
             at, h = mine[0][there.observed[mine[0], k]], got[f"{PARTS}{name}"].to(seat.device)
             if len(h) != len(at):
-                raise MessageError(f"message {SNAPSHOT.tag!r} from {roster.active!r} to {seat.me!r}: expected {name!r} "
-                                   f"to have {len(at)} of its rows, got embeddings of {len(h)}")  # fmt: skip
+                raise MessageError(
+                    f"message {SNAPSHOT.tag!r} from {roster.active!r} to {seat.me!r}: expected {name!r} "
+                    f"to have {len(at)} of its rows, got embeddings of {len(h)}"
+                )
             if len(at):
                 there.parts[name] = (at, h)
         return there
@@ -205,8 +216,9 @@ class HeadCopy:
         known, y = rows.labeled[batch.rows], rows.y[batch.rows]
         seat = state.seat
         fusion = self.split.fusion(state, self.heads(state), seat.roster.active)
-        stale = StaleRound.of(self.split, fusion, seat, batch, there, torch.where(known, y, torch.zeros_like(y)),
-                         torch.ones_like(known))  # fmt: skip
+        stale = StaleRound.of(
+            self.split, fusion, seat, batch, there, torch.where(known, y, torch.zeros_like(y)), torch.ones_like(known)
+        )
         unknown = (~known[there.parts[seat.me][0]]).nonzero().squeeze(1)
 
         def derive(now: Tensor) -> Tensor:

@@ -58,8 +58,9 @@ class Round:
     def meeting(self) -> RoundExchange:
         """The party's part in the exchanges."""
         copy = HeadCopy(self.split)
-        return RoundExchange(split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=self.seat,
-                       copy=copy)  # fmt: skip
+        return RoundExchange(
+            split=self.split, schedule=self.schedule, clock=self.clock, local=self.local, seat=self.seat, copy=copy
+        )
 
     def iterations(self, number: int) -> dict[str, int]:
         """Return tau_k of every party; the others wait for a host, so that it makes at least one.
@@ -225,9 +226,15 @@ class RoundExchange:
         return isinstance(self.clock, RealClock) and isinstance(self.schedule, TimedRound)
 
     async def meet(
-        self, net: Channel, state: State, rows: Rows, batch: Batch, mine: ExchangePart | None, tau: Mapping[str, int],
+        self,
+        net: Channel,
+        state: State,
+        rows: Rows,
+        batch: Batch,
+        mine: ExchangePart | None,
+        tau: Mapping[str, int],
         others: Sequence[str],
-    ) -> ExchangeResult:  # fmt: skip
+    ) -> ExchangeResult:
         """Exchange, and agree on learning rates or iterations where the schedule asks for it.
 
         ``mine`` are the party's embeddings, ``tau`` what each party has planned, and ``others``, at the active party,

@@ -22,16 +22,21 @@ from anyparty.errors import ConfigError
 from anyparty.methods.schedules.virtual_clock import VirtualClock
 
 SNAPSHOT = MessageSpec(
-    tag="snapshot", frm="host", to="block",
+    tag="snapshot",
+    frm="host",
+    to="block",
     holds="Phi: the others' embeddings of those rows of the batch that party k has, [B_k, H] or less of each, the "
-          "weights of the heads, and who takes part",
+    "weights of the heads, and who takes part",
     learns="party k sees an embedding of its own rows from every other party, and the heads: whatever of a feature an "
-           "embedding keeps is seen by all who have the row; no derivative crosses",
-)  # fmt: skip
+    "embedding keeps is seen by all who have the row; no derivative crosses",
+)
 PACE = MessageSpec(
-    tag="pace", frm="passive", to="active", holds="tau_k and wbar_k of the party's last round, and its A_k",
+    tag="pace",
+    frm="passive",
+    to="active",
+    holds="tau_k and wbar_k of the party's last round, and its A_k",
     learns="how fast the party is, its momentum and proximal term",
-)  # fmt: skip
+)
 RATE = MessageSpec(
     tag="rate",
     frm="active",
@@ -40,14 +45,21 @@ RATE = MessageSpec(
     learns="nothing else",
 )
 FITS = MessageSpec(
-    tag="fits", frm="passive", to="active",
+    tag="fits",
+    frm="passive",
+    to="active",
     holds="how many local iterations like those of its last round the party completes within the time-out",
-    learns="how fast the party is", when="Sync-VFL by the real clock",
-)  # fmt: skip
+    learns="how fast the party is",
+    when="Sync-VFL by the real clock",
+)
 TURNS = MessageSpec(
-    tag="turns", frm="active", to="passive", holds="how many local iterations all parties make in this round",
-    learns="how fast the slowest or the fastest party is", when="Sync-VFL by the real clock",
-)  # fmt: skip
+    tag="turns",
+    frm="active",
+    to="passive",
+    holds="how many local iterations all parties make in this round",
+    learns="how fast the slowest or the fastest party is",
+    when="Sync-VFL by the real clock",
+)
 MESSAGES = (SNAPSHOT, PACE, RATE, FITS, TURNS)
 """All messages that schedules send beside those of a method, or instead of them."""
 

@@ -55,16 +55,35 @@ from anyparty.networks.mlp import MLP, Factory, build
 
 LEARNS = "the other sees a projection of every row that it has too: no raw feature, but whatever of it that keeps"
 REPRESENTATIONS = (
-    MessageSpec(tag="representation", frm="block", to="active", learns=LEARNS,
-             holds="z^c_k, the projected cross-party representation of the party's rows of the batch, [B_k, H]"),
-    MessageSpec(tag="representation", frm="active", to="block", learns=LEARNS,
-             holds="z^c_A of the same rows, [B_k, H], zeros where the active party lacks the row"),
-)  # fmt: skip
-TOP = MessageSpec(tag="top", frm="block", to="active",
-               holds="the weights of the local top encoder, its projector and predictor, once an epoch",
-               learns="how the party's representations are spread: weights know its rows by their sums")  # fmt: skip
-MEAN = MessageSpec(tag="mean", frm="active", to="block", holds="the mean of all parties' such weights",
-                learns="the same of all parties together")  # fmt: skip
+    MessageSpec(
+        tag="representation",
+        frm="block",
+        to="active",
+        learns=LEARNS,
+        holds="z^c_k, the projected cross-party representation of the party's rows of the batch, [B_k, H]",
+    ),
+    MessageSpec(
+        tag="representation",
+        frm="active",
+        to="block",
+        learns=LEARNS,
+        holds="z^c_A of the same rows, [B_k, H], zeros where the active party lacks the row",
+    ),
+)
+TOP = MessageSpec(
+    tag="top",
+    frm="block",
+    to="active",
+    holds="the weights of the local top encoder, its projector and predictor, once an epoch",
+    learns="how the party's representations are spread: weights know its rows by their sums",
+)
+MEAN = MessageSpec(
+    tag="mean",
+    frm="active",
+    to="block",
+    holds="the mean of all parties' such weights",
+    learns="the same of all parties together",
+)
 
 SHARED = ("top", "projector", "predictor")
 Represent = Callable[["Encoders", Tensor], Tensor]

@@ -40,18 +40,22 @@ def embedding(to: Literal["host", "active"], holds: str) -> MessageSpec:
 
 EMBEDDING = embedding("host", "h_k = f_k(x_k) of those rows of the batch that party k has, [B_k, H]")
 GRADIENT = MessageSpec(
-    tag="gradient", frm="host", to="block",
+    tag="gradient",
+    frm="host",
+    to="block",
     holds="the derivative of the loss by h_k, [B_k, H]",
     learns="with two classes, the labels of party k's training rows: one direction of the gradients separated them in "
-           "the first epoch, with no label known",
-)  # fmt: skip
+    "the first epoch, with no label known",
+)
 OUTPUTS = MessageSpec(
-    tag="outputs", frm="host", to="active",
+    tag="outputs",
+    frm="host",
+    to="active",
     holds="what another label holder's heads answer for the rows asked for, [B, M, C], and whose embeddings they had, "
-          "[K] (nobody's, if training never reached them)",
+    "[K] (nobody's, if training never reached them)",
     learns="the active party sees the other label holders' predictions, and who answered them in time",
     when=SEVERAL_HOSTS,
-)  # fmt: skip
+)
 MESSAGES = (EMBEDDING, GRADIENT, OUTPUTS)
 
 
@@ -340,9 +344,14 @@ def outputs_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple
 
 
 def answer_of(
-    rule: Rule, fusion: Fusion, outputs: Tensor, valid: Tensor, observed: Tensor, key: Tensor,
+    rule: Rule,
+    fusion: Fusion,
+    outputs: Tensor,
+    valid: Tensor,
+    observed: Tensor,
+    key: Tensor,
     owners: Tensor | None = None,
-) -> tuple[HeadOutputs, RuleAnswer]:  # fmt: skip
+) -> tuple[HeadOutputs, RuleAnswer]:
     """Return the heads' answers, and what the rule combines them into.
 
     Args:
@@ -358,9 +367,14 @@ def answer_of(
         ConfigError: the rule returns another form.
     """
     given = HeadOutputs(
-        task=fusion.task, answers=answers(fusion.task, outputs), valid=valid, observed=observed, key=key, k=fusion.k,
+        task=fusion.task,
+        answers=answers(fusion.task, outputs),
+        valid=valid,
+        observed=observed,
+        key=key,
+        k=fusion.k,
         owners=fusion.owners if owners is None else owners,
-    )  # fmt: skip
+    )
     answer: object = rule.answer(given)
     (B, K), C = observed.shape, fusion.task.outputs
     if not isinstance(answer, RuleAnswer):

@@ -226,9 +226,14 @@ class Split:
         return held, h
 
     async def gather(
-        self, net: Channel, state: State, rows: Rows, batch: Batch, mine: ExchangePart | None,
+        self,
+        net: Channel,
+        state: State,
+        rows: Rows,
+        batch: Batch,
+        mine: ExchangePart | None,
         asked: Sequence[str] | None = None,
-    ) -> Gathered:  # fmt: skip
+    ) -> Gathered:
         """Wait at a host for the embeddings of a batch, by default of all parties that it reads."""
         topology = state.topology
         assert topology is not None
