@@ -5,7 +5,7 @@
 # make test-all       run both
 # make test-security  run the security tests, bandit and pip-audit
 # make test-lowest    run the quick tests in .venv-lowest with the oldest versions that pyproject.toml allows
-# make check          check style, types and language
+# make check          check style, types, imports and language
 # make format         apply ruff's fixes and format the code
 # make bench          write the tables of the benchmarks
 # make docs           test the documentation and build it in site/
@@ -60,6 +60,7 @@ check: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/python tools/language_lint.py
 
 format: $(READY)

@@ -30,7 +30,7 @@ from anyparty.experiments.missing_blocks.missing_blocks_run import MissingBlocks
 from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
 from anyparty.experiments.party_tables import blocks_of, draw, federation, tables
 from anyparty.experiments.suite import Selection
-from anyparty.methods.base import Batch
+from anyparty.methods.method import Batch
 from anyparty.methods.split.laser import Laser, RunningMeans, draw_order
 from anyparty.methods.split.rule import Fusion
 from anyparty.methods.split.split_method import Split

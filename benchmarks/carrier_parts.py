@@ -30,7 +30,7 @@ from torch import Tensor
 
 from anyparty.core.types import TensorSpec
 from anyparty.deployment.flare.job import CHANNEL
-from anyparty.methods.base import Batch, State
+from anyparty.methods.method import Batch, State
 from anyparty.methods.split.exchange import Gathered
 from anyparty.methods.split.split_method import Split
 from anyparty.transport.contract import ContractChannel

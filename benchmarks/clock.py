@@ -11,7 +11,7 @@ from collections.abc import Callable
 from anyparty import MLP
 from anyparty.config.schedule_factory import SCHEDULES, schedule
 from anyparty.core.types import Party, Roster, Task
-from anyparty.methods.base import PartyContext, State
+from anyparty.methods.method import PartyContext, State
 from anyparty.methods.schedules.round import Round
 from anyparty.methods.schedules.vafl import VAFL, VaflParty
 from anyparty.methods.schedules.virtual_clock import VirtualClock

@@ -15,7 +15,7 @@ from joblib import Parallel, delayed, parallel_config
 from anyparty import config
 from anyparty.api.federation import Federation
 from anyparty.cli import demo_data
-from anyparty.methods.registry import SPLIT
+from anyparty.methods.method_registry import SPLIT
 from anyparty.networks.mlp import MLP
 from anyparty.networks.optimizer import Optimizer
 

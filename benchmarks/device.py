@@ -15,8 +15,8 @@ import torch
 
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
-from anyparty.methods.base import Batch, Method, PartyContext, State
-from anyparty.methods.registry import method
+from anyparty.methods.method import Batch, Method, PartyContext, State
+from anyparty.methods.method_registry import method
 from anyparty.networks.encoders import ResNet
 from anyparty.networks.mlp import MLP, Factory
 from anyparty.networks.optimizer import Optimizer

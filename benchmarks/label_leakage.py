@@ -42,8 +42,8 @@ from anyparty.data import datasets
 from anyparty.data.blocks import Rows
 from anyparty.data.rows import row_keys
 from anyparty.errors import ConfigError
-from anyparty.methods.base import Batch, Method, PartyContext, Stage, State, Step
-from anyparty.methods.registry import METHODS, SPLIT
+from anyparty.methods.method import Batch, Method, PartyContext, Stage, State, Step
+from anyparty.methods.method_registry import METHODS, SPLIT
 from anyparty.training import control_messages
 from anyparty.training.party import PartyInputs, take_part
 from anyparty.transport import memory

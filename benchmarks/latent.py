@@ -28,7 +28,7 @@ from anyparty.experiments.missing_blocks.missing_blocks_run import MissingBlocks
 from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
 from anyparty.experiments.suite import Selection
 from anyparty.methods.false_vfl.false_vfl import FalseVFL
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.networks.mlp import MLP
 from anyparty.training.callbacks import Callback
 from benchmarks.memory import peak_since_reset, reset_peak, resident

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from anyparty.methods.base import Batch
+from anyparty.methods.method import Batch
 from benchmarks.page import Page, quick_asked, target
 from benchmarks.timing import Contender, Times, alternate, torch_threads
 from benchmarks.trainers import Coroutines, OneGraph, PlainLoop, embeddings

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from anyparty.core.types import Channel
-from anyparty.methods.base import Batch
+from anyparty.methods.method import Batch
 from anyparty.methods.split.exchange import Gathered
 from anyparty.methods.split.laser import size_weights
 from anyparty.methods.split.rule import Fusion

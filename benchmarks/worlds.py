@@ -11,8 +11,8 @@ from torch import Tensor
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Party, Roster, Task
 from anyparty.data.blocks import Block, Rows
-from anyparty.methods.base import Batch, PartyContext, State
-from anyparty.methods.registry import method
+from anyparty.methods.method import Batch, PartyContext, State
+from anyparty.methods.method_registry import method
 from anyparty.methods.split.split_method import Split
 from anyparty.networks.mlp import MLP
 from anyparty.networks.optimizer import Optimizer

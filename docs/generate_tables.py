@@ -17,7 +17,7 @@ from anyparty.cli.console import methods_by_gradient_leakage
 from anyparty.core.types import MessageSpec
 from anyparty.deployment.site import alignment_cache, site_prediction
 from anyparty.errors import UserError, nearest
-from anyparty.methods.registry import METHODS, method
+from anyparty.methods.method_registry import METHODS, method
 from anyparty.methods.schedules.schedule import MESSAGES as SCHEDULES
 from anyparty.serving import serving_protocol
 from anyparty.training import control_messages, setup_messages

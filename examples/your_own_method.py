@@ -14,7 +14,7 @@ from torch import Tensor
 from anyparty import Federation, config
 from anyparty.cli import demo_data
 from anyparty.core.types import Capabilities
-from anyparty.methods.base import Batch
+from anyparty.methods.method import Batch
 from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Fusion, Rule
 from anyparty.methods.split.split_method import Split
 from anyparty.networks.objective import losses

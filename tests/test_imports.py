@@ -1,10 +1,8 @@
-"""Rooms import only upwards; importing anyparty, or asking for help, loads no heavy library."""
+"""A class name stands for one class; importing anyparty, or asking for help, loads no heavy library."""
 
 import ast
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,62 +11,15 @@ import anyparty
 
 SOURCE = Path(anyparty.__file__).parent
 
-# Each room may import those above it.  A new room finds its place here.
-ROOMS = (
-    "errors", "storage", "export", "seeds", "terms", "costs", "predictions", "metrics", "tables", "align", "blocks",
-    "nets", "config", "methods", "schedules", "wire", "run", "serving", "report", "experiments", "cli", "__main__",
-)  # fmt: skip
-STRANGERS = {("methods", "wire"), ("wire", "methods")}  # only run brings them together
 
-
-def room(module: str) -> str:
-    """The room that a module of anyparty is in; "" for anyparty itself.
-
-    >>> room("anyparty.training.loop")
-    'run'
-    """
-    return module.split(".")[1] if "." in module else ""
-
-
-def modules() -> Iterator[tuple[str, Path]]:
+def test_a_class_name_stands_for_one_class() -> None:
+    """No two classes of the package share a name, private ones included."""
+    defined: dict[str, list[str]] = {}
     for path in sorted(SOURCE.rglob("*.py")):
-        yield ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__"), path
-
-
-def imported(path: Path) -> Iterator[str]:
-    """Every module of anyparty that a file imports, wherever in it the import stands."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (name.name for name in node.names if name.name.split(".")[0] == "anyparty")
-        elif isinstance(node, ast.ImportFrom):
-            assert not node.level, f"{path}: imports are written in full"
-            if node.module == "anyparty":
-                yield from (f"anyparty.{name.name}" for name in node.names)
-            elif node.module and node.module.startswith("anyparty."):
-                yield node.module
-
-
-def test_every_room_has_its_place() -> None:
-    assert {room(module) for module, _ in modules()} - {""} <= set(ROOMS)
-
-
-def test_the_architecture_page_lists_the_packages_in_this_order() -> None:
-    """The page has the packages that the rooms of today become: the order is compared when the first of them moves."""
-    page = (SOURCE.parents[1] / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\| `(\w+)/` \|", page, flags=re.MULTILINE)
-    folders = [name for name in ROOMS if (SOURCE / name).is_dir()]
-    if "wire" not in folders:
-        assert listed == folders
-
-
-@pytest.mark.parametrize(
-    ("module", "path"), [(m, p) for m, p in modules() if room(m)], ids=lambda value: str(value)[-30:]
-)
-def test_rooms_import_only_upwards(module: str, path: Path) -> None:
-    own = room(module)
-    for other in {room(name) for name in imported(path)} - {"", own}:
-        assert ROOMS.index(other) < ROOMS.index(own), f"{module} imports from the room {other!r} below it"
-        assert (own, other) not in STRANGERS, f"{module} may not know the room {other!r}"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                defined.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
+    assert {name: paths for name, paths in defined.items() if len(paths) > 1} == {}
 
 
 HELP = """import runpy

@@ -24,7 +24,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, MessageSpec, Party, Roster, Task
 from anyparty.data.blocks import Block, Rows
 from anyparty.errors import Deadlock, PartyLost
-from anyparty.methods.base import Batch, Method, PartyContext, Stage, State
+from anyparty.methods.method import Batch, Method, PartyContext, Stage, State
 from anyparty.networks.mlp import MLP
 from anyparty.networks.optimizer import Optimizer
 from anyparty.training import control_messages

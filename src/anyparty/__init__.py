@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,14 @@ if TYPE_CHECKING:
     from anyparty.api.imputation import impute, log_likelihood
     from anyparty.api.model import Model
     from anyparty.core.predictions import Predictions
-    from anyparty.methods.registry import METHODS, method
+    from anyparty.methods.method_registry import METHODS, method
     from anyparty.networks.mlp import MLP
     from anyparty.networks.optimizer import Optimizer
     from anyparty.training.callbacks import Callback
 
 _PUBLIC = {
-    "METHODS": "anyparty.methods.registry",
-    "method": "anyparty.methods.registry",
+    "METHODS": "anyparty.methods.method_registry",
+    "method": "anyparty.methods.method_registry",
     "MLP": "anyparty.networks.mlp",
     "Optimizer": "anyparty.networks.optimizer",
     "Predictions": "anyparty.core.predictions",
@@ -29,6 +30,8 @@ _PUBLIC = {
     "Model": "anyparty.api.model",
     "Callback": "anyparty.training.callbacks",
 }
+
+_RENAMED = {"Watch": "Callback"}  # since 0.1.0
 
 __all__ = [
     "METHODS",
@@ -47,6 +50,10 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for: importing anyparty alone imports no torch."""
+    if name in _RENAMED:
+        new = _RENAMED[name]
+        warnings.warn(f"anyparty.{name} is now called anyparty.{new}", DeprecationWarning, stacklevel=2)
+        return __getattr__(new)
     if name not in _PUBLIC:
         raise AttributeError(f"module 'anyparty' has no attribute {name!r}")
     return getattr(import_module(_PUBLIC[name]), name)

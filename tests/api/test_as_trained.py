@@ -11,7 +11,7 @@ from anyparty.api.federation import Federation
 from anyparty.api.runs import evaluate_run
 from anyparty.config import Config
 from anyparty.errors import CodeNotAllowed, ModelError, ResumeError
-from anyparty.methods.registry import METHODS, method, settings_of
+from anyparty.methods.method_registry import METHODS, method, settings_of
 from anyparty.methods.split.laser import Laser
 from anyparty.methods.split.split_method import Split
 from anyparty.networks.encoders import LSTM

@@ -24,7 +24,7 @@ from anyparty.errors import (
     StorageError,
     TableError,
 )
-from anyparty.methods.registry import METHODS, method
+from anyparty.methods.method_registry import METHODS, method
 from anyparty.networks.encoders import LSTM
 from anyparty.networks.mlp import MLP
 from tests import worlds

@@ -82,7 +82,8 @@ def test_a_job_that_ended_badly_leaves_its_folder_free(tmp_path):
 
 
 def test_a_killed_process_leaves_its_folder_free(tmp_path):
-    code = f"import time, pathlib; from anyparty.run import alone; a = alone.take(pathlib.Path({str(tmp_path)!r})); "
+    code = "import time, pathlib; from anyparty.artifacts import run_lock; "
+    code += f"a = run_lock.take(pathlib.Path({str(tmp_path)!r})); "
     with subprocess.Popen([sys.executable, "-c", code + "print('in', flush=True); time.sleep(60)"],  # noqa: S603
                           stdout=subprocess.PIPE, text=True) as process:  # fmt: skip
         assert process.stdout.readline() == "in\n"

@@ -14,7 +14,7 @@ from anyparty.api.runs import evaluate_run, predict_run
 from anyparty.cli import console
 from anyparty.cli.console import print_or_write, screen
 from anyparty.errors import AnypartyWarning
-from anyparty.methods.registry import parameters_of
+from anyparty.methods.method_registry import parameters_of
 from anyparty.methods.split.split_method import Split
 from tests.conftest import Call, write_tables
 

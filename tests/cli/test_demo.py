@@ -11,7 +11,7 @@ from anyparty import Federation, config
 from anyparty.cli import demo, demo_data
 from anyparty.cli.demo import DemoScore, DemoStudy, method_title
 from anyparty.errors import ConfigError
-from anyparty.methods.registry import SPLIT
+from anyparty.methods.method_registry import SPLIT
 from tests.conftest import Call
 
 

@@ -11,7 +11,7 @@ from anyparty import Federation
 from anyparty.config import Config
 from anyparty.core.types import Party, Roster
 from anyparty.data.blocks import Rows
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.split.local import NOBODY
 from anyparty.networks.optimizer import Optimizer
 from anyparty.training import control_messages

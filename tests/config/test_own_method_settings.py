@@ -12,7 +12,7 @@ from anyparty.api.federation import Federation
 from anyparty.api.model import Model
 from anyparty.api.runs import evaluate_run, model_for_run, predict_run
 from anyparty.errors import CodeNotAllowed, ConfigError, ModelError, NotGiven, ResumeError
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.split.split_method import Split
 from anyparty.report import party_set_scores
 from anyparty.report.comparison import compare_variants

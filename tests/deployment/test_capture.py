@@ -28,8 +28,8 @@ from anyparty.config import Config
 from anyparty.config.schedule_factory import SCHEDULES
 from anyparty.core.storage import read_json
 from anyparty.deployment.site.site_training import roster_of
-from anyparty.methods.registry import METHODS
-from anyparty.methods.registry import method as method_by_name
+from anyparty.methods.method_registry import METHODS
+from anyparty.methods.method_registry import method as method_by_name
 from anyparty.tables.preprocessing import Prepare
 from anyparty.tables.table import read_table
 from anyparty.training import checkpoint, control_messages

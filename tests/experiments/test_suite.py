@@ -7,7 +7,7 @@ from anyparty.errors import ConfigError
 from anyparty.experiments import suites
 from anyparty.experiments.missing_blocks.missing_blocks_suite import MissingBlocksSuite
 from anyparty.experiments.suite import Selection, training_device
-from anyparty.methods.registry import METHODS, method
+from anyparty.methods.method_registry import METHODS, method
 
 
 @pytest.mark.parametrize("name", suites.names())

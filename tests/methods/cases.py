@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyparty.methods.base import Method
-from anyparty.methods.registry import method
+from anyparty.methods.method import Method
+from anyparty.methods.method_registry import method
 from anyparty.networks.mlp import MLP
 from anyparty.networks.optimizer import Optimizer
 from tests import worlds

@@ -20,7 +20,7 @@ from torch import Tensor
 from anyparty.core.predictions import Predictions
 from anyparty.core.types import Capabilities
 from anyparty.errors import ConfigError, Diverged, MessageError, PartyLost
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.split.split_method import Split
 from anyparty.networks.optimizer import Optimizer
 from anyparty.training.callbacks import Callback

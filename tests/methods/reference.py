@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from anyparty.core.types import Task
-from anyparty.methods.base import Batch, State
+from anyparty.methods.method import Batch, State
 from anyparty.methods.split.combinatorial import Combinatorial
 from anyparty.methods.split.ensemble import Ensemble
 from anyparty.methods.split.laser import Laser, draw_order

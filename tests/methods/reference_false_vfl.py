@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.distributions import Bernoulli, Categorical, Normal
 from torch.nn.functional import softplus
 
-from anyparty.methods.base import Batch, State
 from anyparty.methods.false_vfl.false_vfl import LEARNS, PRETRAIN, TRAIN, FalseVFL
+from anyparty.methods.method import Batch, State
 from tests.worlds import World
 
 

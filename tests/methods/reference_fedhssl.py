@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from anyparty.methods.base import Batch, State
+from anyparty.methods.method import Batch, State
 from anyparty.methods.split.fedhssl import FedHSSL
 from anyparty.methods.split.plug import Plug
 from tests.methods.reference import joint_gradients as split_gradients

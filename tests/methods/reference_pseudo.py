@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from anyparty.methods.base import Batch, State
+from anyparty.methods.method import Batch, State
 from anyparty.methods.split.laser import Laser
 from anyparty.methods.split.pseudo_labels import PseudoLabelled
 from tests.methods.reference import Joint, mean_of

@@ -8,7 +8,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor
 
-from anyparty.methods.base import Batch, State
+from anyparty.methods.method import Batch, State
 from anyparty.methods.split.pretraining import Pretrained, SelfSupervised
 from tests.methods.reference import joint_gradients as split_gradients
 from tests.worlds import World

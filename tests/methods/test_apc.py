@@ -8,10 +8,10 @@ import torch
 
 from anyparty.api.federation import Federation
 from anyparty.errors import AlignmentError, ConfigError, MessageError, PartyLost
+from anyparty.methods.method_registry import method
 from anyparty.methods.one_exchange import distillation
 from anyparty.methods.one_exchange.apc import TEACHER, Apc
 from anyparty.methods.one_exchange.distillation import DistillationLoss
-from anyparty.methods.registry import method
 from anyparty.networks.autoencoder import Autoencoder, JointAutoencoder
 from anyparty.networks.mlp import MLP
 from anyparty.training.callbacks import Callback

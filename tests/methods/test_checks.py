@@ -2,7 +2,7 @@
 
 import pytest
 
-from anyparty.methods.registry import METHODS
+from anyparty.methods.method_registry import METHODS
 from tests.methods.cases import CASES
 from tests.methods.checks import CHECKS
 

@@ -3,7 +3,7 @@
 import pytest
 
 from anyparty.core import costs
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from tests import worlds
 from tests.methods.once import ADAM, helped, pair, sent
 from tests.worlds import Table

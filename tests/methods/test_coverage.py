@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.split.combinatorial import UNTRAINED
 from anyparty.methods.split.local import NOBODY
 from anyparty.methods.split.pseudo_labels import PseudoLabelled

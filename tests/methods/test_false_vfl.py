@@ -16,7 +16,6 @@ from torch.distributions import MultivariateNormal
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Task
 from anyparty.errors import AlignmentError, ConfigError
-from anyparty.methods.base import Batch
 from anyparty.methods.false_vfl.distributions import (
     FeatureNetworks,
     LabelNetworks,
@@ -28,7 +27,8 @@ from anyparty.methods.false_vfl.distributions import (
 from anyparty.methods.false_vfl.false_vfl import UNTIED, FalseVFL1, FalseVFL2
 from anyparty.methods.false_vfl.generation import _fill, impute, log_likelihood
 from anyparty.methods.false_vfl.sampling import balanced
-from anyparty.methods.registry import method
+from anyparty.methods.method import Batch
+from anyparty.methods.method_registry import method
 from anyparty.networks.encoders import ResNet
 from anyparty.networks.mlp import MLP
 from anyparty.networks.optimizer import Optimizer

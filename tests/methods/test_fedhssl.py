@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from anyparty.errors import ConfigError, PartyLost
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.split import fedhssl
 from anyparty.networks.mlp import MLP
 from tests import worlds

@@ -11,7 +11,7 @@ from math import comb
 import pytest
 import torch
 
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.split import laser
 from anyparty.methods.split.laser import Laser, RunningMeans, draw_order, size_weights
 from anyparty.transport.contract import ContractChannel

@@ -8,7 +8,7 @@ import pytest
 from anyparty.config.method_factory import made_by
 from anyparty.errors import ConfigError
 from anyparty.methods.false_vfl.false_vfl import FalseVFL1
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.split.plug import Plug
 from anyparty.methods.split.pretraining import Pretrained
 from anyparty.methods.split.pseudo_labels import PseudoLabelled

@@ -14,8 +14,8 @@ from anyparty.api.federation import Federation
 from anyparty.api.model import Model
 from anyparty.core.seeds import Seeds
 from anyparty.errors import ConfigError
-from anyparty.methods.base import Batch
-from anyparty.methods.registry import method
+from anyparty.methods.method import Batch
+from anyparty.methods.method_registry import method
 from anyparty.methods.schedules.flex import Flex
 from anyparty.methods.schedules.scheduled import Scheduled
 from anyparty.methods.split.split_method import Split

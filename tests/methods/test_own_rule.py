@@ -16,7 +16,7 @@ from anyparty.core.predictions import NO_NUMBER
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, MessageSpec
 from anyparty.errors import AnypartyWarning, ConfigError, Diverged
-from anyparty.methods.registry import method, settings_of
+from anyparty.methods.method_registry import method, settings_of
 from anyparty.methods.split.rule import EMBEDDING, GRADIENT, REQUIRED, Rule, RuleAnswer, adapted
 from anyparty.methods.split.split_method import Split
 from tests.worlds import Table, predict, states_of, train, weights, world

@@ -5,7 +5,7 @@ import torch
 
 from anyparty.config.schedule_factory import scheduled
 from anyparty.errors import ConfigError
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.split.pseudo_labels import ALL_LABELLED, SURE, UNLABELLED, PseudoLabelled, _record
 from tests import worlds
 from tests.methods.cases import ADAM

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from anyparty.core.seeds import Seeds
-from anyparty.methods.base import Batch
 from anyparty.methods.false_vfl.distributions import feature_side
 from anyparty.methods.false_vfl.sampling import SampleStreams
-from anyparty.methods.registry import METHODS, method
+from anyparty.methods.method import Batch
+from anyparty.methods.method_registry import METHODS, method
 from tests import worlds
 from tests.worlds import train, world
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from anyparty.api.federation import Federation
 from anyparty.api.model import Model
-from anyparty.methods.registry import SPLIT, method
+from anyparty.methods.method_registry import SPLIT, method
 from anyparty.methods.split.pretraining import Pretrained, SelfSupervised
 from anyparty.methods.split.split_method import Split
 from tests import worlds

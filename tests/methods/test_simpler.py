@@ -8,7 +8,7 @@ import torch
 
 from anyparty.core.types import Task
 from anyparty.errors import ConfigError
-from anyparty.methods.registry import made_again, method, settings_of
+from anyparty.methods.method_registry import made_again, method, settings_of
 from anyparty.methods.split.combinatorial import subsets
 from anyparty.methods.split.ensemble import draw_winner
 from anyparty.methods.split.plug import Plug

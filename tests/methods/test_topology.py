@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.schedules.virtual_clock import VirtualClock
 from anyparty.methods.split.local import Local
 from anyparty.methods.split.plug import Plug

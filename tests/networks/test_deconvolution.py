@@ -3,7 +3,7 @@ import torch
 
 from anyparty.errors import ConfigError
 from anyparty.methods.false_vfl.distributions import mirrored
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.networks.encoders import Deconvolution, ResNet
 from anyparty.networks.mlp import MLP
 from anyparty.networks.optimizer import Optimizer

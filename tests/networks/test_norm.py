@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.networks.encoders import ResNet
 from anyparty.networks.mlp import build
 from anyparty.networks.modules import bear_single_rows

@@ -17,7 +17,7 @@ from anyparty.core.types import Channel
 from anyparty.deployment.site.site_prediction import predict_at_home
 from anyparty.deployment.site.site_training import train_at_home
 from anyparty.errors import ConfigError
-from anyparty.methods.registry import method as method_by_name
+from anyparty.methods.method_registry import method as method_by_name
 from anyparty.transport import memory
 
 NAMES = ("bank", "shop", "clinic")

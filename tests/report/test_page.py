@@ -25,7 +25,7 @@ from anyparty.api.federation import Federation
 from anyparty.api.runs import evaluate_run
 from anyparty.core.types import Task
 from anyparty.errors import AnypartyWarning, ConfigError
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.standard import Standard
 from anyparty.metrics.scores import LabelledPredictions

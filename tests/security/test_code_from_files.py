@@ -254,7 +254,7 @@ def _imports_none(*words: str) -> None:
     assert "import time" in done.stderr
     imported = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time")]
     assert "anyparty.cli.app" in imported
-    assert not [name for name in imported if name.startswith(("anyparty.methods", "anyparty.nets"))]
+    assert not [name for name in imported if name.startswith(("anyparty.methods", "anyparty.networks"))]
 
 
 # ---- a model's files

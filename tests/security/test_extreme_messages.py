@@ -15,7 +15,7 @@ from anyparty.config import Config
 from anyparty.config.schedule_factory import SCHEDULES
 from anyparty.core.types import TensorSpec
 from anyparty.errors import AnypartyWarning, ConfigError, Diverged, ExtremeMessage, MessageError, PartyLost
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.schedules.virtual_clock import VirtualClock
 from anyparty.training import control_messages
 from anyparty.training.epoch_end import verdict

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.label_leakage import Case, attack, cases, of_dataset
 
 from anyparty.config.schedule_factory import SCHEDULES
-from anyparty.methods.registry import METHODS, method
+from anyparty.methods.method_registry import METHODS, method
 from docs import generate_tables
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "messages.md"

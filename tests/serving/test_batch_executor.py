@@ -11,7 +11,7 @@ import torch
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import TensorSpec
 from anyparty.errors import PartyLost
-from anyparty.methods.base import Batch
+from anyparty.methods.method import Batch
 from anyparty.serving import batch_executor as executor_module
 from anyparty.serving.batch_executor import INLINE_ROWS, BatchExecutor
 from anyparty.transport import memory

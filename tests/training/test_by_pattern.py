@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.split.local import Local
 from anyparty.methods.split.split_method import Split
 from anyparty.networks.optimizer import Optimizer

@@ -12,8 +12,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from anyparty.errors import AnypartyWarning, ModelError, Stopped
-from anyparty.methods.base import State
-from anyparty.methods.registry import method
+from anyparty.methods.method import State
+from anyparty.methods.method_registry import method
 from anyparty.networks.optimizer import Optimizer
 from anyparty.training.callbacks import Callback
 from anyparty.training.checkpoint import KEEP, Checkpoints, RunPosition, load_module, read, tensors_of, write

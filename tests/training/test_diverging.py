@@ -3,7 +3,7 @@
 import pytest
 
 from anyparty.errors import Diverged
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.training.callbacks import Callback
 from anyparty.training.checkpoint import Checkpoints, RunPosition, read
 from tests import worlds

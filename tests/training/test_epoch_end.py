@@ -9,7 +9,7 @@ import torch
 from anyparty.core.types import Party, Roster
 from anyparty.deployment.site import alignment_cache
 from anyparty.errors import AlignmentError, PartyLost
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.training import control_messages, epoch_end
 from anyparty.training.checkpoint import RunPosition
 from anyparty.training.membership import StaticMembership

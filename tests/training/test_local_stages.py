@@ -9,7 +9,7 @@ from torch import nn
 
 from anyparty.core.predictions import Predictions
 from anyparty.core.types import Capabilities, MessageSpec, TensorSpec
-from anyparty.methods.base import Stage, State
+from anyparty.methods.method import Stage, State
 from anyparty.training.callbacks import Callback
 from anyparty.training.loop import meeting
 from tests import worlds

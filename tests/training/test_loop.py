@@ -13,8 +13,8 @@ from anyparty.config import TrainSettings
 from anyparty.core.predictions import Predictions
 from anyparty.core.types import Capabilities
 from anyparty.errors import AlignmentError, AnypartyWarning, ConfigError, Diverged, ResumeError
-from anyparty.methods.base import Stage, State
-from anyparty.methods.registry import method
+from anyparty.methods.method import Stage, State
+from anyparty.methods.method_registry import method
 from anyparty.networks.optimizer import Optimizer
 from anyparty.training.callbacks import Callback
 from anyparty.training.loop import averaged

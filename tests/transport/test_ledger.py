@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.transport import memory
 from anyparty.transport.ledger import Flow, Ledger, MeteredChannel, Tally
 from tests import worlds

@@ -12,8 +12,8 @@ from anyparty.config.label_columns import check_parties
 from anyparty.config.user_code import AllowedCode
 from anyparty.core.types import Roster
 from anyparty.errors import ConfigError, PredictionError, nearest, some
-from anyparty.methods.base import PartyContext
-from anyparty.methods.registry import METHODS, parameters_of
+from anyparty.methods.method import PartyContext
+from anyparty.methods.method_registry import METHODS, parameters_of
 from anyparty.networks.encoder_registry import describe
 from anyparty.networks.mlp import MLP
 from anyparty.networks.optimizer import Optimizer

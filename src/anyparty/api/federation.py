@@ -35,7 +35,7 @@ from anyparty.core.types import Party, Roster, Task
 from anyparty.data.batching import split
 from anyparty.data.task import labeled_rows, predicted, task_of, teaching
 from anyparty.errors import ConfigError, remark, some
-from anyparty.methods.base import Method
+from anyparty.methods.method import Method
 from anyparty.networks.mlp import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables import summary

@@ -27,9 +27,9 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
 from anyparty.data.blocks import Rows
 from anyparty.errors import PredictionError, nearest
-from anyparty.methods.base import Batch
 from anyparty.methods.false_vfl import generation as uses
 from anyparty.methods.false_vfl.false_vfl import FalseVFL
+from anyparty.methods.method import Batch
 from anyparty.tables import readers
 from anyparty.tables.preprocessing import Prepare
 from anyparty.transport.ledger import Ledger

@@ -13,6 +13,7 @@ import torch
 from anyparty.alignment.alignment import Alignment, PartyAlignment
 from anyparty.alignment.overlap import Overlap
 from anyparty.api.model import Model
+from anyparty.api.training_run import TrainingRun
 from anyparty.artifacts import run_costs
 from anyparty.artifacts.model_files import write_model
 from anyparty.artifacts.recorder import LocalRecorder
@@ -25,9 +26,9 @@ from anyparty.data.batching import TEST
 from anyparty.data.rows import row_keys
 from anyparty.data.task import predicted, teaching
 from anyparty.errors import ConfigError
-from anyparty.methods.base import Method
 from anyparty.methods.description import described
-from anyparty.methods.registry import settings_of
+from anyparty.methods.method import Method
+from anyparty.methods.method_registry import settings_of
 from anyparty.networks.encoder_registry import describe
 from anyparty.networks.mlp import Factory
 from anyparty.networks.optimizer import Optimizer
@@ -36,7 +37,6 @@ from anyparty.training.callbacks import Callback, CallbackList, reporting
 from anyparty.training.loop import device_of
 from anyparty.training.party_run import RunHooks
 from anyparty.training.progress import Bar
-from anyparty.training.training_run import TrainingRun
 from anyparty.transport import memory
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Ledger

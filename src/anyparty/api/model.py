@@ -26,7 +26,7 @@ from anyparty.core.types import Channel, Roster, Task
 from anyparty.data.blocks import Rows
 from anyparty.data.rows import assemble
 from anyparty.errors import ModelError, PredictionError, nearest, remark
-from anyparty.methods.base import Method
+from anyparty.methods.method import Method
 from anyparty.networks.mlp import Factory
 from anyparty.tables import target
 from anyparty.tables.preprocessing import Features

@@ -26,7 +26,7 @@ from anyparty.core.storage import inside
 from anyparty.data.batching import TEST
 from anyparty.data.rows import assemble
 from anyparty.errors import ConfigError, ModelError, TableError, UserError, remark, some
-from anyparty.methods.base import Method
+from anyparty.methods.method import Method
 from anyparty.metrics import Evaluation
 from anyparty.networks.mlp import Factory
 from anyparty.tables.preprocessing import Features

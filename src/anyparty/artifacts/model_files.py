@@ -29,8 +29,8 @@ from anyparty.core.storage import inside, read_json, refuse_file, tuples, write_
 from anyparty.core.types import Roster, Task
 from anyparty.errors import ModelError, NotGiven, nearest
 from anyparty.methods import description
-from anyparty.methods.base import Method, PartyContext, State
-from anyparty.methods.registry import made_again
+from anyparty.methods.method import Method, PartyContext, State
+from anyparty.methods.method_registry import made_again
 from anyparty.networks.allocation import AllocationLimit
 from anyparty.networks.encoder_registry import describe, restore
 from anyparty.networks.mlp import Factory

@@ -41,7 +41,7 @@ from anyparty.core.storage import writing
 from anyparty.core.types import Capabilities
 from anyparty.errors import ConfigError, ModelError, ResumeError, remark
 from anyparty.methods import description
-from anyparty.methods.base import Method
+from anyparty.methods.method import Method
 from anyparty.training.callbacks import Callback, now
 from anyparty.training.checkpoint import PROGRESS, Checkpoints, read
 from anyparty.training.party_run import TrainedParty

@@ -13,7 +13,7 @@ from torch import nn
 
 from anyparty.core.costs import HasCosts, PartyShape, RunShape, published
 from anyparty.data.batching import TEST, TRAIN
-from anyparty.methods.base import Method
+from anyparty.methods.method import Method
 from anyparty.training.party import PartyResult
 from anyparty.transport.ledger import Ledger
 

@@ -129,7 +129,7 @@ def _cell(value: object) -> str:
 
 def render_methods() -> RenderableType:
     """Show all methods and their capabilities."""
-    from anyparty.methods.registry import METHODS, method
+    from anyparty.methods.method_registry import METHODS, method
 
     table = Table("method", "trains on", "predicts for", "needs, sends", show_lines=True)
     for name in METHODS:
@@ -142,7 +142,7 @@ def render_methods() -> RenderableType:
 
 def methods_by_gradient_leakage() -> dict[str, tuple[str, ...]]:
     """Group methods by what passive parties can learn from gradients sent to them; "" if none are sent."""
-    from anyparty.methods.registry import METHODS, method
+    from anyparty.methods.method_registry import METHODS, method
 
     found: dict[str, list[str]] = {}
     for name in METHODS:
@@ -169,7 +169,7 @@ def render_method(name: str) -> RenderableType:
     """
     from anyparty.config.method_factory import METHOD, classes_of, made_by
     from anyparty.config.user_code import AllowedCode, load_code
-    from anyparty.methods.registry import method, parameters_of
+    from anyparty.methods.method_registry import method, parameters_of
 
     own = load_code(name, "method", AllowedCode(names=(name,)), METHOD) if ":" in name else None
     can = (method(name) if own is None else made_by(own, name.rpartition(":")[2], {})).can

@@ -36,7 +36,7 @@ from anyparty.api.federation import Federation
 from anyparty.api.model import Model
 from anyparty.cli import demo_data
 from anyparty.config import Config
-from anyparty.methods.registry import SPLIT, method
+from anyparty.methods.method_registry import SPLIT, method
 from anyparty.report import style
 from anyparty.report.style import WIDTH, lines, styled
 

@@ -10,8 +10,8 @@ from anyparty.config import Config
 from anyparty.config.user_code import CodeKind, load_code
 from anyparty.errors import ConfigError, UserError, blamed, some
 from anyparty.methods import typed
-from anyparty.methods.base import Method
-from anyparty.methods.registry import METHODS, SHARED, check_idle, method, of_rule, sorted_out
+from anyparty.methods.method import Method
+from anyparty.methods.method_registry import METHODS, SHARED, check_idle, method, of_rule, sorted_out
 from anyparty.methods.split.rule import REQUIRED, Rule
 from anyparty.methods.split.split_method import Split
 

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from anyparty.config import ClockSettings, Config
 from anyparty.errors import ConfigError, nearest, some
-from anyparty.methods.base import Method
+from anyparty.methods.method import Method
 from anyparty.methods.schedules.flex import AdaptiveFlex, Flex
 from anyparty.methods.schedules.real_clock import RealClock
 from anyparty.methods.schedules.schedule import LocalIterations, Schedule

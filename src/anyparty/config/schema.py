@@ -13,9 +13,9 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from anyparty.config.network_settings import Encoder
-from anyparty.config.settings_group import Settings, check_held, nones, of_python
+from anyparty.config.settings_group import Settings, check_held, nones
 from anyparty.config.user_code import NOTHING, AllowedCode, allowing
-from anyparty.core.types import Task
+from anyparty.core.types import Task, of_python
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.metrics import METRICS, headline
 from anyparty.networks.mlp import Factory

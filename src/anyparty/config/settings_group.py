@@ -8,7 +8,6 @@ from dataclasses import fields, is_dataclass
 from datetime import date, time
 from typing import Any, get_args, get_origin, get_type_hints
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from anyparty.errors import ConfigError, nearest
@@ -101,15 +100,6 @@ def _group(annotation: Any) -> type[Any] | None:
 
 
 HELD = (str, int, float, list, tuple, dict, date, time, type(None))  # a date and time is a date
-
-
-def of_python(value: Any) -> Any:
-    """Return a value with Python's numbers in place of numpy's, in lists and tables too."""
-    if isinstance(value, Mapping):
-        return {key: of_python(each) for key, each in value.items()}
-    if type(value) in {list, tuple}:
-        return type(value)(map(of_python, value))
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def check_held(key: str, value: Any) -> None:

@@ -13,8 +13,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -265,3 +266,12 @@ def check(tensors: Tensors, expect: Mapping[str, TensorSpec], where: str) -> Non
 def fits(got: Sequence[int], want: Sequence[int]) -> bool:
     """Return whether a shape matches the wanted one, in which -1 matches any length."""
     return len(got) == len(want) and all(w in (-1, g) for g, w in zip(got, want, strict=True))
+
+
+def of_python(value: Any) -> Any:
+    """Return a value with Python's numbers in place of numpy's, in lists and tables too."""
+    if isinstance(value, Mapping):
+        return {key: of_python(each) for key, each in value.items()}
+    if type(value) in {list, tuple}:
+        return type(value)(map(of_python, value))
+    return value.item() if isinstance(value, np.generic) else value

@@ -29,8 +29,8 @@ from torch import nn
 
 from anyparty.core.types import MessageSpec
 from anyparty.errors import ModelError
-from anyparty.methods.base import Method
-from anyparty.methods.registry import settings_of
+from anyparty.methods.method import Method
+from anyparty.methods.method_registry import settings_of
 from anyparty.methods.schedules.scheduled import Scheduled
 
 CLASS = "class"  # no field can be called so
@@ -42,7 +42,7 @@ _NO_REPR: Any = object.__repr__
 def described(made: object, *, whole: bool = True, depth: int = 0) -> dict[str, Any]:
     """Return an object as data that JSON and TOML hold; without a ``whole``, without what stands at its default.
 
-    >>> from anyparty.methods.registry import method
+    >>> from anyparty.methods.method_registry import method
     >>> described(method("laser", embedding=8), whole=False)
     {'class': 'Split', 'rule': {'class': 'Laser'}, 'embedding': 8}
     """
@@ -137,7 +137,7 @@ def _name(of: Any) -> str:
 def differences(kept: Any, made: object) -> dict[str, tuple[Any, Any]]:
     """Return in what a method is another than the one that was ``described`` as ``kept``: what was, and what is.
 
-    >>> from anyparty.methods.registry import method
+    >>> from anyparty.methods.method_registry import method
     >>> differences(described(method("laser", embedding=8)), method("laser", embedding=4))
     {'embedding': (8, 4)}
     """

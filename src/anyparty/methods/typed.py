@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 import numpy as np
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from anyparty.config.settings_group import of_python
+from anyparty.core.types import of_python
 from anyparty.errors import ConfigError, nearest
 
 HELD = (str, int, float, type(None), list, tuple, Mapping, np.generic)

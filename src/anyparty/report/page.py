@@ -28,7 +28,7 @@ from anyparty.report.run_scores import RunScores, recorded_metric
 from anyparty.report.traffic import total_traffic
 
 if TYPE_CHECKING:
-    from anyparty.methods.base import Method
+    from anyparty.methods.method import Method
     from anyparty.networks.mlp import Factory
 
 T = TypeVar("T")

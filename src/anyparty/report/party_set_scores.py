@@ -26,7 +26,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
 from anyparty.data.batching import TRAIN
 from anyparty.errors import PredictionError
-from anyparty.methods.base import Method
+from anyparty.methods.method import Method
 from anyparty.metrics import METRICS, headline
 from anyparty.metrics.scores import LabelledPredictions
 from anyparty.networks.mlp import Factory

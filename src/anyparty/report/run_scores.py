@@ -13,7 +13,7 @@ from anyparty.metrics import METRICS, headline
 from anyparty.report.recorded_runs import RecordedRun
 
 if TYPE_CHECKING:
-    from anyparty.methods.base import Method
+    from anyparty.methods.method import Method
     from anyparty.networks.mlp import Factory
     from anyparty.report.party_set_scores import PartySetScores
 

@@ -27,7 +27,7 @@ from anyparty.deployment.site.alignment_cache import ALIGNMENT
 from anyparty.deployment.site.policy import SiteSettings
 from anyparty.deployment.site.site_prediction import StoredPart
 from anyparty.errors import ModelError
-from anyparty.methods.base import Method, State
+from anyparty.methods.method import Method, State
 from anyparty.serving.serving_protocol import NO_ROW
 from anyparty.tables import cells
 from anyparty.tables.preprocessing import Features

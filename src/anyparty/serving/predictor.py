@@ -22,7 +22,7 @@ from anyparty.core.predictions import Predictions, refuse_without_labels
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, Tensors, TensorSpec
 from anyparty.errors import PartyLost, PredictionError, nearest
-from anyparty.methods.base import Batch
+from anyparty.methods.method import Batch
 from anyparty.networks.sklearn_head import FittedEstimator
 from anyparty.serving.batch_executor import BatchExecutor
 from anyparty.serving.circuit_breaker import CircuitBreaker

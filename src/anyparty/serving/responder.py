@@ -19,7 +19,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
 from anyparty.deployment.site.policy import SiteSettings
 from anyparty.errors import MessageError, ModelError, PartyLost
-from anyparty.methods.base import Batch
+from anyparty.methods.method import Batch
 from anyparty.serving.batch_executor import BatchExecutor
 from anyparty.serving.ipc import relay
 from anyparty.serving.loaded_party import LoadedParty, load_party

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from anyparty.core.storage import PART, writing
 from anyparty.errors import Diverged, ModelError, remark, some
-from anyparty.methods.base import State
+from anyparty.methods.method import State
 
 KEEP = 2
 REMEMBERS = {

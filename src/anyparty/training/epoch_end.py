@@ -12,7 +12,7 @@ from torch import Tensor
 from anyparty.core.predictions import NO_NUMBER, Predictions
 from anyparty.core.types import Channel
 from anyparty.errors import ENDED, AnypartyError, Diverged, Stopped, note, remark
-from anyparty.methods.base import Stage, State
+from anyparty.methods.method import Stage, State
 from anyparty.networks.coverage import TrainedParties
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition

@@ -25,7 +25,7 @@ from anyparty import metrics
 from anyparty.core.types import Channel
 from anyparty.data.batching import by_pattern, mixed, patterns
 from anyparty.errors import AlignmentError, ConfigError, Diverged
-from anyparty.methods.base import Batch, Stage, State, checked_begin, checked_step
+from anyparty.methods.method import Batch, Stage, State, checked_begin, checked_step
 from anyparty.methods.split.exchange import moment
 from anyparty.training import control_messages
 from anyparty.training.checkpoint import RunPosition, load_module, tensors_of

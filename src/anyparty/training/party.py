@@ -27,8 +27,8 @@ from anyparty.data.blocks import Rows
 from anyparty.data.rows import own_rows
 from anyparty.data.task import balanced, labeled_rows, task_of, teaching
 from anyparty.errors import ConfigError, MessageError
-from anyparty.methods.base import Method, PartyContext
 from anyparty.methods.description import described
+from anyparty.methods.method import Method, PartyContext
 from anyparty.networks.mlp import Factory
 from anyparty.networks.optimizer import Optimizer
 from anyparty.tables.preprocessing import Prepare

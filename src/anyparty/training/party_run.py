@@ -15,7 +15,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, Roster, TensorSpec
 from anyparty.data.blocks import Rows
 from anyparty.errors import remark, some
-from anyparty.methods.base import Method, PartyContext, State
+from anyparty.methods.method import Method, PartyContext, State
 from anyparty.methods.schedules.scheduled import Scheduled
 from anyparty.methods.split.topology import HasTopology
 from anyparty.training.callbacks import Callback

@@ -12,7 +12,7 @@ from anyparty.core.predictions import NO_ANSWER, Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel
 from anyparty.data.blocks import Rows
-from anyparty.methods.base import Batch, Method, State, checked_answer
+from anyparty.methods.method import Batch, Method, State, checked_answer
 
 ROWS_AT_ONCE = 4096
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from anyparty.config.schedule_factory import schedule
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.schedules.scheduled import Scheduled
 from anyparty.methods.schedules.virtual_clock import VirtualClock
 from anyparty.networks.mlp import MLP

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anyparty.methods.base import Method
+from anyparty.methods.method import Method
 from anyparty.methods.schedules.virtual_clock import VirtualClock
 from tests.methods.cases import Case
 from tests.methods.checks import CHECKS

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from anyparty.errors import ConfigError
-from anyparty.methods.base import State
+from anyparty.methods.method import State
 from anyparty.methods.schedules.flex import AdaptiveFlex, weights
 from anyparty.methods.schedules.local_steps import LocalSteps
 from anyparty.methods.schedules.schedule import LocalIterations

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from anyparty.errors import Diverged, PartyLost
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.schedules.real_clock import RealClock
 from anyparty.transport import memory
 from tests import unhurried, worlds

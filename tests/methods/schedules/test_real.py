@@ -9,7 +9,7 @@ import torch
 from anyparty.config import Config
 from anyparty.config.schedule_factory import clock, scheduled
 from anyparty.errors import ConfigError
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.schedules import real_clock
 from anyparty.methods.schedules.real_clock import RealClock
 from anyparty.methods.schedules.synchronous import SyncMax, SyncMin

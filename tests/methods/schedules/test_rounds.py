@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from anyparty.config.schedule_factory import SCHEDULES
 from anyparty.errors import PartyLost
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.schedules.virtual_clock import VirtualClock
 from anyparty.networks.mlp import MLP
 from anyparty.networks.optimizer import Optimizer

@@ -12,7 +12,7 @@ from anyparty.config import Config
 from anyparty.config.schedule_factory import SCHEDULES, carried, clock, schedule, scheduled
 from anyparty.core.seeds import Seeds
 from anyparty.errors import ConfigError, ResumeError
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.schedules.flex import AdaptiveFlex, Flex
 from anyparty.methods.schedules.schedule import LocalIterations
 from anyparty.methods.schedules.vafl import VAFL

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from anyparty.errors import ConfigError, PartyLost
-from anyparty.methods.registry import method
+from anyparty.methods.method_registry import method
 from anyparty.methods.schedules.virtual_clock import VirtualClock
 from tests import worlds
 from tests.methods.schedules.over import ADAM, EVERYBODY, LINEAR, run, under, whole

@@ -9,7 +9,7 @@ from typing import Protocol
 from anyparty.config import Config
 from anyparty.config.method_factory import chosen
 from anyparty.errors import ConfigError, some
-from anyparty.methods.base import Method
+from anyparty.methods.method import Method
 from anyparty.networks.mlp import Factory
 
 

@@ -35,7 +35,7 @@ from anyparty.deployment.site.alignment_cache import ALIGNMENT, aligned, kinds_i
 from anyparty.deployment.site.policy import SiteSettings, check_columns, encoder_at, method_at
 from anyparty.deployment.site.site_training import SiteParty, declared, remarked, roster_of
 from anyparty.errors import ConfigError, ModelError, NotGiven, PredictionError, nearest, some
-from anyparty.methods.base import Method, PartyContext
+from anyparty.methods.method import Method, PartyContext
 from anyparty.tables.table import Table, read_table
 from anyparty.training import setup_messages
 from anyparty.training.prediction import predict_rows

@@ -24,6 +24,7 @@ from anyparty.alignment import private
 from anyparty.alignment.alignment import PartyAlignment
 from anyparty.alignment.overlap import Overlap
 from anyparty.api.federation import read_party
+from anyparty.api.training_run import TrainingRun
 from anyparty.artifacts import run_costs
 from anyparty.artifacts.model_files import write_model
 from anyparty.artifacts.recorder import SiteRecorder
@@ -40,7 +41,7 @@ from anyparty.deployment.site.alignment_cache import ALIGNMENT, aligned, welcome
 from anyparty.deployment.site.policy import SiteSettings, check_columns, encoder_at, method_at
 from anyparty.deployment.site.secret import secret_in
 from anyparty.errors import ENDED, ConfigError, Stopped, remark
-from anyparty.methods.base import Method
+from anyparty.methods.method import Method
 from anyparty.networks.mlp import Factory
 from anyparty.tables.table import Table
 from anyparty.training import control_messages, setup_messages
@@ -50,7 +51,6 @@ from anyparty.training.membership import door_of
 from anyparty.training.party import PartyResult, agreed_on
 from anyparty.training.party_run import RunHooks
 from anyparty.training.prediction import predict_rows
-from anyparty.training.training_run import TrainingRun
 from anyparty.transport.contract import ContractChannel
 from anyparty.transport.ledger import Flow
 

@@ -41,7 +41,7 @@ class MissingBlocksMethod(Settings):
     most_parties: int | None = None
 
 
-class ScarceLabels(Settings):
+class LabelledRows(Settings):
     """Number ``n`` of labelled training rows; all parties hold ``aligned`` of them."""
 
     n: int
@@ -69,7 +69,7 @@ class MissingBlocksDataset(SuiteDataset):
     balance: bool = False
     in_place_of: str = ""
     parties: int | None = None
-    labelled: ScarceLabels | None = None
+    labelled: LabelledRows | None = None
     rows: int | None = None
     repeats: tuple[int, int] | None = None
     methods: dict[str, MissingBlocksMethod]

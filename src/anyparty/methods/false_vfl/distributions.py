@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from anyparty.core.types import Task
-from anyparty.methods.base import State
+from anyparty.methods.method import State
 from anyparty.networks.encoders import Deconvolution, ResNet
 from anyparty.networks.gaussian import Gaussian, LogProb, aggregate, standard
 from anyparty.networks.mlp import MLP, Factory

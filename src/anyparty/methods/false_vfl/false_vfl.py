@@ -46,7 +46,6 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, some
-from anyparty.methods.base import Batch, PartyContext, Stage, State
 from anyparty.methods.false_vfl.active_party import WeightedBatch, labels, learn, weigh
 from anyparty.methods.false_vfl.distributions import (
     LABEL_SIDE,
@@ -61,6 +60,7 @@ from anyparty.methods.false_vfl.distributions import (
 )
 from anyparty.methods.false_vfl.passive_party import MESSAGES, BatchTurn, PartyBatch
 from anyparty.methods.false_vfl.sampling import SampleStreams
+from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split.exchange import Gathered, predictions
 from anyparty.methods.split.rule import RuleAnswer
 from anyparty.networks.coverage import Connectivity, shared, untied

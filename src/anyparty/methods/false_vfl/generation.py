@@ -21,10 +21,10 @@ from torch import Tensor
 
 from anyparty.core.types import Channel, TensorSpec
 from anyparty.data.blocks import Rows
-from anyparty.methods.base import Batch, State
 from anyparty.methods.false_vfl.distributions import bound, feature_side
 from anyparty.methods.false_vfl.false_vfl import FalseVFL
 from anyparty.methods.false_vfl.passive_party import BatchTurn
+from anyparty.methods.method import Batch, State
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError
-from anyparty.methods.base import Batch, PartyContext, Stage, State
+from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.one_exchange import apc_variants, distillation, quantization
 from anyparty.methods.one_exchange import exchange_once as exchange
 from anyparty.methods.one_exchange.classifier import ClassifierStage, EmbeddedRows, of_block

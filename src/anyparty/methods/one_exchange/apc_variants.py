@@ -15,7 +15,7 @@ from anyparty.core.predictions import Predictions
 from anyparty.core.types import Channel
 from anyparty.data.blocks import Rows
 from anyparty.errors import AlignmentError
-from anyparty.methods.base import Batch, Stage, State
+from anyparty.methods.method import Batch, Stage, State
 from anyparty.methods.one_exchange import distillation
 from anyparty.methods.one_exchange import exchange_once as exchange
 from anyparty.methods.one_exchange.classifier import ClassifierStage, EmbeddedRows

@@ -16,7 +16,7 @@ from anyparty.core.predictions import Predictions
 from anyparty.core.seeds import Seeds
 from anyparty.core.types import Channel, Task
 from anyparty.data.blocks import Rows
-from anyparty.methods.base import Batch, Stage, State
+from anyparty.methods.method import Batch, Stage, State
 from anyparty.methods.one_exchange import distillation
 from anyparty.networks.mlp import MLP
 from anyparty.networks.objective import answers, losses

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from anyparty.core.types import Roster
 from anyparty.data.blocks import Block, Rows
 from anyparty.errors import AlignmentError, ConfigError, Diverged, some
-from anyparty.methods.base import Batch, PartyContext, State
+from anyparty.methods.method import Batch, PartyContext, State
 from anyparty.methods.split.exchange import moment
 from anyparty.networks.autoencoder import Autoencoder
 from anyparty.networks.mlp import MLP, Factory

@@ -14,7 +14,7 @@ from torch import Tensor
 from anyparty.core.types import Channel, MessageSpec, Roster
 from anyparty.data.blocks import Block, Rows
 from anyparty.errors import MessageError, PartyLost
-from anyparty.methods.base import Batch, PartyContext, State
+from anyparty.methods.method import Batch, PartyContext, State
 from anyparty.methods.one_exchange import distillation, fedsvd, quantization
 from anyparty.networks.autoencoder import JointAutoencoder
 

@@ -40,7 +40,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, Roster
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, nearest
-from anyparty.methods.base import Batch, PartyContext, Stage, State
+from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.one_exchange import distillation, fedsvd
 from anyparty.methods.one_exchange.classifier import ClassifierStage, EmbeddedRows, of_block
 from anyparty.methods.one_exchange.distillation import Distance, DistillationLoss, Reduction

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from anyparty.core.types import Channel, TensorSpec
 from anyparty.errors import ConfigError, PartyLost, remark
-from anyparty.methods.base import PartyContext, State
+from anyparty.methods.method import PartyContext, State
 from anyparty.methods.schedules.flex import AdaptiveFlex, greatest
 from anyparty.methods.schedules.local_steps import set_rate
 from anyparty.methods.schedules.schedule import PACE, RATE, LocalIterations, Schedule

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from anyparty.core.types import Channel, TensorSpec
 from anyparty.data.blocks import Rows
 from anyparty.errors import MessageError
-from anyparty.methods.base import Batch, PartyContext, State
+from anyparty.methods.method import Batch, PartyContext, State
 from anyparty.methods.schedules.schedule import SNAPSHOT, LocalIterations
 from anyparty.methods.split.exchange import ExchangePart, Gathered
 from anyparty.methods.split.rule import Fusion

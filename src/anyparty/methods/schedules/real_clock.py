@@ -20,7 +20,7 @@ from torch import Tensor
 
 from anyparty.core.types import Channel, Tensors, TensorSpec, check
 from anyparty.errors import ConfigError, MessageError, PartyLost
-from anyparty.methods.base import State
+from anyparty.methods.method import State
 from anyparty.methods.schedules.schedule import FITS, TURNS, TimedRound
 
 

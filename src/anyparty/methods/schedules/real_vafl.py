@@ -19,7 +19,7 @@ import torch
 
 from anyparty.core.types import Channel
 from anyparty.data.blocks import Rows
-from anyparty.methods.base import Batch, State
+from anyparty.methods.method import Batch, State
 from anyparty.methods.schedules.local_steps import LocalSteps
 from anyparty.methods.schedules.real_clock import RealClock
 from anyparty.methods.schedules.round import ROUND, move_on

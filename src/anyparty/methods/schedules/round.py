@@ -24,7 +24,7 @@ from torch import Tensor
 from anyparty.core.types import Channel, TensorSpec
 from anyparty.data.blocks import Rows
 from anyparty.errors import PartyLost
-from anyparty.methods.base import Batch, PartyContext, State
+from anyparty.methods.method import Batch, PartyContext, State
 from anyparty.methods.schedules import learning_rates, local_steps, real_clock
 from anyparty.methods.schedules.flex import AdaptiveFlex
 from anyparty.methods.schedules.local_steps import HeadCopy, LocalSteps, StaleRound

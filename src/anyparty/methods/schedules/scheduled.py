@@ -10,7 +10,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, Roster
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, some
-from anyparty.methods.base import Batch, PartyContext, Stage, State
+from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.schedules.flex import AdaptiveFlex
 from anyparty.methods.schedules.learning_rates import warn
 from anyparty.methods.schedules.real_clock import RealClock

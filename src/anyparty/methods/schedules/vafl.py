@@ -29,7 +29,7 @@ from torch import Tensor
 from anyparty.core.types import Channel
 from anyparty.data.blocks import Rows
 from anyparty.errors import PartyLost
-from anyparty.methods.base import Batch, PartyContext, State
+from anyparty.methods.method import Batch, PartyContext, State
 from anyparty.methods.schedules.local_steps import LocalSteps
 from anyparty.methods.schedules.round import ROUND, TIME
 from anyparty.methods.schedules.schedule import LocalIterations, SharedRound

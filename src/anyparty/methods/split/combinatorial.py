@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from anyparty.core.types import Capabilities, Roster
-from anyparty.methods.base import Batch
+from anyparty.methods.method import Batch
 from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Fusion, HeadOutputs, Rule, RuleAnswer, joint, means
 from anyparty.networks.coverage import Sets
 from anyparty.networks.objective import losses

@@ -45,7 +45,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, MessageSpec, TensorSpec
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
-from anyparty.methods.base import Batch, PartyContext, Stage, State
+from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split.exchange import moment
 from anyparty.methods.split.pretraining import FORMS, STAGE, TARGET, SelfSupervised, predictor, projector
 from anyparty.methods.split.rule import EMBEDDING, GRADIENT

@@ -46,7 +46,7 @@ from torch import Tensor
 
 from anyparty.core.types import Capabilities, Roster, Task
 from anyparty.errors import ConfigError
-from anyparty.methods.base import Batch
+from anyparty.methods.method import Batch
 from anyparty.methods.split.combinatorial import subsets
 from anyparty.methods.split.local import NOBODY
 from anyparty.methods.split.rule import MESSAGES, Fusion, HeadOutputs, Rule, RuleAnswer, all_blocks, joint, mean_over

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from anyparty.core.types import Capabilities, Roster
-from anyparty.methods.base import Batch
+from anyparty.methods.method import Batch
 from anyparty.methods.split.rule import MESSAGES, Fusion, HeadOutputs, Rule, RuleAnswer, all_blocks, own_rows
 
 NOBODY = "no party that has this row answered from a predictor of its own that training has reached"

@@ -39,7 +39,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, Roster
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Diverged
-from anyparty.methods.base import Batch, PartyContext, Stage, State, Step
+from anyparty.methods.method import Batch, PartyContext, Stage, State, Step
 from anyparty.methods.split.exchange import moment
 from anyparty.methods.split.split_method import Split
 from anyparty.methods.split.topology import Topology

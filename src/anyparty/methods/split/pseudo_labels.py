@@ -35,7 +35,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError
-from anyparty.methods.base import Batch, PartyContext, Stage, State
+from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split.exchange import Gathered
 from anyparty.methods.split.rule import Fusion, adapted, answer_of, outputs_of
 from anyparty.methods.split.split_method import Split, labels_of

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from anyparty.core.types import SEVERAL_HOSTS, Capabilities, MessageSpec, Roster, Task
 from anyparty.errors import ConfigError, some
-from anyparty.methods.base import Batch
+from anyparty.methods.method import Batch
 from anyparty.methods.split.topology import Hosting, Topology, resolve
 from anyparty.networks.coverage import Sets, TrainedParties
 from anyparty.networks.heads import Heads

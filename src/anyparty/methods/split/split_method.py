@@ -35,7 +35,7 @@ from anyparty.core.seeds import Seeds
 from anyparty.core.types import Capabilities, Channel, Roster, Task, finite
 from anyparty.data.blocks import Rows
 from anyparty.errors import ConfigError, Diverged, PartyLost
-from anyparty.methods.base import Batch, PartyContext, Stage, State
+from anyparty.methods.method import Batch, PartyContext, Stage, State
 from anyparty.methods.split import exchange
 from anyparty.methods.split.exchange import ExchangePart, ExpectedEmbeddings, Gathered, moment
 from anyparty.methods.split.rule import Fusion, Rule, adapted, answer_of, check_rule, loss_of, outputs_of, trained_rows

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from anyparty.core.types import Capabilities, Roster
 from anyparty.errors import ConfigError
-from anyparty.methods.base import Batch
+from anyparty.methods.method import Batch
 from anyparty.methods.split.plug import Plug
 from anyparty.methods.split.rule import EMBEDDING, GRADIENT, Fusion, HeadOutputs, Rule, RuleAnswer, joint, mean_over
 from anyparty.networks.objective import losses

@@ -17,9 +17,9 @@ from anyparty.alignment.alignment import PartyAlignment
 from anyparty.artifacts.model_files import Member, ModelSummary
 from anyparty.config import Config
 from anyparty.core.types import Channel, MessageSpec, Roster
-from anyparty.methods.base import Method
 from anyparty.methods.description import described
-from anyparty.methods.registry import settings_of
+from anyparty.methods.method import Method
+from anyparty.methods.method_registry import settings_of
 from anyparty.methods.schedules.scheduled import Scheduled
 from anyparty.networks.mlp import Factory
 from anyparty.networks.optimizer import Optimizer

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from anyparty.errors import ConfigError, nearest, some
 from anyparty.methods import idle, typed
-from anyparty.methods.base import Method
 from anyparty.methods.false_vfl.false_vfl import FalseVFL1, FalseVFL2
+from anyparty.methods.method import Method
 from anyparty.methods.one_exchange.apc import Apc
 from anyparty.methods.one_exchange.vfedtrans import VFedTrans
 from anyparty.methods.split.combinatorial import Combinatorial
