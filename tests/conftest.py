@@ -12,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from typer.testing import CliRunner
 
+from anyparty.api.federation import Federation
 from anyparty.cli.app import app
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs, and in whatever they start
@@ -92,3 +93,15 @@ def call(monkeypatch: pytest.MonkeyPatch) -> Call:
     """Call the command line with words; answers exit_code, stdout and stderr."""
     monkeypatch.setenv("COLUMNS", "200")
     return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Federation:
+    """A federation of two tables, each in a CSV file."""
+    from tests.api.test_train_tables import tables  # noqa: PLC0415 - after pytest has rewritten its assertions
+
+    files = {}
+    for name, frame in tables().items():
+        files[name] = tmp_path / f"{name}.csv"
+        frame.write_csv(files[name])
+    return Federation.from_tables(files, label="bad")

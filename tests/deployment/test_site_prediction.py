@@ -17,9 +17,9 @@ from anyparty.deployment.site.alignment_cache import ALIGNMENT
 from anyparty.deployment.site.site_prediction import ANSWERS, predict_at_home
 from anyparty.errors import AlignmentError, ModelError, PartyLost, PredictionError
 from anyparty.transport import memory
+from tests.artifacts.test_site_recorder import Stumble
 from tests.deployment import test_site_training as test_house
 from tests.deployment.test_site_training import NAMES, run, settings, trained_again, world
-from tests.run.test_site_recorder import Stumble
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """A federation of real parties, over NVIDIA FLARE: from settings to kits, from kits to a run, from a run to its end.
 
 init("federation.toml", "house")        one kit an organisation, with certificates
-wire.flare.federation.start("house")              all of them on this machine, for trying out
+deployment.flare.federation_folder.start("house")              all of them on this machine, for trying out
 train("house", "federation.toml")       every party plays its part at home
 predict("house", "federation.toml")     those that are connected answer together
-wire.flare.federation.stop("house")
+deployment.flare.federation_folder.stop("house")
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def init(
     """Write one start-up kit for each party that the settings name; return where they are.
 
     With ``requests``, only the active party and the administrator get a kit.  Every other party makes its own private
-    key and sends a request: ``wire.flare.federation.request``, ``approve`` and ``install``.
+    key and sends a request: ``deployment.flare.federation_folder.request``, ``approve`` and ``install``.
 
     ``site`` are further settings for every party's own file, ``local/anyparty.toml`` in its kit.
 

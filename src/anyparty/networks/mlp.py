@@ -115,7 +115,7 @@ def build(
 ) -> nn.Module:  # fmt: skip
     """Return a party's encoder [B, inputs] -> [B, H], or [B, M, H] for M copies.
 
-    Its batch normalisation bears batches of a single row: see ``nets.norm``.  A user's own module computes in single
+    Its batch normalisation bears batches of a single row: see ``networks.modules``.  A user's own module computes in single
     precision on a copy of its input, which it may change, and is refused by name when its answer is of another shape;
     ``holds`` says what that should hold, where it is not an embedding.
 

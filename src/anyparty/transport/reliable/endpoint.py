@@ -96,7 +96,7 @@ class ReliableEndpoint:
         return accepted
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:  # noqa: ARG002
-        """Wait for the next message; names, shapes and numbers are checked by ``wire.guard``.
+        """Wait for the next message; names, shapes and numbers are checked by ``transport.contract``.
 
         Raises:
             PartyLost: the sender left, gives no sign of life, or sends nothing for too long.
