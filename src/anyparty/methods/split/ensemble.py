@@ -57,8 +57,8 @@ class Ensemble(Local):
     def answer(self, given: HeadOutputs) -> RuleAnswer:
         """Count the votes, or take the mean of the parties' answers.
 
-        After a hard vote, the scores are the mean probabilities of the parties that voted for the winner. The winner also
-        has the greatest score.
+        After a hard vote, the scores are the mean probabilities of the parties that voted for the winner. The winner
+        has the greatest score in them too.
         """
         voters, took_part = given.valid, torch.zeros_like(given.observed)
         took_part[:, given.owners] = voters
