@@ -158,8 +158,8 @@ async def outputs_of(
     """Return another host's outputs [B, M, C], their validity per row [B], and the parties that the host heard [K].
 
     A lost host is reported as silent, and its outputs are valid for no row. Outputs are also invalid if they used the
-    embedding of a party that is silent at this host (``known`` [B, K] bool: the rows that each party has). Otherwise
-    the answer would depend on a party that it reports as silent.
+    embedding of a party that is silent at the active party (``known`` [B, K] bool: the rows that each party has).
+    Otherwise the answer would depend on a party that it reports as silent.
     """
     expect = {"outputs": TensorSpec(shape), "heard": TensorSpec((roster.K,), torch.bool)}
     try:

@@ -7,8 +7,7 @@ are subsets of the parties. Patterns of presence as distortions are our addition
 
 Letters   B_y labelled rows of a batch, B_u unlabelled rows of a batch, C classes.
 Symbols   L_n(y)   the rule's own loss of row n with label y.
-          p_n      the rule's answer for row n [C], as in prediction: from all parties that have the row, without
-          parties
+          p_n      the rule's answer for row n [C], as in prediction: from all parties that have the row, except those
                    that training has not reached yet. It uses the current networks, and no gradient passes through it.
                    For Ensemble with ``vote = "hard"``, p_n is the mean over all voters, not only over the majority.
           g_n      the predicted class: argmax_c p_nc, or the winner of a hard vote.
