@@ -1,4 +1,4 @@
 """Methods that exchange representations once, then train locally: APC-VFL, VFedTrans and their parts.
 
-Nothing here exchanges messages in every batch.
+No method here sends messages in every batch.
 """

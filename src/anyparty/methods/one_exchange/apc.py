@@ -1,38 +1,38 @@
 """APC-VFL.  Irureta, Imaz, Lojo, Fernandez-Marques, Perona, González: "Towards Active Participant Centric Vertical
 Federated Learning: Some Representations May Be All You Need", sections 4 and 6, figures 3 and 4, equation (5).
 
-Letters   N rows, K parties with columns, the active one among them; z_k width of party k's local embedding, M of the
-          joint and of the enriched one, C outputs.
-Symbols   g1   autoencoder of a party's own block, at each party         [n, I_k] -> [n, z_k]
-          Z_k  g1 of party k's aligned rows, sent once                   [n_k, z_k]
-          g2   autoencoder of all Z side by side, at the active party    [n, sum_k z_k] -> [n, M]
-          z_A  g2 of an aligned row: the teacher                         [n, M]
-          g3   autoencoder of the active party's block: the student      [n, I] -> [n, M]
+Letters   N rows, K parties with columns (including the active party), I_k width of party k's block, I of the active
+          party's; z_k width of party k's local embedding, M of the joint and of the enriched embedding, C outputs.
+Symbols   g1   autoencoder of a party's own block, at each party             [n, I_k] -> [n, z_k].
+          Z_k  g1 of party k's aligned rows, sent once                       [n_k, z_k].
+          g2   autoencoder of all Z side by side, at the active party        [n, sum_k z_k] -> [n, M].
+          z_A  g2 of an aligned row: the teacher                             [n, M].
+          g3   autoencoder of the active party's block: the student          [n, I] -> [n, M].
 Loss      of g3, row i   ||x_i - f3(g3(x_i))||^2 + lambda * distance(z_A_i, g3(x_i)) if i is aligned            (5)
 
-Stages    represent   every party alone: g1, on its aligned rows
-          share       every passive party sends Z_k: the only message of the method
-          joint       the active party alone, from here on: g2
-          teach       z_A of every aligned row; what came from others is forgotten
-          distil      g3, on all rows of the active party, labelled or not
-          classify    a classifier of g3(x), on all labelled rows of the active party
-With lambda = 0 (the paper's ablation) only the last two are left, and nothing crosses.
+Stages    represent   every party trains g1 alone, on its aligned rows.
+          share       every passive party sends Z_k, the only message of the method.
+          joint       the active party trains g2; from here on it works alone.
+          teach       it computes z_A of every aligned row, and deletes the representations of all parties.
+          distil      it trains g3 on all of its rows, labelled or not.
+          classify    it trains a classifier of g3(x) on all of its labelled rows.
+With lambda = 0 (the paper's ablation), only the last two stages remain, and no message is sent.
 
-More than two parties.  The paper has one passive party.  Here a row is aligned if the active party and at least one
-passive party have it; party k trains g1 and sends Z_k for those of them that it has.  A passive party that lacks a row
-is a mask: in g2's first layer its term W_k z_k is left out and a learnt vector a_k stands in, and g2 is not asked to
-reconstruct what was not there.  Every aligned row thus has a teacher from exactly the parties that know it; where all
-of these but the active one were lost before they sent, it is no aligned row any more.
+More than two parties.  The paper has one passive party. Here a row is aligned if the active party and at least one
+passive party have it. Party k trains g1 on the aligned rows that it has, and sends their Z_k. If a passive party lacks
+a row, g2's first layer omits its term W_k z_k and uses a learnt vector a_k instead, and g2 does not reconstruct the
+missing embedding. Every aligned row thus has a teacher from exactly the parties that have it. A row is no longer
+aligned if all its passive parties were lost before they sent Z_k.
 
-Where we differ, knowingly
-- Early stopping (the paper's: patience 10, a tenth of the rows) follows the run's own settings, ``train.patience`` and
-  ``train.validation``; every party stops by its own loss, by itself, and a head that classifies by the run's metric, on
-  joint embeddings by its loss.  Validation rows are not in the classifier's.
-- (5) is written with norms, sums over a row's numbers, but called MSE and MAE, which are means: ``reduction`` says
-  which.
-- The paper's variant for full alignment (figure 4: the classifier reads z_A) asks every party's Z_k of the rows to be
+Differences from the paper
+- Early stopping (the paper's: patience 10, a tenth of the rows) follows the settings ``train.patience`` and
+  ``train.validation``. Every party stops by its own loss, independently of the others. A classifier "head" stops by the
+  run's metric, but on joint embeddings by its loss. The classifier is not fitted to validation rows.
+- (5) is written with norms, which are sums over a row's numbers, but called MSE and MAE, which are means. The setting
+  ``reduction`` chooses between them.
+- The paper's variant for full alignment (figure 4: the classifier reads z_A) needs every party's Z_k of the rows to be
   predicted: ``classify_on = "joint"``.
-- Beyond the paper: ``classify_on = "either"`` keeps z_A of the rows that crossed (``apc_either``).
+- Beyond the paper: ``classify_on = "either"`` stores z_A of the rows that crossed (``apc_variants``).
 """
 
 from __future__ import annotations
@@ -64,27 +64,28 @@ TEACHER = "teacher"
 
 @dataclass(frozen=True, kw_only=True)
 class Apc:
-    """One exchange of representations, then the active party alone.
+    """One exchange of representations, after which the active party works alone.
 
     Attributes:
         embedding: M, the width of the joint and of the enriched embeddings.
         active_embedding: the width of the active party's local embedding.
-        passive_embedding: z_p, that of every passive party: what crosses is proportional to it.
+        passive_embedding: z_p, the width of every passive party's local embedding; the bytes sent are proportional to
+            it.
         joint_hidden: hidden widths of g2's encoder.
-        student_hidden: hidden widths of g3's encoder, where the active party's own is no other kind; that one's dropout
-            and normalisation hold.
-        activation: of g2 and g3, after every layer, and of the local embeddings.
+        student_hidden: hidden widths of g3's encoder if the active party's encoder is a multilayer perceptron, with the
+            dropout and normalisation of that encoder; a network of another kind is used as it is.
+        activation: activation of g2 and g3 after every layer, and of the local embeddings.
         distillation: lambda of equation (5); 0 is the ablation, without any exchange.
         distance: "mse" or "mae" to the teacher.
         reduction: "sum" over a row's numbers, as equation (5) is written, or their "mean".
-        classify_on: what the classifier reads: the active party's "own" enriched embedding; the "joint" one, which
-            needs a passive party in prediction too (figure 4); or "either": the joint one of rows that crossed in
-            training, which is kept, and of all others the active party's own.
-        classifier: "logistic" ("ridge" for numbers), the name of a scikit-learn estimator, or "head": a network.
-        classifier_settings: what that estimator is made with.
+        classify_on: the input of the classifier: the active party's "own" enriched embedding; the "joint" embedding,
+            which needs a passive party in prediction too (figure 4); or "either": the joint embedding, which the model
+            stores, for rows that crossed in training, and the active party's own for all other rows.
+        classifier: "logistic" ("ridge" in regression), the name of a scikit-learn estimator, or "head": a network.
+        classifier_settings: keyword arguments of that estimator.
         head_hidden: hidden widths of the head.
-        precision: of what crosses: "float32", "float16", or quantised, column by column, to 8 or 4 bits a number:
-            "uint8", "uint4".
+        precision: precision of the numbers that are sent: "float32", "float16", or "uint8" or "uint4", which quantise
+            each column to 8 or 4 bits per number.
 
     """
 
@@ -125,7 +126,7 @@ class Apc:
 
     @property
     def can(self) -> Capabilities:
-        """Trains on all of the active party's rows; predicts from its block alone."""
+        """Capabilities: trains on all of the active party's rows; predicts from its block alone."""
         joint, holds, answers = self.classify_on == "joint", REPRESENTATION.holds, "from its own block"
         if joint:
             holds = f"{holds}; again of rows to be predicted"
@@ -146,12 +147,12 @@ class Apc:
 
     @property
     def exchanges(self) -> bool:
-        """Whether anything crosses: not in the ablation."""
+        """True if any message is sent; False in the ablation."""
         return self.distillation > 0 or self.classify_on != "own"
 
     @property
     def sharing(self) -> RepresentationSharing:
-        """How Z_k comes to the active party."""
+        """The parameters by which Z_k is sent to the active party."""
         return RepresentationSharing(
             active=self.active_embedding, passive=self.passive_embedding, precision=self.precision
         )
@@ -161,7 +162,7 @@ class Apc:
         return ClassifierStage.of(self, TITLE, self._fitted_to if self.classify_on == "either" else None)
 
     def published_costs(self, ran: costs.RunShape) -> list[costs.FormulaTraffic]:
-        """Return what (6) counts of each passive party's message."""
+        """Return each passive party's message as equation (6) counts it."""
         if not self.exchanges:
             return []
         return [
@@ -172,7 +173,7 @@ class Apc:
     # Networks
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
-        """Make a party's local autoencoder, and at the active party all the others.
+        """Make a party's local autoencoder, and at the active party all other networks.
 
         Raises:
             ConfigError: the active party has no columns, or there is no passive party to learn from.
@@ -211,7 +212,10 @@ class Apc:
         return self._ending.module(seat.task, width, seeds)
 
     def classified(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
-        """Return what the classifier reads of the rows at ``places`` [B] that the active party has: g3(x), or u."""
+        """Return the classifier's input for the rows at ``places`` [B] that the active party has.
+
+        It is g3(x), or with ``classify_on = "either"`` the features u of ``apc_variants``.
+        """
         own = self._own(state, rows, places)
         return apc_variants.embed(state, rows, places, own) if self.classify_on == "either" else own
 
@@ -224,7 +228,7 @@ class Apc:
     # Training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
-        """Return the stages above."""
+        """Return the stages of the module's docstring that these parameters need."""
         roster = seat.roster
 
         def aligned(rows: Rows) -> Tensor:
@@ -255,7 +259,7 @@ class Apc:
         return (*(first if self.exchanges else ()), student, self._ending.stage(labelled))
 
     async def _share(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Send Z_k; at the active party, keep everybody's until z_A is known."""
+        """Send Z_k; at the active party, keep the Z_k of all parties until z_A is known."""
         await self.sharing.share(net, state, rows, batch, TITLE)
         return None
 
@@ -269,7 +273,7 @@ class Apc:
         return state.modules["g2"](z, there).mean().item() if len(came) else None
 
     async def _teach(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Keep z_A of all aligned rows that came, and forget what came from others."""
+        """Keep z_A of all aligned rows that arrived, and delete the representations of all parties."""
         z, there, came = self.sharing.shared(state, batch.rows)
         joint = exchange.joint(state, z, there)
         if self.classify_on == "either":
@@ -279,7 +283,7 @@ class Apc:
         return None
 
     async def _learn(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Train g3 by (5)."""
+        """Train g3 on the loss (5)."""
         return distillation.fit(state, "g3", batch, lambda: self._student_loss(state, rows, batch))
 
     def _learnt(self, state: State, rows: Rows, batch: Batch) -> float | None:
@@ -293,7 +297,7 @@ class Apc:
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:
-        """Answer from the active party's block; no message, but where the classifier reads the joint embedding."""
+        """Answer from the active party's block; messages are sent only if the classifier reads the joint embedding."""
         if self.classify_on == "joint":
             return await apc_variants.predict(self._ending, self.sharing, net, state, rows, batch, asked)
         leads = state.seat.me == state.seat.roster.active

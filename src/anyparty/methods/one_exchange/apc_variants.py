@@ -1,4 +1,8 @@
-"""APC-VFL where all is aligned (figure 4): the classifier reads the joint embedding, and prediction asks the others.
+"""Variants of APC-VFL in which the classifier reads joint embeddings: ``classify_on = "joint"`` and ``"either"``.
+
+"joint"    The paper's variant for full alignment (figure 4): prediction asks the other parties for their Z_k.
+"either"   Not in the paper: the active party stores z_A of the rows that crossed in training. The classifier reads
+           u = [0, z_A, 1] for these rows, and u = [g3(x), 0, 0] for all other rows, [B, 2 M + 1].
 
 Letters   B rows, K parties with columns, M width of the joint embedding z_A.
 """
@@ -25,14 +29,14 @@ from anyparty.networks.objective import losses
 
 
 def stage(ending: ClassifierStage, teacher: str, labelled: Callable[[Rows], Tensor]) -> Stage:
-    """Return the stage that fits the classifier to z_A, which is kept under the name ``teacher`` (figure 4).
+    """Return the stage that fits the classifier to z_A, which is stored under the name ``teacher`` (figure 4).
 
-    A head keeps weights and stops by its own loss on validation rows: their z_A came with the others', and for answers
-    to be scored the passive parties, who may have gone home, would have to be asked.
+    A head chooses its weights and stops by its own loss on validation rows, because their z_A is already known. Scoring
+    answers instead would need messages of the passive parties, which may be offline by then.
     """
 
     def known(state: State, rows: Rows, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return z_A [n, M] and labels [n] of those rows of a batch that have both."""
+        """Return z_A [n, M] and labels [n] of the rows of a batch that have both."""
         kept = distillation.kept(state, teacher)
         assert kept is not None
         assert rows.y is not None
@@ -74,7 +78,7 @@ async def predict(
     batch: Batch,
     asked: Sequence[str],
 ) -> Predictions | None:
-    """Play a party's part in an answer from z_A, which takes the active and a passive party's Z of a row."""
+    """Run a party's part in an answer from z_A, which needs Z of the active party and of at least one passive party."""
     seat, batch = state.seat, replace(batch, rows=batch.rows.to(state.seat.device))
     z = exchange.local(state, rows, batch) if {seat.me, seat.roster.active} <= set(asked) else None
     if seat.me != seat.roster.active:
@@ -93,21 +97,21 @@ async def predict(
 
 
 def width(M: int) -> int:
-    """Return the width of u."""
+    """Return the width of u, 2 M + 1."""
     return 2 * M + 1
 
 
 def memory(M: int, parties: int) -> nn.Module:
-    """Return a fresh memory of joint embeddings, at the active party."""
+    """Return an empty memory of joint embeddings for the active party."""
     return VectorMemory(M, parties)
 
 
 def remember(
     state: State, rows: Rows, places: Tensor, joint: Tensor, there: Tensor, *, but: Tensor | None = None
 ) -> None:
-    """Keep z_A [n, M] of the rows at ``places`` [n], of which another party's part came: ``there`` [n, K].
+    """Store z_A [n, M] of the rows at ``places`` [n]; ``there`` [n, K] marks the parties whose parts arrived.
 
-    Not of those at ``but`` [b], which are for validation: they are judged as rows are that never crossed.
+    The rows at ``but`` [b] are not stored. They are for validation, and are scored as rows that never crossed.
     """
     if but is not None:
         kept = ~torch.isin(places, but.to(places.device))
@@ -119,7 +123,7 @@ def remember(
 
 
 def embed(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) -> EmbeddedRows:
-    """Return u of the rows at ``places`` [B] that the active party has; ``own`` are their own embeddings."""
+    """Return u of the rows at ``places`` [B] that the active party has; ``own`` has their own embeddings."""
     assert rows.block is not None
     assert rows.ids is not None
     known = _memory(state)
@@ -132,7 +136,10 @@ def embed(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) -> Embedd
 
 
 def both(state: State, rows: Rows, places: Tensor, own: EmbeddedRows) -> EmbeddedRows:
-    """Return what the classifier is fitted to: u of rows at ``places`` [B], and of those that crossed also as new."""
+    """Return the rows that the classifier is fitted to.
+
+    They are u of the rows at ``places`` [B]. Rows that crossed occur twice, the second time as if they had not crossed.
+    """
     u, M = embed(state, rows, places, own), own.u.shape[1]
     crossed = u.u[:, -1] == 1
     new = torch.cat([own.u[crossed], torch.zeros_like(u.u[crossed][:, M:])], dim=1)

@@ -1,4 +1,4 @@
-"""How methods of one exchange end: a classifier of the active party's embeddings, and answers from it alone.
+"""The last stage of one-exchange methods: a classifier of the active party's embeddings, and answers from it alone.
 
 Letters   B rows, I width of the active party's block, M width of an embedding, C outputs.
 """
@@ -28,9 +28,9 @@ class EmbeddedRows:
     """Rows as a classifier reads them.
 
     Attributes:
-        held: [n] int64, which of the rows that were asked for.
+        held: [n] int64, the places of these rows among the requested rows.
         u: [n, M] their embeddings.
-        took_part: [n, K] bool, the blocks that each rests on.
+        took_part: [n, K] bool, the blocks that each embedding depends on.
 
     """
 
@@ -46,35 +46,36 @@ NO_NUMBER = "the classifier gave no number for this row"
 
 
 class ClassifierParameters(Protocol):
-    """The parameters by which a method says how it classifies: see ``ClassifierStage``."""
+    """The parameters by which a method describes its classifier: see ``ClassifierStage``."""
 
     @property
     def classifier(self) -> str:
-        """Which one."""
+        """The name of the classifier."""
 
     @property
     def classifier_settings(self) -> Mapping[str, Any]:
-        """What it is made with."""
+        """The keyword arguments of the classifier."""
 
     @property
     def head_hidden(self) -> tuple[int, ...]:
-        """Hidden widths, where it is a network."""
+        """The hidden widths if the classifier is a network."""
 
     def classified(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
-        """Return what is classified of the rows at ``places`` [B], of those that the active party has."""
+        """Return the classifier's input for the rows at ``places`` [B] that the active party has."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierStage:
-    """How enriched rows become answers.
+    """The stage that fits a classifier to embeddings, and the answers from this classifier.
 
     Attributes:
-        title: of the method.
-        classified: makes what is classified, of the rows that the active party has.
-        classifier: "logistic" ("ridge" for numbers), a class of scikit-learn's, or "head": a network.
-        settings: the estimator's own.
+        title: title of the method.
+        classified: function that returns the classifier's input for the rows that the active party has.
+        classifier: "logistic" ("ridge" in regression), a class of scikit-learn, or "head": a network.
+        settings: keyword arguments of the estimator.
         head_hidden: hidden widths of the head.
-        fitted_to: makes what the classifier is fitted to, which may be a row twice; ``None``: what is classified.
+        fitted_to: function that returns the rows that the classifier is fitted to, in which a row may occur twice;
+            ``None``: it is ``classified``.
 
     """
 
@@ -87,16 +88,16 @@ class ClassifierStage:
 
     @classmethod
     def of(cls, method: ClassifierParameters, title: str, fitted_to: Classified | None = None) -> ClassifierStage:
-        """Return the ending that a method's parameters describe."""
+        """Return the classifier stage that a method's parameters describe."""
         return cls(title=title, classified=method.classified, classifier=method.classifier,
                    settings=method.classifier_settings, head_hidden=method.head_hidden,
                    fitted_to=fitted_to)  # fmt: skip
 
     def module(self, task: Task, inputs: int, seeds: Seeds) -> nn.Module:
-        """Return a fresh classifier of embeddings of a width.
+        """Return an untrained classifier of embeddings of width ``inputs``.
 
         Raises:
-            ConfigError: scikit-learn has no such estimator, or not with such settings.
+            ConfigError: scikit-learn has no such estimator, or it does not accept these settings.
         """
         if self.classifier == "head":
             return MLP(hidden=self.head_hidden)(inputs, task.outputs)
@@ -104,7 +105,7 @@ class ClassifierStage:
         return FittedEstimator(name, task, inputs, self.settings, seeds.number("classifier"))
 
     def stage(self, rows: Callable[[Rows], Tensor]) -> Stage:
-        """Return the stage that fits it: epochs for a head, one step for an estimator."""
+        """Return the stage that fits the classifier: epochs for a head, one step for an estimator."""
         epochs = None if self.classifier == "head" else 0
         return Stage(name="classify", step=self.step, rows=rows, epochs=epochs, parties="active")
 
@@ -127,11 +128,11 @@ class ClassifierStage:
         return distillation.fit(state, "classifier", batch, lambda: losses(task, module(u), y).mean())
 
     def alone(self, state: State, rows: Rows, batch: Batch, asked: Sequence[str]) -> Predictions:
-        """Return the active party's answers, without asking anybody."""
+        """Return the active party's answers, without messages to other parties."""
         seat = state.seat
         took = torch.zeros(len(batch.rows), seat.roster.K, dtype=torch.bool, device=seat.device)
         known = EmbeddedRows(batch.rows[:0], torch.zeros(0, 0), took[:0])
-        if seat.me in asked:  # else its table may not be there at all
+        if seat.me in asked:  # otherwise its table may be missing
             known = self.classified(state, rows, batch.rows)
         took[known.held] = known.took_part
         why = f"{self.title} predicts from the block of {seat.me!r}, which "
@@ -142,7 +143,10 @@ class ClassifierStage:
         self, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *,
         held: Tensor, u: Tensor, took_part: Tensor, why: str, silent: Sequence[str] = (),
     ) -> Predictions:  # fmt: skip
-        """Return answers for the rows ``held`` [n] of a batch, from features u [n, M], and why others have none."""
+        """Return answers for the rows ``held`` [n] of a batch from features u [n, M].
+
+        ``why`` is the reason for other rows that a requested party has.
+        """
         task, blocks = state.seat.task, state.seat.roster.blocks
         assert task is not None
         assert rows.observed is not None
@@ -163,9 +167,9 @@ class ClassifierStage:
 
 
 def of_block(state: State, rows: Rows, places: Tensor, features: Callable[[State, Tensor], Tensor]) -> EmbeddedRows:
-    """Return embeddings of the rows at ``places`` [B] that rest on the active party's block alone.
+    """Return embeddings of the rows at ``places`` [B] that depend on the active party's block alone.
 
-    ``features`` makes them: [n, I] -> [n, M].
+    ``features`` computes them: [n, I] -> [n, M].
     """
     assert rows.block is not None
     seat = state.seat

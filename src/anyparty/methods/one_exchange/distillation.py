@@ -1,9 +1,9 @@
-"""Distillation: a student network on the active party's block learns to resemble what a teacher says of its rows.
+"""Distillation: a student network on the active party's block learns to resemble a teacher's embeddings of its rows.
 
 APC-VFL, equation (5), and the local representation distillation of VFedTrans.
 
-Letters   B rows, B_t those that the teacher knows, I width of the block, M width of the student's embedding, M' of the
-          teacher's word.
+Letters   B rows, B_t rows that the teacher knows, I width of the block, M width of the student's embedding, M' width of
+          the teacher's embedding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Reduction = Literal["sum", "mean"]
 
 
 class DistillationParameters(Protocol):
-    """The parameters by which a method says how it distils: see ``DistillationLoss``."""
+    """The parameters by which a method describes its distillation: see ``DistillationLoss``."""
 
     @property
     def distillation(self) -> float:
@@ -38,21 +38,21 @@ class DistillationParameters(Protocol):
 
     @property
     def distance(self) -> Distance:
-        """Between the student's embedding and the teacher's."""
+        """The distance between the student's embedding and the teacher's."""
 
     @property
     def reduction(self) -> Reduction:
-        """Over the numbers of a row."""
+        """The reduction over the numbers of a row."""
 
 
 def choices(method: DistillationParameters) -> dict[str, tuple[str, Sequence[str]]]:
-    """Return those of these parameters that are words, each with what it may be, for ``enriched.check``."""
+    """Return the text parameters among these, each with its allowed values, for ``check``."""
     return {"distance": (method.distance, ("mse", "mae")), "reduction": (method.reduction, ("sum", "mean"))}
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistillationLoss:
-    """The student's loss on a batch: reconstruction, and resemblance to the teacher where it knows the row.
+    """The student's loss on a batch: reconstruction, and the distance to the teacher in rows that the teacher knows.
 
     Attributes:
         weight: lambda.
@@ -71,7 +71,7 @@ class DistillationLoss:
         return cls(weight=method.distillation, distance=method.distance, reduction=method.reduction)
 
     def loss(self, net: Autoencoder, x: Tensor, targets: Tensor | None, held: Tensor | None) -> Tensor:
-        """Return the mean over rows x [B, I] of (5); rows ``held`` [B_t] have targets [B_t, M'], M' <= M."""
+        """Return the mean of (5) over rows x [B, I]; rows ``held`` [B_t] have targets [B_t, M'], M' <= M."""
         z, back = net(x)
         whole = self._of(back - x, "mse").sum()
         if targets is not None and held is not None and len(held) and targets.shape[1]:
@@ -85,7 +85,7 @@ class DistillationLoss:
         return off.sum(dim=1) if self.reduction == "sum" else off.mean(dim=1)
 
     def on(self, state: State, name: str, teacher: Block | None, rows: Rows, batch: Batch) -> Tensor:
-        """Return the loss of autoencoder ``name`` on those rows of a batch that the active party has, one at least."""
+        """Return the loss of autoencoder ``name`` on the rows of a batch that the active party has, at least one."""
         assert rows.block is not None
         x, held = rows.block.take(batch.rows)
         targets, known = (None, None) if teacher is None else teacher.take(batch.rows[held])
@@ -96,10 +96,10 @@ def check(
     what: str, *, widths: Mapping[str, int | tuple[int, ...]], at_least_0: Mapping[str, float],
     choices: Mapping[str, tuple[str, Sequence[str]]],
 ) -> None:  # fmt: skip
-    """Refuse parameters that are out of range.
+    """Reject parameters that are out of range.
 
     Raises:
-        ConfigError: a width below 1, a weight that is negative or no number, or a word that is not among the choices.
+        ConfigError: a width is below 1, a weight is negative or not a number, or a text is not among its choices.
     """
     for name, width in widths.items():
         if any(each < 1 for each in (width if isinstance(width, tuple) else (width,))):
@@ -113,10 +113,10 @@ def check(
 
 
 def active_block(roster: Roster, title: str) -> int:
-    """Return the active party's place among the K.
+    """Return the active party's index among the K parties.
 
     Raises:
-        ConfigError: it holds no columns.
+        ConfigError: the active party holds no columns.
     """
     if roster.active not in roster.blocks:
         raise ConfigError(f"{title} predicts from the active party's own columns, and {roster.active!r} has none: "
@@ -136,17 +136,17 @@ def own(rows: Rows, roster: Roster) -> Tensor:
 
 
 def aligned(rows: Rows, roster: Roster) -> Tensor:
-    """Return the rows that the active party and a passive one have: [N] bool."""
+    """Return the rows that the active party and at least one passive party have: [N] bool."""
     assert rows.observed is not None
     passive = [k for k, name in enumerate(roster.blocks) if name != roster.active]
     return own(rows, roster) & rows.observed[:, passive].any(dim=1)
 
 
 def some_aligned(rows: Rows, roster: Roster, title: str) -> Tensor:
-    """Return ``aligned``, of which there must be some.
+    """Return ``aligned``, which must mark at least one row.
 
     Raises:
-        AlignmentError: there is none.
+        AlignmentError: no row is aligned.
     """
     found = aligned(rows, roster)
     if not found.any():
@@ -162,7 +162,7 @@ def labelled_own(rows: Rows, roster: Roster) -> Tensor:
 
 
 def labelled(rows: Rows, batch: Batch) -> Tensor:
-    """Return those places of a batch whose label is known."""
+    """Return the places of a batch whose label is known."""
     assert rows.labeled is not None
     return batch.rows[rows.labeled[batch.rows]]
 
@@ -176,16 +176,16 @@ def held(rows: Rows, batch: Batch) -> Tensor | None:
 
 
 def student(seat: PartyContext, hidden: tuple[int, ...], activation: str) -> Factory:
-    """Return what makes the student's encoder: the user's own network, or perceptrons with the method's own widths.
+    """Return the factory of the student's encoder: the user's own network, or a perceptron of widths ``hidden``.
 
-    Those have the dropout and the normalisation of the party's encoder.
+    The perceptron has the dropout and the normalisation of the party's encoder.
     """
     own = seat.encoder
     return replace(own, hidden=hidden, activation=activation) if isinstance(own, MLP) else own
 
 
 def idle_encoder(seat: PartyContext, title: str) -> str:
-    """Say which settings of the active party's perceptrons no network followed; empty where they are as usual."""
+    """Describe the changed settings of the active party's perceptron that had no effect; empty without any."""
     own, usual = seat.encoder, MLP()
     if not isinstance(own, MLP):
         return ""
@@ -196,7 +196,7 @@ def idle_encoder(seat: PartyContext, title: str) -> str:
 
 
 def place(state: State, modules: Mapping[str, nn.Module]) -> State:
-    """Put networks into a party's state, with an optimizer for each that has something to train."""
+    """Put networks into a party's state, with an optimizer for each network that has trainable parameters."""
     for name, module in modules.items():
         state.modules[name] = module.to(state.seat.device)
         parameters = [p for p in module.parameters() if p.requires_grad]
@@ -206,7 +206,7 @@ def place(state: State, modules: Mapping[str, nn.Module]) -> State:
 
 
 def fit(state: State, name: str, batch: Batch, loss: Callable[[], Tensor]) -> float:
-    """Take a step of the network ``name`` down a loss; return the loss.
+    """Take an optimizer step of the network ``name`` on a loss; return the loss.
 
     Raises:
         Diverged: the loss is not a number.
@@ -233,21 +233,21 @@ def autoencoder(state: State, name: str) -> Autoencoder:
 
 
 def embed(state: State, name: str, x: Tensor) -> Tensor:
-    """Return the embeddings of an autoencoder that is trained: [B, I] -> [B, H]."""
+    """Return the embeddings of a trained autoencoder: [B, I] -> [B, H]."""
     net = autoencoder(state, name)
     net.train(False)
     with torch.no_grad():
         return net.encode(x)
 
 
-# What one stage leaves for a later one
+# Results that one stage keeps for a later one
 
 
 def keep(state: State, name: str, block: Block) -> None:
-    """Keep something of the rows of a block for a later stage."""
+    """Keep values of the rows of a block for a later stage."""
     state.kept |= {f"{name}/x": block.x, f"{name}/position": block.position}
 
 
 def kept(state: State, name: str) -> Block | None:
-    """Return what an earlier stage kept under a name; ``None`` if nothing."""
+    """Return the block that an earlier stage kept under a name; ``None`` if that name was never kept."""
     return Block(state.kept[f"{name}/x"], state.kept[f"{name}/position"]) if f"{name}/x" in state.kept else None

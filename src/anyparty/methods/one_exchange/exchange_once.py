@@ -1,4 +1,4 @@
-"""How local representations come together at the active party (APC-VFL), whoever has a row and whoever is there.
+"""The exchange of local representations with the active party (APC-VFL), for any pattern of presence and lost parties.
 
 Letters   B rows, K parties with columns, z_k width of party k's local embedding.
 """
@@ -29,31 +29,31 @@ REPRESENTATION = MessageSpec(
 
 
 def reconstruction(state: State, x: Tensor) -> Tensor:
-    """Return the mean squared error of g1 on rows x [B, I], (1)."""
+    """Return the mean squared error of g1 on rows x [B, I], equation (1)."""
     _, back = distillation.autoencoder(state, "g1")(x)
     return torch.mean((back - x) ** 2)
 
 
 async def represent(net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG001
-    """Train g1 on those rows of the batch that the party has."""
+    """Train g1 on the rows of the batch that the party has."""
     x = distillation.held(rows, batch)
     return None if x is None else distillation.fit(state, "g1", batch, lambda: reconstruction(state, x))
 
 
 def represented(state: State, rows: Rows, batch: Batch) -> float | None:
-    """Return the loss of g1 on those rows of the batch that the party has."""
+    """Return the loss of g1 on the rows of the batch that the party has."""
     x = distillation.held(rows, batch)
     return None if x is None else reconstruction(state, x).item()
 
 
 def local(state: State, rows: Rows, batch: Batch) -> Tensor | None:
-    """Return Z_k of those rows of a batch that the party has [B_k, z_k]; ``None`` if it has none."""
+    """Return Z_k of the rows of a batch that the party has [B_k, z_k]; ``None`` if it has none of them."""
     x = distillation.held(rows, batch)
     return None if x is None else distillation.embed(state, "g1", x)
 
 
 def joint(state: State, z: Tensor, there: Tensor) -> Tensor:
-    """Return z_A [B, M] of Z side by side."""
+    """Return z_A [B, M] of the parties' Z side by side."""
     g2 = state.modules["g2"]
     assert isinstance(g2, JointAutoencoder)
     g2.train(False)
@@ -63,10 +63,10 @@ def joint(state: State, z: Tensor, there: Tensor) -> Tensor:
 
 @dataclass
 class Representations:
-    """Everybody's representations of the same B rows.
+    """The representations of the same B rows from all parties.
 
     Attributes:
-        parts: by party: the rows' places among the N [n_k], and Z_k [n_k, z_k].
+        parts: for each party, the rows' places among the N [n_k], and Z_k [n_k, z_k].
         silent: parties that were asked and did not answer.
 
     """
@@ -77,12 +77,12 @@ class Representations:
 
 @dataclass(frozen=True, kw_only=True)
 class RepresentationSharing:
-    """How a party's Z_k comes to the active party.
+    """The exchange by which the active party receives each party's Z_k.
 
     Attributes:
         active: the width of the active party's own local embedding.
-        passive: z_p, that of every passive party.
-        precision: of what crosses: see ``codes``.
+        passive: z_p, the width of every passive party's local embedding.
+        precision: precision of the numbers that are sent: see ``quantization``.
 
     """
 
@@ -106,10 +106,10 @@ class RepresentationSharing:
                 await net.send(seat.roster.active, REPRESENTATION.tag, lot)
 
     async def share(self, net: Channel, state: State, rows: Rows, batch: Batch, title: str) -> None:
-        """Send Z_k of a batch; at the active party, keep everybody's.
+        """Send Z_k of a batch; at the active party, keep the Z_k of all parties.
 
         Raises:
-            PartyLost: nobody else's came.
+            PartyLost: no representation of another party arrived.
         """
         seat, z = state.seat, local(state, rows, batch)
         if seat.me != seat.roster.active:
@@ -124,10 +124,10 @@ class RepresentationSharing:
     async def gather(
         self, net: Channel, seat: PartyContext, rows: Rows, batch: Batch, asked: Sequence[str], mine: Tensor | None
     ) -> Representations:
-        """Wait for the passive parties' Z_k [n_k, z_p] of a batch; ``mine`` are the active party's own.
+        """Wait for the passive parties' Z_k [n_k, z_p] of a batch; ``mine`` is the active party's own Z_k.
 
         Raises:
-            MessageError: what a party sent is not what was expected, or stands for a number that is not finite.
+            MessageError: a message has an unexpected form, or encodes a number that is not finite.
         """
         assert rows.observed is not None
         there = Representations()
@@ -146,9 +146,10 @@ class RepresentationSharing:
         return there
 
     def shared(self, state: State, places: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what was kept of rows: Z side by side [n, sum of widths], who is there [n, K], and which rows [n].
+        """Return the kept Z side by side [n, sum of widths], the parties present [n, K], and the rows [n].
 
-        They are those of which another party's part came: of the others the active party knows nothing but its own.
+        These are the rows at ``places`` for which another party's part arrived. For all other rows, the active party
+        has only its own part.
         """
         roster = state.seat.roster
         blocks = {name: kept for name in roster.blocks if (kept := distillation.kept(state, name)) is not None}
@@ -171,9 +172,9 @@ class RepresentationSharing:
 
 
 def side_by_side(blocks: Mapping[str, Block], widths: Mapping[str, int], places: Tensor) -> tuple[Tensor, Tensor]:
-    """Return Z of rows side by side, zero where absent [B, sum of widths], and who is there [B, K].
+    """Return Z of rows side by side, zero where absent [B, sum of widths], and the parties present [B, K].
 
-    ``blocks`` are the parties' representations, as far as they came; ``widths`` those of all K, in order.
+    ``blocks`` has the representations of the parties that sent them; ``widths`` has those of all K parties, in order.
     """
     whole, there = [], []
     for name, width in widths.items():
@@ -188,7 +189,7 @@ def side_by_side(blocks: Mapping[str, Block], widths: Mapping[str, int], places:
 
 
 def as_block(n: int, places: Tensor, values: Tensor) -> Block:
-    """Return values [n_k, ...] of the rows at ``places`` [n_k] of n as a block."""
+    """Return values [n_k, ...] of the rows at ``places`` [n_k] among n rows as a block."""
     position = torch.full((n,), -1, device=values.device)
     position[places] = torch.arange(len(places), device=values.device)
     return Block(values.contiguous(), position)

@@ -1,23 +1,26 @@
-"""FedSVD: the singular vectors of two parties' columns side by side, which nobody has side by side.
+"""FedSVD: the singular vectors of two parties' columns side by side, although no party has both parties' columns.
 
 Chai, Wang, Zhang, Yang, Cai, Chen, Yang: "Practical Lossless Federated Singular Vector Decomposition over
 Billion-Scale Data", KDD 2022; as VFedTrans uses it, for the left singular vectors.
 
-Letters   m rows that both have, n_i columns of party i, n = n_t + n_d, b rows of a block, r singular vectors.
-Symbols   X = [X_t X_d]  t the task party, d the data party                                      [m, n]
-          P    random orthogonal, block-diagonal in blocks of b rows: never [m, m] where blocks do
-          Q    random orthogonal; party i gets its own rows of it, Q_i                           [n_i, n]
-          R    random, added by t and taken away by d, so that only the sum is free of it        [m, n]
-Protocol  key generator -> t, d   a key of P, Q_i, a key of R: 32 bytes that masks are drawn with
-          t, d -> server          P X_i Q_i + R,  P X_i Q_i - R
-          server                  their sum is P X Q = (P U) S (Q' V)': sends P U to t
-          t                       U = P' (P U)
-Lossless: P and Q are orthogonal and R goes out in the sum, so U is that of the plain decomposition, to rounding.
-Vectors of singular values that are 0 to rounding (columns that repeat others, or say nothing) are nobody's but the
-masks' own, and left out: r is at most the rank.
-All of it in double precision, and what comes of it handed on in single; columns' signs are set so that each one's
-largest entry is positive.  Masks come from torch's generator with a whole state of secret bits; it is none that
-cryptographers made: they hide from the curious, not from a determined attacker.
+Letters   m rows that both have, n_i columns of party i, n = n_t + n_d, b rows of a block, r singular vectors; A' is the
+          transpose of a matrix A.
+Symbols   X = [X_t X_d]  columns of the task party t and the data party d                          [m, n].
+          P    random orthogonal, block-diagonal in blocks of b rows, so never stored as [m, m].
+          Q    random orthogonal [n, n]; party i gets Q_i, the rows of Q for its columns             [n_i, n].
+          R    random; t adds it and d subtracts it, so that only the sum is free of it            [m, n].
+Protocol  key generator -> t, d   a key of P, Q_i, a key of R; a key is 32 bytes from which a mask is drawn.
+          t, d -> server          P X_i Q_i + R,  P X_i Q_i - R.
+          server                  the sum of both is P X Q = (P U) S (Q' V)'; the server sends P U to t.
+          t                       U = P' (P U).
+
+The result is lossless: P and Q are orthogonal and R cancels in the sum, so U is that of the plain decomposition, to
+rounding. If a singular value is 0 to rounding (columns that repeat others or are constant), its vectors depend only on
+the masks and are left out. r is therefore at most the rank.
+
+The computation is in double precision, and P U is rounded to single precision. The sign of each column of U is chosen
+so that its largest entry is positive. Masks are drawn from torch's generator, whose whole state is set from secret
+bits. It is not a cryptographic generator: the masks protect against curious parties, not against a determined attacker.
 """
 
 from __future__ import annotations
@@ -34,10 +37,10 @@ from anyparty.core.types import Channel, MessageSpec, TensorSpec
 from anyparty.errors import MessageError
 
 BLOCK = 256  # b
-NOISE = 100.0  # the deviation of R, where standardised columns have 1
+NOISE = 100.0  # standard deviation of R; that of standardised columns is 1
 KEY = 32  # bytes
-WIDEST = 20_000  # columns of a party: Q has the square of all, in double precision
-NOTHING = 1e-6  # of the greatest singular value: what single precision leaves of 0 is less
+WIDEST = 20_000  # columns of a party: Q has n^2 numbers in double precision
+NOTHING = 1e-6  # of the greatest singular value; a 0 in single precision is less after rounding
 
 MESSAGES = (
     MessageSpec(
@@ -76,7 +79,7 @@ MESSAGES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Roles:
-    """Who plays what in one decomposition: the names of the task, the data party, the server, the key generator."""
+    """The names of the parties with each role in one decomposition: task party, data party, server, key generator."""
 
     task: str
     data: str
@@ -93,14 +96,14 @@ def orthogonal(count: int, size: int, generator: torch.Generator) -> Tensor:
 
 @dataclass(frozen=True)
 class RowMask:
-    """P, as its blocks: ``whole`` [G, b, b], and a last smaller one [m - G b, m - G b]."""
+    """The mask P as its blocks: ``whole`` [G, b, b], and a smaller last block ``last`` [m - G b, m - G b]."""
 
     whole: Tensor
     last: Tensor
 
     @classmethod
     def of(cls, m: int, key: Tensor, block: int = BLOCK) -> RowMask:
-        """Return the mask of m rows that a key stands for."""
+        """Draw the mask of m rows from a key."""
         generator = drawn_with(bytes(key))
         return cls(orthogonal(m // block, block, generator), orthogonal(1, m % block, generator)[0])
 
@@ -119,14 +122,14 @@ class RowMask:
 
 
 def drawn_with(key: bytes) -> torch.Generator:
-    """Return the stream of a key: all of its 32 bytes count, where torch's own seed has four."""
+    """Return the random generator of a key. All 32 bytes count; torch's own seed has only four."""
     return Seeds(0, key).own.torch("mask")
 
 
 def keys_for(widths: Mapping[str, int], secret: bytes) -> dict[str, dict[str, Tensor]]:
-    """Return what the key generator gives each party: a key of P, its rows of Q, a key of R.
+    """Return the keys of each party by name: a key of P, its rows of Q, a key of R.
 
-    The three come from its secret, 32 bytes, and none tells anything of another.
+    All three are derived from the key generator's secret, 32 bytes. None of them reveals anything about another.
     """
     p, q, r = (hashlib.blake2b(name, digest_size=KEY, key=secret).digest() for name in (b"P", b"Q", b"R"))
     rows = torch.split(orthogonal(1, sum(widths.values()), drawn_with(q))[0], list(widths.values()))
@@ -135,7 +138,7 @@ def keys_for(widths: Mapping[str, int], secret: bytes) -> dict[str, dict[str, Te
 
 
 def masked(x: Tensor, key: Mapping[str, Tensor], sign: int) -> Tensor:
-    """Return P X_i Q_i + sign R [m, n] of a party's rows X_i [m, n_i]."""
+    """Return P X_i Q_i + sign R [m, n] for a party's rows X_i [m, n_i]."""
     m, n = len(x), key["q"].shape[1]
     noise = torch.randn(m, n, generator=drawn_with(bytes(key["r"])), dtype=torch.float64)
     return RowMask.of(m, key["p"]).apply(x.double() @ key["q"]) + sign * NOISE * noise
@@ -152,7 +155,7 @@ def left_vectors(x: Tensor, r: int) -> Tensor:
 
 
 def unmasked(u: Tensor, key: Mapping[str, Tensor]) -> Tensor:
-    """Return U [m, r] of P U, each column's largest entry positive."""
+    """Return U [m, r] from P U, with each column's largest entry positive."""
     u = RowMask.of(len(u), key["p"]).undo(u.double())
     if not u.numel():
         return u
@@ -161,17 +164,17 @@ def unmasked(u: Tensor, key: Mapping[str, Tensor]) -> Tensor:
 
 
 async def decompose(net: Channel, roles: Roles, x: Tensor | None, rank: int, secret: bytes) -> Tensor | None:
-    """Play one party's part; the task party gets U [m, r] float64, r <= min(rank, m, n).
+    """Run one party's part; the task party gets U [m, r] float64, r <= min(rank, m, n).
 
     Args:
         net: the party's channel.
-        roles: who plays what.
+        roles: the party of each role.
         x: at the task and the data party, their columns of the rows that both have, in one order: [m, n_i] float32.
-        rank: how many singular vectors.
-        secret: the key generator's own 32 bytes; nobody else may know them.
+        rank: the highest number of singular vectors.
+        secret: 32 bytes that only the key generator may know.
 
     Raises:
-        MessageError: a party says that it has no column, or more than :data:`WIDEST`; masked matrices do not fit.
+        MessageError: a party reports no columns, or more than :data:`WIDEST`; or the masked matrices do not fit.
 
     """
     key = await _key(net, roles, x, secret)
@@ -192,7 +195,7 @@ async def decompose(net: Channel, roles: Roles, x: Tensor | None, rank: int, sec
 
 
 async def _key(net: Channel, roles: Roles, x: Tensor | None, secret: bytes) -> dict[str, Tensor] | None:
-    """Tell the key generator one's width, and get one's key from it; at the key generator, hand them out."""
+    """Send this party's width to the key generator and return the key from it; the key generator sends all keys."""
     holders = (roles.task, roles.data)
     if net.me == roles.keys:
         widths = {}
@@ -219,7 +222,7 @@ async def _key(net: Channel, roles: Roles, x: Tensor | None, secret: bytes) -> d
 
 
 async def _serve(net: Channel, roles: Roles, mine: Tensor | None, rank: int) -> Tensor:
-    """Decompose the sum of what the two parties send; give the task party P U, if that is another.
+    """Decompose the sum of the two masked matrices; send P U to the task party if that is not the server.
 
     Raises:
         MessageError: the two masked matrices do not fit together.
@@ -244,22 +247,22 @@ LOT_BYTES = 1 << 28
 
 
 def fitting(row_bytes: int) -> int:
-    """Return how many rows of so many bytes cross at once."""
+    """Return the number of rows of ``row_bytes`` bytes each that one message may have."""
     return max(1, LOT_BYTES // max(1, row_bytes))
 
 
 async def send(net: Channel, to: str, tag: str, name: str, x: Tensor) -> None:
-    """Send x [m, n] as tensor ``name``."""
+    """Send x [m, n] as tensor ``name``, in lots of ``fitting`` rows; the last lot has fewer rows, possibly 0."""
     most = fitting(x.shape[1] * x.element_size())
     for first in range(0, len(x) + 1, most):
         await net.send(to, tag, {name: x[first : first + most]})
 
 
 async def recv(net: Channel, frm: str, tag: str, name: str, expect: TensorSpec) -> Tensor:
-    """Return x [m, n] that ``send`` sent; a dimension of ``expect`` that is -1 may be anything.
+    """Return x [m, n] that ``send`` sent; -1 in ``expect`` allows any size of a dimension.
 
     Raises:
-        MessageError: not as many rows as expected, or lots that do not fit together.
+        MessageError: the number of rows is not as expected, or the lots do not fit together.
     """
     rows, columns = expect.shape
     lots: list[Tensor] = []

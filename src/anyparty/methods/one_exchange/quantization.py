@@ -1,6 +1,6 @@
-"""How embeddings cross: in single or half precision, or quantised to a few bits a number.
+"""Encodings of embeddings in messages: single or half precision, or quantised to a few bits per number.
 
-Letters   n rows, H numbers a row, b bits a number.
+Letters   n rows, H numbers per row, b bits per number.
 Code      of column c, between its least and greatest number:  q = round((z_c - low_c) / step_c)
                                                                step_c = (high_c - low_c) / (2^b - 1)
           and back:  low_c + step_c q,  which is at most step_c / 2 away from z_c
@@ -24,7 +24,7 @@ PRECISIONS = (*PLAIN, *BITS)
 
 
 def encode(z: Tensor, precision: str) -> dict[str, Tensor]:
-    """Return what crosses for embeddings z [n, H]: ``z`` itself, or its code with each column's ``low`` and ``step``.
+    """Return the tensors to send for embeddings z [n, H]: ``z``, or its code with each column's ``low`` and ``step``.
 
     A code of 4 bits packs two columns in a byte: [n, ceil(H / 2)].
     """
@@ -37,7 +37,7 @@ def encode(z: Tensor, precision: str) -> dict[str, Tensor]:
 
 
 def decode(sent: Tensors, width: int, precision: str) -> Tensor:
-    """Return the embeddings [n, H] that were sent; ``width`` is H."""
+    """Return the embeddings [n, H] from the tensors that were sent; ``width`` is H."""
     if precision in PLAIN:
         return sent["z"].float()
     q = _unpacked(sent["z"], width) if BITS[precision] == 4 else sent["z"]
@@ -45,7 +45,7 @@ def decode(sent: Tensors, width: int, precision: str) -> Tensor:
 
 
 def expected(n: int, width: int, precision: str) -> dict[str, TensorSpec]:
-    """Return what the receiver of n rows is ready to take."""
+    """Return the specification of the tensors that the receiver of n rows expects."""
     if precision in PLAIN:
         return {"z": TensorSpec((n, width), PLAIN[precision])}
     columns = -(-width * BITS[precision] // 8)
@@ -53,7 +53,7 @@ def expected(n: int, width: int, precision: str) -> dict[str, TensorSpec]:
 
 
 def size(n: int, width: int, precision: str) -> int:
-    """Return how many bytes cross for n rows.
+    """Return the number of bytes that are sent for n rows.
 
     >>> [size(250, 256, precision) for precision in PRECISIONS]
     [256000, 128000, 66048, 34048]

@@ -1,27 +1,31 @@
 """VFedTrans.  Huang, Wang, Han: "Vertical Federated Knowledge Transfer via Representation Distillation for Healthcare
-Collaboration Networks", WWW 2023; as APC-VFL compares itself with it (its section 6, appendix E.2).
+Collaboration Networks", WWW 2023, in the form with which APC-VFL compares itself (its section 6, appendix E.2).
 
 Letters   N rows, K parties with columns, t the task (active) party, d a data (passive) party, I columns of t,
           r_d singular vectors with d, M width of an embedding.
-Symbols   U_d   left singular vectors of [X_t X_d], of the rows that both have       [n_d, r_d]
-          g_d   autoencoder of t's block: the student of U_d                         [n, I] -> [n, M]
+Symbols   U_d   left singular vectors of [X_t X_d], of the rows that both have       [n_d, r_d].
+          g_d   autoencoder of t's block: the student of U_d                         [n, I] -> [n, M].
 Loss      of g_d, row i   ||x_i - f_d(g_d(x_i))||^2 + lambda * |U_d_i - g_d(x_i)| if t and d both have i
 
-Stages    svd        FedSVD of t with every d in turn (``fedsvd``): five messages, seven with the widths
-          distil     every g_d, on all rows of the active party; from here on it is alone
-          classify   a classifier of [x, g_1(x), ..., g_K-1(x)], on its labelled rows
+Stages    svd        FedSVD of t with every d in turn (``fedsvd``): five messages, or seven with the widths.
+          distil     the active party trains every g_d on all of its rows; from here on it works alone.
+          classify   it trains a classifier of [x, g_1(x), ..., g_K-1(x)] on its labelled rows.
 
-Roles.  ``key_generator`` and ``server`` name two parties of the roster that hold no columns: then nobody can take off
-another's masks.  Where neither is named, the data party generates the keys and the task party is the server: two
-parties alone can run it, and the task party then learns the data party's rows up to a rotation (``fedsvd.MESSAGES``).
+Roles.  ``key_generator`` and ``server`` name two parties of the roster that hold no columns. Then no party can remove
+another party's masks. If neither is named, the data party generates the keys and the task party is the server. Two
+parties can then run the method alone, and the task party learns the data party's rows up to a rotation
+(``fedsvd.MESSAGES``).
 
-Where we differ, knowingly
-- U_d times sqrt(n_d): columns of deviation one, for entries of U shrink with the number of rows.
-- Distances are sums over columns and over singular vectors: lambda weighs r_d / I of what it does beside means.
-- M is a setting; where t and d have fewer columns together, the first units are distilled and the rest are free.
-- With more data parties, the paper enriches x again and again; here each g_d learns from x, and all are put together.
-- The published program distils the decoder's output, and multiplies U by the mask once too often, which scatters it
-  over rows: here the embedding is distilled, and a test holds U to the plain decomposition.
+Differences from the paper
+- U_d is multiplied by sqrt(n_d), so its columns have deviation one. Otherwise its entries would shrink with the number
+  of rows.
+- Distances are sums over columns and over singular vectors. lambda then has r_d / I of the weight that it has with
+  means.
+- M is a parameter. If t and d have fewer columns together, only the first units are distilled and the rest are free.
+- With several data parties, the paper enriches x again and again. Here each g_d learns from x, and the classifier reads
+  all of them side by side.
+- The published program distils the decoder's output, and multiplies U by the mask once too often, which mixes its rows.
+  Here the embedding is distilled, and a test compares U with the plain decomposition.
 """
 
 from __future__ import annotations
@@ -53,25 +57,25 @@ TITLE = "VFedTrans"
 
 @dataclass(frozen=True, kw_only=True)
 class VFedTrans:
-    """Singular vectors of the common rows, distilled into a representation of the active party's own.
+    """Singular vectors of the common rows, distilled into a representation of the active party's own rows.
 
     Attributes:
-        embedding: M, the width of the representation that each data party's knowledge gets, and the most singular
-            vectors that are taken; the paper's is the number of columns of both together.
-        student_hidden: hidden widths of the encoders, where the active party's own is not of another kind; dropout and
-            normalisation are that one's.
-        activation: after the hidden layers.
-        distillation: lambda.
+        embedding: M, the width of the representation for each data party, and the highest number of singular vectors;
+            the paper uses the number of columns of both parties together.
+        student_hidden: hidden widths of the encoders if the active party's encoder is a multilayer perceptron, with the
+            dropout and normalisation of that encoder; a network of another kind is used as it is.
+        activation: activation after the hidden layers.
+        distillation: lambda, the weight of the distance to the singular vectors.
         distance: "mse" or "mae" to the singular vectors.
         reduction: "sum" over a row's numbers, or their "mean".
         append: whether the classifier reads x too, or the representations alone.
-        classifier: "logistic" ("ridge" for numbers), the name of a scikit-learn estimator, or "head": a network.
-        classifier_settings: what that estimator is made with.
+        classifier: "logistic" ("ridge" in regression), the name of a scikit-learn estimator, or "head": a network.
+        classifier_settings: keyword arguments of that estimator.
         head_hidden: hidden widths of the head.
         key_generator: the party without columns that draws the masks; empty: the data party itself.
         server: the party without columns that decomposes; empty: the active party.
-        masks: drawn from the system's "secret" randomness, or "seeded" by the run's seed, which all parties know: for
-            experiments that must repeat to the last bit.
+        masks: drawn from the system's "secret" randomness, or "seeded" by the run's seed, which all parties know, for
+            experiments that must be bit-identical when repeated.
 
     """
 
@@ -109,7 +113,7 @@ class VFedTrans:
 
     @property
     def can(self) -> Capabilities:
-        """Trains on all of the active party's rows; predicts from its block alone."""
+        """Capabilities: trains on all of the active party's rows; predicts from its block alone."""
         return Capabilities(
             title=TITLE,
             paper="Huang et al. 2023",
@@ -126,7 +130,7 @@ class VFedTrans:
         return ClassifierStage.of(self, TITLE)
 
     def published_costs(self, ran: costs.RunShape) -> list[costs.FormulaTraffic]:
-        """Return what (10) counts of each data party's decomposition."""
+        """Return each data party's decomposition as equation (10) counts it."""
         return [
             costs.FormulaTraffic(party=name, equation="(10)", counts={"aligned": count, "x_t": ran.columns})
             for name, count in ran.shared.items()
@@ -135,10 +139,11 @@ class VFedTrans:
     # Networks
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
-        """Make the active party's students and classifier; the others have no network.
+        """Make the active party's students and classifier; the other parties have no network.
 
         Raises:
-            ConfigError: the active party has no columns, there is no data party, or a role is no party's.
+            ConfigError: the active party has no columns; there is no data party; or ``key_generator`` or ``server``
+                names an unknown party, or one that holds columns or labels.
         """
         roster = seat.roster
         distillation.active_block(roster, TITLE)
@@ -168,25 +173,25 @@ class VFedTrans:
                 raise ConfigError(f"vfedtrans: {role} = {name!r} holds columns or labels; name a party that has none")
 
     def roles(self, roster: Roster, data: str) -> fedsvd.Roles:
-        """Return who plays what in the decomposition with a data party."""
+        """Return the roles of the parties in the decomposition with a data party."""
         return fedsvd.Roles(
             task=roster.active, data=data, server=self.server or roster.active, keys=self.key_generator or data
         )
 
     def features(self, state: State, x: Tensor) -> Tensor:
-        """Return what the classifier reads of rows: [B, I] -> [B, I + (K - 1) M]."""
+        """Return the classifier's input for rows: [B, I] -> [B, I + (K - 1) M]."""
         count = len(distillation.others(state.seat.roster))
         learnt = [distillation.embed(state, f"student{k}", x) for k in range(count)]
         return torch.cat([x, *learnt] if self.append else learnt, dim=1)
 
     def classified(self, state: State, rows: Rows, places: Tensor) -> EmbeddedRows:
-        """Return what the classifier reads of the rows at ``places`` [B] that the active party has."""
+        """Return the classifier's input for the rows at ``places`` [B] that the active party has."""
         return of_block(state, rows, places, self.features)
 
     # Training
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
-        """Return the stages above."""
+        """Return the stages of the module's docstring."""
         roster = seat.roster
 
         return (

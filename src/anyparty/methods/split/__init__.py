@@ -1,4 +1,4 @@
-"""Split learning: parties send embeddings, and whoever hosts a head sends gradients back.
+"""Split learning: parties send embeddings to the hosts of heads, and the hosts send gradients back.
 
-A method here is a `Rule`; loops, messages and files are elsewhere.
+A method's ``Rule`` only computes with tensors: it has no training loop, sends no message and reads no file.
 """

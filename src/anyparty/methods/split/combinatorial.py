@@ -1,14 +1,14 @@
 """Combinatorial: a separate predictor for every subset of parties.
 
-The baseline of Valdeira, Wang, Chi, ICLR 2025, equation (3): nothing is shared between the 2^K - 1 predictors, and
-each batch trains all predictors whose parties have its rows. Time and memory double with every party.
+The baseline of Valdeira, Wang, Chi, ICLR 2025, equation (3). The 2^K - 1 predictors share no weights. Each row of a
+batch trains the predictors of all subsets of the parties that have the row. Time and memory double with every party.
 
-Letters   B rows, K parties, H width of an embedding, C outputs; S runs over the T = 2^K - 1 non-empty subsets, written
-          as a number with bit k set for party k; party k has an encoder for each of the 2^(K-1) subsets it is in.
-Symbols   h     embeddings, one per encoder                     [B, K, 2^(K-1), H]
-          slot  which of party k's encoders serves subset S     [K, T], -1 where k is not in S
+Letters   B rows, K parties, H width of an embedding, C outputs. S is one of the T = 2^K - 1 non-empty subsets, written
+          as a number with bit k set for party k. Party k has an encoder for each of the 2^(K-1) subsets that contain k.
+Symbols   h     embeddings, one per encoder [B, K, 2^(K-1), H].
+          slot  index of party k's encoder for subset S [K, T], -1 if k is not in S.
 Loss      sum_S mean over the rows n with S in O_n of loss(g_S(1/|S| sum_{k in S} h[n, k, slot(k, S)]), y_n)   (3)
-Answer    that of the predictor for exactly the parties that have the row
+Answer    from the predictor for exactly the parties that have the row
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ UNTRAINED = "no labelled row of the training had the blocks of all parties that 
 
 @cache
 def subsets(K: int) -> tuple[Tensor, Tensor]:
-    """Return members [T, K] bool and slot [K, T] int64 of all non-empty subsets, in the order of their numbers."""
+    """Return members [T, K] bool and slot [K, T] int64 of all non-empty subsets, ordered by number."""
     S = torch.arange(1, 2**K)
     k = torch.arange(K).unsqueeze(1)
     members = (S.unsqueeze(1) >> torch.arange(K)) & 1 == 1
-    slot = ((S >> (k + 1)) << k) | (S & ((1 << k) - 1))  # the subset's number with bit k taken out
+    slot = ((S >> (k + 1)) << k) | (S & ((1 << k) - 1))  # the subset's number with bit k removed
     return members, torch.where(members.T, slot, -1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Combinatorial(Rule):
-    """2^K - 1 predictors that share nothing."""
+    """2^K - 1 predictors that share no weights."""
 
     @property
     def can(self) -> Capabilities:
-        """Train each subset's predictor on the rows that all its parties have."""
+        """Capabilities: each subset's predictor trains on the rows that all parties of the subset have."""
         return Capabilities(
             title="Combinatorial",
             paper="Valdeira et al. 2025, eq. (3)",
@@ -57,15 +57,18 @@ class Combinatorial(Rule):
         )
 
     def copies(self, roster: Roster) -> int:
-        """Return one encoder for every subset that the party is in."""
+        """Return the number of a party's encoders: one for every subset that contains the party."""
         return int(2 ** (roster.K - 1))
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return one head for every subset, on the mean embedding of its parties."""
+        """Return the number of heads, one per subset, and the width of a head's input, the subset's mean embedding."""
         return int(2**roster.K - 1), width
 
     def sets(self, roster: Roster) -> tuple[int, Sets]:
-        """Return the number of subsets, and which of them rows train: subsets of the parties that have a row."""
+        """Return T, and a function that maps observed [B, K] to the subsets that these rows train [T] bool.
+
+        A row trains all subsets of the parties that have it.
+        """
 
         def of(observed: Tensor) -> Tensor:
             members = subsets(roster.K)[0].to(observed.device)
@@ -74,7 +77,7 @@ class Combinatorial(Rule):
         return int(2**roster.K - 1), of
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
-        """Return (3): the sum over subsets of the mean loss over the subset's rows."""
+        """Return the loss (3): the sum over subsets of the mean loss over the subset's rows."""
         h, K = _with_slots(h), observed.shape[1]
         members, slot = (part.to(h.device) for part in subsets(K))
         total = h.new_zeros(len(h), len(members), h.shape[-1])  # [B, T, H]
@@ -86,11 +89,11 @@ class Combinatorial(Rule):
         return means(fusion, each, observed, partial(_having, members))
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the outputs of the predictor for exactly the observed parties."""
+        """Return the outputs [B, 1, C] of the predictor for exactly the observed parties, and their validity [B, 1]."""
         h, (B, K) = _with_slots(h), observed.shape
         _, slot = (part.to(h.device) for part in subsets(K))
         rows, S = torch.arange(B, device=h.device), (observed.long() << torch.arange(K, device=h.device)).sum(1)
-        subset = (S - 1).clamp(min=0)  # a row that no party has gets no answer, so any subset will do
+        subset = (S - 1).clamp(min=0)  # arbitrary for a row that no party has: it gets no answer
         own = h[rows.unsqueeze(1), torch.arange(K, device=h.device), slot[:, subset].T.clamp(min=0)]  # [B, K, H]
         mean = torch.where(observed.unsqueeze(2), own, 0.0).sum(1) / observed.sum(1, keepdim=True).clamp(min=1)
         everyone = fusion.heads(mean.unsqueeze(1).expand(-1, 2**K - 1, -1))  # [B, T, C]
@@ -100,14 +103,14 @@ class Combinatorial(Rule):
         return everyone[rows, subset].unsqueeze(1), valid.unsqueeze(1)
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
-        """Return the joint answer, and the reason for rows whose subset was not trained."""
+        """Return the joint answer, with the reason for rows whose subset was not trained."""
         return joint(given, UNTRAINED)
 
 
 def _having(members: Tensor, observed: Tensor) -> Tensor:
-    """Return the subsets S within O_n of each row: members [T, K], observed [B, K] -> [B, T]."""
+    """Return, for each row, a mask of the subsets S within O_n: members [T, K], observed [B, K] -> [B, T]."""
     return (observed.unsqueeze(1) | ~members).all(dim=2)
 
 
 def _with_slots(h: Tensor) -> Tensor:
-    return h if h.ndim == 4 else h.unsqueeze(2)  # one party has one encoder, and no axis for it
+    return h if h.ndim == 4 else h.unsqueeze(2)  # with one party, h has no axis for encoders

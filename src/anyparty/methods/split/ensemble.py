@@ -1,12 +1,12 @@
 """Ensemble: the parties' own predictors vote.
 
-The baseline of Valdeira, Wang, Chi, ICLR 2025, section 5: trained as Local, and "a joint prediction is selected by
-majority vote, with ties broken at random". The random choice depends on the row and not on its place, so that a row
-gets the same answer in any batch.
+The baseline of Valdeira, Wang, Chi, ICLR 2025, section 5. Training is that of Local, and "a joint prediction is
+selected by majority vote, with ties broken at random". The random choice depends on the row's key and not on its place
+in the batch. A row therefore gets the same answer in any batch.
 
 Letters   B rows, K parties, H width of an embedding, C outputs.
-Answer    classes: of most votes (``vote="hard"``, the paper's), or of the greatest mean probability (``vote="soft"``);
-          regression: the mean of the parties' numbers
+Answer    classification: the class with most votes (``vote="hard"``, as in the paper), or with the greatest mean
+          probability (``vote="soft"``); regression: the mean of the parties' numbers
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ class Ensemble(Local):
     """A vote of the parties' own predictors.
 
     Attributes:
-        vote: "hard", a class for each party and the most frequent wins, or "soft", the mean of their probabilities.
+        vote: "hard": each party votes for one class, and the most frequent class wins; "soft": the class with the
+            greatest mean probability over the parties wins.
 
     """
 
@@ -41,7 +42,7 @@ class Ensemble(Local):
 
     @property
     def can(self) -> Capabilities:
-        """Train as Local; predict by a vote of the parties that have the row."""
+        """Capabilities: trains as Local; predicts by a vote of the parties that have the row."""
         return replace(
             super().can,
             title="Ensemble",
@@ -50,11 +51,15 @@ class Ensemble(Local):
         )
 
     def support(self, given: HeadOutputs) -> Tensor:
-        """Return the mean probabilities over all voters, including outvoted ones: [B, C]."""
+        """Return the mean probabilities over all voters, including outvoted parties: [B, C]."""
         return replace(self, vote="soft").answer(given).scores
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
-        """Count the votes; the probabilities are the mean over the voters for the winner, where it leads too."""
+        """Count the votes, or take the mean of the parties' answers.
+
+        After a hard vote, the scores are the mean probabilities of the parties that voted for the winner. The winner
+        has the greatest score in them too.
+        """
         voters, took_part = given.valid, torch.zeros_like(given.observed)
         took_part[:, given.owners] = voters
         if self.vote == "hard" and given.task.kind == "classification":
@@ -72,7 +77,7 @@ class Ensemble(Local):
 
 
 def draw_winner(votes: Tensor, key: Tensor) -> Tensor:
-    """Return the class with most votes, ties drawn by the row's key: [B, C], [B] -> [B]."""
+    """Return the class with most votes; a row's key decides ties: votes [B, C], key [B] -> [B]."""
     leading = votes == votes.max(dim=1, keepdim=True).values  # [B, C]
     spread = torch.arange(1, votes.shape[1] + 1, device=key.device) * 0x9E3779B97F4A7
     lots = ((key.unsqueeze(1) ^ spread) * 0x2545F4914F6CDD1D).abs() % 1_000_003  # multiplication mixes the key's bits

@@ -1,9 +1,9 @@
-"""The exchange of split methods: embeddings and outputs reach a host, gradients go back.
+"""The exchange of split methods: a host receives embeddings and outputs, and sends gradients back.
 
 If a party is lost during a batch, the host treats the batch's rows as rows that the party does not have.
 
-Letters   B rows of the batch, B_k those that party k holds, K parties with columns, H width of an embedding, M heads,
-          C outputs.
+Letters   B rows of the batch, B_k rows of the batch that party k has, K parties with columns, H width of an embedding,
+          M heads, C outputs.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from anyparty.methods.split.rule import RuleAnswer
 
 NOBODY = "no party that was asked and answered has this row"
 
-ExchangePart = tuple[Tensor, Tensor]  # which rows of the batch [B_k], and their embeddings [B_k, H]
+ExchangePart = tuple[Tensor, Tensor]  # places in the batch [B_k], and embeddings [B_k, H]
 
 
 @dataclass
 class Gathered:
-    """The embeddings of one batch as a host has them.
+    """The embeddings of one batch at a host.
 
     Attributes:
-        parts: by party: its rows in the batch [B_k] and their embeddings [B_k, H].
-        observed: [B, K] bool, without parties that were lost.
+        parts: for each party, the places of its rows in the batch [B_k] and their embeddings [B_k, H].
+        observed: [B, K] bool, the rows that each party has; False for parties that were lost.
         silent: parties that were asked and did not answer.
         late: whether a schedule leaves out parties that have rows of the batch.
 
@@ -62,9 +62,10 @@ class Gathered:
         return h.new_zeros(B, K, *h.shape[1:]).index_put((rows, party), h)
 
     def collect(self, roster: Roster, whole: Tensor) -> dict[str, Tensor]:
-        """Return each part's [B_k, H] of a tensor [B, K, H]: the way back of ``scatter``.
+        """Split a tensor [B, K, H] into the parties' parts [B_k, H]: the inverse of ``scatter``.
 
-        They are contiguous, as after a message: the rounding of a matrix product may depend on the memory layout.
+        The parts are contiguous, as after a message, because the rounding of a matrix product may depend on the memory
+        layout.
         """
         columns = dict(zip(roster.blocks, whole.unbind(dim=1), strict=True))
         return {
@@ -79,7 +80,7 @@ class ExpectedEmbeddings:
 
     Attributes:
         asked: the parties whose blocks may take part.
-        read: those whose embeddings this host reads.
+        read: the parties whose embeddings this host reads.
         width: the shape of a row's embedding, (H,) or (copies, H).
 
     """
@@ -97,19 +98,19 @@ async def share(net: Channel, readers: Sequence[str], mine: ExchangePart | None)
 
 
 async def share_gradients(net: Channel, gradients: Mapping[str, Tensor]) -> None:
-    """Send each party the derivative of the loss by its embeddings."""
+    """Send each party the derivative of the loss with respect to its embeddings."""
     for name, gradient in gradients.items():
         if name != net.me:
             await net.send(name, "gradient", {"g": gradient})
 
 
 async def gradients_of(net: Channel, readers: Sequence[str], h: Tensor, *, or_none: bool = False) -> list[Tensor]:
-    """Wait for the derivatives by the embeddings ``h`` [B_k, H] from the hosts that read them.
+    """Wait for the derivatives of the loss with respect to ``h`` [B_k, H] from the hosts that read these embeddings.
 
-    With ``or_none`` a host may send a derivative of no rows, if it continued without them.
+    With ``or_none``, a host that continued without these rows may send a derivative of 0 rows.
 
     Raises:
-        MessageError: a derivative of another shape.
+        MessageError: a derivative has another shape.
     """
     expect = TensorSpec((-1, *h.shape[1:]) if or_none else tuple(h.shape))
     got: list[Tensor] = []
@@ -126,7 +127,7 @@ async def gradients_of(net: Channel, readers: Sequence[str], h: Tensor, *, or_no
 async def gather(
     net: Channel, seat: PartyContext, rows: Rows, batch: Batch, wanted: ExpectedEmbeddings, mine: ExchangePart | None
 ) -> Gathered:
-    """Wait for the embeddings of a batch at a host; ``mine`` are its own."""
+    """Wait at a host for the embeddings of a batch; ``mine`` is the host's own part."""
     assert rows.observed is not None
     there = Gathered(observed=rows.observed[batch.rows])
     for k, name in enumerate(seat.roster.blocks):
@@ -154,11 +155,11 @@ async def gather(
 async def outputs_of(
     net: Channel, host: str, shape: tuple[int, ...], there: Gathered, known: Tensor, roster: Roster
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the outputs of another host's heads [B, M, C], for which rows they are valid [B], and whom it heard [K].
+    """Return another host's outputs [B, M, C], their validity per row [B], and the parties that the host heard [K].
 
-    A host that is gone is silent, and its outputs are valid for no row. Outputs are not valid either if they used the
-    embedding of a party that did not reach this host in time (``known`` [B, K] bool, which party has which row): the
-    answer would depend on a party that it reports as silent.
+    A lost host is reported as silent, and its outputs are valid for no row. Outputs are also invalid if they used the
+    embedding of a party that is silent at the active party (``known`` [B, K] bool: the rows that each party has).
+    Otherwise the answer would depend on a party that it reports as silent.
     """
     expect = {"outputs": TensorSpec(shape), "heard": TensorSpec((roster.K,), torch.bool)}
     try:
@@ -178,7 +179,7 @@ async def outputs_of(
 def predictions(
     answer: RuleAnswer, seat: PartyContext, asked: Sequence[str], there: Gathered, predictor: str
 ) -> Predictions:
-    """Return a rule's answer with its provenance, and the reason for each row without a number."""
+    """Return a rule's answer with its provenance, and a reason for each row without an answer."""
     assert seat.task is not None
     numbers = ~answer.scores.isnan().any(dim=1)
     known, said = there.observed.any(dim=1).tolist(), answer.answered.tolist()
@@ -201,7 +202,7 @@ def predictions(
 
 
 def moment(batch: Batch) -> str:
-    """Describe the moment of a batch for an error message."""
+    """Describe the stage, epoch and number of a batch for an error message."""
     if len(batch.moment) != 3:
         return "prediction"
     stage, epoch, step = batch.moment

@@ -1,30 +1,30 @@
-"""FedHSSL: self-supervised learning across parties and within them, then fine-tuning on the rows that all have.
+"""FedHSSL: self-supervised learning across and within parties, then fine-tuning on the rows that all parties have.
 
 He, Kang, Zhao, Luo, Fan, Han, Yang: "A Hybrid Self-Supervised Learning Framework for Vertical Federated Learning", IEEE
-Transactions on Big Data 2024, in the form of SimSiam, BYOL or MoCo; in the first a baseline of FALSE-VFL (Hong, Park,
-Hwang, arXiv 2505.11035, appendix D.1), which fills in zeros for absent parties in prediction.
+Transactions on Big Data 2024, in the form of SimSiam, BYOL or MoCo. The SimSiam form is a baseline of FALSE-VFL (Hong,
+Park, Hwang, arXiv 2505.11035, appendix D.1), with zeros in place of absent parties in prediction.
 
-Letters   B rows, B_k those that party k has, K parties, H width of a representation, C outputs; A is the active party.
-Symbols   c_k      cross-party encoder, with projector and predictor: z^c, p^c                      [B_k, H]
-          b_k, t_k   local bottom and top encoder, with projector and predictor of t_k(b_k(x)): z, p   [B_k, H]
-          h_k      t_k(b_k(x)) and c_k(x) side by side: what fine-tuning fuses                       [B_k, 2 H]
+Letters   B rows, B_k rows that party k has, K parties, H width of a representation, C outputs; A is the active party.
+Symbols   c_k        cross-party encoder, with projector and predictor outputs z^c, p^c of c_k(x)      [B_k, H].
+          b_k, t_k   local bottom and top encoder, with projector and predictor outputs z, p of t_k(b_k(x))   [B_k, H].
+          h_k        t_k(b_k(x)) and c_k(x) side by side, the embedding that fine-tuning fuses         [B_k, 2 H].
 
-Stage "pretrain", a step over rows that anybody has
-  1. across   party k sends z^c_k, the active party z^c_A of the rows that both have; nobody's gradient crosses:
-              k minimises -cos(p^c_k, stop(z^c_A)), A the mean over k of -cos(p^c_A, stop(z^c_k))
-  2. within   SimSiam of two views, and of each view with z^c_k, which guides it:
-              (s(p, z') + s(p', z)) / 2 + ``guide`` (s(p, z^c) + s(p', z^c)) / 2, s = -cos with stop of the second
-              with BYOL and MoCo the second of each pair, and what is sent, comes from networks that follow, and
-              MoCo has an s of its own: see ``self_supervised``
-  3. partial aggregation, once an epoch: t_k, its projector and predictor become the mean of all parties'
-Stage "train": one linear head on all h_k side by side, on the labelled rows that all parties have.
-Answer    for any row that somebody has, with zeros in place of absent h_k
+Stage "pretrain": every step uses rows that at least one party has.
+  1. across   party k sends z^c_k, and the active party sends z^c_A of the rows that both have. No gradient is sent:
+              k minimises -cos(p^c_k, stop(z^c_A)); A minimises the mean over k of -cos(p^c_A, stop(z^c_k)).
+  2. within   SimSiam of two views; in addition, z^c_k guides each view:
+              (s(p, z') + s(p', z)) / 2 + ``guide`` (s(p, z^c) + s(p', z^c)) / 2, with s(a, b) = -cos(a, stop(b)).
+              With BYOL and MoCo, target networks compute the second argument of s and the z^c that is sent.
+              MoCo has its own s: see ``pretraining``.
+  3. partial aggregation, once an epoch: t_k, its projector and predictor become the mean over all parties.
+Stage "train": one linear head on all h_k side by side, trained on the labelled rows that all parties have.
+Answer    for any row that at least one party has, with zeros in place of absent h_k.
 
-Where we differ   The three come in every batch and not one epoch after another, and the mean is taken as an epoch
-                  begins, so that all start from one top encoder: the mean of K that parties drew by themselves, with
-                  weights 1 / sqrt(K) as large as torch draws them.  Views as in ``self_supervised``.  b_k and t_k are
-                  together as deep as c_k where the encoder is an MLP, t_k its last layer; a user's own module is b_k
-                  as a whole, and t_k one layer more.
+Differences   Steps 1 and 2 take place in every batch, not in separate epochs. The mean is taken as an epoch begins, so
+              all parties start from one top encoder. It is the mean of K independent draws, with weights
+              1 / sqrt(K) as large as torch draws them. Views are those of ``pretraining``. If the encoder is an MLP,
+              b_k and t_k together are as deep as c_k, and t_k is the last layer. A user's own module is b_k as a whole,
+              and t_k is one additional layer.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Encoders(nn.Module):
         return self.cross(x)  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return both."""
+        """Return the local and the cross-party representation side by side: [B, inputs] -> [B, 2 H]."""
         return torch.cat([self.local(x), self.across(x)], dim=1)
 
 
@@ -135,10 +135,10 @@ class FedHSSL(SelfSupervised):
     """Two self-supervised tasks before fine-tuning.
 
     Attributes:
-        embedding: H, width of the local and of the cross-party half of every party's embedding.
-        head_hidden: hidden widths of the head; none is the paper's linear layer.
-        guide: how much the cross-party encoder guides the local one.
-        pretrain: in which form: "simsiam", "byol" or "moco".
+        embedding: H, the width of each half of a party's embedding: the local and the cross-party half.
+        head_hidden: widths of the head's hidden layers; [] is the paper's linear layer.
+        guide: weight of the loss by which the cross-party encoder guides the local encoder.
+        pretrain: the form of self-supervised learning: "simsiam", "byol" or "moco".
 
     """
 
@@ -155,23 +155,23 @@ class FedHSSL(SelfSupervised):
             raise ConfigError("fedhssl: pretrain is 'simsiam', 'byol' or 'moco': it is the method")
         if self.embedding < 1:
             raise ConfigError(f"fedhssl: embedding must be at least 1, got {self.embedding}")
-        self.split  # noqa: B018 - it checks the rest
+        self.split  # noqa: B018 - this validates the other parameters
 
     @cached_property
     def split(self) -> Split:
-        """Fine-tuning, as a split method."""
+        """Fine-tuning as a split method."""
         return Split(rule=AlignedFineTuning(), embedding=2 * self.embedding, head_hidden=self.head_hidden)
 
     @property
     def can(self) -> Capabilities:
-        """What the rule can do."""
+        """The capabilities of the fine-tuning rule."""
         return self.split.can
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
-        """Make a party's encoders with what trains them, and the head at the active party.
+        """Make a party's encoders, projectors, predictors and their optimizers, and the head at the active party.
 
         Raises:
-            ConfigError: the active party holds no columns, so that nobody's row has another side to be like.
+            ConfigError: the active party holds no columns, so the other parties have no representation to compare with.
         """
         if seat.roster.active not in seat.roster.blocks:
             raise ConfigError(f"FedHSSL compares every party with the active one, and {seat.roster.active!r} holds no "
@@ -199,14 +199,14 @@ class FedHSSL(SelfSupervised):
         return make
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
-        """Return both stages."""
+        """Return the stages "pretrain" and "train"."""
         return (self.stage(self._step), *self.split.stages(seat))
 
     async def _step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Play a party's part in one batch of self-supervised learning.
+        """Run a party's part in one batch of self-supervised learning.
 
         Raises:
-            Diverged: the loss is no longer a number.
+            Diverged: the loss is not a finite number.
         """
         if "encoder" not in state.modules or rows.block is None:
             return None
@@ -215,7 +215,7 @@ class FedHSSL(SelfSupervised):
         me, roster = state.seat.me, state.seat.roster
         x, held = rows.block.take(batch.rows)
         p = t = x.new_zeros(len(x), self.embedding)
-        enough = len(held) > 1  # a normalisation over one row is none
+        enough = len(held) > 1  # batch normalisation needs at least two rows
         if enough:
             z, t = self._seen(state, batch, "cross_projector", Encoders.across, x, "cross draws")
             p = state.modules["cross_predictor"](z)
@@ -237,7 +237,7 @@ class FedHSSL(SelfSupervised):
         return value if me == roster.active else None
 
     def _within(self, state: State, x: Tensor, batch: Batch, cross: Tensor) -> Tensor:
-        """Return the local loss, that of two views and the guide's."""
+        """Return the local loss of step 2: two views against each other, and each view against ``cross`` [B_k, H]."""
         ends = []
         for number, view in enumerate(self.views(x, batch.own(f"views of {state.seat.me}"))):
             z, t = self._seen(state, batch, "projector", Encoders.local, view, f"view {number} draws")
@@ -250,7 +250,10 @@ class FedHSSL(SelfSupervised):
     def _seen(
         self, state: State, batch: Batch, projector: str, represent: Represent, x: Tensor, draws: str
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """Return projections of rows or a view of them, and what others' predictions should be like: [B, H] each."""
+        """Return projections of rows or of a view of them, and the targets for predictions: [B, H] each.
+
+        The targets are the projections themselves, or with BYOL and MoCo the outputs of target networks.
+        """
         me, device = state.seat.me, state.seat.device
         with batch.drawing(draws, me, device=device):
             z = state.modules[projector](represent(_encoders_of(state), x))
@@ -265,12 +268,15 @@ class FedHSSL(SelfSupervised):
     async def _lead(
         self, net: Channel, state: State, rows: Rows, batch: Batch, held: Tensor, z: Tensor
     ) -> list[tuple[Tensor, Tensor]]:
-        """Exchange representations with every party; return, for each, the active party's places and their z."""
+        """Exchange representations with every passive party.
+
+        Return a pair for each party, about the rows that both have: their places in ``z``, and that party's z^c.
+        """
         roster, pairs = state.seat.roster, []
         assert rows.observed is not None
         observed = rows.observed[batch.rows]
         place = torch.full((len(batch.rows),), -1, device=held.device)
-        place[held] = torch.arange(len(held), device=held.device)  # where a row of the batch stands in z
+        place[held] = torch.arange(len(held), device=held.device)  # the position in z of each row of the batch
         for k, name in enumerate(roster.blocks):
             theirs = observed[:, k].nonzero().squeeze(1)
             if name == roster.active or not len(theirs):
@@ -290,14 +296,17 @@ class FedHSSL(SelfSupervised):
         return pairs
 
     async def _follow(self, net: Channel, active: str, z: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Exchange representations with the active party; return one's places and its z of the rows that both have."""
+        """Exchange representations with the active party.
+
+        Return at most one pair, about the rows that both have: their places in ``z``, and the active party's z^c.
+        """
         await net.send(active, "representation", {"z": z})
         got = (await net.recv(active, "representation", {"z": TensorSpec(tuple(z.shape))}))["z"]
         both = got.any(dim=1)
         return [(both.to(z.device).nonzero().squeeze(1), got[both])] if both.any() else []
 
     async def _aggregate(self, net: Channel, state: State) -> None:
-        """Replace the local top encoder, its projector and predictor by the mean of all parties' (step 3)."""
+        """Replace the local top encoder, its projector and predictor by their mean over all parties (step 3)."""
         roster, mine = state.seat.roster, [p for module in _shared(state).values() for p in module.parameters()]
         vector = parameters_to_vector(mine).detach().unsqueeze(0)  # [1, W]
         expect = {"w": TensorSpec(tuple(vector.shape))}
@@ -336,5 +345,5 @@ def _encoders_of(state: State) -> Encoders:
 
 
 def _shared(state: State) -> Mapping[str, nn.Module]:
-    """Return what all parties hold a mean of."""
+    """Return the modules that are averaged over all parties, by name."""
     return {name: _encoders_of(state).top if name == "top" else state.modules[name] for name in SHARED}

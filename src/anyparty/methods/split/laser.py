@@ -3,35 +3,35 @@ Inference", ICLR 2025, arXiv 2410.22564, Algorithms 1 and 2.
 
 Letters   B rows, K parties, M heads at this host, T = K sizes of a task, H width of an embedding, C outputs,
           D width of a head's first layer (C for a linear head).
-Symbols   O_n    observed[n]   parties that hold row n                                     [B, K] bool
-          f_k    h[:, k]       embedding of block k, zero where not observed               [B, K, H]
-          g_m    heads         head m, of party ``owners[m]``, on a mean embedding         [B, H] -> [B, C]
-          S_mi   order[n, m]   tasks of head m for row n: S_mi are the first i parties     [B, M, K]
+Symbols   O_n    observed[n]   parties that hold row n                                     [B, K] bool.
+          f_k    h[:, k]       embedding of block k, zero where not observed               [B, K, H].
+          g_m    heads         head m, of party ``owners[m]``, on a mean embedding         [B, H] -> [B, C].
+          S_mi   order[n, m]   tasks of head m for row n: S_mi are the first i parties     [B, M, K].
 Loss      L_n = sum_{m in O_n} sum_{S in P_m(O_n)} 1/|S| * loss(g_m(mean_{k in S} f_k), y_n)              (5)
           estimated with one S of each size i = 1..|O_n|, weighted a_i = comb(|O_n|-1, i-1) / i           (8)
 Answer    of head m for row n: g_m(mean_{k in O_n} f_k), m in O_n                               (Algorithm 2)
 
-Where we differ, knowingly
-- Patterns are per row and may mix in a batch. With ``batches="by-pattern"`` in the training settings they do not, as in
-  Algorithm 1. Its line 5 draws one S_mi of each size for a whole batch; here every row has its own. The estimate is
-  unbiased either way, because a batch of one pattern counts by its rows. Tests check both: one enumerates all subsets,
-  one adds up the batches.
-- The tasks S_m1, S_m2, ... of one head and row are the prefixes of one random order that begins with m.  Each S_mi is
-  uniform over the subsets of size i that contain m, as (8) asks; they are not independent of each other.
+Differences from the paper
+- Patterns of presence are per row, and a batch may mix them. With ``batches="by-pattern"`` in the training settings,
+  each batch has one pattern, as in Algorithm 1. Line 5 of Algorithm 1 draws one S_mi of each size for a whole batch;
+  here every row has its own draw. The estimate is unbiased either way, because a batch of one pattern is weighted by
+  its number of rows. Two tests check this: one enumerates all subsets, the other adds up the batches.
+- The tasks S_m1, S_m2, ... of one head and row are the prefixes of one random order that begins with m. Each S_mi is
+  uniform over the subsets of size i that contain m, as (8) requires. The S_mi are not independent of each other.
 - ``normalize`` divides a row's loss by the sum of its weights, 2^|O_n| - 1 with a head for every party. Otherwise the
-  loss grows with that sum. Each head then has 1/|O_n| of the row, so that steps of SGD shrink with K and need a larger
-  learning rate; steps of Adam do not change. Without ``normalize`` the loss is the paper's.
-- One answer per row: the mean of the answers of the heads in O_n. ``by_party`` has each head's own answer.
-- Heads have a hidden layer by default if a number is predicted, which the paper does not do. A head reads the mean over
-  the present parties, so a linear head cannot give more weight to several parties together than to one. With y the sum
-  of four parties' columns, its predictions had a slope of .57.
-- ``heads="one"`` ties all g_m to one head, so that (5) is the sum over all S in O_n of loss(g(mean_{k in S} f_k), y_n),
-  estimated with one S of each size weighted comb(|O_n|, i): LASER-VFL as compared with in FALSE-VFL (Hong, Park,
-  Hwang, arXiv 2505.11035, appendix D.1: "a version of LASER-VFL with only one fusion model").
+  loss grows with that sum. Each head then has 1/|O_n| of the row's weight, so steps of SGD shrink with K and need a
+  larger learning rate; steps of Adam do not change. Without ``normalize`` the loss is the paper's.
+- There is one answer per row: the mean of the answers of the heads in O_n. ``by_party`` has each head's own answer.
+- Heads have a hidden layer by default in regression, unlike in the paper. A head reads the mean over the present
+  parties, so a linear head cannot give more weight to several parties together than to one. With y the sum of four
+  parties' columns, its predictions had a slope of .57.
+- ``heads="one"`` replaces all g_m by one head. Then (5) is the sum over all S in O_n of loss(g(mean_{k in S} f_k),
+  y_n), estimated with one S of each size weighted comb(|O_n|, i). FALSE-VFL compares with this form of LASER-VFL (Hong,
+  Park, Hwang, arXiv 2505.11035, appendix D.1: "a version of LASER-VFL with only one fusion model").
 
-How it is computed.  A head's first layer is linear, so it commutes with the mean over parties: W_m f_k for all m and k
-is one product, and every task's first layer a running mean of those along ``order``.  Nothing enumerates subsets, and
-memory grows with K^2.
+Computation.  A head's first layer is linear, so it commutes with the mean over parties. W_m f_k for all m and k is one
+product, and the first layer of every task is a running mean of these products along ``order``. No code enumerates
+subsets unless ``tasks="all"``, and memory grows with K^2.
 """
 
 from __future__ import annotations
@@ -53,19 +53,19 @@ from anyparty.methods.split.rule import MESSAGES, Fusion, HeadOutputs, Rule, Rul
 from anyparty.networks.objective import losses
 
 MOST_EXACT = 10
-WIDTH = 64  # of the hidden layer of heads that answer with numbers
+WIDTH = 64  # of the hidden layer in regression
 
 
 @dataclass(frozen=True, kw_only=True)
 class Laser(Rule):
-    """A family of predictors, one for every party and every set of parties around it, that share their parts.
+    """A predictor for every party and every set of parties that contains it; the predictors share encoders and heads.
 
     Attributes:
         normalize: divide a row's loss by the sum of its weights.
-        tasks: "sample" one subset of every size, or take the exact sum over "all" (no sampling variance: Theorem 1
-            without K sigma_s^2; time doubles with every party).
-        heads: which parties have a head: "every" one, those with "labels", or the "active" one alone; or there is
-            "one" for all of them, which is nobody's and reads any set of parties.
+        tasks: "sample" one subset of every size, or take the exact sum over "all" subsets (no sampling variance:
+            Theorem 1 without K sigma_s^2; time doubles with every party).
+        heads: which parties have a head: "every" party, those with "labels", or only the "active" party; or "one" head
+            that belongs to no party and reads any set of parties.
 
     """
 
@@ -83,7 +83,7 @@ class Laser(Rule):
 
     @property
     def can(self) -> Capabilities:
-        """Train on any row, and predict for any row."""
+        """Capabilities: trains on any row, and predicts for any row."""
         return Capabilities(
             title="LASER-VFL",
             paper="Valdeira et al. 2025, alg. 1 and 2",
@@ -108,24 +108,24 @@ class Laser(Rule):
         return owners
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return one head for each of ``owners``, or one head, on a mean embedding."""
+        """Return the number of heads, one for each of ``owners`` or one in all, and the width of a mean embedding."""
         owners = self.owners(roster)
         return 1 if owners is None else len(owners), width
 
     def hidden(self, task: Task) -> tuple[int, ...]:
-        """Return one hidden layer if a number is predicted: a mean hides how many parties it is over."""
+        """Return one hidden layer for regression, because a mean does not show how many parties it is over."""
         return (WIDTH,) if task.kind == "regression" else ()
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:
-        """Return the rows of parties with a head; P_m(O_n) is empty for all other rows."""
+        """Return which rows at least one party with a head has: [N] bool. P_m(O_n) is empty for all other rows."""
         owners = self.owners(roster)
         return (observed if owners is None else observed[:, list(owners)]).any(dim=1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
         """Return the mean over the batch of (7), or of the exact (5).
 
-        The mean is over the whole batch, also if this host knows fewer labels: the hosts' losses add up to that of one
-        host.
+        The mean is over the whole batch, even if this host knows fewer labels. The losses of several hosts therefore
+        add up to the loss of a single host.
         """
         if self.tasks == "all":
             return self._exact(fusion, h, observed, y) / len(batch.rows)
@@ -140,7 +140,7 @@ class Laser(Rule):
     def _drawn(self, fusion: Fusion, observed: Tensor, generator: torch.Generator) -> Tensor:
         """Draw orders for the heads at all hosts, and return those of this host: [B, M, K].
 
-        So heads at several hosts get the same orders as heads at one host.
+        A head therefore gets the same orders at any host.
         """
         everyone = fusion.everyone.sort().values
         orders = draw_order(observed, everyone, generator)
@@ -149,7 +149,7 @@ class Laser(Rule):
     def _weights(self, fusion: Fusion, observed: Tensor) -> Tensor:
         """Return a_i of (8) for every row, head and size, zero if there is no such task: [B, M, T].
 
-        If there is one head, its weights are the sum over |O_n| heads.
+        With ``heads="one"``, the weights are the sum over |O_n| heads.
         """
         size = observed.sum(dim=1)  # |O_n|
         table = size_weights(observed.shape[1], self.normalize).to(observed.device)
@@ -159,12 +159,12 @@ class Laser(Rule):
         return weight / self._share(fusion, observed).view(-1, 1, 1) if self.normalize else weight
 
     def _share(self, fusion: Fusion, observed: Tensor) -> Tensor:
-        """Return the number of heads that a row trains, as a share of the parties that have it: 1 with all heads."""
+        """Return the number of heads that a row trains over the number of parties that have it: 1 if all have heads."""
         heads = observed[:, fusion.everyone].sum(dim=1)
         return heads.clamp(min=1) / observed.sum(dim=1).clamp(min=1)
 
     def _exact(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor) -> Tensor:
-        """Return (5), summed over all subsets: [B, M, 2^K - 1] losses."""
+        """Return the exact (5), summed over rows, heads and all 2^K - 1 subsets: a scalar."""
         K = observed.shape[1]
         members, _ = subsets(K)
         members = members.to(h.device)  # [T, K]
@@ -173,7 +173,7 @@ class Laser(Rule):
         if self.heads == "one":
             weight = within.unsqueeze(1).to(h.dtype)
         else:
-            task = within.unsqueeze(1) & members.T[fusion.owners]  # [B, M, T]: and contains m
+            task = within.unsqueeze(1) & members.T[fusion.owners]  # [B, M, T]: S also contains m
             weight = torch.where(task, 1 / members.sum(dim=1), 0.0)
         if self.normalize:
             share = 1.0 if self.heads == "one" else self._share(fusion, observed)
@@ -184,7 +184,7 @@ class Laser(Rule):
         return (weight * each).sum()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return every head's answer from all that is observed (Algorithm 2, line 4): one predictor a head."""
+        """Return each head's outputs on the mean over all observed parties [B, M, C], and validity (Algorithm 2)."""
         mean = mean_over(h, observed).unsqueeze(1)
         if self.heads == "one":
             return fusion.heads(mean), observed.any(dim=1, keepdim=True)
@@ -207,7 +207,7 @@ class Laser(Rule):
 
 @cache
 def size_weights(K: int, normalize: bool) -> Tensor:
-    """Return a_i = comb(o-1, i-1) / i for o observed parties and size i at [o, i-1], over 2^o - 1 if normalized.
+    """Return a_i = comb(o-1, i-1) / i at [o, i-1] for o observed parties and size i, divided by 2^o - 1 if normalized.
 
     >>> size_weights(3, normalize=False)
     tensor([[0.0000, 0.0000, 0.0000],
@@ -225,8 +225,8 @@ def size_weights(K: int, normalize: bool) -> Tensor:
 def draw_order(observed: Tensor, owners: Tensor, generator: torch.Generator) -> Tensor:
     """Draw, for every row and head, an order of the parties: [B, K] bool, [M] -> [B, M, K] int64.
 
-    It begins with the head's owner. The other observed parties follow in random order, and absent parties are last. If
-    heads have no owners there is one head, and its orders begin with any party.
+    An order begins with the head's owner. The other observed parties follow in random order, and absent parties are
+    last. Without owners there is one head, and its orders begin with a random observed party.
     """
     B, K = observed.shape
     lots = torch.rand(B, max(1, len(owners)), K, generator=generator).to(observed.device)
@@ -238,24 +238,24 @@ def draw_order(observed: Tensor, owners: Tensor, generator: torch.Generator) -> 
 class RunningMeans(torch.autograd.Function):
     """Means of the first i = 1..K entries along an order: products [B, K, M, D], order [B, M, K] -> [B, M, K, D].
 
-    Written with its gradient because both directions are one gather of whole rows and one running sum; left to
-    autograd, the gather's backward would be a scattered addition.
+    The gradient is written by hand, because each direction is then one gather of whole rows and one running sum.
+    Autograd would compute the gather's backward pass as a scattered addition.
     """
 
     @staticmethod
     def forward(ctx: Any, products: Tensor, order: Tensor) -> Tensor:
-        """Gather, add up, divide."""
+        """Gather the products in order, sum them cumulatively, and divide by the counts."""
         B, K, M, D = products.shape
         row = torch.arange(B, device=order.device).view(B, 1, 1)
         head = torch.arange(M, device=order.device).view(1, M, 1)
-        place = (row * K + order) * M + head  # of W_m f_k in the flat products, in order
+        place = (row * K + order) * M + head  # index of W_m f_k in the flat products, in order
         ctx.save_for_backward(place)
         counts = torch.arange(1, K + 1, device=order.device, dtype=products.dtype).view(K, 1)
         return products.reshape(-1, D)[place.flatten()].view(B, M, K, D).cumsum(dim=2).div_(counts)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        """Divide, add up from the end, and scatter back: every entry is once in its order."""
+        """Divide, sum cumulatively from the end, and scatter back; every entry occurs once in its order."""
         (gradient,), (place,) = gradients, ctx.saved_tensors
         B, M, K, D = gradient.shape
         counts = torch.arange(1, K + 1, device=place.device, dtype=gradient.dtype).view(K, 1)

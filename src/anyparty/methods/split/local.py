@@ -1,12 +1,12 @@
 """Local: every party has a predictor on its own block.
 
 The baseline of Valdeira, Wang, Chi, ICLR 2025, equation (2): h_k(x_k) = g_k(f_k(x_k)).
-Where we differ   A party without labels cannot train alone. Its head is at the active party, and the exchange of
-                  embeddings and gradients computes the same as training with labels would. With
-                  ``hosting="labelers"`` a party that holds labels sends nothing to train its own predictor.
+Difference   A party without labels cannot train alone. Its head is therefore at the active party, and the exchange of
+             embeddings and gradients computes the same result as training with labels. With ``hosting="labelers"``, a
+             party that holds labels sends no message to train its own predictor.
 
 Letters   B rows, K parties, H width of an embedding, C outputs.
-Symbols   h  embeddings  [B, K, H]       head k sees h[:, k] alone
+Symbols   h  embeddings  [B, K, H]       head k reads only h[:, k]
 Loss      sum_k mean over the rows n that party k has of loss(g_k(f_k(x_k^n)), y_n)
 """
 
@@ -26,11 +26,11 @@ NOBODY = "no party that has this row answered from a predictor of its own that t
 
 @dataclass(frozen=True, kw_only=True)
 class Local(Rule):
-    """One predictor a party; the answer is the active party's, or else that of the first party that has the row."""
+    """One predictor per party; the active party's answers, or else that of the first party that has the row."""
 
     @property
     def can(self) -> Capabilities:
-        """Train on each party's own rows; predict a row from one party."""
+        """Capabilities: trains on each party's own rows; predicts a row from one party."""
         return Capabilities(
             title="Local",
             paper="Valdeira et al. 2025, eq. (2)",
@@ -41,7 +41,7 @@ class Local(Rule):
         )
 
     def owners(self, roster: Roster) -> tuple[int, ...]:
-        """Return all parties: each has a head."""
+        """Return all parties: each party has a head."""
         return all_blocks(roster)
 
     def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
@@ -49,11 +49,11 @@ class Local(Rule):
         return owners
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:
-        """Return one head a party, on its own embedding."""
+        """Return one head per party, on the party's own embedding."""
         return roster.K, width
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
-        """Return the sum of the parties' own mean losses, (2)."""
+        """Return the loss (2): the sum of the parties' own mean losses."""
         mine = observed[:, fusion.owners]
         return own_rows(fusion, fusion.heads(h[:, fusion.owners], mine), observed, y)
 
@@ -69,7 +69,7 @@ class Local(Rule):
         preferred = there.int()
         if given.k >= 0:
             preferred[:, given.k] *= 2
-        chosen = preferred.argmax(dim=1)  # [B], the first of the greatest
+        chosen = preferred.argmax(dim=1)  # [B], the first maximum
         alone = torch.nn.functional.one_hot(chosen, given.observed.shape[1]).bool()
         return RuleAnswer(
             scores=by_party[torch.arange(len(chosen), device=chosen.device), chosen],

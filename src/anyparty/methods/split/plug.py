@@ -1,14 +1,14 @@
 """PlugVFL: one split network that is trained with parties dropped at random.
 
 Sun et al.: "PlugVFL: Robust and IP-protecting vertical federated learning against unexpected quitting of parties",
-2024, as extended by Valdeira, Wang, Chi, ICLR 2025, section 5 and appendix D, to more than two parties and to blocks
-that are missing in training: the fusion model reads zeros for their embeddings.
+2024. Valdeira, Wang, Chi, ICLR 2025, section 5 and appendix D, extend it to more than two parties and to blocks that
+are missing in training: the fusion model reads zeros for their embeddings.
 
 Letters   B rows, K parties, H width of an embedding, C outputs.
-Symbols   h     embeddings, zero where not observed              [B, K, H]
-          keep  parties that stay in this iteration: each passive one is dropped with probability ``dropout``  [K]
+Symbols   h     embeddings, zero where not observed              [B, K, H].
+          keep  parties that stay in this iteration [K]; each passive party is dropped with probability ``dropout``.
 Loss      mean_n loss(g(concat_k keep_k h[n, k]), y_n)
-Answer    for any row that some party has
+Answer    for any row that at least one party has
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Plug(Rule):
 
     Attributes:
         dropout: the probability that a passive party is dropped from an iteration. The published comparison describes
-            dropout, but ran with 0.
+            dropout, but its experiments used 0.
 
     """
 
@@ -43,7 +43,7 @@ class Plug(Rule):
 
     @property
     def can(self) -> Capabilities:
-        """Train on any row, and predict for any row."""
+        """Capabilities: trains on any row, and predicts for any row."""
         return Capabilities(
             title="PlugVFL",
             paper="Sun et al. 2024; Valdeira et al. 2025, app. D",
@@ -68,5 +68,5 @@ class Plug(Rule):
         return losses(fusion.task, fusion.heads(h.flatten(1).unsqueeze(1)).squeeze(1), y).mean()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the predictor's outputs, valid for rows that any party has."""
+        """Return the predictor's outputs, valid for rows that at least one party has."""
         return fusion.heads(h.flatten(1).unsqueeze(1)), observed.any(dim=1, keepdim=True)

@@ -1,25 +1,26 @@
 """Self-supervised learning before a split method: every party first learns from its own rows, labelled or not.
 
-SimSiam (Chen, He: "Exploring Simple Siamese Representation Learning", CVPR 2021), as the baselines of FALSE-VFL have it
+SimSiam (Chen, He: "Exploring Simple Siamese Representation Learning", CVPR 2021), as in the baselines of FALSE-VFL
 (Hong, Park, Hwang, arXiv 2505.11035, appendix D.1): each local model is pretrained by itself, then all are fine-tuned
-on the labelled rows.  Nothing crosses in this stage.  Besides it BYOL (Grill et al., NeurIPS 2020) and MoCo in its
-third version (Chen, Xie, He, ICCV 2021), which needs no queue.
+on the labelled rows. No message is sent in this stage. BYOL (Grill et al., NeurIPS 2020) and the third version of MoCo
+(Chen, Xie, He, ICCV 2021), which needs no queue, are also available.
 
 Letters   B rows of the batch that the party has, F columns, H width of an embedding, T temperature.
-Symbols   x, x'   two views of the same rows                                               [B, F]
-          f, g, q   encoder, projector, predictor; z = g(f(x)), p = q(z)                     [B, H]
-          t         what p should be like: SimSiam's is z; the others' is g_t(f_t(x)), whose weights follow those of f
-                    and g, w_t <- m w_t + (1 - m) w after every step                        [B, H]
-Loss      (l(p, t') + l(p', t)) / 2, no gradient by t; the mean over rows of
-          l(p, t)_b = -cos(p_b, t_b)                                            SimSiam, BYOL
-          l(p, t)_b = -log(exp(cos(p_b, t_b) / T) / sum_c exp(cos(p_b, t_c) / T))   MoCo: c over the batch's rows
+Symbols   x, x'     two views of the same rows                                             [B, F].
+          f, g, q   encoder, projector, predictor; z = g(f(x)), p = q(z)                     [B, H].
+          t         target of p. For SimSiam, t = z. For BYOL and MoCo, t = g_t(f_t(x)), whose weights follow those of f
+                    and g: w_t <- m w_t + (1 - m) w after every step                        [B, H].
+Loss      (l(p, t') + l(p', t)) / 2, without a gradient through t. l is the mean over rows of:
+          l(p, t)_b = -cos(p_b, t_b)                                            for SimSiam and BYOL;
+          l(p, t)_b = -log(exp(cos(p_b, t_b) / T) / sum_c exp(cos(p_b, t_c) / T))   for MoCo, c over the batch's rows.
 
-Rate      falls as a cosine, but for the predictor's; a step's gradient is cut to ``pretrain_clip`` (He et al., FedHSSL)
+Rate      The learning rate falls as a cosine; the predictor's is constant. A step's gradient is clipped to the norm
+          ``pretrain_clip`` (He et al., FedHSSL).
 
-Where we differ   The papers do not say what a view of a table's row is.  Here one is the row as it is, and in the other
-                  a share ``corrupt`` of its numbers is replaced by those of other rows of the batch (Bahri et al.:
-                  "SCARF", ICLR 2022).  m stays what it is; BYOL and MoCo let it rise to 1.  MoCo
-                  multiplies its loss by 2 T, which is left out.  Projector and predictor are SimSiam's in all three.
+Differences   The papers do not define views of a table's row. Here the first view is the row itself. In the second, a
+              share ``corrupt`` of its numbers is replaced by those of other rows of the batch (Bahri et al.:
+              "SCARF", ICLR 2022). m is constant; BYOL and MoCo increase it to 1. MoCo multiplies its loss by 2 T; this
+              factor is omitted. All three use the projector and the predictor of SimSiam.
 """
 
 from __future__ import annotations
@@ -53,20 +54,20 @@ TARGET = "target_"
 
 @dataclass(frozen=True, kw_only=True)
 class SelfSupervised:
-    """What may come before a split method.
+    """Parameters of an optional self-supervised stage before the training of a split method.
 
     Attributes:
         pretrain: "none"; or "simsiam", "byol", "moco": every party first trains its encoder on its own rows, labelled
             or not.
-        pretrain_epochs: epochs of that; without, as many as afterwards.
-        pretrain_batch_size: rows of a batch; without, as many as afterwards.
-        pretrain_lr: learning rate of its optimizer, which falls as a cosine.
+        pretrain_epochs: epochs of this stage; by default as many as in training.
+        pretrain_batch_size: rows per batch of this stage; by default as many as in training.
+        pretrain_lr: learning rate of this stage, which falls as a cosine.
         pretrain_optimizer: "sgd" with momentum 0.9, or "adam".
-        pretrain_weight_decay: of that optimizer.
-        pretrain_follow: m, how slowly the weights of BYOL's and MoCo's targets follow.
-        pretrain_temperature: T, of MoCo.
-        pretrain_clip: the longest gradient of a step, over all of its parameters; longer ones are cut to it.
-        corrupt: the share of a row's numbers that its other view takes from other rows.
+        pretrain_weight_decay: weight decay of this optimizer.
+        pretrain_follow: m, the share of its old weights that a target of BYOL or MoCo keeps in every step.
+        pretrain_temperature: T, the temperature of MoCo.
+        pretrain_clip: the largest norm of a step's gradient over all parameters; larger gradients are scaled to it.
+        corrupt: the share of a row's numbers that its second view takes from other rows.
 
     """
 
@@ -102,13 +103,13 @@ class SelfSupervised:
 
     @property
     def optimizer(self) -> Optimizer:
-        """What trains: by default SGD as in the published FedHSSL and FALSE-VFL experiments."""
+        """Optimizer settings of this stage: by default SGD as in the published FedHSSL and FALSE-VFL experiments."""
         momentum = 0.9 if self.pretrain_optimizer == "sgd" else 0.0
         return Optimizer(name=self.pretrain_optimizer, lr=self.pretrain_lr, momentum=momentum,
                          weight_decay=self.pretrain_weight_decay, schedule="cosine")  # fmt: skip
 
     def stage(self, step: Step) -> Stage:
-        """Return the stage that ``step`` plays a batch of: over every row that anybody has."""
+        """Return the stage that runs ``step`` on batches of all rows that at least one party has."""
 
         def rows(at: Rows) -> Tensor:
             assert at.observed is not None
@@ -120,24 +121,24 @@ class SelfSupervised:
         )  # fmt: skip
 
     def add_targets(self, modules: dict[str, nn.Module], *names: str) -> None:
-        """Put beside the named modules those that follow them, where the targets are not their own: "target_NAME"."""
+        """Add a target network "target_NAME" for each named module, with BYOL and MoCo only."""
         if self.pretrain not in {"byol", "moco"}:
             return
         for name in names:
             average = get_ema_multi_avg_fn(self.pretrain_follow)  # type: ignore[no-untyped-call]
             target = AveragedModel(modules[name], multi_avg_fn=average)
-            target.update_parameters(modules[name])  # the first call copies
+            target.update_parameters(modules[name])  # the first call copies the weights
             modules[f"{TARGET}{name}"] = target.requires_grad_(requires_grad=False)
 
     @staticmethod
     def follow(modules: Mapping[str, nn.Module]) -> None:
-        """Let targets follow, after a step."""
+        """Update the target networks after a step."""
         for name, module in modules.items():
             if isinstance(module, AveragedModel):
                 module.update_parameters(modules[name.removeprefix(TARGET)])
 
     def loss(self, p: Tensor, t: Tensor) -> Tensor:
-        """Return the mean l(p, t) over rows, and over copies of the encoder in front: [..., B, H] twice -> []."""
+        """Return the mean of l(p, t) over rows and over copies of the encoder (first axes): [..., B, H] twice -> []."""
         if self.pretrain != "moco":
             return -functional.cosine_similarity(p, t.detach(), dim=-1).mean()
         like = functional.normalize(p, dim=-1) @ functional.normalize(t.detach(), dim=-1).mT
@@ -145,21 +146,21 @@ class SelfSupervised:
         return functional.cross_entropy((like / self.pretrain_temperature).flatten(0, -2), own.flatten())
 
     def build(self, modules: Mapping[str, nn.Module]) -> torch.optim.Optimizer:
-        """Return what trains these modules; the learning rate of predictors does not fall."""
+        """Return an optimizer of these modules; the learning rate of predictors is constant."""
         of = {name: [p for p in module.parameters() if p.requires_grad] for name, module in modules.items()}
         predictors = [p for name, own in of.items() if name.endswith("predictor") for p in own]
         return self.optimizer.build((p for name, own in of.items() if not name.endswith("predictor") for p in own),
                                     predictors)  # fmt: skip
 
     def descend(self, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-        """Make a step of an optimizer, with its gradient cut to the longest that is allowed."""
+        """Run an optimizer step with the gradient clipped to the norm ``pretrain_clip``."""
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], self.pretrain_clip)
         optimizer.step()
 
     def views(self, x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return two views of rows [B, F]: as they are, and with a share of their numbers drawn from other rows."""
+        """Return two views of rows [B, F]: the rows themselves, and a copy with some numbers drawn from other rows."""
         B, F = x.shape
         taken = torch.rand(B, F, generator=generator) < self.corrupt
         others = torch.randint(B, (B, F), generator=generator)
@@ -168,11 +169,11 @@ class SelfSupervised:
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrained:
-    """A split method with a stage before its own.
+    """A split method with a self-supervised stage before its own stages.
 
     Attributes:
-        first: that stage.
-        method: what follows.
+        first: the parameters of the self-supervised stage.
+        method: the split method that follows.
 
     """
 
@@ -183,12 +184,12 @@ class Pretrained:
 
     @property
     def can(self) -> Capabilities:
-        """What the method can do; its encoders also learn from rows without labels."""
+        """The capabilities of the split method; its encoders also learn from rows without labels."""
         can = self.method.can
         return replace(can, trains_on=f"each party's own rows, then {can.trains_on}", unlabelled=True)
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
-        """Make what the method needs; a projector and a predictor; and what follows, where targets do."""
+        """Make the networks of the split method, a projector, a predictor and, with BYOL and MoCo, target networks."""
         state = self.method.begin(seat, seeds)
         if "encoder" not in state.modules:
             return state
@@ -203,15 +204,15 @@ class Pretrained:
         return state
 
     def topology(self, roster: Roster) -> Topology:
-        """Return the method's own topology."""
+        """Return the topology of the split method."""
         return self.method.topology(roster)
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
-        """Return this stage and the method's own."""
+        """Return the self-supervised stage, then the stages of the split method."""
         return (self.first.stage(self._step), *self.method.stages(seat))
 
     async def _step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:  # noqa: ARG002
-        """Train on the party's own rows of the batch, if they are two at least: the normalisation needs others."""
+        """Train on the party's own rows of the batch if there are at least two: batch normalisation needs two."""
         loss: float | None = None
         if "encoder" in state.modules and rows.block is not None:
             x, held = rows.block.take(batch.rows)
@@ -227,7 +228,7 @@ class Pretrained:
         z = [_of_rows(state.modules["projector"], half) for half in h.chunk(2)]
         p, p2 = (_of_rows(state.modules["predictor"], each) for each in z)
         t, t2 = self._targets(state, views, batch) or z
-        p, p2, t, t2 = (each.movedim(0, -2) for each in (p, p2, t, t2))  # copies of an encoder stand in front
+        p, p2, t, t2 = (each.movedim(0, -2) for each in (p, p2, t, t2))  # move the axis of encoder copies to the front
         loss = (self.first.loss(p, t2) + self.first.loss(p2, t)) / 2
         value = loss.item()
         if not math.isfinite(value):
@@ -238,7 +239,7 @@ class Pretrained:
         return value
 
     def _targets(self, state: State, views: Tensor, batch: Batch) -> list[Tensor]:
-        """Return what the two views' predictions should be like, where that is not their own projections: as ``h``."""
+        """Return the targets of the two views, in the form of ``h``; an empty list if projections are the targets."""
         if f"{TARGET}encoder" not in state.modules:
             return []
         with torch.no_grad(), batch.drawing("target draws", state.seat.me, device=state.seat.device):
@@ -248,23 +249,23 @@ class Pretrained:
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:
-        """Predict as the method does."""
+        """Predict with the split method."""
         return await self.method.predict(net, state, rows, batch, asked)
 
 
 def _of_rows(module: nn.Module, h: Tensor) -> Tensor:
-    """Return what a module makes of rows [B, H], or of those of each copy of an encoder [B, copies, H]."""
+    """Apply a module to rows [B, H], or to the rows of each copy of an encoder [B, copies, H]."""
     made: Tensor = module(h.flatten(0, -2))
     return made.view(h.shape)
 
 
 def projector(H: int) -> nn.Module:
-    """Return a projector of three layers, normalised over the rows of a batch: [B, H] -> [B, H]."""
+    """Return a projector of three layers with batch normalisation: [B, H] -> [B, H]."""
     return nn.Sequential(*_layer(H, H), nn.ReLU(), *_layer(H, H), nn.ReLU(), *_layer(H, H))
 
 
 def predictor(H: int) -> nn.Module:
-    """Return a predictor of two layers, a quarter as wide between them: [B, H] -> [B, H]."""
+    """Return a predictor of two layers with a hidden layer of width H / 4: [B, H] -> [B, H]."""
     narrow = max(1, H // 4)
     return nn.Sequential(*_layer(H, narrow), nn.ReLU(), nn.Linear(narrow, H))
 

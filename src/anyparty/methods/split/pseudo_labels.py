@@ -1,22 +1,22 @@
-"""Rows without a label teach too: a stage after a split method's own, in which its answers stand in for labels.
+"""Pseudo-labels: after a split method's own training, confident answers become labels of unlabelled rows.
 
-Pseudo-labels: Lee, "Pseudo-Label", ICML workshop 2013; the threshold and the harder view of the same row: Sohn et al.,
-"FixMatch", NeurIPS 2020.  There a picture is answered for as it is and learnt from distorted.  Here a row is answered
-for by all the parties that have it, and learnt from by whatever the rule trains on: with LASER-VFL, by sets of fewer of
-them.  That a presence pattern can be the distortion is ours: no paper that this package carries has it.
+Sources: Lee, "Pseudo-Label", ICML workshop 2013; for the threshold and the harder view of the same row, Sohn et al.,
+"FixMatch", NeurIPS 2020. FixMatch predicts from an image and learns from a distorted copy of it. Here the prediction is
+from all parties that have the row, and the rule learns from the inputs that it always trains on. With LASER-VFL, these
+are subsets of the parties. Patterns of presence as distortions are our addition; no paper in this package has them.
 
-Letters   B_y labelled rows of a batch, B_u the others, C classes.
-Symbols   L_n(y)   the rule's own loss of row n with label y
-          p_n      the rule's answer for row n from everybody who has it, as prediction gives it: without parties
-                   that training has not reached yet; by the networks as they are, no gradient passes it    [C]
-                   (of Ensemble, whose answer by ``vote = "hard"`` is its majority's, the mean of all who voted)
-          g_n      the class that it answers: argmax_c p_nc, but where such a vote has another winner
-Loss      1/|B_y| sum_{n in B_y} L_n(y_n) + lambda/|B_u| sum_{n in B_u} 1[p_n,g_n >= tau] L_n(g_n)
-          where predictors have means of their own (Local, Ensemble, Combinatorial), the sum over these of that, each
-          over the rows that it has
+Letters   B_y labelled rows of a batch, B_u unlabelled rows of a batch, C classes.
+Symbols   L_n(y)   the rule's own loss of row n with label y.
+          p_n      the rule's answer for row n [C], as in prediction: from all parties that have the row, except those
+                   that training has not reached yet. It uses the current networks, and no gradient passes through it.
+                   For Ensemble with ``vote = "hard"``, p_n is the mean over all voters, not only over the majority.
+          g_n      the predicted class: argmax_c p_nc, or the winner of a hard vote.
+Loss      1/|B_y| sum_{n in B_y} L_n(y_n) + lambda/|B_u| sum_{n in B_u} 1[p_n,g_n >= tau] L_n(g_n).
+          If predictors have means of their own (Local, Ensemble, Combinatorial), the loss is the sum of this term over
+          predictors, each over the rows that it has.
 
-The same messages cross as in the stage before, of more rows.  All predictors must stand at the active party: elsewhere
-nobody has the answer that they give together.
+The messages are those of the stage before, for more rows. All predictors must be at the active party, because no other
+host has the joint answer.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ ALL_LABELLED = "every row has a label: there was none to stand in for"
 
 @dataclass(frozen=True, kw_only=True)
 class Pseudo:
-    """What may come after a split method's own training.
+    """Parameters of an optional stage of pseudo-labels after the training of a split method.
 
     Attributes:
         unlabelled: "ignore" rows without a label, or learn from them by "pseudo" labels.
-        sure: tau, the probability from which an answer stands in for a label.
-        unlabelled_weight: lambda, of rows without a label.
-        unlabelled_epochs: epochs of that; without, as many as before.
-        unlabelled_batch_size: rows of a batch; without, as many as before.
+        sure: tau, the lowest probability at which an answer is used as a label.
+        unlabelled_weight: lambda, the weight of rows without a label.
+        unlabelled_epochs: epochs of this stage; by default as many as before.
+        unlabelled_batch_size: rows per batch of this stage; by default as many as before.
 
     """
 
@@ -79,7 +79,7 @@ class Pseudo:
 
 @dataclass(frozen=True, kw_only=True)
 class PseudoLabelled(Split):
-    """A split method with that stage behind its own."""
+    """A split method followed by the stage of pseudo-labels."""
 
     pseudo: Pseudo = field(default=Pseudo(), repr=False)
 
@@ -99,14 +99,14 @@ class PseudoLabelled(Split):
         return replace(can, title=f"{can.title}, pseudo-labels", trains_on=both, unlabelled=True)
 
     def published_costs(self, ran: RunShape) -> list[FormulaTraffic]:  # noqa: ARG002
-        """Return nothing: the formula of split learning knows labelled rows and one stage alone."""
+        """Return an empty list: the formula of split learning covers only labelled rows and one stage."""
         return []
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
-        """Make what the split method makes.
+        """Make the networks and optimizers of the split method.
 
         Raises:
-            ConfigError: numbers are predicted: no answer says how sure it is.
+            ConfigError: the task is regression, in which an answer does not have a confidence.
         """
         if seat.task is not None and seat.task.kind == "regression":
             raise ConfigError("method: unlabelled = 'pseudo' asks for classes: a predicted number does not say how "
@@ -114,7 +114,7 @@ class PseudoLabelled(Split):
         return super().begin(seat, seeds)
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
-        """Return the split method's stage, and that of pseudo-labels."""
+        """Return the stages of the split method, then the stage of pseudo-labels."""
 
         def rows(at: Rows) -> Tensor:
             assert at.observed is not None
@@ -129,7 +129,7 @@ class PseudoLabelled(Split):
         return (*super().stages(seat), taught)
 
     def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
-        """Return the split method's loss; in the stage of pseudo-labels, the loss above."""
+        """Return the split method's loss; in the stage of pseudo-labels, the loss of the module's docstring."""
         if batch.moment[0] != STAGE:
             return super().learn(state, rows, batch, there, h)
         assert rows.key is not None
@@ -167,6 +167,6 @@ class PseudoLabelled(Split):
 
 
 def _record(state: State) -> dict[str, float]:
-    """Return which share of the epoch's rows without a label were learnt from; count anew."""
+    """Return the share of the epoch's unlabelled rows that received a pseudo-label, and reset the counts."""
     sure, unlabelled = (state.kept.pop(name, torch.zeros(())).item() for name in (SURE, UNLABELLED))
     return {"pseudo_labels": sure / unlabelled} if unlabelled else {}

@@ -1,9 +1,9 @@
-"""The rule of a split method, what it computes with, and the checks of a user's own rule.
+"""The rule of a split method, its inputs and outputs, and the checks of a user's own rule.
 
 Letters   B rows of the batch, B_k those that party k holds, K parties with columns, H width of an embedding,
           M heads at a host, C outputs.
-Symbols   h[n, k] = f_k(x_k^n)   embeddings as a host sees them, zero where not observed   [B, K, H]
-                                 ([B, K, copies, H] for a rule with several encoders a party)
+Symbols   h[n, k] = f_k(x_k^n)   embeddings at a host, zero where not observed   [B, K, H]
+                                 ([B, K, copies, H] for a rule with several encoders per party)
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from anyparty.networks.coverage import Sets, TrainedParties
 from anyparty.networks.heads import Heads
 from anyparty.networks.objective import answers, losses
 
-SOME = 1e-6  # less than one row, so that a mean over no rows is 0
+SOME = 1e-6  # smallest row count in a division, so that a mean over no rows is 0
 
 
 def embedding(to: Literal["host", "active"], holds: str) -> MessageSpec:
@@ -61,17 +61,18 @@ MESSAGES = (EMBEDDING, GRADIENT, OUTPUTS)
 
 @dataclass(frozen=True, kw_only=True)
 class Fusion:
-    """The heads of a host, and what a rule needs to compute with them.
+    """The heads of a host, and the data with which a rule computes from them.
 
     Attributes:
         heads: M networks.
-        owners: [M] int64, the party k that each head belongs to; empty if heads belong to nobody.
+        owners: [M] int64, the party k that each head belongs to; empty if heads belong to no party.
         everyone: the owners of the heads at all hosts together.
-        task: what is predicted.
-        k: the host's own place among the K parties; -1 if it holds no columns.
+        task: the prediction task.
+        k: the host's index among the K parties; -1 if it holds no columns.
         taught: the parties that training has reached, if the heads are the host's own.
-        chosen_from: [B*, K] bool, who has the rows from which those of a loss were chosen. A mean is then over all of
-            them, and the others count as 0 (``methods.pseudo``). ``None``: all were chosen.
+        chosen_from: [B*, K] bool, the parties that have each candidate row, if a loss is over rows chosen among B*
+            candidates. A mean is then over all candidates, and the other rows count as 0 (``pseudo_labels``). ``None``:
+            all were chosen.
 
     """
 
@@ -89,13 +90,13 @@ class HeadOutputs:
     """The outputs of all hosts' heads, which a rule combines at the active party.
 
     Attributes:
-        task: what is predicted.
+        task: the prediction task.
         answers: [B, M, C], probabilities or numbers.
-        valid: [B, M] bool, whether that head answers that row.
+        valid: [B, M] bool, whether the head answers the row.
         owners: [M] int64, as in ``Fusion``.
         observed: [B, K] bool, the blocks that the valid answers use.
-        key: [B] int64, a number of the row, for random choices that do not depend on the row's place.
-        k: the active party's place among the K; -1 if it holds no columns.
+        key: [B] int64, a number that identifies the row, for random choices that do not depend on the row's place.
+        k: the active party's index among the K parties; -1 if it holds no columns.
 
     """
 
@@ -108,7 +109,7 @@ class HeadOutputs:
     k: int
 
     def by_party(self) -> Tensor:
-        """Return each party's own answer [B, K, C], NaN if it has no answer."""
+        """Return each party's own answer [B, K, C], NaN if the party has no answer."""
         B, _, C = self.answers.shape
         whole = self.answers.new_full((B, self.observed.shape[1], C), torch.nan)
         whole[:, self.owners] = torch.where(self.valid.unsqueeze(2), self.answers, torch.nan)
@@ -124,7 +125,7 @@ class RuleAnswer:
         answered: [B] bool.
         took_part: [B, K] bool.
         by_party: [B, K, C] if each party has its own answer, NaN if it has no answer for the row.
-        reason: why a row that some party has gets no answer.
+        reason: the reason why a row that at least one party has gets no answer.
 
     """
 
@@ -136,12 +137,14 @@ class RuleAnswer:
 
 
 class Rule(ABC):
-    """What remains of a split method without encoders, messages and optimizers.
+    """The part of a split method that says which heads exist, and computes loss and answer.
 
-    A rule is fixed parameters. It computes with tensors and does not know which party computed an embedding. ``can``,
-    ``loss`` and ``outputs`` must be written; the other methods have defaults for one head that reads every party.
+    A rule is a set of fixed parameters. It computes with tensors and does not know which party computed an embedding.
+    A subclass must define ``can``, ``loss`` and ``outputs``. The other methods have defaults for one head that reads
+    every party.
 
-    ``without_limit`` names what serves any number of parties if ``can.most_parties`` limits this rule.
+    ``without_limit`` names an alternative without a limit on the number of parties, for rules that set
+    ``can.most_parties``.
     """
 
     without_limit: ClassVar[str] = "LASER-VFL"
@@ -149,7 +152,7 @@ class Rule(ABC):
     @property
     @abstractmethod
     def can(self) -> Capabilities:
-        """What the method can do, and what it sends."""
+        """The capabilities of the method, and its messages."""
 
     # Topology
 
@@ -158,7 +161,7 @@ class Rule(ABC):
         return 1
 
     def owners(self, roster: Roster) -> tuple[int, ...] | None:  # noqa: ARG002
-        """Return the parties k that have a head of their own, or ``None`` if heads belong to nobody."""
+        """Return the parties k that have a head of their own, or ``None`` if heads belong to no party."""
         return None
 
     def reads(self, roster: Roster, owners: tuple[int, ...]) -> tuple[int, ...]:  # noqa: ARG002
@@ -166,7 +169,7 @@ class Rule(ABC):
         return all_blocks(roster)
 
     def head(self, roster: Roster, width: int) -> tuple[int, int]:  # noqa: ARG002
-        """Return the number of heads if they belong to nobody, and the width of a head's input.
+        """Return the number of heads if they belong to no party, and the width of a head's input.
 
         ``width`` is H, the width of an embedding.
         """
@@ -177,7 +180,7 @@ class Rule(ABC):
         return ()
 
     def topology(self, roster: Roster, width: int, hosting: Hosting) -> Topology:
-        """Resolve who encodes, who hosts which heads and who reads whom.
+        """Resolve which parties encode, which host each head, and which hosts read each embedding.
 
         Raises:
             ConfigError: see ``topology.resolve``.
@@ -190,11 +193,11 @@ class Rule(ABC):
     # Training
 
     def trains_on(self, roster: Roster, observed: Tensor) -> Tensor:  # noqa: ARG002
-        """Return which rows are trained on, by who has them: [N, K] -> [N] bool."""
+        """Return which rows are trained on, given the parties that have them: [N, K] -> [N] bool."""
         return observed.any(dim=1)
 
     def sets(self, roster: Roster) -> tuple[int, Sets] | None:  # noqa: ARG002
-        """Return the number of sets of parties with a predictor of their own, and which of them rows train.
+        """Return the number of sets of parties with a predictor, and a function from rows to the sets that they train.
 
         A set that no row has trained gives no answer. ``None``: the rule has no such predictors.
         """
@@ -204,25 +207,25 @@ class Rule(ABC):
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
         """Return the batch's loss, a scalar, over rows [B] with labels y [B].
 
-        These are the rows of the batch that have a label and whose parties are there. They are fewer than
-        ``len(batch.rows)`` if a party is late or lost, or if a host knows fewer labels. Draw by the shape of
-        ``observed``.
+        These are the rows of the batch that have a label and whose parties are present. They are fewer than
+        ``len(batch.rows)`` if a party is late or lost, or if a host knows fewer labels. The number of random draws must
+        therefore follow the shape of ``observed``.
         """
 
     # Prediction
 
     @abstractmethod
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the heads' outputs [B, M, C], and for which rows they are valid [B, M] bool."""
+        """Return the heads' outputs [B, M, C], and their validity per row [B, M] bool."""
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
         """Combine the answers of all hosts' heads into one per row."""
         return joint(given)
 
     def support(self, given: HeadOutputs) -> Tensor:
-        """Return the scores [B, C] by which a pseudo-label is sure.
+        """Return the scores [B, C] that decide whether an answer is confident enough for a pseudo-label.
 
-        They differ from those of ``answer`` if not every party that has the row counts there.
+        They differ from those of ``answer`` if the latter do not count every party that has the row.
         """
         return self.answer(given).scores
 
@@ -232,9 +235,10 @@ OPTIONAL = ("hidden", "sets", "support")
 
 
 def adapted(rule: Any) -> Rule:
-    """Return a rule that has every method of ``Rule``.
+    """Return ``rule`` as an object that has every method of ``Rule``.
 
-    A user's class may have the required methods without inheriting from ``Rule``. It then gets the other defaults.
+    A user's class may have the required methods without inheriting from ``Rule``. The other methods are then those of
+    ``Rule``.
     """
     if isinstance(rule, Rule):
         return rule
@@ -245,7 +249,7 @@ def adapted(rule: Any) -> Rule:
 
 
 def all_blocks(roster: Roster) -> tuple[int, ...]:
-    """Return all K parties."""
+    """Return the indices of all K parties."""
     return tuple(range(roster.K))
 
 
@@ -270,7 +274,7 @@ def means(fusion: Fusion, each: Tensor, observed: Tensor, has: Callable[[Tensor]
     """
     mine = has(observed)
     count = mine.sum(dim=0)
-    if fusion.chosen_from is not None:  # ``pseudo`` multiplies by the share of rows that were chosen
+    if fusion.chosen_from is not None:  # ``pseudo_labels`` multiplies by the share of chosen rows
         count = has(fusion.chosen_from).sum(dim=0) * (len(observed) / len(fusion.chosen_from))
     return (torch.where(mine, each, 0.0).sum(dim=0) / count.clamp(min=SOME)).sum()
 
@@ -280,14 +284,14 @@ def joint(given: HeadOutputs, reason: str = "") -> RuleAnswer:
     return RuleAnswer(scores=given.answers[:, 0], answered=given.valid[:, 0], took_part=given.observed, reason=reason)
 
 
-# Computations of a rule, checked, because the rule may be a user's own
+# Checked computations of a rule, which may be a user's own
 
 
 def trained_rows(rule: Rule, roster: Roster, observed: Tensor) -> Tensor:
-    """Return which rows are trained on [N] bool, by who has them, observed [N, K].
+    """Return which rows are trained on [N] bool, given the parties that have them, observed [N, K].
 
     Raises:
-        ConfigError: the rule returns another form.
+        ConfigError: the rule returns a value of another type or shape.
     """
     use: object = rule.trains_on(roster, observed)
     if not isinstance(use, Tensor):
@@ -303,7 +307,7 @@ def loss_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, 
 
     Raises:
         ConfigError: the loss is not a scalar tensor; or embeddings ``h`` need a gradient and the loss has none; or the
-            rule has made weights of its own by now.
+            rule has made weights of its own since it was checked.
     """
     loss: object = rule.loss(fusion, h, observed, y, batch)
     if not isinstance(loss, Tensor):
@@ -321,10 +325,10 @@ def loss_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, 
 
 
 def outputs_of(rule: Rule, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the heads' outputs [B, M, C] and for which rows they are valid [B, M], from h [B, K, H].
+    """Return the heads' outputs [B, M, C] and their validity per row [B, M], from h [B, K, H].
 
     Raises:
-        ConfigError: the rule returns another form.
+        ConfigError: the rule returns values of another type or shape.
     """
     returned: object = rule.outputs(fusion, h, observed)
     B, C = len(observed), fusion.task.outputs
@@ -352,19 +356,19 @@ def answer_of(
     key: Tensor,
     owners: Tensor | None = None,
 ) -> tuple[HeadOutputs, RuleAnswer]:
-    """Return the heads' answers, and what the rule combines them into.
+    """Return the heads' answers, and the answer that the rule makes of them.
 
     Args:
         rule: the rule.
         fusion: the heads of the active party.
-        outputs: [B, M, C], of the heads of all hosts.
+        outputs: [B, M, C], outputs of the heads of all hosts.
         valid: [B, M].
         observed: [B, K], the blocks that valid outputs use.
         key: [B], see ``HeadOutputs``.
         owners: [M], if other parties host heads too.
 
     Raises:
-        ConfigError: the rule returns another form.
+        ConfigError: the rule returns a value of another type or shape.
     """
     given = HeadOutputs(
         task=fusion.task,
@@ -403,7 +407,7 @@ def check_rule(rule: object) -> None:
     """Check that an object is a complete rule without weights.
 
     Raises:
-        ConfigError: it is a class or not a rule, a part is missing or of another kind, or see ``check_weights``.
+        ConfigError: it is a class or not a rule; or a part is missing or has another type; or see ``check_weights``.
     """
     if isinstance(rule, type):
         raise ConfigError(f"Split: expected a rule, got its class {rule.__name__}: make one, {rule.__name__}()")
@@ -432,7 +436,7 @@ def check_weights(rule: object) -> None:
 
     Raises:
         ConfigError: the rule is or holds a network with parameters or buffers, or a tensor that requires a gradient.
-            Its attributes are checked, and the lists, tuples, sets and mappings among them.
+            The check covers its attributes and the items of lists, tuples, sets and mappings among them.
     """
     names = [""] if _is_weights(rule) else sorted({name for name, value in _held(rule) if _is_weights(value)})
     if names:

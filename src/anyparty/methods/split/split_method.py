@@ -1,18 +1,18 @@
-"""Split models: each party encodes its own block, heads fuse the embeddings, gradients go back.
+"""Split models: each party encodes its own block, heads fuse the embeddings, and gradients are sent back.
 
-Local, Standard VFL, Ensemble, Combinatorial, PlugVFL and LASER-VFL are one family. They share the encoders f_k, the
-exchange (embedding up, gradient down: one round trip a batch) and the optimizers, which are in this file. A ``Rule``
-defines the topology, the loss and the answer; each paper's rule is a file of its own.
+Local, Standard VFL, Ensemble, Combinatorial, PlugVFL and LASER-VFL are one family. This file has what they share: the
+encoders f_k, the exchange (embedding up, gradient down: one round trip per batch) and the optimizers. A ``Rule``
+defines the topology, the loss and the answer. Each paper's rule has a file of its own.
 
-A host's heads are one tensor and take one step together. A head that no row of a batch trains has the derivative 0, so
-that momentum and weight decay still move it, unlike a head with an optimizer of its own. The difference matters if
-batches often lack a party, as with ``batches="by-pattern"``.
+A host's heads are one tensor and take one step together. A head that no row of a batch trains has the derivative 0.
+Momentum and weight decay still change it, unlike a head with an optimizer of its own. The difference matters if batches
+often lack a party, as with ``batches="by-pattern"``.
 
 By default all heads are at the active party, in one batched computation. With ``hosting="labelers"`` each party that
-holds labels hosts its own head, and embeddings go to every host.
+holds labels hosts its own head, and embeddings are sent to every host.
 
 Prediction (LASER-VFL, Algorithm 2, for every rule): the requested parties send their embeddings to the hosts. Every
-host answers for the rows that it can. The active party combines the hosts' outputs into one answer a row, and states
+host answers for the rows that it can. The active party combines the hosts' outputs into one answer per row, and states
 which parties took part in it.
 """
 
@@ -56,10 +56,11 @@ class Split:
     Attributes:
         rule: the topology, the loss and the answer.
         embedding: H, the width of every party's embedding.
-        hosting: where heads are: all at the active party, or each at its own party if that holds labels.
-        head_hidden: widths of the heads' hidden layers; [] is the papers' single linear layer. By default the rule's:
-            none, but [64] for LASER-VFL if a number is predicted.
-        make_head: a user's own head, (width of its input, C) -> module; instead of ``head_hidden``.
+        hosting: where heads are: all at the "active" party, or with "labelers" each at its own party if that party
+            holds labels.
+        head_hidden: widths of the heads' hidden layers; [] is the papers' single linear layer. The default depends on
+            the rule: no hidden layer, but [64] for LASER-VFL in regression.
+        make_head: a user's own head, (width of its input, C) -> module; it replaces ``head_hidden``.
 
     """
 
@@ -117,7 +118,7 @@ class Split:
         return state
 
     def topology(self, roster: Roster) -> Topology:
-        """Resolve who encodes, who hosts which heads and who reads whom among the parties of a roster.
+        """Resolve which parties of a roster encode, which host each head, and which hosts read each embedding.
 
         Raises:
             ConfigError: the rule cannot serve these parties, or describes its heads in another form.
@@ -139,7 +140,7 @@ class Split:
         return StackedMLP(count, (width, *hidden, task.outputs))
 
     def fusion(self, state: State, heads: nn.Module | None = None, host: str | None = None) -> Fusion:
-        """Return the heads of this host with their owners; or a copy of the ``heads`` of another ``host``."""
+        """Return the heads of this host with their owners, or ``heads``, a copy of those of another ``host``."""
         seat, topology = state.seat, state.topology
         taught: nn.Module | None = None
         assert topology is not None
@@ -172,11 +173,11 @@ class Split:
         return (Stage(name="train", step=self.step, rows=rows),)
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Run a party's part in one training batch; one round trip for a party that is not a host.
+        """Run a party's part in one training batch; a party that is not a host has one round trip.
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: a party left that the method cannot do without.
+            PartyLost: a party that the method needs was lost.
         """
         me, topology = state.seat.me, state.topology
         assert topology is not None
@@ -200,7 +201,7 @@ class Split:
     def encode(
         self, state: State, rows: Rows, batch: Batch, taken: ExchangePart | None = None, *, draws: bool = True
     ) -> ExchangePart | None:
-        """Return which rows of the batch a party has [B_k] and their embeddings [B_k, H]; ``None`` if it has none.
+        """Return the places [B_k] of a party's rows in the batch and their embeddings [B_k, H]; ``None`` without rows.
 
         Args:
             state: the party's networks.
@@ -234,7 +235,7 @@ class Split:
         mine: ExchangePart | None,
         asked: Sequence[str] | None = None,
     ) -> Gathered:
-        """Wait at a host for the embeddings of a batch, by default of all parties that it reads."""
+        """Wait at a host for the embeddings of a batch, by default from all parties that the host reads."""
         topology = state.topology
         assert topology is not None
         asked = topology.blocks if asked is None else asked
@@ -250,21 +251,21 @@ class Split:
 
         Raises:
             Diverged: the loss is not a number.
-            PartyLost: a party left that the method cannot do without.
+            PartyLost: a party that the method needs was lost.
         """
         if there.silent and self.can.trains_with_all:
             raise PartyLost(there.silent[0], f"{self.can.title} cannot train without it")
-        if "heads" in state.optimizers:  # a user's own may have nothing to train
+        if "heads" in state.optimizers:  # a user's own heads may have no parameters
             state.optimizers["heads"].zero_grad()
         if not there.parts:
             return None, {}
         h = there.scatter(state.seat.roster).requires_grad_()
         loss = self.learn(state, rows, batch, there, h)
-        gradient = torch.zeros_like(h) if h.grad is None else h.grad  # none if no row is left, or heads ignore h
+        gradient = torch.zeros_like(h) if h.grad is None else h.grad  # None if no row is left or heads ignore h
         return loss, there.collect(state.seat.roster, gradient)
 
     def learn(self, state: State, rows: Rows, batch: Batch, there: Gathered, h: Tensor) -> float | None:
-        """Return the loss of the rows with a known label; leave its gradients at ``h`` [B, K, H] and the heads.
+        """Return the loss of the rows with a known label; leave its gradients in ``h`` [B, K, H] and the heads.
 
         Raises:
             Diverged: the loss is not a number.
@@ -290,11 +291,11 @@ class Split:
 
         Raises:
             Diverged: the loss is not a number.
-            ConfigError: see ``fusion.loss_of``.
+            ConfigError: see ``rule.loss_of``.
         """
         if fusion.taught is not None:
             fusion.taught.note(observed)
-        own = self.make_head is not None  # our heads draw no random numbers
+        own = self.make_head is not None  # built-in heads draw no random numbers
         with batch.drawing("head draws", seat.me, device=seat.device) if own else nullcontext():
             loss = loss_of(self.rule, fusion, h, observed, y, batch)
         if weight != 1.0:
@@ -334,7 +335,7 @@ class Split:
             return None
         there = await self.gather(net, state, rows, batch, mine, asked)
         fusion = self.fusion(state)
-        near = there.without(fusion.taught.missed if fusion.taught else (), seat.roster)  # reached by this host's heads
+        near = there.without(fusion.taught.missed if fusion.taught else (), seat.roster)  # seen by this host's heads
         with torch.no_grad():
             nobody = torch.zeros(*near.observed.shape, *topology.width, device=seat.device)
             h = near.scatter(seat.roster) if near.parts else nobody
@@ -350,10 +351,10 @@ class Split:
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str],
         there: Gathered, fusion: Fusion, own: tuple[Tensor, Tensor, Tensor],
     ) -> Predictions:  # fmt: skip
-        """Combine the outputs of all hosts' heads into one answer a row.
+        """Combine the outputs of all hosts' heads into one answer per row.
 
-        ``own`` are the active party's outputs, where they are valid, and the blocks that they use [B, K]: those of
-        parties that training reached from this host. Training may have reached other parties from another host.
+        ``own`` has the active party's outputs, their validity, and the blocks that they use [B, K]. These are blocks of
+        parties that training reached at this host; at another host, training may have reached other parties.
         """
         seat, topology = state.seat, state.topology
         assert topology is not None
@@ -391,7 +392,7 @@ class Split:
 
 
 def labels_of(rows: Rows, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return a host's labels of a batch [B], and which of them it knows [B]."""
+    """Return a host's labels of a batch [B], and a mask of the labels that it knows [B]."""
     assert rows.y is not None
     assert rows.labeled is not None
     return rows.y[batch.rows], rows.labeled[batch.rows]

@@ -5,11 +5,11 @@ Liu et al., TKDE 2024; the baseline of Valdeira, Wang, Chi, ICLR 2025, equation 
 
 Letters   B rows, K parties, H width of an embedding, C outputs.
 Loss      mean_n loss(g(1/K sum_k h[n, k]), y_n)                        (1)
-Answer    for rows that all parties have; other rows get no number
+Answer    for rows that all parties have; other rows get no answer
 
-``absent="zeros"`` is the Vanilla VFL of the FALSE-VFL comparison (Hong, Park, Hwang, arXiv 2505.11035, appendix D.1):
-trained on the same rows, it also predicts other rows, with zeros in place of absent embeddings. A mean has no place for
-an absent embedding, so the head reads all embeddings side by side, as in PlugVFL.
+``absent="zeros"`` is the Vanilla VFL of the FALSE-VFL comparison (Hong, Park, Hwang, arXiv 2505.11035, appendix D.1).
+It is trained on the same rows, and also predicts other rows, with zeros in place of absent embeddings. Its head reads
+all embeddings side by side, as in PlugVFL, because a mean cannot mark an embedding as absent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from anyparty.networks.objective import losses
 
 @dataclass(frozen=True, kw_only=True)
 class Standard(Rule):
-    """One predictor that needs all parties, or reads zeros for absent ones.
+    """One predictor that needs all parties, or reads zeros for absent parties.
 
     Attributes:
         absent: in prediction, "refuse" a row without the blocks of all parties, or use "zeros" for absent embeddings.
@@ -44,7 +44,7 @@ class Standard(Rule):
 
     @property
     def can(self) -> Capabilities:
-        """Train on rows that all parties have; predict for those rows, or for any row with zeros."""
+        """Capabilities: trains on rows that all parties have; predicts for those rows, or for any row with zeros."""
         zeros = self.absent == "zeros"
         whole = "rows that all parties have, while all are present"
         return Capabilities(
@@ -70,17 +70,17 @@ class Standard(Rule):
         return observed.all(dim=1)
 
     def loss(self, fusion: Fusion, h: Tensor, observed: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        """Return (1)."""
+        """Return the loss (1), or with ``absent="zeros"`` that of PlugVFL without dropout."""
         if self._concatenated:
             return self._concatenated.loss(fusion, h, observed, y, batch)
         return losses(fusion.task, fusion.heads(mean_over(h, observed).unsqueeze(1)).squeeze(1), y).mean()
 
     def outputs(self, fusion: Fusion, h: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the predictor's outputs, valid for rows that all parties have, or with zeros for rows that any has."""
+        """Return outputs that are valid for rows that all parties have, or, with zeros, for rows that any party has."""
         if self._concatenated:
             return self._concatenated.outputs(fusion, h, observed)
         return fusion.heads(mean_over(h, observed).unsqueeze(1)), observed.all(dim=1, keepdim=True)
 
     def answer(self, given: HeadOutputs) -> RuleAnswer:
-        """Return the joint answer, and the reason for rows without all parties."""
+        """Return the joint answer, with the reason for rows that not all parties have."""
         return joint(given, "Standard VFL needs every party's block of a row")

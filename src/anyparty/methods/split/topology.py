@@ -1,4 +1,4 @@
-"""The topology of a split method: who encodes, who hosts which heads, and who reads whose embeddings."""
+"""The topology of a split method: the parties that encode, the hosts of heads, and the embeddings that hosts read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Hosting = Literal["active", "labelers"]
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """Who does what among the parties of one run; ``resolve`` makes it and checks it.
+    """The roles of the parties in one run; ``resolve`` makes and checks it.
 
     Attributes:
         blocks: the K parties that hold columns, in the roster's order.
@@ -28,12 +28,12 @@ class Topology:
         copies: how many encoders each of the K parties has.
         width: the shape of a row's embedding: (H,), or (copies, H).
         head_inputs: the width of a head's input.
-        owners: the parties k that have a head of their own; ``None`` if heads belong to nobody.
-        hosts: the owners k of each host's heads, the active party first; no owners if heads belong to nobody.
+        owners: the parties k that have a head of their own; ``None`` if heads belong to no party.
+        hosts: the owners k of each host's heads, the active party first; no owners if heads belong to no party.
         heads: the number of heads at each host.
         reads: the parties whose embeddings each host reads.
         readers: the hosts that read the embeddings of each party, for every party of the roster.
-        unread: the parties whose embeddings no host reads. They send nothing, as if they had no row.
+        unread: the parties whose embeddings no host reads. They send no message, as if they had no row.
 
     """
 
@@ -55,7 +55,7 @@ class Topology:
         return tuple(dict.fromkeys((*self.blocks, *self.hosts)))
 
     def heard(self, observed: Tensor) -> Tensor:
-        """Return which party has which row, without the parties that no host reads: [N, K] bool -> [N, K] bool."""
+        """Return observed [N, K] bool with the parties that no host reads set to False."""
         if not self.unread:
             return observed
         observed = observed.clone()
@@ -65,7 +65,7 @@ class Topology:
 
 @runtime_checkable
 class HasTopology(Protocol):
-    """A method whose heads stand at hosts: a split method, with or without a stage before it or a schedule."""
+    """A method with heads at hosts: a split method, also with pretraining or a schedule."""
 
     def topology(self, roster: Roster) -> Topology:
         """Return the topology among the parties of a roster."""
@@ -76,7 +76,8 @@ class Schedulable(HasTopology, Protocol):
     """A split method that a schedule may run.
 
     Attributes:
-        schedule_conflict: why no schedule can run it, which ends the sentence "schedule 'NAME' ..."; empty if one can.
+        schedule_conflict: the reason why no schedule can run it, as the end of the sentence "schedule 'NAME' ...";
+            empty if a schedule can run it.
 
     """
 
@@ -87,10 +88,10 @@ def resolve(
     can: Capabilities, roster: Roster, *, copies: object, head: object, owners: object,
     reads: Callable[[tuple[int, ...]], object], width: int, hosting: Hosting,
 ) -> Topology:  # fmt: skip
-    """Return the topology that a rule asks for among these parties, and check it.
+    """Return the topology that a rule describes for these parties, and check it.
 
-    With ``hosting="labelers"`` each head stands at its owner if that party holds labels. All others stand at the active
-    party. If each head has an owner, there are as many heads as owners, whatever ``head`` says.
+    With ``hosting="labelers"`` each head is at its owner if that party holds labels. All others are at the active
+    party. If each head has an owner, there are as many heads as owners, and the number in ``head`` is ignored.
 
     Args:
         can: the capabilities of the rule.
@@ -98,9 +99,9 @@ def resolve(
         copies: ``Rule.copies`` for this roster.
         head: ``Rule.head`` for this roster.
         owners: ``Rule.owners`` for this roster.
-        reads: ``Rule.reads`` for this roster, by the owners of the heads at one host.
+        reads: ``Rule.reads`` for this roster, as a function of the owners of the heads at one host.
         width: H, the width of an embedding.
-        hosting: where heads stand.
+        hosting: where heads are.
 
     Raises:
         ConfigError: a value of the rule has another form, the active party would host no head, no embedding is read, or
@@ -157,7 +158,7 @@ def _hosts(roster: Roster, owners: tuple[int, ...] | None, hosting: Hosting) -> 
 
 
 def _counts(can: Capabilities, copies: object, head: object, owners: tuple[int, ...] | None) -> tuple[int, int, int]:
-    """Return the number of encoders of a party, the number of heads of all hosts, and the width of a head's input."""
+    """Return the number of encoders per party, the number of heads at all hosts, and the width of a head's input."""
     if owners == ():
         raise ConfigError(f"{can.title}: expected owners to be at least one party, or None, where heads belong to "
                           f"nobody, got none")  # fmt: skip
@@ -178,7 +179,7 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def _parties(given: object, roster: Roster) -> tuple[int, ...] | None:
-    """Return parties k, given as any whole numbers; ``None`` if they are something else."""
+    """Return party indices k, given as any whole numbers; ``None`` if they are not valid indices."""
     try:
         return _among(tuple(given), roster.K)  # type: ignore[arg-type]
     except TypeError:
