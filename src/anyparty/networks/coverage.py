@@ -77,7 +77,7 @@ class Connectivity(nn.Module):
 
 
 def shared(observed: Tensor) -> Tensor:
-    """Return which parties have rows in common: [N, K] bool -> [K, K] bool."""
+    """Return a mask of the pairs of parties that have rows in common: [N, K] bool -> [K, K] bool."""
     there = observed.float()
     return there.T @ there > 0
 

@@ -43,7 +43,7 @@ class WeightedBatch:
     log_w: Tensor
 
     def known(self, roster: Roster) -> Tensor:
-        """Return which blocks are in the weights, [B, K] bool: without parties that were lost after their embedding."""
+        """Return a mask of the blocks in the weights, [B, K] bool; without parties lost after their embedding."""
         gone = torch.tensor([name in self.there.silent for name in roster.blocks], device=self.z.device)
         return self.there.observed & ~gone
 

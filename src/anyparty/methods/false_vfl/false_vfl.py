@@ -140,7 +140,7 @@ class FalseVFL(ABC):
 
     @property
     def can(self) -> Capabilities:
-        """Trains on any row, labelled or not; predicts for any row."""
+        """The method's capabilities: it trains on any row, labelled or not, and predicts for any row."""
         return Capabilities(
             title=self.title,
             paper=f"Hong, Park, Hwang 2025, {self.section}",
@@ -276,7 +276,7 @@ class FalseVFL(ABC):
     async def weighed(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], missed: Sequence[str] = ()
     ) -> WeightedBatch | None:
-        """Run a party's part in weighing samples for a few rows; the active party gets the weights."""
+        """Run a party's part in weighting samples for a few rows; the active party gets the weights."""
         turn = replace(self.turn(net, state, rows, batch, asked, L=self.predict_samples), missed=missed)
         home = turn.encode(feature_side(state, self.floor)) if "encoder" in state.modules else None
         if state.seat.me == state.seat.roster.active:

@@ -66,7 +66,7 @@ MESSAGES = (SNAPSHOT, PACE, RATE, FITS, TURNS)
 
 @dataclass(frozen=True, kw_only=True)
 class LocalIterations:
-    """How parties make local iterations, under any schedule.
+    """Settings of the parties' local iterations, under any schedule.
 
     Attributes:
         labels: the parties that use labels. "active": the active party and other hosts only; the other parties
