@@ -1,4 +1,4 @@
-"""The contract of a method, the registry, and the methods: one paper, one file.
+"""The interface of a method, the registry, and the methods themselves: one paper, one file.
 
 Nothing here loops over epochs, opens a socket or writes a file.
 """

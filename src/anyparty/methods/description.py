@@ -1,13 +1,13 @@
-"""A method of the user's own as plain data: what a run and a model keep of it, for no file holds code.
+"""Describe a user's own method as plain data, which runs and models save instead of code.
 
-A dataclass is told by its class's name and its fields, but for those that say ``repr=False`` or ``compare=False`` (of
-what changes neither training nor answers); any other object by its class's name and what its constructor takes and it
-keeps under the same name.  Numbers, text, truth values, and lists and tables of them stand as they are, functions and
-classes by their names, tensors and arrays by a hash of their numbers.  Names are without their module: a class may move
-from a script into a module.
+A dataclass is described by its class name and its fields. Fields with ``repr=False`` or ``compare=False`` are left out,
+because they change neither training nor answers. Any other object is described by its class name and by those
+constructor arguments that it stores under the same name. Numbers, text, truth values, lists and tables are stored
+unchanged, functions and classes by name, tensors and arrays by a hash of their numbers. Names do not include the
+module, so a class may move from a script into a module.
 
-Whoever gives the method again is held to all of it, as a shipped method's parameters are; a field that the class has
-got since then may stand at its default.
+If the user later passes the method for a saved model, all of the description must match, as for the parameters of a
+shipped method. Exception: a field added to the class since then may have its default value.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from anyparty.methods.method import Method
 from anyparty.methods.method_registry import settings_of
 from anyparty.methods.schedules.scheduled import Scheduled
 
-CLASS = "class"  # no field can be called so
+CLASS = "class"  # a Python keyword, so no field has this name
 DEEPEST = 8
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _NO_REPR: Any = object.__repr__
 
 
 def described(made: object, *, whole: bool = True, depth: int = 0) -> dict[str, Any]:
-    """Return an object as data that JSON and TOML hold; without a ``whole``, without what stands at its default.
+    """Return an object as data that JSON and TOML can store; unless ``whole``, leave out values at their default.
 
     >>> from anyparty.methods.method_registry import method
     >>> described(method("laser", embedding=8), whole=False)
@@ -55,12 +55,12 @@ def described(made: object, *, whole: bool = True, depth: int = 0) -> dict[str, 
 
 
 def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
-    """Yield name, value and default of what an object was made with."""
+    """Yield the name, value and default of each constructor argument of an object."""
     if is_dataclass(made):
         for each in fields(made):
             if each.init and each.repr and each.compare:
                 default = each.default_factory() if callable(each.default_factory) else each.default
-                # a class that was sent to another process by its code has a MISSING of its own
+                # a class pickled by value to another process has its own copy of MISSING
                 yield (
                     each.name,
                     getattr(made, each.name, None),
@@ -69,7 +69,7 @@ def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
         return
     try:
         takes = inspect.signature(type(made)).parameters
-    except (TypeError, ValueError):  # made in C
+    except (TypeError, ValueError):  # implemented in C
         return
     kept = getattr(made, "__dict__", {})
     for name, taken in takes.items():
@@ -78,16 +78,16 @@ def _parts(made: object) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _plain(value: Any, whole: bool, depth: int) -> Any:
-    """Return a value as data, the same in every process."""
+    """Return a value as data, identical in every process."""
     value = value.item() if isinstance(value, np.generic) else value
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):  # no file has words for them all
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):  # TOML has no None, JSON no NaN
         value = str(value)
     if isinstance(value, Enum):
         value = f"{_name(type(value))}.{value.name}"
     kind = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)
     if kind is not None:
         return kind(value)
-    if depth > DEEPEST:  # perhaps it holds itself
+    if depth > DEEPEST:  # perhaps the object contains itself
         return _name(type(value))
     inner = partial(_plain, whole=whole, depth=depth + 1)
     if isinstance(value, list | tuple):
@@ -100,7 +100,7 @@ def _plain(value: Any, whole: bool, depth: int) -> Any:
 
 
 def _object(value: Any, whole: bool, depth: int) -> Any:
-    if isinstance(value, MessageSpec):  # what may be learnt from it may be put in other words
+    if isinstance(value, MessageSpec):  # its other texts may be reworded
         return f"{value.tag}: {value.frm} → {value.to}"
     if isinstance(value, partial):
         parts = {"of": value.func, "args": value.args, **value.keywords}
@@ -117,12 +117,12 @@ def _object(value: Any, whole: bool, depth: int) -> Any:
 def _shown(value: Any) -> str:
     try:
         return ADDRESS.sub("", repr(value))
-    except Exception:  # a user's own
+    except Exception:  # repr of a user's class may fail
         return _name(type(value))
 
 
 def _numbers(value: Any) -> str:
-    """Return the kind and shape of a tensor or an array, and a hash of its numbers where training changes none."""
+    """Return the type, dtype and shape of a tensor or array, and a hash of its numbers unless they are trained."""
     told = f"{_name(type(value))} {value.dtype} {list(value.shape)}"
     if getattr(value, "requires_grad", False) or getattr(value, "is_meta", False):
         return told
@@ -130,12 +130,12 @@ def _numbers(value: Any) -> str:
 
 
 def _name(of: Any) -> str:
-    """Return the name of a class or function, without where it was defined."""
+    """Return the name of a class or function without its module or enclosing function."""
     return str(getattr(of, "__qualname__", type(of).__qualname__)).rpartition("<locals>.")[2]
 
 
 def differences(kept: Any, made: object) -> dict[str, tuple[Any, Any]]:
-    """Return in what a method is another than the one that was ``described`` as ``kept``: what was, and what is.
+    """Return the settings in which a method differs from its saved description ``kept``: (saved, present).
 
     >>> from anyparty.methods.method_registry import method
     >>> differences(described(method("laser", embedding=8)), method("laser", embedding=4))
@@ -145,11 +145,11 @@ def differences(kept: Any, made: object) -> dict[str, tuple[Any, Any]]:
     keys = [key for key in [*was, *(now.keys() - was.keys())] if key in was or key in given]
     differs = {key: (was.get(key), now.get(key)) for key in sorted(keys) if was.get(key) != now.get(key)}
     classes = {key: pair for key, pair in differs.items() if key.rpartition(".")[2] == CLASS}
-    return classes or differs  # another class has other fields
+    return classes or differs  # a different class has different fields
 
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the fields of an object and of those in it by their dotted names; a table is one value."""
+    """Flatten an object and the objects in it to dotted field names; a plain table counts as one value."""
     if not isinstance(values, Mapping) or CLASS not in values:
         return {prefix: values}
     within = f"{prefix}." if prefix else ""
@@ -157,23 +157,23 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def check(source: Path, own: Mapping[str, Any] | None, shipped: Method | None, given: Any) -> None:
-    """Hold a method that is given for a model to the one that it was trained with.
+    """Check that the method passed for a model is the one that the model was trained with.
 
     Args:
         source: the model.
-        own: what it keeps of the user's own method; ``None`` if an earlier version saved it.
-        shipped: its method, if it was none of the user's own.
-        given: what is given.
+        own: the saved description of the user's own method; ``None`` if the model has none, as in earlier versions.
+        shipped: the model's method if it is a shipped one, else ``None``.
+        given: the method that was passed.
 
     Raises:
-        ModelError: it is another, or no method.
+        ModelError: ``given`` is a different method, or not a method.
     """
     if not hasattr(given, "begin"):
         raise ModelError(
             f"{source}: method: expected a method, such as Split(rule=...) of anyparty.methods.split.split_method, "
             f"got {given!r}"
         )
-    given = given.split if isinstance(given, Scheduled) else given  # a schedule is training's
+    given = given.split if isinstance(given, Scheduled) else given  # a schedule matters in training only
     if shipped is not None:
         was, now = settings_of(shipped, whole=True) or {}, settings_of(given, whole=True) or {}
         if was.get("name") != now.get("name"):
@@ -190,7 +190,7 @@ def check(source: Path, own: Mapping[str, Any] | None, shipped: Method | None, g
 
 
 def _told(given: Any) -> str:
-    """Return the names of a method's class and of its rule's."""
+    """Return the class name of a method, and of its rule if it has one."""
     rule = getattr(given, "rule", None)
     return _name(type(given)) + ("" if rule is None else f"(rule={_name(type(rule))})")
 

@@ -1,7 +1,7 @@
-"""Is an encoder worth training?  A classifier's k-fold scores on its embeddings, beside those on the raw columns.
+"""Compare a classifier's k-fold scores on an encoder's embeddings with its scores on the raw columns.
 
-Irureta et al. (APC-VFL), appendix F, algorithm 1 and equations (11), (12): a tool for choosing an architecture at home,
-before any federated run.  Nothing here is sent or asked of anybody.
+Irureta et al. (APC-VFL), appendix F, algorithm 1 and equations (11), (12). One party uses this to choose an encoder
+before any federated run. No other party is involved and nothing is sent.
 
 Letters   n rows, d columns, H width of an embedding, k folds.
 
@@ -33,7 +33,7 @@ from anyparty.networks.optimizer import Optimizer
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EncoderComparison:
-    """Scores of the same classifier on the same folds.
+    """Scores of one classifier on columns and on embeddings, with the same folds.
 
     Attributes:
         raw: [k], on the columns.
@@ -46,17 +46,17 @@ class EncoderComparison:
 
     @property
     def lost(self) -> float:
-        """The mean score on the columns less that on the embeddings; below zero where the encoder helps."""
+        """Mean score on the columns minus mean score on the embeddings; negative if the encoder helps."""
         return float(self.raw.mean() - self.embedded.mean())
 
     def alike(self, r: float) -> bool:
-        """Return whether embeddings are as good as the columns, to a threshold r (12)."""
+        """Return whether the embeddings score at most r below the columns (12)."""
         return self.lost <= r
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EncoderEpoch:
-    """One epoch of an encoder's training: its loss, and the scores after it; ``epoch`` counts from 1."""
+    """One epoch of an encoder's training: its number (from 1), its loss, and the scores after it."""
 
     epoch: int
     loss: float
@@ -64,7 +64,7 @@ class EncoderEpoch:
 
 
 def compare(x: ArrayLike, z: ArrayLike, y: ArrayLike, **scoring: Any) -> EncoderComparison:
-    """Score a classifier on columns x [n, d] and on embeddings z [n, H] of the same rows, by the same folds.
+    """Score a classifier on columns x [n, d] and on embeddings z [n, H] of the same rows, with the same folds.
 
     Args:
         x: the prepared columns.
@@ -93,24 +93,25 @@ def inspect(
     seed: int = 0,
     **scoring: Any,
 ) -> Iterator[EncoderEpoch]:
-    """Train an autoencoder of the columns x [n, d], and score its embeddings as it learns (algorithm 1).
+    """Train an autoencoder of the columns x [n, d] and score its embeddings during training (algorithm 1).
 
     Args:
         x: the prepared columns.
-        y: [n] the classes, for the scores alone.
-        encoder: what makes the encoder.
+        y: [n] the classes, used for the scores only.
+        encoder: factory of the encoder.
         embedding: H.
-        activation: of the embedding; none if empty.
-        optimizer: what trains it; its schedule is over these ``epochs``.
-        epochs: how many.
-        every: after how many epochs embeddings are scored; after the last they always are.
+        activation: activation of the embedding; no activation if empty.
+        optimizer: the optimizer; its schedule spans ``epochs``.
+        epochs: number of epochs.
+        every: score the embeddings after every this many epochs, and after the last.
         batch_size: rows of a batch.
-        seed: of everything random.
+        seed: seed of all random choices.
         scoring: classifier, settings, metric, folds: see ``cross_validated``.
 
     Raises:
-        ConfigError, AlignmentError: as ``cross_validated``, or less than one epoch.
-        Diverged: embeddings are no longer numbers.
+        ConfigError, AlignmentError: as ``cross_validated``; ConfigError also if epochs, every, batch_size or embedding
+            is below 1.
+        Diverged: the loss or the embeddings are not finite.
 
     """
     if min(epochs, every, batch_size, embedding) < 1:
@@ -125,7 +126,7 @@ def inspect(
     for epoch in range(epochs):
         total = 0.0
         optimizer.set_rate(trains, epoch, epochs)
-        with torch.random.fork_rng(devices=[]):  # an encoder may draw, as for dropout
+        with torch.random.fork_rng(devices=[]):  # an encoder may draw random numbers, as dropout does
             torch.manual_seed(seeds.number("encoder draws", epoch))
             for places in mixed(torch.arange(len(rows)), batch_size, seeds.torch("batches", epoch)):
                 trains.zero_grad()

@@ -1,6 +1,6 @@
-"""Parameters that do nothing beside what else a method is set to: a user who gives one is told so.
+"""Reject parameters that have no effect with a method's other settings.
 
-Only those that are not at their default: it means the same to give a default and to leave it out.
+Only parameters that differ from their default are rejected: setting the default is the same as leaving it out.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from anyparty.methods.split.split_method import Split
 
 @dataclass(frozen=True)
 class IgnoredParameters:
-    """Parameters of a method's, or of what it shares with its family.
+    """Parameters of a method, or of its family, that have no effect under a condition.
 
     Attributes:
-        of: whose they are.
-        names: of the parameters.
-        where: whether they do nothing, by the method that has them.
-        said: what they would do nothing with, or without.
+        of: the classes that have the parameters.
+        names: names of the parameters.
+        where: condition on the method under which they have no effect.
+        said: text of the condition for the error message.
 
     """
 
@@ -35,8 +35,8 @@ class IgnoredParameters:
     said: str
 
 
-TWO = Roster((Party(name="first", labels=True), Party(name="second", labels=True)), "first")  # who both could host
-ENDS, FIRST = (Apc, VFedTrans), (SelfSupervised,)  # FedHSSL is one, too
+TWO = Roster((Party(name="first", labels=True), Party(name="second", labels=True)), "first")  # both could be hosts
+ENDS, FIRST = (Apc, VFedTrans), (SelfSupervised,)  # FedHSSL has these settings too
 IDLE = (
     IgnoredParameters(ENDS, ("head_hidden",), lambda of: of.classifier != "head", "without classifier = 'head'"),
     IgnoredParameters(
@@ -74,16 +74,16 @@ IDLE = (
         (Split,), ("head_hidden",), lambda of: of.make_head is not None, "with make_head, which makes the whole head"
     ),
 )
-"""All of them, written by hand."""
+"""All such parameters, listed by hand."""
 
 
 def check(name: str, parts: Iterable[Any], given: Mapping[str, Any]) -> None:
-    """Refuse parameters ``given`` to the method ``name`` that do nothing beside the others.
+    """Reject parameters ``given`` to the method ``name`` that have no effect with its other settings.
 
-    ``parts`` are the method and what it shares with its family.
+    ``parts`` are the method and the settings that it shares with its family.
 
     Raises:
-        ConfigError: naming them.
+        ConfigError: a parameter has no effect; the message names it.
     """
     for part in parts:
         for each in IDLE:

@@ -1,7 +1,7 @@
-"""The contract of a method: the coroutine of each party, independent of what runs it; and checks of a user's method.
+"""The interface of a method: one coroutine for each party, independent of what runs it. Also checks of a user's method.
 
-A method is frozen parameters. It has no loop over epochs, no socket and no file: ``run`` has those, and a test can
-drive one party's coroutine by hand.
+A method is a set of frozen parameters. It has no loop over epochs, no socket and no file: those belong to the package
+``training``. A test can drive the coroutine of one party by hand.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from anyparty.networks.optimizer import Optimizer
 
 @dataclass(frozen=True, kw_only=True)
 class PartyContext:
-    """A party's place in a run: who it is, and what it brings that others need not know.
+    """A party's place in a run: its identity, and settings that the other parties need not know.
 
     Attributes:
         me: its name in the roster.
         roster: all parties.
-        task: what is predicted, at parties that hold labels.
-        inputs: width of its prepared block, 0 without columns.
-        encoder: how it makes its embedding network.
-        optimizer: what trains its networks.
-        device: where it computes.
+        task: the prediction task, at parties that hold labels.
+        inputs: width of its prepared block; 0 without columns.
+        encoder: factory of its encoder.
+        optimizer: settings of the optimizer of its networks.
+        device: the device on which it computes.
 
     """
 
@@ -51,16 +51,16 @@ class PartyContext:
 
     @cached_property
     def draws(self) -> bool:
-        """Whether the encoder may draw random numbers: ours do for dropout, a user's own might."""
+        """True if the encoder may draw random numbers: a shipped one for dropout, a user's own perhaps."""
         return not isinstance(self.encoder, MLP) or self.encoder.dropout > 0
 
 
 @dataclass
 class State:
-    """What a party's training changes: its networks and optimizers, by name.  All of it is saved and restored.
+    """The part of a party that training changes: its networks and optimizers, by name. All of it is saved and restored.
 
-    ``kept`` is what one stage leaves for a later one: it stands in checkpoints, not in the trained model.  A
-    split method's ``topology`` is resolved by ``begin`` from method and roster, and is never saved.
+    ``kept`` holds tensors that one stage leaves for a later one. They are saved in checkpoints, not in the trained
+    model. ``begin`` derives the ``topology`` of a split method from the method and the roster; it is never saved.
     """
 
     seat: PartyContext
@@ -77,17 +77,17 @@ class State:
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows that all parties work on at once, and the name of the moment, from which random choices draw.
+    """Rows that all parties process together, and the names of the random streams for this step.
 
     Attributes:
         rows: [B] int64, places among the N aligned rows; the same, in the same order, at every party.
         seeds: the run's root seed.
         moment: (stage, epoch, step).
-        number: how many batches of the stage came before; the same at every party, also one that was away.
-        share: what a step on its mean counts beside the stage's other steps: 1 where batches are mixed, and its rows by
-            those of a mean batch where they are kept apart by pattern, so that an epoch's steps add up to its rows.
-        held_out: [b] int64, places among the N rows of those that are for validation, in a stage of a single step,
-            which may work on them too.
+        number: number of earlier batches in the stage; the same at every party, also after an absence.
+        share: weight of a step on the batch's mean loss. It is 1 if batches are mixed. If batches are separated by
+            pattern, it is the batch's rows relative to the mean batch, so that an epoch counts every row once.
+        held_out: [b] int64, places of the validation rows among the N rows; only in a stage of a single step, which
+            may work on them too.
 
     """
 
@@ -99,17 +99,17 @@ class Batch:
     held_out: Tensor | None = None
 
     def generator(self, name: str) -> torch.Generator:
-        """Return this moment's random stream ``name``, the same at every party that asks."""
+        """Return the random stream ``name`` of this step, the same at every party that requests it."""
         return self.seeds.torch(name, *self.moment)
 
     def own(self, name: str) -> torch.Generator:
-        """Return this moment's random stream ``name`` of the party itself, which nobody else can draw."""
+        """Return the party's private random stream ``name`` of this step, which no other party can reproduce."""
         return self.seeds.own.torch(name, *self.moment)
 
     def drawing(self, *name: str, device: torch.device) -> AbstractContextManager[None]:
-        """Let modules that draw by themselves (dropout) draw from the party's own stream ``name`` of this moment.
+        """Let modules that draw random numbers (dropout) use the party's private stream ``name`` of this step.
 
-        Never around an await: see ``Seeds.drawing``.
+        The block must not contain an await: see ``Seeds.drawing``.
         """
         return self.seeds.own.drawing(*name, *self.moment, device=device)
 
@@ -124,23 +124,23 @@ class Stage:
 
     Attributes:
         name: of the stage, shown with its progress.
-        step: one party's part in one batch; answers the loss at the active party.
-        rows: at the active party, which of its rows the stage trains on: [N] bool.
+        step: coroutine of one party's part in one batch; returns the loss at the active party.
+        rows: at the active party, returns which of its rows the stage trains on: [N] bool.
         validates: whether validation rows are scored after every epoch.
-        epochs: how many it has, where they are not those of the settings; 0 is a single exchange: one step over all
-            of its rows.
-        batch_size: rows of a batch, where they are not those of the settings.
-        optimizer: whose learning rate it follows, where that is not the seat's own.
-        parties: who plays it; the others go on without waiting for its end.
-        loss: each party trains for itself and nothing crosses: its own loss on validation rows, ``None`` if it holds
-            none of them, by which it keeps weights and stops; no answers are scored.
-        with_validation: whether it works on validation rows too, as a stage does that learns nothing from labels.
-        optional: at the active party, whether it is passed over where there are none of its rows.
-        remark: at the active party, what is worth saying of its rows when it ends.
-        finish: one party's part after the last batch of an epoch, where steps leave something to do.
-        record: what the active party's record of an epoch says besides, such as the time on a schedule's clock.
-        continues: whether it goes on with what the stage before has trained: where the best weights are kept, those it
-            began with stay unless validation rows say better.
+        epochs: number of epochs; by default that of the settings. 0 is a single exchange: one step over all rows.
+        batch_size: rows of a batch; by default that of the settings.
+        optimizer: optimizer settings whose learning rate the stage follows; by default the party's own.
+        parties: the parties that take part; the others continue without waiting for its end.
+        loss: for stages in which each party trains alone and nothing is sent: returns the party's loss on its
+            validation rows, ``None`` without such rows. It decides early stopping and which weights to keep; no
+            answers are scored.
+        with_validation: whether the stage also works on validation rows, because it does not learn from labels.
+        optional: at the active party, whether the stage is skipped if it has no rows.
+        remark: at the active party, returns a remark on the stage's rows, shown when it ends.
+        finish: coroutine of one party's part after the last batch of an epoch.
+        record: returns additional entries for the active party's record of an epoch, such as the schedule's time.
+        continues: whether the stage continues training the networks of the stage before. If the best weights are
+            kept, its initial weights count as a candidate on the validation rows.
 
     """
 
@@ -162,17 +162,17 @@ class Stage:
 
 
 class Method(Protocol):
-    """What a paper describes."""
+    """The interface that every method implements."""
 
     @property
     def can(self) -> Capabilities:
-        """What the method can do, and what it sends."""
+        """The capabilities of the method, and the messages that it sends."""
 
     def begin(self, seat: PartyContext, seeds: Seeds) -> State:
         """Make a party's networks and optimizers.
 
         Raises:
-            ConfigError: the method cannot serve this roster.
+            ConfigError: the method does not support this roster.
         """
 
     def stages(self, seat: PartyContext) -> Sequence[Stage]:
@@ -181,13 +181,13 @@ class Method(Protocol):
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:
-        """Play a party's part in predicting ``batch.rows``; the active party gets the answer.
+        """Run a party's part in predicting ``batch.rows``; the active party gets the answer.
 
-        ``asked`` are the parties whose blocks may take part.
+        ``asked`` are the parties whose blocks may be used.
         """
 
 
-# Checks of a user's own method, at each place where it is called
+# Checks of a user's own method, one for each call
 
 
 def checked_begin(method: Method, seat: PartyContext, seeds: Seeds) -> State:
@@ -219,10 +219,10 @@ async def checked_step(
 
 
 def checked_answer(method: Method, state: State, answer: object) -> Predictions | None:
-    """Return a party's answer for a batch, without a gradient; ``None`` at a party that is not active.
+    """Check a party's answer for a batch and detach it from its graph; return ``None`` at a party that is not active.
 
     Raises:
-        ConfigError: the answer is of another kind, or the active party has none.
+        ConfigError: the answer is not of type ``Predictions``, or the active party has none.
     """
     leads = state.seat.me == state.seat.roster.active
     if answer is None and not leads:

@@ -1,4 +1,4 @@
-"""All methods, by name: written by hand, so that what can run is what stands here."""
+"""All methods by name, in a table written by hand."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ SPLIT: dict[str, Callable[..., Rule]] = {
     "plug": Plug,
     "laser": Laser,
 }
-"""The family of split methods: rules."""
+"""The rules of the split methods, by name."""
 
 SHARED = (Split, SelfSupervised, Pseudo)
-"""What all split methods can be given besides."""
+"""Classes whose fields are parameters of every split method."""
 
 METHODS: dict[str, Callable[..., Rule | Method]] = {
     **SPLIT,
@@ -46,23 +46,23 @@ METHODS: dict[str, Callable[..., Rule | Method]] = {
     "false-vfl-1": FalseVFL1,
     "false-vfl-2": FalseVFL2,
 }
-"""All methods."""
+"""All methods, by name."""
 
 
 def parameters_of(name: str) -> tuple[Any, ...]:
-    """Return the classes whose fields are the method's parameters: its own, and what it shares with its family."""
+    """Return the classes whose fields are the method's parameters: its own class, and those shared by its family."""
     return (METHODS[name], *(SHARED if name in SPLIT else ()))
 
 
 def method(name: str, **parameters: Any) -> Method:
-    """Return the method ``name`` with its parameters, and those of the family it belongs to.
+    """Return the method ``name`` with its own parameters and those of its family.
 
     >>> method("laser", tasks="all", embedding=32).can.title
     'LASER-VFL'
 
     Raises:
-        ConfigError: no such method, no such parameter, a value out of range, or a parameter that would do nothing
-            beside the others.
+        ConfigError: there is no such method or parameter, a value is out of range, or a parameter has no effect with
+            the others.
     """
     made = made_again(name, **parameters)
     check_idle(name, made, parameters)
@@ -70,19 +70,19 @@ def method(name: str, **parameters: Any) -> Method:
 
 
 def check_idle(name: str, made: Method, given: Mapping[str, Any]) -> None:
-    """Refuse parameters that do nothing beside what else a method is set to.
+    """Reject parameters that have no effect with the method's other settings.
 
     Raises:
-        ConfigError: naming them.
+        ConfigError: a parameter has no effect; the message names it.
     """
     idle.check(name, _layers(made), given)
 
 
 def made_again(name: str, **parameters: Any) -> Method:
-    """Return the method of parameters that were kept: of all, also those that do nothing beside the others.
+    """Return the method of saved parameters, which may include parameters without effect.
 
     Raises:
-        ConfigError: no such method, no such parameter, or a value out of range.
+        ConfigError: there is no such method or parameter, or a value is out of range.
     """
     if name not in METHODS:
         how = ("; a method of your own is factory = 'module:name', or given in Python, train(METHOD): see "
@@ -94,10 +94,10 @@ def made_again(name: str, **parameters: Any) -> Method:
 
 
 def of_rule(name: str, rule: Callable[..., Rule], parameters: Mapping[str, Any]) -> Method:
-    """Return the split method of a rule's class, with its parameters and those that all split methods share.
+    """Return the split method of a rule's class, with the rule's parameters and those that all split methods share.
 
     Raises:
-        ConfigError: no such parameter, a value out of range, or one that would do nothing without another.
+        ConfigError: there is no such parameter, a value is out of range, or a parameter has no effect without another.
     """
     own, *shared = sorted_out(name, (rule, *SHARED), parameters)
     made = rule(**own)
@@ -116,10 +116,10 @@ def of_rule(name: str, rule: Callable[..., Rule], parameters: Mapping[str, Any])
 
 
 def sorted_out(name: str, classes: tuple[Any, ...], parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the parameters of a method, each as the type that is declared for it, by the class that has them.
+    """Convert a method's parameters to their declared types and sort them by the class that declares them.
 
     Raises:
-        ConfigError: nobody has one, or it is of another type.
+        ConfigError: no class has such a parameter, or its value has another type.
     """
     takes = [typed.takes(of) for of in classes]
     known = {key: hint for of in reversed(takes) for key, hint in of.items()}
@@ -133,9 +133,9 @@ def sorted_out(name: str, classes: tuple[Any, ...], parameters: Mapping[str, Any
 
 
 def settings_of(made: Method, *, whole: bool = False) -> dict[str, Any] | None:
-    """Return the name and the parameters with which ``method`` makes the same; ``None`` for one of a user's own.
+    """Return the name and parameters with which ``method`` makes the same method; ``None`` for a user's own method.
 
-    Parameters at their default are left out; a ``whole`` description has them, for a default may change.
+    Parameters at their default are left out unless ``whole``, because defaults may change.
 
     >>> settings_of(method("laser", tasks="all", embedding=32))
     {'name': 'laser', 'tasks': 'all', 'embedding': 32}
@@ -158,7 +158,7 @@ def settings_of(made: Method, *, whole: bool = False) -> dict[str, Any] | None:
 
 
 def _layers(made: Method) -> list[Any]:
-    """Return what a method is put together of: first the method itself, which of a split one is its rule."""
+    """Return the parts of a method: first the method (of a split method, its rule), then its other settings."""
     layers: list[Any] = [made]
     if isinstance(made, Pretrained):
         layers = [made.first, made.method]

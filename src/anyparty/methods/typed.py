@@ -1,4 +1,4 @@
-"""Parameters of methods as the types that are declared for them: what is given is a file's, or a user's."""
+"""Convert parameters from a file or a user to the types that their method declares."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ HELD = (str, int, float, type(None), list, tuple, Mapping, np.generic)
 
 
 def of_type(hint: Any, value: Any, what: str) -> Any:
-    """Return a parameter as the type that its method declares: settings come from files, as whatever was written.
+    """Convert a parameter to the type that its method declares.
 
     Raises:
-        ConfigError: it is none, or holds something that no file can; ``what`` it is stands first.
+        ConfigError: it has another type, or contains a value that no file can store; the message begins with ``what``.
     """
     if isinstance(value, bool) and bool not in {hint, *get_args(hint)}:
         raise ConfigError(f"{what}: expected no truth value, got {value}")
@@ -28,21 +28,21 @@ def of_type(hint: Any, value: Any, what: str) -> Any:
     _check_names(hint, value, what)
     try:
         return TypeAdapter(hint).validate_python(of_python(value))
-    except PydanticSchemaGenerationError:  # a user's own class, which no file's value is
+    except PydanticSchemaGenerationError:  # a user's own class, which no file can contain
         return value
     except ValidationError as error:
         raise ConfigError(f"{what}: {error.errors()[0]['msg'].lower()}, got {value!r}") from None
 
 
 def takes(of: Callable[..., Any]) -> dict[str, Any]:
-    """Return the parameters with which a class, or a function, makes a method, and the types declared for them.
+    """Return the parameters of a class or function that makes a method, with their declared types.
 
-    Of a dataclass these are its fields, but for a split method's rule and for what ``repr=False`` keeps out of records.
-    A user's own may declare no types, or some that say nothing here: any value will do for such a parameter.
+    For a dataclass these are its fields, without the rule of a split method and without fields with ``repr=False``,
+    which records leave out. If a user's parameter declares no type, or an unusable one, any value is accepted.
     """
     try:
         signature = inspect.signature(of).parameters
-    except (TypeError, ValueError):  # made in C
+    except (TypeError, ValueError):  # implemented in C
         return {}
     apart = {"rule", *(each.name for each in fields(of) if not each.repr)} if is_dataclass(of) else set()
     hints = _hints(of) | (_hints(of.__init__) if isinstance(of, type) else {})  # type: ignore[misc]
@@ -55,12 +55,12 @@ def takes(of: Callable[..., Any]) -> dict[str, Any]:
 def _hints(of: object) -> dict[str, Any]:
     try:
         return get_type_hints(of)
-    except (NameError, TypeError, AttributeError):  # named where only a type checker looks
+    except (NameError, TypeError, AttributeError):  # a name defined for type checkers only
         return {}
 
 
 def _check_names(hint: Any, value: Any, what: str) -> None:
-    """Refuse a table whose keys are no fields of the dataclass that the hint names: pydantic takes them silently."""
+    """Reject a table with keys that are not fields of the hint's dataclass; pydantic would accept them silently."""
     known = [name.name for of in (hint, *get_args(hint)) if is_dataclass(of) for name in fields(of)]
     if known and isinstance(value, Mapping):
         for key in (str(key) for key in value if key not in known):
@@ -68,7 +68,7 @@ def _check_names(hint: Any, value: Any, what: str) -> None:
 
 
 def _check_tables(value: Any, what: str) -> None:
-    """Refuse a table, in lists and tables too, that holds something that no saved model can."""
+    """Reject tables, recursively, that contain a value that a saved model cannot store."""
     for key, inner in value.items() if isinstance(value, Mapping) else ():
         if not isinstance(inner, HELD):
             raise ConfigError(f"{what}: {key} = {inner!r} is nothing that a saved model can hold: words, numbers, "

@@ -1,4 +1,1 @@
-"""PyTorch modules, losses and optimizers.
-
-Nothing here knows a party or a message.
-"""
+"""PyTorch modules, losses and optimizers, independent of parties and messages."""

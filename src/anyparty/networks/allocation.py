@@ -1,4 +1,4 @@
-"""A limit on how many numbers a block of code may allocate: a small file must not claim a huge network."""
+"""Limit the numbers that a block of code may allocate, so that a small file cannot request a huge network."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class TooLargeError(Exception):
-    """The block asked for more numbers than it may have."""
+    """The block requested more numbers than the limit allows."""
 
 
 class AllocationLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Raise ``TooLargeError`` before tensors of more than ``most`` numbers in total are made.
 
-    Every operation counts what it returns; one that makes a tensor of a given size is stopped before it allocates.
+    Every operation counts the numbers that it returns. An operation with a given size is stopped before it allocates.
 
     >>> with AllocationLimit(10):
     ...     torch.zeros(3, 3).shape
@@ -35,13 +35,13 @@ class AllocationLimit(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def exceeded(self) -> bool:
-        """Whether more was asked for, whatever became of the error."""
+        """True if more was requested than allowed, even if the error was caught."""
         return self.made > self.most
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Count what an operation makes."""
+        """Count the numbers that an operation makes."""
         asked = 0
         if args and isinstance(args[0], list | tuple | torch.Size) and all(isinstance(size, int) for size in args[0]):
             asked = math.prod(args[0])  # empty, zeros, ones, full, rand, randn: the size comes first

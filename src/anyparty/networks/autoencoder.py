@@ -1,4 +1,4 @@
-"""Autoencoders: an encoder, and a decoder that brings its embedding back to what it was given.
+"""Autoencoders: an encoder, and a decoder that reconstructs the encoder's input from its embedding.
 
 Letters   B rows, K parties, I inputs, H width of an embedding, D width of the first hidden layer.
 """
@@ -16,17 +16,17 @@ from anyparty.networks.mlp import MLP, Factory, build
 
 
 class Autoencoder(nn.Module):
-    """An encoder [B, I] -> [B, H] and its mirror image [B, H] -> [B, I].
+    """An encoder [B, I] -> [B, H] and a decoder [B, H] -> [B, I].
 
-    Where the encoder is a multilayer perceptron, the decoder has its hidden layers in inverse order; where it is a
-    network of another kind, one hidden layer of width H.
+    The decoder of a multilayer perceptron has its hidden layers in reverse order. The decoder of another network has
+    one hidden layer of width H.
 
     Args:
-        encoder: what makes the encoder.
+        encoder: factory of the encoder.
         inputs: I.
         outputs: H.
-        activation: applied to the embedding too; none if empty.
-        party: whose it is, for errors.
+        activation: applied to the embedding too; no activation if empty.
+        party: name of its party, for error messages.
 
     """
 
@@ -43,28 +43,28 @@ class Autoencoder(nn.Module):
         """Return the embedding: [B, I] -> [B, H].
 
         Raises:
-            ConfigError: a user's own encoder gives another shape.
+            ConfigError: a user's own encoder returns another shape.
         """
         return self.last(self.encoder(x))  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the embedding [B, H] and what the decoder makes of it [B, I]."""
+        """Return the embedding [B, H] and its reconstruction [B, I]."""
         z = self.encode(x)
         return z, self.decoder(z)
 
 
 class JointAutoencoder(nn.Module):
-    """An autoencoder over the embeddings of K parties side by side, of which a row may lack some.
+    """An autoencoder of the concatenated embeddings of K parties, some of which a row may lack.
 
-    Side by side, the first layer is a sum over parties: W z = sum_k W_k z_k.  Where row n lacks party k, its term is
-    left out and a vector a_k of the network's own [D] stands in, so that absence is not taken for an embedding of
-    zeros.  With no party absent, and always with two, it is the plain autoencoder over the concatenation.
+    For concatenated embeddings, the first layer is a sum over parties: W z = sum_k W_k z_k. If row n lacks party k, its
+    term is replaced by a trained vector a_k [D], so that absence is not mistaken for an embedding of zeros. If no party
+    is absent, and always with two parties, it is the plain autoencoder of the concatenation.
 
     Args:
         widths: of the parties' embeddings, in order.
-        hidden: widths of the encoder's hidden layers; the decoder has them in inverse order.
+        hidden: widths of the encoder's hidden layers; the decoder has them in reverse order.
         outputs: H, the width of the joint embedding.
-        activation: after every layer but the decoder's last.
+        activation: after every layer except the decoder's last.
 
     """
 
@@ -83,7 +83,7 @@ class JointAutoencoder(nn.Module):
         self.decoder = MLP(hidden=tuple(hidden)[::-1], activation=activation)(outputs, sum(widths))
 
     def encode(self, z: Tensor, observed: Tensor) -> Tensor:
-        """Return the joint embedding [B, H] of z [B, sum of widths], zero where observed [B, K] is not."""
+        """Return the joint embedding [B, H] of z [B, sum of widths]; z is zero for parties not ``observed`` [B, K]."""
         u: Tensor = self.first(z)
         if self.absent is not None:
             u = u + (~observed).to(z.dtype) @ self.absent

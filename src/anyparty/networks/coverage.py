@@ -1,7 +1,7 @@
-"""What training has reached: parties, or sets of parties, whose predictors a labelled row has changed at least once.
+"""Record the parties, or sets of parties, whose predictors training has changed at least once with a labelled row.
 
-Networks that no labelled row ever reached still give numbers: those of their first weights.  A host keeps here what it
-has trained, beside its heads, so that an answer never rests on the others.
+Networks that no labelled row ever reached still give numbers: those of their initial weights. A host saves beside its
+heads which ones it has trained, so that an answer never depends on the others.
 
 Letters   B rows, K parties with columns, T sets of parties.
 """
@@ -14,15 +14,15 @@ import torch
 from torch import Tensor, nn
 
 Sets = Callable[[Tensor], Tensor]
-"""Which sets of parties rows train: observed [B, K] bool -> [T] bool."""
+"""Return the sets of parties that rows train: observed [B, K] bool -> [T] bool."""
 
 
 class TrainedParties(nn.Module):
-    """The parties whose blocks training has reached, and the sets, where a rule has a predictor for every one.
+    """The parties whose blocks training has reached, and the sets of parties, if a rule has a predictor for each set.
 
     Args:
         parties: K.
-        sets: T, and which of them rows train; none without.
+        sets: T, and a function that returns the sets that rows train; ``None`` without sets.
 
     """
 
@@ -37,18 +37,18 @@ class TrainedParties(nn.Module):
 
     @property
     def missed(self) -> list[int]:
-        """The parties k that no row has reached; none before the first row of a training."""
+        """The parties k that no row has reached; empty before the first row of training."""
         return (~self.parties).nonzero().squeeze(1).tolist() if self.parties.any() else []
 
     def note(self, observed: Tensor) -> None:
-        """Note rows [B, K] that have trained."""
+        """Record rows [B, K] that have been trained on."""
         self.parties |= observed.any(dim=0)
         if self._sets is not None and not bool(self.sets.all()):
             self.sets |= self._sets[1](observed)
 
 
 class Connectivity(nn.Module):
-    """Which parties share rows of training, and which have rows with a label, where rows without one teach too.
+    """The parties that share training rows, and those that have labelled rows; for methods that use unlabelled rows.
 
     Args:
         parties: K.
@@ -65,11 +65,11 @@ class Connectivity(nn.Module):
 
     @property
     def missed(self) -> list[int]:
-        """The parties k that no shared rows tie, by way of others or not, to one that has labelled rows."""
+        """The parties k that shared rows do not connect, directly or through others, to a party with labelled rows."""
         return untied(self.together, self.labelled)
 
     def note(self, observed: Tensor, known: Tensor | None = None) -> None:
-        """Note rows [B, K] that have trained, and which of them had a label that is ``known`` [B]."""
+        """Record rows [B, K] that have been trained on, and which of their labels are ``known`` [B]."""
         if not bool(self.together.all()):
             self.together |= shared(observed)
         if known is not None:
@@ -77,13 +77,13 @@ class Connectivity(nn.Module):
 
 
 def shared(observed: Tensor) -> Tensor:
-    """Return which parties have rows in common: [N, K] bool -> [K, K] bool."""
+    """Return a mask of the pairs of parties that have rows in common: [N, K] bool -> [K, K] bool."""
     there = observed.float()
     return there.T @ there > 0
 
 
 def untied(together: Tensor, labelled: Tensor) -> list[int]:
-    """Return the parties k that shared rows do not tie to a labelled one; none where no row has a label.
+    """Return the parties k that shared rows do not connect to a labelled one; empty if no row has a label.
 
     >>> untied(torch.tensor([[1, 1, 0], [1, 1, 0], [0, 0, 1]], dtype=torch.bool), torch.tensor([True, False, False]))
     [2]

@@ -1,4 +1,4 @@
-"""k-fold scores of a scikit-learn classifier, for embeddings and columns alike.
+"""k-fold scores of a scikit-learn classifier, on embeddings or columns.
 
 Letters   n rows, d columns, k folds.
 """
@@ -36,17 +36,17 @@ def cross_validated(
     Args:
         x: [n, d], columns or embeddings.
         y: [n], the classes.
-        classifier: "logistic", or a class of scikit-learn's.
-        settings: what that is made with.
-        scale: how columns are scaled, fitted with the classifier: to deviation one, or to [0, 1].
-        metric: a scorer of scikit-learn's: "accuracy", "f1", "f1_macro", "roc_auc" ...
+        classifier: "logistic", or the name of a scikit-learn class.
+        settings: keyword arguments of the classifier.
+        scale: scaling of the columns, fitted with the classifier: to standard deviation 1, or to [0, 1].
+        metric: name of a scikit-learn scorer: "accuracy", "f1", "f1_macro", "roc_auc" ...
         folds: k.
         seed: of the folds and of the classifier.
-        classes: [C] names, of which ``y`` has the places; by default its values are the names. By them settings may
-            have a class_weight.
+        classes: [C] names; ``y`` then contains their places. By default the values of ``y`` are the names. A
+            class_weight in the settings uses these names.
 
     Raises:
-        ConfigError: no such classifier or metric, or less than two folds.
+        ConfigError: there is no such classifier or metric, or fewer than two folds.
         AlignmentError: fewer rows than folds, a single class, or a class that would be absent from a fold.
 
     """
@@ -57,7 +57,7 @@ def cross_validated(
     known = unique_labels(labels)
     task = Task(kind="classification", classes=tuple(map(str, known if classes is None else classes)))
     model = estimator(classifier, task, settings or {}, seed)
-    if isinstance(weights := model.get_params().get("class_weight"), Mapping):  # by place, and folds have the labels
+    if isinstance(weights := model.get_params().get("class_weight"), Mapping):  # keys are places, folds have labels
         values = known if classes is None else range(len(classes))
         model.set_params(class_weight={values[place]: weight for place, weight in weights.items()})
     made = make_pipeline(*(scaler() for scaler in SCALERS[scale]), model)
@@ -65,7 +65,7 @@ def cross_validated(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            warnings.simplefilter("ignore", UserWarning)  # that a score has no value, with a stack trace: said below
+            warnings.simplefilter("ignore", UserWarning)  # a score without a value: reported below
             found = cross_val_score(made, np.asarray(x, dtype=np.float64), labels, cv=parts, scoring=metric)
     except ValueError as error:
         raise ConfigError(f"cross-validation: {str(error).strip().splitlines()[0]}") from None
@@ -76,10 +76,10 @@ def cross_validated(
 
 
 def check_folds(labels: NDArray[Any], folds: int) -> None:
-    """Refuse labels [n] that cannot be cut into so many stratified folds.
+    """Reject labels [n] that cannot be split into so many stratified folds.
 
     Raises:
-        ConfigError: less than two folds.
+        ConfigError: fewer than two folds.
         AlignmentError: fewer rows than folds, a single class, or a class that would be absent from a fold.
     """
     if folds < 2:

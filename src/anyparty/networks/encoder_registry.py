@@ -1,4 +1,4 @@
-"""All networks that can be described as data, by name: a saved model names its encoders by this table."""
+"""All networks that can be described as data, by name: a saved model refers to its encoders by these names."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def describe(encoder: Factory) -> dict[str, Any] | None:
 
 
 def restore(about: Mapping[str, Any]) -> Factory:
-    """Return the encoder that ``describe`` described, also after a way through JSON."""
+    """Return the encoder that ``describe`` described, also after conversion to and from JSON."""
     values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in about.items()}
     return ENCODERS[values.pop("kind")](**values)

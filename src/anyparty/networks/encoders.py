@@ -1,4 +1,4 @@
-"""A long short-term memory over a time series, as a party's encoder (Hochreiter, Schmidhuber 1997)."""
+"""Encoders for series and images: LSTM (Hochreiter, Schmidhuber 1997), ResNet, and a decoder of images."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from anyparty.networks.strict_fields import as_declared
 
 @dataclass(frozen=True, kw_only=True)
 class LSTM:
-    """Series of ``steps`` times some features, flat in a party's block, step by step: [B, T * F] -> [B, outputs].
+    """An LSTM on a series of T ``steps`` with F features each, flattened step by step: [B, T * F] -> [B, outputs].
 
     Attributes:
         steps: T, the length of the series.
-        hidden: width of the memory; the last step's state is read.
+        hidden: width of the state; the state of the last step is the output layer's input.
 
     """
 
@@ -31,10 +31,10 @@ class LSTM:
             raise ConfigError(f"lstm: steps {self.steps} and hidden {self.hidden} must be at least 1")
 
     def __call__(self, inputs: int, outputs: int) -> nn.Module:
-        """Return a fresh network.
+        """Return a new network.
 
         Raises:
-            ConfigError: the block's width is no multiple of the number of steps.
+            ConfigError: the block's width is not a multiple of the number of steps.
         """
         if inputs % self.steps:
             raise ConfigError(f"lstm: a block of width {inputs} does not hold {self.steps} steps of equal width")
@@ -56,7 +56,7 @@ class _Series(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class ResNet:
-    """Images of ``shape`` (channels, height, width), flat in a party's block: [B, C * H * W] -> [B, outputs].
+    """A residual network on images of ``shape``, flattened in a party's block: [B, C * H * W] -> [B, outputs].
 
     Attributes:
         shape: channels, height, width.
@@ -78,7 +78,7 @@ class ResNet:
             )
 
     def __call__(self, inputs: int, outputs: int) -> nn.Module:
-        """Return a fresh network.
+        """Return a new network.
 
         Raises:
             ConfigError: the block's width is not that of the images.
@@ -102,7 +102,7 @@ def _convolution(inputs: int, outputs: int, stride: int) -> tuple[nn.Module, nn.
 
 
 class Residual(nn.Module):
-    """Two 3 x 3 convolutions and a way around them."""
+    """Two 3 x 3 convolutions with a skip connection."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -114,13 +114,13 @@ class Residual(nn.Module):
         self.around = nn.Identity() if same else nn.Sequential(*around)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add both ways: [B, C, H, W] -> [B, C', H', W']."""
+        """Add the convolutions' output to the skip connection: [B, C, H, W] -> [B, C', H', W']."""
         return nn.functional.relu(self.inner(x) + self.around(x))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deconvolution:
-    """[B, D] -> [B, 2 C H W]: means of all pixels, flat as in a party's block, then as many for the deviations.
+    """A decoder of images [B, D] -> [B, 2 C H W]: means of all pixels, flattened, then as many raw deviations.
 
     Attributes:
         shape: channels, height, width.
@@ -132,7 +132,7 @@ class Deconvolution:
     widths: tuple[int, int] = (64, 32)
 
     def __call__(self, inputs: int, outputs: int) -> nn.Module:
-        """Return a fresh network.
+        """Return a new network.
 
         Raises:
             ConfigError: the block's width is not that of the images.

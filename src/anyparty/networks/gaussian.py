@@ -1,7 +1,7 @@
-"""Gaussians: what networks answer with one, and how several parties' views of one latent vector become one.
+"""Gaussians: distributions as network outputs, and the combination of several parties' views of one latent vector.
 
-Diagonal covariances throughout.  Sources: Kingma, Welling 2014 (networks that answer with mean and deviation);
-FALSE-VFL, equation (1) and appendix B (``aggregate``).
+All covariances are diagonal. Sources: Kingma, Welling 2014 (networks that output mean and deviation); FALSE-VFL,
+equation (1) and appendix B (``aggregate``).
 
 Letters   B rows, K parties, D width of the vector.
 """
@@ -21,19 +21,19 @@ HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 @dataclass(frozen=True)
 class Gaussian:
-    """N(mean, diag std^2) over vectors: mean and std [..., D]."""
+    """A Gaussian N(mean, diag std^2) over vectors: mean and std [..., D]."""
 
     mean: Tensor
     std: Tensor
 
     @classmethod
     def of(cls, outputs: Tensor, floor: float) -> Gaussian:
-        """Read a network's outputs [..., 2 D]: the mean, and softplus of the rest plus ``floor`` as the deviation."""
+        """Convert a network's outputs [..., 2 D]: the mean, and as deviation softplus of the rest plus ``floor``."""
         mean, raw = outputs.chunk(2, dim=-1)
         return cls(mean, functional.softplus(raw) + floor)
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """Return the log-density of x [..., D] -> [...]; dimensions in front are broadcast.
+        """Return the log-density of x [..., D] -> [...]; leading dimensions are broadcast.
 
         >>> Gaussian(torch.zeros(2), torch.ones(2)).log_prob(torch.zeros(2))  # log 1 / (2 pi)
         tensor(-1.8379)
@@ -42,17 +42,18 @@ class Gaussian:
         return -(0.5 * away.square() + self.std.log()).sum(dim=-1) - x.shape[-1] * HALF_LOG_2PI
 
     def at(self, noise: Tensor) -> Tensor:
-        """Return the sample that standard normal ``noise`` [..., D] becomes."""
+        """Return the sample mean + std * noise, for standard normal ``noise`` [..., D]."""
         return self.mean + self.std * noise
 
 
 class LogProb(torch.autograd.Function):
-    """``Gaussian.of(outputs, floor).log_prob(x)``: outputs [..., 2 D], x [..., D] (no gradient by it) -> [...].
+    """``Gaussian.of(outputs, floor).log_prob(x)``: outputs [..., 2 D], x [..., D] -> [...]; no gradient by x.
 
-    Where ``known`` [..., D] is given, it is that of the numbers known alone; the others may be anything finite.
+    If ``known`` [..., D] is given, only known numbers count; the others may have any finite value.
 
-    With its gradient, for it stands where most of a decoder's numbers do: one tensor as wide as the outputs is kept and
-    not six of half, and a way back is one product, of which a batch takes two.
+    The gradient is computed by hand, because these tensors are as large as a decoder's outputs. One tensor as wide as
+    the outputs is stored instead of six of half the width, and a backward pass is a single product; a batch takes two
+    of them.
         a = (x - mean) / std        d/d mean = a / std      d/d raw = (a^2 - 1) / std * (1 - exp(floor - std))
     """
 
@@ -70,7 +71,7 @@ class LogProb(torch.autograd.Function):
             each.mul_(known)
         found: Tensor = each.sum(dim=-1).neg_() - count * HALF_LOG_2PI
         if ctx.needs_input_grad[0]:
-            slope = (floor - std).expm1_().neg_()  # of softplus: sigmoid(raw) = 1 - exp(-softplus(raw))
+            slope = (floor - std).expm1_().neg_()  # derivative of softplus: sigmoid(raw) = 1 - exp(-softplus(raw))
             if known is not None:
                 away.mul_(known)
                 slope.mul_(known)
@@ -80,7 +81,7 @@ class LogProb(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        """Return the derivative by the network's outputs."""
+        """Return the gradient with respect to the network's outputs."""
         (by_outputs,) = ctx.saved_tensors
         return gradients[0].unsqueeze(-1) * by_outputs, None, None, None
 
@@ -94,12 +95,12 @@ def aggregate(mean: Tensor, variance: Tensor, observed: Tensor) -> Gaussian:
     """Return q(z | x^O), (1): the mean of the observed parties' means, the inverse of their summed precisions.
 
     Args:
-        mean: [B, K, D], anything where not observed.
-        variance: [B, K, D], anything where not observed.
+        mean: [B, K, D], any value if not observed.
+        variance: [B, K, D], any value if not observed.
         observed: [B, K] bool.
 
     Returns:
-        Over [B, D]; a row that nobody has gets N(0, I), which no party has had a say in.
+        A Gaussian over [B, D]; N(0, I) for a row that no party has.
 
     >>> one = torch.ones(1, 1, 1)
     >>> both = aggregate(torch.cat([one, 3 * one], 1), torch.cat([one, one / 3], 1), torch.tensor([[True, True]]))

@@ -1,7 +1,7 @@
 """Many small networks of one shape, computed together.
 
-LASER-VFL has a head for every party and Combinatorial an encoder for every subset: a loop over them would spend its
-time between the products.  Here the copies stand in one tensor and one batched product serves all.
+LASER-VFL has a head for every party, and Combinatorial an encoder for every subset of parties. A loop over them would
+be slow. Here the copies' weights are one tensor, and one batched product computes them all.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 class StackedLinear(nn.Module):
-    """M linear layers: [B, M, inputs] -> [B, M, outputs], each copy drawn as ``torch.nn.Linear`` draws its own."""
+    """M linear layers: [B, M, inputs] -> [B, M, outputs], each copy initialized like ``torch.nn.Linear``."""
 
     def __init__(self, copies: int, inputs: int, outputs: int) -> None:
         super().__init__()
-        bound = 1 / math.sqrt(inputs)  # what nn.Linear's kaiming_uniform_(a=sqrt(5)) comes to
+        bound = 1 / math.sqrt(inputs)  # equals nn.Linear's kaiming_uniform_(a=sqrt(5))
         self.weight = nn.Parameter(torch.empty(copies, outputs, inputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(copies, outputs).uniform_(-bound, bound))
 
@@ -44,7 +44,7 @@ class StackedLinear(nn.Module):
 
 
 def _check_inputs(given: Tensor, copies: int, inputs: int, form: str) -> None:
-    """Refuse what does not fit the heads, whose number and width a method's rule says, perhaps a user's own."""
+    """Reject inputs that do not fit the number and width of heads that a rule, perhaps a user's own, declares."""
     if given.ndim != 3 or given.shape[2] != inputs or (form == "M" and given.shape[1] != copies):
         wanted = f"[B, {copies if form == 'M' else form}, {inputs}]"
         raise ConfigError(f"heads: expected inputs {wanted}, for the rule's head says {copies} head"
@@ -55,7 +55,7 @@ def _check_inputs(given: Tensor, copies: int, inputs: int, form: str) -> None:
 class StackedMLP(nn.Module):
     """M multilayer perceptrons of one shape: [B, M, widths[0]] -> [B, M, widths[-1]].
 
-    No activation follows the last layer.  The first layer is linear, so that it commutes with means over parties:
+    No activation follows the last layer. The first layer is linear, so it commutes with means over parties:
     ``finish(mean_f products(h_f)) == forward(mean_f h_f)``.
     """
 
@@ -69,7 +69,7 @@ class StackedMLP(nn.Module):
         self.rest = nn.Sequential(*rest)
 
     def forward(self, u: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Apply copy m to u[:, m]; also where not ``valid``, for no row depends on another.
+        """Apply copy m to u[:, m], including rows that are not ``valid``, because no row depends on another.
 
         Raises:
             ConfigError: u has another number or width than the copies.
@@ -87,7 +87,7 @@ class StackedMLP(nn.Module):
         return self.first.products(h)
 
     def finish(self, u: Tensor, valid: Tensor | None = None) -> Tensor:  # noqa: ARG002
-        """Carry means of ``products`` to the outputs: [B, M, T, D] -> [B, M, T, C], for T tasks a copy."""
+        """Compute the outputs from means of ``products``: [B, M, T, D] -> [B, M, T, C], for T tasks a copy."""
         u = u + self.first.bias.unsqueeze(1)
         if not len(self.rest):
             return u
@@ -97,9 +97,9 @@ class StackedMLP(nn.Module):
 
 
 class ModuleHeads(nn.Module):
-    """M modules of a user's own, with the same face as ``StackedMLP``; each maps [B, I] to [B, C].
+    """M modules of a user's own, with the same interface as ``StackedMLP``; each maps [B, I] to [B, C].
 
-    They see rows that are there and no others, for theirs may depend on one another (batch normalisation).
+    They get valid rows only, because in a user's module rows may depend on one another (batch normalisation).
     """
 
     def __init__(self, modules: Sequence[nn.Module], inputs: int, outputs: int) -> None:
@@ -112,7 +112,7 @@ class ModuleHeads(nn.Module):
         """Return ``count`` heads that a user's function makes.
 
         Raises:
-            ConfigError: it is itself a module, takes no two widths, or makes something else than modules.
+            ConfigError: ``make`` is itself a module, does not accept two widths, or does not return modules.
         """
         if isinstance(make, nn.Module):
             raise ConfigError("make_head should be a function of (inputs, outputs) that makes a head, not the module "
@@ -128,17 +128,17 @@ class ModuleHeads(nn.Module):
         return cls(made, inputs, outputs)
 
     def forward(self, u: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Apply module m to u[:, m] where it is ``valid`` [B, M]; zero elsewhere.
+        """Apply module m to u[:, m] of the ``valid`` rows [B, M]; zero for the others.
 
         Raises:
-            ConfigError: u has another number or width than the modules; a module answers in another shape than [B, C].
+            ConfigError: u has another number or width than the modules, or a module returns another shape than [B, C].
         """
         _check_inputs(u, len(self.each), self.inputs, "M")
         there = u.new_ones(u.shape[:2], dtype=torch.bool) if valid is None else valid
         return torch.stack([self._of(m, u[:, m], there[:, m]) for m in range(len(self.each))], dim=1)
 
     def products(self, h: Tensor) -> Tensor:
-        """Return the inputs themselves for every module: they, too, commute with means.
+        """Return the inputs themselves for every module; they commute with means too.
 
         Raises:
             ConfigError: h has another width.
@@ -147,17 +147,17 @@ class ModuleHeads(nn.Module):
         return h.unsqueeze(2).expand(-1, -1, len(self.each), -1)
 
     def finish(self, u: Tensor, valid: Tensor | None = None) -> Tensor:
-        """Apply module m to u[:, m, t] of every task t, which it sees as rows, where it is ``valid`` [B, M, T]."""
+        """Apply module m to u[:, m, t] of every task t as rows, if they are ``valid`` [B, M, T]."""
         flat = u.transpose(1, 2).flatten(0, 1)  # [B T, M, D]
         out = self.forward(flat, None if valid is None else valid.transpose(1, 2).flatten(0, 1))
         return out.view(u.shape[0], u.shape[2], *out.shape[1:]).transpose(1, 2)
 
     def _of(self, m: int, u: Tensor, there: Tensor) -> Tensor:
-        """Return what module m says of rows [B, I] that are ``there`` [B]: [B, C]."""
+        """Return the outputs [B, C] of module m for the rows [B, I] that are ``there`` [B]; zero for the others."""
         rows = there.nonzero().squeeze(1)
         if not len(rows):
             return u.new_zeros(len(u), self.outputs)
-        own = u.clone() if len(rows) == len(u) else u[rows]  # a copy: it may write there, and others read the same
+        own = u.clone() if len(rows) == len(u) else u[rows]  # a copy: the module may change it, others read u too
         out: Any = self.each[m](own)
         if not isinstance(out, Tensor):
             raise ConfigError(f"make_head: a head of yours should give a tensor, it gives a {type(out).__name__}")

@@ -1,4 +1,4 @@
-"""Encoders: what a party computes from its own block, as data or as the user's own module."""
+"""Encoders of a party's own block: a multilayer perceptron, copies of an encoder, or the user's own module."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from anyparty.networks.modules import bear_single_rows
 from anyparty.networks.strict_fields import as_declared
 
 Factory = Callable[[int, int], nn.Module]
-"""A user's own encoder: (width of the prepared block, H) -> module that maps [B, width] to [B, H]."""
+"""A factory of encoders: (width of the prepared block, H) -> module that maps [B, width] to [B, H]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MLP:
-    """A multilayer perceptron: inputs -> hidden ... -> H, an activation after every hidden layer, none at the end."""
+    """A multilayer perceptron: inputs -> hidden ... -> H, with an activation after every hidden layer only."""
 
     hidden: tuple[int, ...] = (64,)
     activation: str = "relu"
@@ -37,7 +37,7 @@ class MLP:
             raise ConfigError(f"encoder: dropout must lie in [0, 1), got {self.dropout}")
 
     def __call__(self, inputs: int, outputs: int) -> nn.Module:
-        """Return a fresh network [B, inputs] -> [B, outputs]."""
+        """Return a new network [B, inputs] -> [B, outputs]."""
         layers: list[nn.Module] = []
         for width in self.hidden:
             layers.append(nn.Linear(inputs, width))
@@ -51,7 +51,7 @@ class MLP:
 
 
 class Copies(nn.Module):
-    """M encoders over one block: [B, inputs] -> [B, M, H] (Combinatorial has one for every subset of the others)."""
+    """M encoders of one block: [B, inputs] -> [B, M, H] (Combinatorial has one for every subset of the others)."""
 
     def __init__(self, encoder: Factory, copies: int, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Copies(nn.Module):
 
 
 def _guarded(module: nn.Module, width: int, outputs: int, whose: str, holds: str) -> nn.Module:
-    """Let a user's own module have inputs of its own, and be refused by name where it answers in another shape."""
+    """Give a user's own module copies of its inputs, and check the shape of its outputs."""
 
     def look(_: nn.Module, given: tuple[Any, ...], made: Any) -> None:
         wanted = [*given[0].shape[:-1], outputs]
@@ -91,12 +91,12 @@ def _guarded(module: nn.Module, width: int, outputs: int, whose: str, holds: str
 
 
 def _try(module: nn.Module, width: int, whose: str) -> None:
-    """Refuse a module that fails on two rows or on one, or gives no gradient; lazy layers learn their widths by it."""
+    """Reject a module that fails on two rows or on one, or gives no gradient; lazy layers get their widths here."""
     training = {part: part.training for part in module.modules()}
     module.eval()
     for rows in (2, 1):
         try:
-            with torch.random.fork_rng(devices=[]):  # it may draw: what is drawn later stays
+            with torch.random.fork_rng(devices=[]):  # it may draw random numbers: keep later draws unchanged
                 made = module(torch.zeros(rows, width))
         except ConfigError:
             raise
@@ -115,13 +115,13 @@ def build(
 ) -> nn.Module:  # fmt: skip
     """Return a party's encoder [B, inputs] -> [B, H], or [B, M, H] for M copies.
 
-    Its batch normalisation bears batches of a single row: see ``networks.modules``.  A user's own module computes in single
-    precision on a copy of its input, which it may change, and is refused by name when its answer is of another shape;
-    ``holds`` says what that should hold, where it is not an embedding.
+    Its batch normalisation accepts batches of a single row: see ``modules``. A user's own module computes in single
+    precision on a copy of its input, which it may change. If its output has another shape, the error names the party.
+    ``holds`` describes the output for that error, if it is not an embedding.
 
     Raises:
-        ConfigError: the user's factory makes something else than a module, is itself one, takes no two widths, or
-            fails, or its module does, or gives no gradient (the sentence says in which line).
+        ConfigError: the user's factory fails, does not return a module, is itself a module, or does not accept two
+            widths; or its module fails or gives no gradient (the message includes the line).
     """
     if isinstance(encoder, nn.Module):
         raise ConfigError(f"party {party!r}: its encoder should be a function of (inputs, outputs) that makes one, "

@@ -1,7 +1,7 @@
-"""Batch normalisation where a batch has a single row of a party.
+"""Modules for all methods: batch normalisation of single rows, buffers of any length, and a memory of vectors by id.
 
-The mean and deviation over rows of one number are none, and torch refuses to train on them.  In vertical data such
-batches are common: a party may have one row of a batch, or the last batch be of one row.
+Deviations over a single row do not exist, and torch refuses to train batch normalisation on them. Such batches are
+common in vertical data: a party may have one row of a batch, or the last batch may have one row.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from anyparty.errors import ConfigError
 
 
 def bear_single_rows(module: nn.Module) -> nn.Module:
-    """Let a module's batch normalisation use its running statistics wherever a batch gives one number a channel.
+    """Let a module's batch normalisation use its running statistics if a batch has one number a channel.
 
     Raises:
-        ConfigError: it keeps none.
+        ConfigError: a layer does not track running statistics.
     """
     for layer in module.modules():
         if isinstance(layer, _BatchNorm):
@@ -49,7 +49,7 @@ def _resume(layer: nn.Module, given: Any, made: Any) -> None:  # noqa: ARG001
 
 
 def any_length(module: nn.Module, *names: str) -> None:
-    """Let ``load_state_dict`` give the buffers ``names`` of a module the length of what is loaded."""
+    """Let ``load_state_dict`` set the buffers ``names`` of a module to the length of the loaded ones."""
 
     def room(module: nn.Module, tensors: dict[str, Any], prefix: str, *_: Any) -> None:
         for name in names:
@@ -61,9 +61,9 @@ def any_length(module: nn.Module, *names: str) -> None:
 
 
 class VectorMemory(nn.Module):
-    """A vector for every id that was given, and the parties that it rests on; saved and loaded like any weights.
+    """A vector for every id, and the parties on which it is based; saved and loaded like weights.
 
-    Ids are kept as numbers of 64 bits, of their text by BLAKE2b, and found again by those.
+    Ids are stored and found as the 64-bit BLAKE2b hash of their text.
 
     Args:
         width: M.
@@ -83,13 +83,13 @@ class VectorMemory(nn.Module):
         any_length(self, "keys", "vectors", "took_part")
 
     def remember(self, ids: Iterable[str], vectors: Tensor, took_part: Tensor) -> None:
-        """Keep vectors [n, M] and the parties they rest on [n, K] under ids [n], in place of all that was kept."""
+        """Store vectors [n, M] and the parties on which they are based [n, K] by ids [n]; discard all earlier ones."""
         keys, order = _keys(ids).sort()
         self.keys = keys.to(vectors.device)
         self.vectors, self.took_part = vectors[order].clone(), took_part[order].clone()
 
     def find(self, ids: Iterable[str]) -> Tensor:
-        """Return where each id stands among what is remembered, -1 where it does not: [B] int64."""
+        """Return the place of each id in the memory, -1 if it is not there: [B] int64."""
         asked = _keys(ids).to(self.keys.device)
         if not len(self.keys):
             return torch.full_like(asked, -1)

@@ -1,4 +1,4 @@
-"""From a head's outputs to a loss per row, and to an answer: the one place that knows the kinds of task."""
+"""Losses and answers from a head's outputs, for every kind of task."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from torch.nn import functional
 from anyparty.core.types import Task
 from anyparty.errors import ConfigError
 
-# Torch takes a row's softmax number by number where the row is shorter than a vector register: with classes that have
-# no chance beside them, 2048 rows of 12 classes take a quarter of the time, gradient included.
+# If a row is shorter than a vector register, torch computes its softmax number by number. With added classes of
+# probability zero, 2048 rows of 12 classes take a quarter of the time, gradient included.
 LANES = 16
 WORTH_PADDING = 4096  # numbers
 
 
 def losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
-    """Return each output's own loss: outputs [..., C], y [...] -> [...].
+    """Return the loss of each output: outputs [..., C], y [...] -> [...].
 
-    Cross-entropy for classes, times the class's weight; squared error of the standardised number for regression.
+    Cross-entropy for classes, times the weight of the class; squared error of the standardised number for regression.
 
     Raises:
-        ConfigError: outputs are not C for each label: a user's own rule has an axis too many, or too few.
+        ConfigError: outputs do not have C numbers for each label; a user's own rule has an axis too many or too few.
     """
     if outputs.shape[:-1] != y.shape or not _enough(task, outputs):
         wanted, squeezed = [*y.shape, task.outputs], ""
@@ -41,15 +41,15 @@ def losses(task: Task, outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def _enough(task: Task, outputs: Tensor) -> bool:
-    """Return whether there is one number, or one of every class; of classes there may be more than have a label."""
+    """Return whether outputs have one number (regression), or one for every class; further classes are allowed."""
     return outputs.shape[-1] == 1 if task.kind == "regression" else outputs.shape[-1] >= task.outputs
 
 
 def answers(task: Task, outputs: Tensor) -> Tensor:
-    """Return class probabilities, or the number in the label's own units, float64: [..., C] -> [..., C].
+    """Return class probabilities, or the number in the label's own units: [..., C] -> [..., C].
 
-    In single precision all numbers near 1.7e9, such as dates in seconds, are multiples of 128; Apple's GPUs know no
-    other.
+    Numbers are float64, because in single precision all numbers near 1.7e9, such as dates in seconds, are multiples of
+    128. Apple's GPUs support single precision only.
     """
     if task.kind == "regression":
         wide = outputs if outputs.device.type == "mps" else outputs.double()

@@ -1,4 +1,4 @@
-"""What trains a party's networks: torch's optimizers, by name, with a learning rate that may fall."""
+"""Torch's optimizers by name, with a learning rate that may decrease."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Optimizer:
         weight_decay: L2 for SGD and Adam, decoupled for AdamW.
         momentum: of SGD.
         schedule: "constant"; "cosine" from lr towards ``final`` x lr; "step": x ``gamma`` at each of ``milestones``.
-        final: what share of lr the cosine would have after its last epoch.
-        milestones: epochs (counted from 0) at which the step schedule falls.
-        gamma: its factor.
+        final: share of lr that the cosine schedule would reach after its last epoch.
+        milestones: epochs (counted from 0) at which the step schedule lowers the rate.
+        gamma: factor of the step schedule.
     """
 
     name: str = "adam"
@@ -46,7 +46,7 @@ class Optimizer:
     milestones: tuple[int, ...] = ()
     gamma: float = 0.1
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # where it is a group of a settings file
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}  # if it is a group of a settings file
 
     def __post_init__(self) -> None:
         as_declared(self, Optimizer, "optimizer")
@@ -65,7 +65,7 @@ class Optimizer:
         if self.momentum and self.name != "sgd":
             raise ConfigError(f"optimizer: momentum belongs to sgd, not to {self.name}")
         idle = [name for name in OF_SCHEDULES if getattr(self, name) != type(self).__dataclass_fields__[name].default]
-        if idle and self.schedule == "constant":  # the schedule forgotten; the other way round --set names it
+        if idle and self.schedule == "constant":  # schedule left out; for the reverse, --set names it
             raise ConfigError(f"optimizer: {some(idle)} would do nothing with schedule = 'constant'; say schedule = "
                               f"{OF_SCHEDULES[idle[0]]!r}, or leave it out")  # fmt: skip
         if self.schedule == "step" and not self.milestones:
@@ -73,7 +73,7 @@ class Optimizer:
                               "the learning rate falls, such as milestones = [50, 75]")  # fmt: skip
 
     def build(self, parameters: Iterable[nn.Parameter], constant: Iterable[nn.Parameter] = ()) -> torch.optim.Optimizer:
-        """Return the torch optimizer over ``parameters``, and those whose learning rate stays as it is."""
+        """Return the torch optimizer of ``parameters``, and of those with a ``constant`` learning rate."""
         settings: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay}
         if self.name == "sgd":
             settings["momentum"] = self.momentum
@@ -86,7 +86,7 @@ class Optimizer:
         return made
 
     def set_rate(self, optimizer: torch.optim.Optimizer, epoch: int, epochs: int) -> None:
-        """Give an optimizer that ``build`` made the learning rate of an epoch."""
+        """Set the learning rate of an epoch in an optimizer that ``build`` made."""
         for group in optimizer.param_groups:
             if group.get("schedule") != "constant":
                 group["lr"] = self.rate(epoch, epochs)
@@ -101,9 +101,9 @@ class Optimizer:
 
 
 def _begin_late(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-    """Give parameters that get their first gradient later than others a momentum of 0, which is what they have.
+    """Set the momentum of parameters that get their first gradient later than others to 0, which is its value so far.
 
-    torch's fused step refuses a parameter without a buffer beside one that has it.
+    torch's fused step rejects a parameter without a momentum buffer beside one that has a buffer.
     """
     for group in optimizer.param_groups:
         learning = [each for each in group["params"] if each.grad is not None]

@@ -1,9 +1,9 @@
-"""scikit-learn's estimators as heads: fitted once to embeddings, saved without pickle, answering like any network.
+"""scikit-learn's estimators as heads: fitted once to embeddings, saved without pickle, and used like a network.
 
 Letters   n rows, H width of an embedding, C outputs.
 
-A linear one (``logistic``, ``ridge``) is kept as its weights.  Any other is kept as the rows that it was fitted to, all
-of them the active party's own, and fitted to them again by the same seed when a saved model first predicts.
+A linear estimator (``logistic``, ``ridge``) is saved as its weights. Any other is saved as its training rows, all of
+which are the active party's own. When a saved model first predicts, it is fitted to them again with the same seed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from anyparty.core.types import Task
 from anyparty.errors import AlignmentError, ConfigError, PredictionError, nearest, some
 from anyparty.networks.modules import any_length
 
-NEVER = -1e4  # the output of a class that no training row has: its probability is zero
+NEVER = -1e4  # output of a class without training rows: probability zero
 LINEAR = ("logistic", "ridge")
 
 
 def estimator(name: str, task: Task, settings: Mapping[str, Any], seed: int) -> Any:
-    """Return an unfitted scikit-learn estimator by its class's name, or "logistic" or "ridge".
+    """Return an unfitted scikit-learn estimator by its class name, or "logistic" or "ridge".
 
     Raises:
-        ConfigError: there is none of this name for the task, or it takes no such settings.
+        ConfigError: there is no estimator of this name for the task, or it does not accept these settings.
     """
     kind = "classifier" if task.kind == "classification" else "regressor"
     known = dict(all_estimators(type_filter=kind)) if name not in LINEAR else {}
@@ -52,7 +52,7 @@ def estimator(name: str, task: Task, settings: Mapping[str, Any], seed: int) -> 
 
 
 def _by_place(weights: Mapping[Any, Any], task: Task) -> dict[int, Any]:
-    """Return weights by the place of their class: estimators see places, settings name classes.
+    """Convert weights by class name to weights by place: estimators see places, settings use names.
 
     Raises:
         ConfigError: a class that the labels do not have, or one without a weight.
@@ -65,14 +65,14 @@ def _by_place(weights: Mapping[Any, Any], task: Task) -> dict[int, Any]:
 
 
 class FittedEstimator(nn.Module):
-    """An estimator that is fitted once, and gives outputs [n, C] for embeddings [n, H].
+    """An estimator that is fitted once, and returns outputs [n, C] for embeddings [n, H].
 
     Args:
         name: of the estimator.
-        task: what is predicted.
+        task: the prediction task.
         inputs: H.
-        settings: the estimator's own.
-        seed: what it draws from.
+        settings: keyword arguments of the estimator.
+        seed: seed of the estimator.
 
     """
 
@@ -100,14 +100,14 @@ class FittedEstimator(nn.Module):
         """Fit to embeddings u [n, H] and labels y [n].
 
         Raises:
-            AlignmentError: the labels are all of one class, or the estimator refuses the rows.
+            AlignmentError: the labels are all of one class, or the estimator rejects the rows.
         """
         if self.name in LINEAR:
             self.made = self._fit(u, y)
             self._keep_weights(self.made)
         else:
             self.rows, self.labels = u.detach().clone(), y.double()
-            self.made = self._fit(self.rows, self.labels)  # as it is fitted again when it is loaded
+            self.made = self._fit(self.rows, self.labels)  # the same call as after loading
 
     def _fit(self, u: Tensor, y: Tensor) -> Any:
         made = estimator(self.name, self.task, self.settings, int(self.seed))
@@ -124,7 +124,7 @@ class FittedEstimator(nn.Module):
                 raise AlignmentError(f"the classifier's {len(labels)} rows are all of one class, {only!r}")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # the weights reached are as good as any epoch's
+                warnings.simplefilter("ignore", ConvergenceWarning)  # unconverged weights are usable
                 return made.fit(u.detach().cpu().double().numpy(), labels, **extra)
         except ValueError as error:
             raise AlignmentError(f"classifier: {self.name!r} refuses its {len(labels)} rows: {error}") from None
@@ -142,7 +142,7 @@ class FittedEstimator(nn.Module):
         self.to(self.seed.device)
 
     def fit_again(self) -> None:
-        """Fit what was loaded to the rows that it was fitted to; where it is fitted, or linear, that is nothing."""
+        """Refit a loaded estimator to its saved rows; do nothing if it is already fitted or linear."""
         if self.name not in LINEAR and self.made is None and len(self.rows):
             self.made = self._fit(self.rows, self.labels)
 

@@ -1,6 +1,7 @@
-"""Fields of a dataclass that is made in Python, as the types that are declared for them.
+"""Convert the fields of a dataclass that is made in Python to their declared types.
 
-A settings file is checked as it is read.  ``Optimizer(lr=np.float32(0.1))`` stands in none, and is kept in one.
+Settings files are checked when they are read. An object made in Python, such as ``Optimizer(lr=np.float32(0.1))``, is
+not read from a file, but is saved in one.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from anyparty.errors import ConfigError
 
 
 def as_declared(made: Any, of: Any, what: str) -> None:
-    """Turn the fields of a frozen dataclass into their declared types: numpy's numbers, lists and arrays are read.
+    """Convert the fields of a frozen dataclass to their declared types; numpy numbers, lists and arrays are accepted.
 
-    To be called first in ``__post_init__`` of the class ``of``; fields that a user's subclass adds are its own matter.
+    Call it first in ``__post_init__`` of the class ``of``. Fields that a user's subclass adds are not checked.
 
     Raises:
-        ConfigError: a field holds something else; ``what`` it belongs to stands first.
+        ConfigError: a field has a value of another type; the message begins with ``what``.
     """
     for field in fields(of):
         value = getattr(made, field.name)
@@ -38,7 +39,7 @@ def as_declared(made: Any, of: Any, what: str) -> None:
 
 
 def _truths(value: Any) -> int:
-    """Return how many truth values there are."""
+    """Return the number of truth values."""
     return sum(isinstance(each, bool) for each in (value if isinstance(value, list | tuple) else [value]))
 
 

@@ -1,4 +1,4 @@
-"""FALSE-VFL I and II: a deep generative model of all parties' blocks.
+"""FALSE-VFL-I and II: a deep generative model of all parties' blocks.
 
-Nothing here is used by other methods.
+Other methods do not use this package.
 """

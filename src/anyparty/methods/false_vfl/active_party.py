@@ -1,6 +1,6 @@
-"""FALSE-VFL at the active party: samples are drawn, weighed by what the parties say of them, and learnt from.
+"""FALSE-VFL at the active party: draw samples, weight them by the parties' likelihoods, and train on them.
 
-Letters and symbols as in ``false_vfl_nets``; N of a batch's L x B samples are followed.
+Letters and symbols as in ``distributions``; N of a batch's L x B samples are followed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from anyparty.networks.gaussian import Gaussian
 
 @dataclass(frozen=True)
 class WeightedBatch:
-    """A batch at the active party, samples drawn and weighed.
+    """A batch at the active party, with its samples and their weights.
 
     Attributes:
-        there: who took part.
-        held: [B, K] bool, that and parties that are not heard.
+        there: the parties that take part, and their views.
+        held: [B, K] bool, which party has which row, including parties whose blocks are ignored.
         views: [B, K, 2 D], a leaf of the active party's graph.
         posterior: q(z | x^O), with its graph.
-        noise: what samples are drawn with: [L, B, D] for z and [L, B, T] for h.
+        noise: the noise of the samples: [L, B, D] for z and [L, B, T] for h.
         z: the samples, [L, B, D].
         log_w: [L, B], the log-weights.
 
@@ -43,16 +43,16 @@ class WeightedBatch:
     log_w: Tensor
 
     def known(self, roster: Roster) -> Tensor:
-        """Return whose block is in the weights, [B, K] bool: not of a party that was lost after its embedding."""
+        """Return a mask of the blocks in the weights, [B, K] bool; without parties lost after their embedding."""
         gone = torch.tensor([name in self.there.silent for name in roster.blocks], device=self.z.device)
         return self.there.observed & ~gone
 
 
 async def weigh(turn: BatchTurn, side: LabelNetworks, home: PartyBatch | None) -> WeightedBatch:
-    """Gather the parties' views, draw samples, send them, and weigh them by what comes back, without a graph.
+    """Gather the parties' views, draw samples, send them, and weight them by the likelihoods received, without a graph.
 
     Raises:
-        Diverged: the samples are no longer numbers.
+        Diverged: the samples are not finite.
     """
     wanted = ExpectedEmbeddings(asked=turn.asked, read=turn.seat.roster.blocks, width=(2 * turn.D,))
     mine = (home.held, home.views) if home is not None and len(home.held) else None
@@ -81,14 +81,14 @@ async def learn(
     parameters: Sequence[nn.Parameter],
     labels: tuple[Tensor, Tensor] | None,
 ) -> None:
-    """Carry the derivative u [L, B] of the loss by the log-weights back to all networks that learn.
+    """Propagate the gradient u [L, B] of the loss with respect to the log-weights back to all networks that learn.
 
-    ``parameters`` are those of the active party's label side, ``labels`` [B] and which are known in stage 2.  There u
-    tells of labels, with class weights exactly; decoders learn nothing, so parties are told one number for all samples
-    and their slopes are scaled here.
+    ``parameters`` are those of the active party's label side. ``labels``, given in stage 2, are the labels [B] and
+    which of them are known. In stage 2 u would reveal labels (with class weights, exactly). Since decoders do not learn
+    then, the active party sends one number for all samples and scales the slopes that it receives.
 
     Raises:
-        Diverged: the gradients are no longer numbers.
+        Diverged: the gradients are not finite.
     """
     told = u if labels is None else torch.full_like(u, -1 / u.numel())
     slope = await _slopes(turn, weighed, home, told) if turn.follows else None
@@ -116,7 +116,7 @@ async def learn(
 
 
 def _of_rows(part: Tensor, row: Tensor) -> Tensor:
-    """Return ``part[row]``, whose derivative is summed in the same order every time, on a GPU too."""
+    """Return ``part[row]`` with a gradient that is summed in the same order every time, also on a GPU."""
     return part.index_select(0, row) if part.device.type == "cpu" else part[row]
 
 
@@ -145,7 +145,7 @@ async def _likelihoods(turn: BatchTurn, there: Gathered, z: Tensor, home: PartyB
 
 
 async def _slopes(turn: BatchTurn, weighed: WeightedBatch, home: PartyBatch | None, u: Tensor) -> Tensor:
-    """Return the slope of the parties' log-likelihoods times u [L, B] by the samples followed: [N, D]."""
+    """Return the gradient of the parties' log-likelihoods times u [L, B] by the samples followed: [N, D]."""
     followed = u != 0
     number = followed.flatten().cumsum(0).view_as(u) - 1
     slope = u.new_zeros(int(followed.sum()), turn.D)
@@ -169,7 +169,7 @@ async def _slopes(turn: BatchTurn, weighed: WeightedBatch, home: PartyBatch | No
 
 
 def _places(turn: BatchTurn, there: Gathered) -> dict[str, Tensor]:
-    """Return, for each party that answers, which rows of the batch it answers for."""
+    """Return, for each party that answers, the rows of the batch for which it answers."""
     if not turn.mnar:
         return {name: held for name, (held, _) in there.parts.items() if name not in there.silent}
     every = torch.arange(len(turn.batch.rows), device=turn.seat.device)
@@ -177,7 +177,7 @@ def _places(turn: BatchTurn, there: Gathered) -> dict[str, Tensor]:
 
 
 def labels(turn: BatchTurn) -> tuple[Tensor, Tensor]:
-    """Return the labels of the batch, zero where not known, and which of them are known, [B] both."""
+    """Return the labels of the batch, zero if not known, and which of them are known, [B] both."""
     assert turn.rows.y is not None
     assert turn.rows.labeled is not None
     known = turn.rows.labeled[turn.batch.rows]

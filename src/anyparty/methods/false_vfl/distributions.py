@@ -1,13 +1,13 @@
 """FALSE-VFL's networks: the feature side of one party, the label side at the active party (figures 1 and 3).
 
-Pure functions of tensors: no channel, no optimizer, no random choice but by noise that is given.
+Pure functions of tensors: they use no channel and no optimizer, and random numbers are passed as noise.
 
 Letters   B rows, B_k those of them that party k has, L importance samples, K parties, D width of z, T width of h,
           F columns of a party, C outputs.
-Symbols   x^k    x           a party's block                                             [B_k, F]
-          z      z           the latent vector from which blocks and label come          [L, B, D]
-          h      top         the top latent vector, h ~ N(0, I)                          [L, B, T]
-          q_phi_k(x^k)       mean and variance of z, as one party sees it                [B_k, 2 D]
+Symbols   x^k    x           a party's block                                             [B_k, F];
+          z      z           the latent vector that generates blocks and label           [L, B, D];
+          h      top         the top latent vector, h ~ N(0, I)                          [L, B, T];
+          q_phi_k(x^k)       mean and variance of z, given party k's block alone         [B_k, 2 D].
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FeatureNetworks:
         encoder: q_phi_k, [B, F] -> [B, 2 D].
         decoder: p_theta_k(x^k | z), [..., D] -> [..., 2 F].
         indicator: pi_xi_k as a logit, [..., F] -> [..., 1]; ``None`` under MAR.
-        floor: what no deviation falls below.
+        floor: lower bound of all standard deviations.
 
     """
 
@@ -48,16 +48,16 @@ class FeatureNetworks:
     floor: float
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return mean and variance of z side by side: [B, F] -> [B, 2 D]."""
+        """Return mean and variance of z, concatenated: [B, F] -> [B, 2 D]."""
         view = Gaussian.of(self.encoder(x), self.floor)
         return torch.cat([view.mean, view.std.square()], dim=1)
 
     def decode(self, z: Tensor) -> Gaussian:
-        """Return p(x^k | z) over [..., F]; the decoder sees the samples as rows."""
+        """Return p(x^k | z) over [..., F]; the decoder gets the samples as rows."""
         return Gaussian.of(self._decoded(z), self.floor)
 
     def explain(self, x: Tensor, z: Tensor, known: Tensor | None = None) -> Tensor:
-        """Return log p(x^k | z_l) of rows x [B, F], of their ``known`` cells [B, F]: z [L, B, D] -> [L, B]."""
+        """Return log p(x^k | z_l) of rows x [B, F], of their ``known`` cells [B, F] only: z [L, B, D] -> [L, B]."""
         found: Tensor = LogProb.apply(self._decoded(z), x, self.floor, known)  # type: ignore[no-untyped-call]
         return found
 
@@ -68,12 +68,14 @@ class FeatureNetworks:
     def log_likelihood(
         self, x: Tensor, held: Tensor, z: Tensor, noise: Tensor | None, known: Tensor | None = None
     ) -> Tensor:
-        """Return the party's factor of the weights, in logs.
+        """Return the logarithm of the party's factor of the weights.
 
-        Under MAR log p(x^k | z_l) of the rows that it has: x [B_k, F], z [L, B_k, D] -> [L, B_k]; of ``known`` cells
-        [B_k, F] alone, where some were empty (where the paper has whole blocks or none).  Under MNAR z is of
-        all rows, [L, B, D] -> [L, B]: that and log pi(x^k) where it has the row, else log(1 - pi(x^k_l)) with x^k_l
-        drawn from p(x^k | z_l) by ``noise`` [L, B - B_k, F] (appendix A.2).
+        Under MAR it is log p(x^k | z_l) of the rows that the party has: x [B_k, F], z [L, B_k, D] -> [L, B_k]. If some
+        cells were empty, only the ``known`` cells [B_k, F] count (in the paper, blocks are whole or missing).
+
+        Under MNAR z covers all rows, [L, B, D] -> [L, B]. For a row that the party has, log pi(x^k) is added. For
+        another row, it is log(1 - pi(x^k_l)) with x^k_l drawn from p(x^k | z_l) by ``noise`` [L, B - B_k, F] (appendix
+        A.2).
         """
         if self.indicator is None:
             return self.explain(x, z, known)
@@ -94,7 +96,7 @@ class ImportanceSamples:
     Attributes:
         z: [L, B, D].
         log_ratio: log p(z | h) + log p(h) - log q(z | x^O) - log q(h | z), [L, B]: the part of log w that the active
-            party knows by itself.
+            party computes alone.
 
     """
 
@@ -110,9 +112,9 @@ class LabelNetworks:
         encoder: q_phi_0(h | z), [..., D] -> [..., 2 T].
         decoder: p_theta_0(z | h), [..., T] -> [..., 2 D].
         discriminator: p_psi(y | z), [..., D] -> logits [..., C], or mean and deviation [..., 2] of a number; ``None``
-            where no row had a label.
-        task: what is predicted.
-        floor: what no deviation falls below.
+            if no row had a label.
+        task: the prediction task.
+        floor: lower bound of all standard deviations.
 
     """
 
@@ -128,7 +130,10 @@ class LabelNetworks:
         return aggregate(mean, variance, observed)
 
     def draw(self, posterior: Gaussian, noise: tuple[Tensor, Tensor]) -> ImportanceSamples:
-        """Draw (z_l, h_l) ~ q(z | x^O) q(h | z) by noise [..., D] and [..., T]; a posterior [B, D] goes for all L."""
+        """Draw (z_l, h_l) ~ q(z | x^O) q(h | z) by noise [..., D] and [..., T].
+
+        A posterior over [B, D] serves all L samples.
+        """
         z = posterior.at(noise[0])
         above = Gaussian.of(self.encoder(z), self.floor)
         top = above.at(noise[1])
@@ -151,9 +156,10 @@ class LabelNetworks:
         return answers(self.task, out[..., : self.task.outputs])
 
     def share(self, wanted: Tensor, labels: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Return how much each row's bound counts in the loss, [B], none for rows not ``wanted`` [B] bool.
+        """Return the weight of each row's bound in the loss, [B]; zero for rows not ``wanted`` [B] bool.
 
-        With ``labels`` (y [B], known [B] bool) as in stage 2, where rows count whose label is known, by their class.
+        ``labels`` (y [B], known [B] bool) are given in stage 2: only rows with a known label count then, by class
+        weight.
         """
         if labels is None:
             return wanted / wanted.sum().clamp(min=1)
@@ -169,7 +175,7 @@ def bound(log_w: Tensor) -> Tensor:
 
 
 def followed(log_w: Tensor, negligible: float) -> Tensor:
-    """Return the derivative of ``bound`` by its log-weights, w_l / sum_j w_j, zero where ``negligible``: [L, B]."""
+    """Return the derivative of ``bound`` by its log-weights, w_l / sum_j w_j, zero if below ``negligible``: [L, B]."""
     weight = log_w.softmax(dim=0)
     return torch.where(weight < negligible, 0.0, weight)
 
@@ -177,13 +183,14 @@ def followed(log_w: Tensor, negligible: float) -> Tensor:
 def mixture(log_w: Tensor, answered: Tensor) -> Tensor:
     """Return sum_l alpha_l answer_l with alpha_l = w_l / sum_j w_j (section 3.3.4): [L, B], [L, B, C] -> [B, C].
 
-    The weights are of the answers' precision: by what they lack to 1, a number's offset would be off.
+    The weights are computed in the precision of the answers: otherwise their sum deviates from 1, which would shift
+    numbers with a large offset.
     """
     return torch.einsum("lb,lbc->bc", log_w.to(answered.dtype).softmax(dim=0), answered)
 
 
 def feature_side(state: State, floor: float) -> FeatureNetworks:
-    """Return a party's networks, as they work together."""
+    """Return a party's networks as ``FeatureNetworks``."""
     modules = state.modules
     return FeatureNetworks(
         encoder=modules["encoder"], decoder=modules["decoder"], indicator=modules.get("indicator"), floor=floor
@@ -191,7 +198,7 @@ def feature_side(state: State, floor: float) -> FeatureNetworks:
 
 
 def label_side(state: State, floor: float) -> LabelNetworks:
-    """Return the active party's networks, as they work together."""
+    """Return the active party's networks as ``LabelNetworks``."""
     assert state.seat.task is not None
     encoder, decoder, discriminator = (state.modules.get(name) for name in LABEL_SIDE)
     assert encoder is not None
@@ -202,13 +209,13 @@ def label_side(state: State, floor: float) -> LabelNetworks:
 
 
 def trained(state: State, names: Collection[str]) -> list[nn.Parameter]:
-    """Return what is to be trained of the networks ``names``, in the order in which a party holds them."""
+    """Return the trainable parameters of the networks ``names``, in the order in which a party stores them."""
     modules = [module for name, module in state.modules.items() if name in names]
     return [parameter for module in modules for parameter in module.parameters() if parameter.requires_grad]
 
 
 def mirrored(encoder: Factory, hidden: tuple[int, ...] | None, otherwise: tuple[int, ...]) -> Factory:
-    """Return what makes a party's decoder: with widths ``hidden``, or else what its encoder is, in reverse."""
+    """Return the factory of a party's decoder: of widths ``hidden`` if given, else the mirror image of its encoder."""
     if hidden is None and isinstance(encoder, MLP):
         return MLP(hidden=encoder.hidden[::-1], activation=encoder.activation)
     if hidden is None and isinstance(encoder, ResNet):

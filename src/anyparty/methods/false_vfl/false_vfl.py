@@ -21,9 +21,9 @@ Choices that the paper leaves open
 - The paper fixes theta in stage 2 and does not say whether phi moves. ``train_encoders`` is on by default; one
   experiment without it gave lower scores.
 - In prediction, the samples of z are drawn from the row's own random numbers, which depend on its id, the parties that
-  have it, and the run's seed or secret (``false_vfl_draws``). A missing block (II) is drawn from numbers common to all
-  rows, balanced over the L. So an answer depends on the row alone, not on its batch or place, and errors differ between
-  rows. In training every batch draws new numbers, from streams of the active party.
+  have it, and the run's seed or secret (``sampling``). A missing block (II) is drawn from numbers common to all rows,
+  balanced over the L. So an answer depends on the row alone, not on its batch or place, and errors differ between rows.
+  In training every batch draws new numbers, from streams of the active party.
 - Deviations are softplus plus ``floor``, .1 of a standardised column. The paper names no bound (decision 12).
 - For an empty cell in a row that a party has, the factor is p of the known columns, as in MIWAE. The encoder and the
   missing indicator see the imputed cell. Missing cells of a category are a level like the others.
@@ -82,7 +82,7 @@ UNTIED = "no party that has this row shares rows of the training by way of which
 
 @dataclass(frozen=True, kw_only=True)
 class FalseVFL(ABC):
-    """The parts common to FALSE-VFL-I and II: all but the missing indicators.
+    """The common part of FALSE-VFL-I and II: all except the missing indicators.
 
     Attributes:
         embedding: D, width of z, the latent vector whose mean and variance every party's embedding gives.
@@ -92,14 +92,14 @@ class FalseVFL(ABC):
         predict_samples: L in prediction.
         hidden: hidden widths of the global encoder and decoder.
         head_hidden: hidden widths of the discriminator.
-        decoder_hidden: hidden widths of the parties' decoders. By default those of a party's MLP encoder in reverse, or
-            transposed convolutions behind a ResNet.
+        decoder_hidden: hidden widths of the parties' decoders. By default those of a party's MLP encoder in reverse; a
+            ResNet encoder gets a decoder of transposed convolutions.
         floor: the least standard deviation, in units of a prepared column.
         train_encoders: whether the encoders learn in stage 2 too.
         pretrain_epochs: epochs of stage 1; by default as many as stage 2.
         pretrain_batch_size: rows of a batch in stage 1; by default as many as in stage 2.
         pretrain_lr: learning rate of stage 1; by default each party's own.
-        make_decoder: a user's own decoder, (D, 2 x width of the block) -> module. It sees samples as rows and must not
+        make_decoder: a user's own decoder, (D, 2 x width of the block) -> module. It gets samples as rows and must not
             mix them (no batch normalisation).
 
     """
@@ -140,7 +140,7 @@ class FalseVFL(ABC):
 
     @property
     def can(self) -> Capabilities:
-        """Trains on any row, labelled or not; predicts for any row."""
+        """The method's capabilities: it trains on any row, labelled or not, and predicts for any row."""
         return Capabilities(
             title=self.title,
             paper=f"Hong, Park, Hwang 2025, {self.section}",
@@ -276,7 +276,7 @@ class FalseVFL(ABC):
     async def weighed(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], missed: Sequence[str] = ()
     ) -> WeightedBatch | None:
-        """Run a party's part in weighing samples for a few rows; the active party gets the weights."""
+        """Run a party's part in weighting samples for a few rows; the active party gets the weights."""
         turn = replace(self.turn(net, state, rows, batch, asked, L=self.predict_samples), missed=missed)
         home = turn.encode(feature_side(state, self.floor)) if "encoder" in state.modules else None
         if state.seat.me == state.seat.roster.active:

@@ -1,14 +1,14 @@
-"""What falls out of a generative model: a missing block filled in at home, and rows unlike those of training.
+"""Uses of the generative model: impute a missing block at its owner, and score how unusual a row is.
 
     impute           MAR   E[x^k | x^O] = sum_l alpha_l E[x^k | z_l], and samples of p(x^k | x^O): z_l by its weight,
                            then x^k
-                     MNAR  E[x^k | x^O, m] = sum_l alpha_l x^k_l, and samples: x^k_l by its weight, which knows how
-                           likely that very block is to be missing (not-MIWAE; Ipsen, Mattei, Frellsen, ICLR 2021)
+                     MNAR  E[x^k | x^O, m] = sum_l alpha_l x^k_l, and samples: x^k_l by its weight, which includes
+                           the probability that this block is missing (not-MIWAE; Ipsen, Mattei, Frellsen, ICLR 2021)
     log_likelihood   log (1/L) sum_l w_l, a lower estimate of log p(x^O), under MNAR of log p(x^O, m)
 
-Imputations are made by the party that owns the columns and stay there: the samples of z and their weights go to it.
+The party that owns the columns computes the imputations and keeps them. It receives the samples of z and their weights.
 
-Letters and symbols as in ``false_vfl_nets``; S samples of a block.
+Letters and symbols as in ``distributions``; S samples of a block.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from anyparty.methods.method import Batch, State
 
 @dataclass(frozen=True)
 class Imputed:
-    """A party's block as the other parties' blocks make it likely, in prepared units.
+    """A party's block, imputed from the other parties' blocks, in prepared units.
 
     Attributes:
-        mean: [B, F]; NaN where nobody that was asked has the row.
-        samples: [S, B, F], the same.
-        centers: [S, B, F], the decoder's means where these samples were drawn: what says how likely levels are.
+        mean: [B, F]; NaN if no requested party has the row.
+        samples: [S, B, F]; NaN likewise.
+        centers: [S, B, F], the decoder's means from which these samples were drawn: they give the probabilities of
+            category levels.
 
     """
 
@@ -47,12 +48,12 @@ async def impute(
     method: FalseVFL, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str], *,
     owner: str, S: int = 0, lacks: bool = True,
 ) -> Imputed | None:  # fmt: skip
-    """Play a party's part in filling in the block of ``owner``, who alone gets it, for the rows of a batch.
+    """Run a party's part in imputing the block of ``owner``, which alone gets it, for the rows of a batch.
 
-    The owner ``lacks`` all of them, or has all of them, with cells that are empty.
+    Either the owner ``lacks`` all of these rows, or it has all of them, with empty cells.
     """
     me, active = state.seat.me, state.seat.roster.active
-    counts = method.mnar and lacks and owner in asked  # that the owner lacks a row is in the weights
+    counts = method.mnar and lacks and owner in asked  # the weights include that the owner lacks the row
     parts: list[Imputed] = []
 
     def fill(part: Batch, told: dict[str, Tensor]) -> None:
@@ -81,9 +82,10 @@ async def impute(
 
 @torch.no_grad()
 def _fill(method: FalseVFL, turn: BatchTurn, state: State, told: dict[str, Tensor], S: int, *, counts: bool) -> Imputed:
-    """Turn weighed samples of z into the party's block: its mean [B, F], and samples and their centers [S, B, F].
+    """Turn weighted samples of z into the party's block: its mean [B, F], and samples and their centers [S, B, F].
 
-    Where weights ``counts`` that the block is missing, they are those of blocks drawn with the turn's noise.
+    With ``counts``, the weights include the probability that the block is missing; they belong to blocks drawn with the
+    turn's noise.
     """
     z, weight = (told[name].to(state.seat.device) for name in ("z", "weight"))
     decoded = feature_side(state, method.floor).decode(z)
@@ -106,7 +108,7 @@ def _fill(method: FalseVFL, turn: BatchTurn, state: State, told: dict[str, Tenso
 async def log_likelihood(
     method: FalseVFL, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
 ) -> Tensor | None:
-    """Play a party's part in scoring rows; the active party gets the estimates of log p(x^O), [B], NaN if unknown."""
+    """Run a party's part in scoring rows; the active party gets estimates of log p(x^O), [B], NaN if unknown."""
     parts = []
     for chunk in method.chunks(batch.rows):
         weighed = await method.weighed(net, state, rows, replace(batch, rows=chunk), asked)

@@ -1,20 +1,21 @@
-"""FALSE-VFL between parties: what each sends of a batch, and what comes back; here a party with columns.
+"""FALSE-VFL at a party with columns: its messages of a batch, and its part in training.
 
     party -> active    embedding    mean and variance of z, of the rows that it has
     active -> party    samples      z_l
     party -> active    likelihood   log p(x^k | z_l)
-    and where encoders learn
-    active -> party    weight       the derivative of the loss by those, u_l: zero for samples of negligible weight;
-                                    where labels count (stage 2), one number for all, which tells nothing
-    party -> active    slope        of u_l log p(x^k | z_l) by the z_l where u_l is not zero
+    and if encoders learn
+    active -> party    weight       the gradient of the loss by these, u_l: zero for samples of negligible weight;
+                                    in stage 2, which uses labels, one number for all, which reveals nothing
+    party -> active    slope        of u_l log p(x^k | z_l) by the z_l with u_l other than zero
     active -> party    gradient     of the loss by the embedding
 
-Raw blocks and reconstructions stay at home.  Samples are first weighed without a graph, then those that are followed
-go through the networks again, with one: most weigh nothing, and forward is a third of the work (decision 10).
+Raw blocks and reconstructions stay at their party. Samples are first weighted without a graph. Then those that are
+followed pass through the networks again, with a graph: most samples have negligible weight, and the forward pass is a
+third of the work (decision 10).
 
-A party that is lost on the way is missed, not replaced: its factor is left out of the weights, or its slope.
+A party that is lost during a batch is left out, not replaced: its factor is left out of the weights, or its slope.
 
-Letters and symbols as in ``false_vfl_nets``; N of a batch's L x B samples are followed.
+Letters and symbols as in ``distributions``; N of a batch's L x B samples are followed.
 """
 
 from __future__ import annotations
@@ -35,29 +36,28 @@ from anyparty.methods.method import Batch, PartyContext
 from anyparty.methods.split.exchange import moment
 from anyparty.methods.split.rule import embedding
 
-FALLEN, MANY = 1.1, 0.5  # a deviation counts as fallen below 1.1 floors; said when more than half are
+FALLEN, MANY = 1.1, 0.5  # below 1.1 floors a deviation counts as fallen; remark if over half are
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTurn:
-    """One party's turn in a batch.
+    """One party's part in a batch.
 
     Attributes:
-        net: its way to the others.
-        seat: who it is.
-        rows: what it knows of the rows.
-        batch: those worked on, B of them.
+        net: its channel to the others.
+        seat: the party's context.
+        rows: the party's data of all aligned rows.
+        batch: the rows to process, B of them.
         L: importance samples.
         D: width of z.
         T: width of h.
-        asked: the parties whose blocks may take part.
-        mnar: whether parties answer for rows that they lack, too.
-        follows: whether encoders learn, so that slopes by z are wanted.
-        common: whether what samples are drawn with is no matter of the batch (prediction): a row's own for z, and for
-            blocks one for all rows.
-        own_decoder: whether the decoder is a user's own, which might draw as it computes.
-        missed: the parties that are asked and not heard, for training has tied no label to what they have.
-        draws: at the active party, what samples of z are drawn with in prediction.
+        asked: the parties whose blocks may be used.
+        mnar: whether parties also answer for rows that they lack.
+        follows: whether encoders learn, so that the active party needs slopes by z.
+        common: whether the noise is independent of the batch (prediction): for z by row, for blocks common to all rows.
+        own_decoder: whether the decoder is a user's own, which might draw random numbers.
+        missed: the parties that are asked but whose blocks are ignored, because training has tied no label to them.
+        draws: at the active party, the random streams of samples of z in prediction.
 
     """
 
@@ -77,7 +77,7 @@ class BatchTurn:
     draws: SampleStreams | None = None
 
     def sampling(self, there: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what samples are drawn with at the active party, where rows are ``there`` [B, K].
+        """Return the noise of samples at the active party, if rows are ``there`` [B, K].
 
         [L, B, D] for z and [L, B, T] for h.
         """
@@ -89,11 +89,11 @@ class BatchTurn:
         return drawn[..., : self.D], drawn[..., self.D :]
 
     def noise(self, name: str, rows: int, width: int) -> Tensor:
-        """Return standard normal numbers of this moment's stream ``name``, the party's own: [L, rows, width]."""
+        """Return standard normal numbers of the party's private stream ``name`` of this step: [L, rows, width]."""
         return torch.randn(self.L, rows, width, generator=self.batch.own(name)).to(self.seat.device)
 
     def block_noise(self, rows: int, width: int) -> Tensor:
-        """Return what the party's block is drawn with in rows that it lacks (MNAR): [L, rows, width]."""
+        """Return the noise that samples the party's block in rows that it lacks (MNAR): [L, rows, width]."""
         name = f"block of {self.seat.me}"
         if not self.common:
             return self.noise(name, rows, width)
@@ -103,13 +103,14 @@ class BatchTurn:
     def encode(
         self, side: FeatureNetworks, encoder: Sequence[nn.Parameter] = (), decoder: Sequence[nn.Parameter] = ()
     ) -> PartyBatch | None:
-        """Encode the party's rows; ``None`` if it has no part in this batch.
+        """Encode the party's rows; return ``None`` if it has no part in this batch.
 
-        ``encoder`` and ``decoder`` are what the stage trains of both, and of the missing indicator.
+        ``encoder`` and ``decoder`` are the parameters of both that the stage trains; ``decoder`` includes the missing
+        indicator.
 
         Raises:
-            Diverged: its embeddings are no longer numbers.
-            ConfigError: its encoder answers in another shape.
+            Diverged: its embeddings are not finite.
+            ConfigError: its encoder returns another shape.
         """
         if self.seat.me not in self.asked:
             return None
@@ -128,10 +129,10 @@ class BatchTurn:
         return PartyBatch(side, x, known, held, views, noise, encoder, decoder)
 
     def decode(self, home: PartyBatch, z: Tensor) -> Tensor:
-        """Return how well samples of z explain the party's block, without a graph: log p of z [L, n, D] -> [L, n].
+        """Return the log-likelihood of the party's block for samples of z, without a graph: z [L, n, D] -> [L, n].
 
         Raises:
-            Diverged: they are no longer numbers.
+            Diverged: the log-likelihoods are not finite.
         """
         if self.follows and self.batch.moment[-1] == 0:  # once an epoch
             self._look_at_floor(home.side, z[:1])
@@ -140,12 +141,12 @@ class BatchTurn:
         return self.finite(log_p, f"party {self.seat.me!r}: log-likelihoods of its block are")
 
     def follow(self, home: PartyBatch, z: Tensor, u: Tensor) -> Tensor:
-        """Carry the derivative u [L, n] back through the decoder, and return its slope by samples: [N, D].
+        """Propagate the gradient u [L, n] back through the decoder, and return its slope by samples: [N, D].
 
-        The samples followed are those of z [L, n, D] where u is not zero, in the order of ``Tensor.nonzero``.
+        The samples followed are those of z [L, n, D] for which u is not zero, in the order of ``Tensor.nonzero``.
 
         Raises:
-            Diverged: the slopes are no longer numbers.
+            Diverged: the slopes are not finite.
         """
         sample, row = u.nonzero(as_tuple=True)
         picked = z[sample, row].requires_grad_()
@@ -168,11 +169,11 @@ class BatchTurn:
         return self.finite(picked.grad, f"party {self.seat.me!r}: slopes of its log-likelihoods are")
 
     def answers_for(self, home: PartyBatch) -> int:
-        """Return how many rows of the batch the party answers for: its own, or under MNAR all."""
+        """Return the number of rows of the batch for which the party answers: its own, or under MNAR all."""
         return len(self.batch.rows) if self.mnar else len(home.held)
 
     async def answer(self, home: PartyBatch) -> None:
-        """Say how one sees one's rows, and how well samples explain them, at a party that does not lead; and learn."""
+        """Run a passive party's part: send its views and the likelihoods of samples; train if encoders learn."""
         active, n = self.seat.roster.active, self.answers_for(home)
         if len(home.held):
             await self.net.send(active, "embedding", {"h": home.views.detach()})
@@ -187,7 +188,7 @@ class BatchTurn:
             home.backward(back["g"])
 
     def _look_at_floor(self, side: FeatureNetworks, z: Tensor) -> None:
-        """Say when most deviations of the party's columns have fallen to the floor."""
+        """Emit a remark if most deviations of the party's columns have fallen to the floor."""
         with torch.no_grad(), self._drawing("decoder draws"):
             share = float((side.decode(z).std < FALLEN * side.floor).float().mean())
         if share > MANY:
@@ -203,10 +204,10 @@ class BatchTurn:
         return self.batch.drawing(name, self.seat.me, device=self.seat.device)
 
     def finite(self, tensor: Tensor, what: str) -> Tensor:
-        """Return a tensor of numbers; ``what`` it is as a sentence begins.
+        """Return the tensor if it is finite; ``what`` begins the error message.
 
         Raises:
-            Diverged: it holds others.
+            Diverged: it contains NaN or infinity.
         """
         if not finite(tensor.detach()):
             raise Diverged(f"{what} no longer numbers at {moment(self.batch)}: lower the learning rate, or look for "
@@ -221,12 +222,12 @@ class PartyBatch:
     Attributes:
         side: its networks.
         x: [B_k, F], its block of the rows that it has.
-        known: [B_k, F], which of these cells were not empty; ``None`` where none was.
-        held: [B_k], which rows of the batch they are.
+        known: [B_k, F], which of these cells were not empty; ``None`` if no cell was.
+        held: [B_k], the places of these rows in the batch.
         views: [B_k, 2 D], mean and variance of z.
-        noise: under MNAR, what blocks of rows that it lacks are drawn with, [L, B - B_k, F].
-        encoder: what the stage trains of it.
-        decoder: what the stage trains of it, and of the missing indicator.
+        noise: under MNAR, the noise that samples its block in rows that it lacks, [L, B - B_k, F].
+        encoder: the encoder's parameters that the stage trains.
+        decoder: the parameters of decoder and missing indicator that the stage trains.
 
     """
 
@@ -240,7 +241,7 @@ class PartyBatch:
     decoder: Sequence[nn.Parameter]
 
     def backward(self, gradient: Tensor) -> None:
-        """Carry on the gradient by the embedding."""
+        """Propagate the gradient with respect to the embedding back through the encoder."""
         if self.views.requires_grad and self.encoder:
             torch.autograd.backward(self.views, gradient.to(self.views.device), inputs=self.encoder)
 

@@ -1,10 +1,12 @@
-"""What FALSE-VFL's samples are drawn with in prediction, where an answer must depend on the row alone.
+"""Random numbers of FALSE-VFL's samples in prediction, in which an answer must depend on the row alone.
 
-Samples of z, at the active party: every row has numbers of its own.  Common ones are off alike in all rows, which no
-mean over rows takes out again.  Nor are they drawn in pairs of opposite signs, or balanced otherwise: parties that get
-a row's samples would have their mean, and that is another party's view of the row (decision 14).
+Samples of z, at the active party: every row has numbers of its own. Numbers common to all rows would give all rows the
+same error, which a mean over rows would not remove. They are not drawn in pairs of opposite sign, or balanced
+otherwise. Otherwise a party that gets a row's samples could compute their mean, which may be another party's view of
+the row (decision 14).
 
-Blocks that a party lacks, at that party, which knows no row by name and sends no sample: common to all rows, balanced.
+Blocks that a party lacks, at that party: the numbers are common to all rows and balanced. The party does not know these
+rows' ids, and sends no sample.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ KEY = 32
 
 
 class SampleStreams(nn.Module):
-    """The active party's key to the numbers of z, kept with its part of the model.
+    """The active party's key to the random numbers of z, saved with its part of the model.
 
     Attributes:
-        key: [32] uint8; zeros where the run keeps no secret, and in models of before it was kept: then numbers follow
+        key: [32] uint8. Zeros if the run has no secret, and in models of earlier versions: the numbers then follow
             from the run's seed.
 
     """
@@ -40,14 +42,15 @@ class SampleStreams(nn.Module):
 
     @property
     def secret(self) -> bool:
-        """Whether there is a key."""
+        """True if there is a key."""
         return bool(self.key.any())
 
     def normal(self, seeds: Seeds, there: Tensor, names: pl.Series | None, L: int, width: int) -> Tensor:
-        """Return standard normal numbers of rows by their ids ``names`` [B] and who is ``there`` [B, K]: [L, B, width].
+        """Return standard normal numbers for rows: [L, B, width].
 
-        Who is there counts: a party that has a row alone can compute its numbers, and must not know them when others
-        have the row, too.  Rows without an id share those of the same parties.  Without a key they are of ``seeds``.
+        They depend on a row's id in ``names`` [B] and on the parties that have it, ``there`` [B, K]. A party that alone
+        has a row can compute its numbers, and must not know those used if others have the row too. Rows without an id
+        share the numbers of the same parties. Without a key, the numbers follow from ``seeds``.
         """
         own = Seeds(0, self.key.cpu().numpy().tobytes()).own if self.secret else seeds
         drawn = torch.empty(len(there), L, width)
@@ -63,10 +66,10 @@ class SampleStreams(nn.Module):
 
 
 def balanced(L: int, width: int, generator: Generator) -> Tensor:
-    """Return L vectors of standard normal numbers, [L, width], each by itself as if drawn alone.
+    """Return L vectors of standard normal numbers, [L, width]; each by itself is distributed as if drawn alone.
 
-    Of each of their numbers one falls into each L-th of the distribution (Latin hypercube; McKay, Beckman, Conover,
-    Technometrics 1979), so that the mean over them of what is a sum of functions of one number each is nearly exact.
+    In each dimension, one of the L numbers falls into each L-th of the distribution (Latin hypercube; McKay, Beckman,
+    Conover, Technometrics 1979). So the mean over the vectors of a sum of functions of one number each is nearly exact.
     """
     lots = torch.rand(L, width, 2, generator=generator, dtype=torch.float64)
     share = (lots[..., 0].argsort(dim=0) + lots[..., 1]) / L

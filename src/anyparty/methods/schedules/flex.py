@@ -1,21 +1,21 @@
 """Flex-VFL and Adaptive Flex-VFL.  Castiglia, Wang, Patterson: "Flexible Vertical Federated Learning with
 Heterogeneous Parties", 2022, Algorithms 1 and 2.
 
-Round     embeddings meet at the host, derivatives or Phi come back; then every party k makes tau_k local iterations on
-          the same mini-batch, everybody else's part as it was at the start of the round           (Algorithm 1)
+Round     The host receives embeddings and returns gradients or Phi. Then every party k makes tau_k local iterations on
+          the same mini-batch, with the other parties' embeddings as at the start of the round       (Algorithm 1)
 tau_k     as many as the time-out allows: floor(time-out / time of an iteration)
 Update    theta^{t+1} = theta^t - eta_k D_k,   sum_t D_k = sum_t w_k^t g_k^t                               (6), (8)
           SGD w^t = 1; local momentum w^t = (1 - rho^{tau-t}) / (1 - rho); proximal w^t = (1 - eta mu)^{tau-1-t}
 Rate      eta_k^{r+1} = A_k / (tau_k^r wbar_k^r),  wbar = max_t w^t                         (Algorithm 2, line 17)
 
-Where we differ, knowingly
-- The paper asks every party for at least one iteration.  Here one whose iteration does not fit into the time-out takes
-  no part in the round, as does one that has no row of the batch; the others go on.  A host always makes one, for the
-  others wait for its derivatives; where that takes longer than the time-out, so does the round.
-- A host that has an encoder too steps it with its heads, as one block of coordinates.
-- The exponent of the proximal weights is the one that the paper's own recursion gives, tau - 1 - t; its display has
-  tau - t + 1.  These weights are below 1, where the text below (8) says w >= 1.
-- A_k is by default what makes the first round's rate the optimizer's own learning rate.
+Known differences from the paper
+- The paper requires at least one iteration of every party. Here a party misses the round if its iteration does not fit
+  into the time-out or if it has no row of the batch; the other parties continue. A host always makes one iteration,
+  because the others wait for its gradients. If that takes longer than the time-out, the round lasts as long.
+- A host that also has an encoder updates it together with its heads, as one block of coordinates.
+- The exponent of the proximal weights is tau - 1 - t, which follows from the paper's own recursion; its displayed
+  formula has tau - t + 1. These weights are below 1, although the text below (8) says w >= 1.
+- By default A_k makes the rate of the first round equal to the optimizer's own learning rate.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from anyparty.methods.schedules.virtual_clock import VirtualClock
 
 @dataclass(frozen=True, kw_only=True)
 class Flex:
-    """As many local iterations as each party completes within the time-out."""
+    """Schedule in which each party makes as many local iterations as it completes within the time-out."""
 
     title: ClassVar[str] = "Flex-VFL"
     timed: ClassVar[bool] = True
@@ -41,20 +41,20 @@ class Flex:
     adapts: ClassVar[bool] = False
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return each party's own tau_k."""
+        """Return tau_k of each party."""
         return {party: clock.fits(party, number) for party in parties}
 
     def lasts(self, clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
-        """Return one round trip and the time-out, or a host's one iteration where that takes longer."""
+        """Return one round trip plus the time-out, or plus a host's single iteration if that takes longer."""
         return clock.latency + max(clock.timeout, slowest(clock, made, number))
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveFlex(Flex):
-    """Flex-VFL with learning rates that follow speeds and optimizers.
+    """Flex-VFL with learning rates adapted to each party's speed and optimizer.
 
     Attributes:
-        A: A_k, for all parties or by party; by default what makes the first rate the optimizer's own.
+        A: A_k, for all parties or by party; by default the value that makes the first rate the optimizer's own.
 
     """
 
@@ -71,15 +71,15 @@ class AdaptiveFlex(Flex):
                 raise ConfigError(f"schedule 'adaptive-flex': A{whose} must be a positive number, got {value}")
 
     def amount(self, party: str) -> float | None:
-        """Return A_k, if it is given."""
+        """Return A_k of a party, ``None`` if it was not given."""
         return self.A.get(party) if isinstance(self.A, Mapping) else self.A
 
 
 def weights(tau: int, *, momentum: float = 0.0, pull: float = 0.0) -> list[float]:
     """Return the weights w^0 .. w^{tau-1} of (8), for local momentum rho, a proximal term (``pull`` = eta mu) or both.
 
-    A gradient's weight depends on the iterations that follow it alone, so all of them are one sequence: what a single
-    gradient of 1 has moved the parameters by, in units of -eta, after 1, 2, ... tau iterations.
+    A gradient's weight depends only on the number of iterations after it. So one sequence gives all weights: the
+    displacement of the parameters by a single gradient of 1, in units of -eta, after 1, 2, ... tau iterations.
 
     >>> weights(3)
     [1.0, 1.0, 1.0]
@@ -97,5 +97,5 @@ def weights(tau: int, *, momentum: float = 0.0, pull: float = 0.0) -> list[float
 
 
 def greatest(tau: int, *, momentum: float, pull: float) -> float:
-    """Return wbar, the greatest weight; 1 where a party makes no iteration."""
+    """Return wbar, the greatest weight; 1 if the party makes no iteration."""
     return max(weights(tau, momentum=momentum, pull=pull), default=1.0)

@@ -1,8 +1,8 @@
-"""Adaptive Flex-VFL's learning rates: parties say how their last round went, the active party how fast to learn.
+"""Learning rates of Adaptive Flex-VFL: parties report their last round, and the active party sets their rates.
 
-The paper sends tau_k and wbar_k at the end of a round (Algorithm 2, line 15); here they go with the next embeddings, so
-that a round is still one round trip.  Where nobody knows tau_k before the first round, it is the dummy round of section
-VI: its rate is 0.
+The paper sends tau_k and wbar_k at the end of a round (Algorithm 2, line 15). Here they are sent with the next
+embeddings, so that a round is still one round trip. If tau_k is not known before the first round, that round is the
+dummy round of section VI: its rate is 0.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ RATE_EXPECT = {"rate": TensorSpec((), torch.float64)}
 
 
 def begin(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: int | None) -> Tensor:
-    """Return [tau_k, wbar_k, A_k] as a party knows them: of its last round, or of its first as it is planned.
+    """Return [tau_k, wbar_k, A_k] of the party's last round or, in the first round, as planned: [3] float64.
 
-    ``tau`` is ``None`` where that is not known; then A_k is 0 in the first round.
+    ``tau`` is ``None`` if it is not known; then A_k is 0 in the first round.
     """
     if PACE.tag not in state.kept and tau is None:
         return torch.tensor([1, 1, 0], dtype=torch.float64)
@@ -39,7 +39,7 @@ def begin(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: int
 
 
 def _first(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: int) -> None:
-    """Note a party's A_k: given, or what makes its rate the optimizer's own at ``tau``."""
+    """Store a party's A_k: the given one, or the one that makes its rate at ``tau`` the optimizer's own."""
     lr = state.seat.optimizer.lr
     wbar = wbar_of(state.seat, local, tau, lr)
     given = schedule.amount(state.seat.me)
@@ -54,7 +54,7 @@ def rate_of(pace: Tensor) -> float:
 
 
 def keep(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: int, rate: float) -> None:
-    """Note how a party's round went."""
+    """Store tau_k and wbar_k of the party's round."""
     if PACE.tag not in state.kept:
         _first(state, schedule, local, tau)
         return
@@ -63,9 +63,9 @@ def keep(state: State, schedule: AdaptiveFlex, local: LocalIterations, tau: int,
 
 
 async def agree(net: Channel, state: State, others: Sequence[str], mine: Tensor) -> float:
-    """Set the party's rate and return it; at the active party, also that of the ``others`` that take part.
+    """Set and return the party's rate; at the active party, also send the ``others`` that take part their rates.
 
-    ``mine`` is the party's own pace.
+    ``mine`` is the party's own [tau_k, wbar_k, A_k].
     """
     seat = state.seat
     if seat.me != seat.roster.active:
@@ -76,7 +76,7 @@ async def agree(net: Channel, state: State, others: Sequence[str], mine: Tensor)
         try:
             pace = (await net.recv(name, PACE.tag, PACE_EXPECT))["pace"]
         except PartyLost:
-            continue  # it is missed where its embeddings are waited for
+            continue  # the wait for its embeddings handles the loss
         await net.send(name, RATE.tag, {"rate": torch.tensor(rate_of(pace), dtype=torch.float64)})
     rate = rate_of(mine)
     set_rate(state, rate)
@@ -84,7 +84,7 @@ async def agree(net: Channel, state: State, others: Sequence[str], mine: Tensor)
 
 
 def bound(smoothness: float, tau: int, wbar: float) -> float:
-    """Return the right side of (14).
+    """Return the right-hand side of (14).
 
     >>> bound(2.0, 5, 1.0)
     0.00625
@@ -96,7 +96,7 @@ def wbar_of(seat: PartyContext, local: LocalIterations, tau: int, rate: float) -
     """Return a party's wbar_k for ``tau`` local iterations at a learning rate.
 
     Raises:
-        ConfigError: it is beyond all bounds, as where eta mu is far above 1.
+        ConfigError: it is infinite, for example because eta mu is far above 1.
     """
     momentum = seat.optimizer.momentum if seat.optimizer.name == "sgd" else 0.0
     found = greatest(tau, momentum=momentum, pull=rate * local.mu)
@@ -111,10 +111,10 @@ def wbar_of(seat: PartyContext, local: LocalIterations, tau: int, rate: float) -
 def warn(
     seat: PartyContext, schedule: Schedule, clock: VirtualClock, local: LocalIterations, parties: Sequence[str]
 ) -> None:
-    """Warn where a party's rate breaks (14) in any round that it takes part in, by ``local.smoothness``.
+    """Warn if a party's rate breaks (14), given ``local.smoothness``, in any round in which it takes part.
 
-    Adaptive Flex-VFL's rate A_k / (tau_k wbar_k) is of the round before: where a party makes more iterations than then,
-    it may break the bound though A_k <= 1 / (16 L); (20) has a factor alpha for that.
+    Adaptive Flex-VFL's rate A_k / (tau_k wbar_k) is computed from the previous round. If a party makes more iterations
+    in the next one, the rate may break the bound although A_k <= 1 / (16 L); the factor alpha in (20) covers that case.
     """
     if local.smoothness is None or seat.me not in parties:
         return

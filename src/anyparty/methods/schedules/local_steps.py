@@ -1,4 +1,4 @@
-"""Local iterations: optimizers that begin anew in every round, the proximal term, one step after another."""
+"""Local iterations: optimizer steps with momentum that is reset in every round, and with the proximal term."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class LocalSteps:
                 self.starts[name] = [parameter.detach().clone() for parameter in _parameters(optimizer)]
 
     def step(self, name: str) -> None:
-        """Take the step that the gradients of a network's parameters, and the proximal term, call for."""
+        """Step the optimizer of a network, after adding the proximal term to the gradients of its parameters."""
         optimizer = self.state.optimizers.get(name)
-        if optimizer is None:  # a user's own may have nothing to train
+        if optimizer is None:  # a user's own network may have nothing to train
             return
         for parameter, start in zip(_parameters(optimizer), self.starts.get(name, ()), strict=False):
             if parameter.grad is not None:
@@ -52,7 +52,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def set_rate(state: State, rate: float) -> None:
-    """Give all of a party's optimizers a learning rate."""
+    """Set the learning rate of all of a party's optimizers."""
     for optimizer in state.optimizers.values():
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -60,14 +60,14 @@ def set_rate(state: State, rate: float) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class StaleRound:
-    """What stays as it is during a round, prepared once.
+    """The data that stays constant during a round, prepared once.
 
     Attributes:
-        h: [B, K, H] embeddings at the start of the round, zero where there is none.
+        h: [B, K, H] embeddings at the start of the round; zero if a party has none.
         observed: [B, K] bool.
         y: [B] labels.
-        left: which of the B rows have a loss, int64; ``None``: all.
-        own: which of the B rows the party has, and its place among the K; ``None`` if it has none.
+        left: the rows among the B that have a loss, int64; ``None``: all.
+        own: the rows among the B that the party has, and the party's place among the K; ``None`` if it has no rows.
 
     """
 
@@ -85,7 +85,7 @@ class StaleRound:
     def of(
         cls, split: Split, fusion: Fusion, seat: PartyContext, batch: Batch, there: Gathered, y: Tensor, known: Tensor
     ) -> StaleRound:
-        """Prepare a round from what is there of its rows, their labels [B] and which of these are known [B]."""
+        """Prepare a round from the embeddings of its rows, their labels y [B] and which of these are known [B]."""
         left = None
         if there.silent or there.late or not known.all():
             left = (known & split.rule.trains_on(seat.roster, there.observed)).nonzero().squeeze(1)
@@ -106,7 +106,9 @@ class StaleRound:
         )
 
     def derive(self, now: Tensor | None) -> Tensor | None:
-        """Return the derivative of the loss by the party's embeddings ``now`` [B_k, H]; leave the heads' in place.
+        """Return the gradient of the loss with respect to the party's present embeddings ``now`` [B_k, H].
+
+        The gradients of the heads are left in their parameters.
 
         Raises:
             Diverged: the loss is not a number.
@@ -121,7 +123,7 @@ class StaleRound:
             self.split.descend(self.fusion, self.seat, self.batch, h, observed, y)
         if leaf is None:
             return None
-        return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.contiguous()  # as after a wire
+        return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.contiguous()  # as after a message
 
 
 HEADS, PARTS, THERE = "heads/", "h/", "there"
@@ -130,7 +132,7 @@ HEADS, PARTS, THERE = "heads/", "h/", "there"
 async def send(
     net: Channel, seat: PartyContext, heads: nn.Module, there: Gathered, nothing: Tensor, late: Sequence[str]
 ) -> None:
-    """Send Phi to every party that is there, before the heads move; to those that are ``late``, one of no rows.
+    """Send Phi to every party that takes part, before the heads are updated; parties that are ``late`` get no rows.
 
     ``nothing`` are the embeddings of no rows, [0, H].
     """
@@ -150,13 +152,13 @@ async def send(
 
 @dataclass
 class HeadCopy:
-    """A party's copy of the heads, and its own loss with them."""
+    """A party's copy of the heads, with which it computes its own loss."""
 
     split: Split
     made: list[nn.Module] = field(default_factory=list)
 
     def heads(self, state: State) -> nn.Module:
-        """Return the network that weights of the heads are loaded into; its own first weights are never used."""
+        """Return the network into which received head weights are loaded; its initial weights are never used."""
         if not self.made:
             seat, topology = state.seat, state.topology
             assert seat.task is not None
@@ -169,12 +171,12 @@ class HeadCopy:
     async def receive(
         self, net: Channel, state: State, rows: Rows, batch: Batch, mine: ExchangePart
     ) -> Gathered | None:
-        """Take Phi: load the heads, and return what is there of the rows that the party has.
+        """Receive Phi: load the heads, and return the embeddings of the rows that the party has.
 
-        ``None`` if the party itself is not there: the host has gone on without it.
+        Return ``None`` if the host continued without the party.
 
         Raises:
-            MessageError: embeddings of other rows than those that both have.
+            MessageError: a party's embeddings are not those of the rows that it shares with this party.
         """
         seat, roster, topology = state.seat, state.seat.roster, state.topology
         assert topology is not None
@@ -207,9 +209,9 @@ class HeadCopy:
         return there
 
     def loss(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Callable[[Tensor], Tensor]:
-        """Return what gives the derivative of the party's loss by its own embeddings [B_k, H], as they are now.
+        """Return a function that maps the party's present embeddings [B_k, H] to the gradient of its loss.
 
-        It is zero where the party knows no label.
+        The gradient is zero for rows whose label the party does not know.
         """
         assert rows.y is not None
         assert rows.labeled is not None

@@ -1,9 +1,9 @@
 """The real clock, for a federation of real processes: a party makes local iterations until its time-out has passed.
 
-A time-out is in seconds here, and starts at each party when it has what the exchange brings it; speeds and latency are
-what they are.  Nobody's deadline is known to the others.  In Flex-VFL a host waits ``grace`` seconds for embeddings;
-a party that is later misses the round, and the others go on.  The first round of an epoch waits for everybody, and so
-does a method that needs everybody.  A run is no function of its seed any more.
+The time-out is in seconds. At each party it starts when the party has received the messages of the exchange. Speeds
+and latency are those of the machines and the network. No party knows the deadline of another. In Flex-VFL a host waits
+``grace`` seconds for embeddings; a later party misses the round, and the others continue. The first round of an epoch
+waits for all parties, and so does a method that needs all parties. A run is not reproducible from its seed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from anyparty.methods.schedules.schedule import FITS, TURNS, TimedRound
 
 @dataclass(frozen=True, kw_only=True)
 class RealClock:
-    """Seconds, as they pass.
+    """Seconds of real time.
 
     Attributes:
         timeout: the local training period of a round, in seconds.
-        grace: how many seconds a host that is ready itself waits for embeddings, in schedules that do not wait for the
-            slowest; by default the time-out.
-        now: returns seconds since any one moment.
+        grace: number of seconds that a host, once ready, waits for embeddings in schedules that do not wait for the
+            slowest party; by default the time-out.
+        now: returns the seconds since a fixed moment.
 
     """
 
@@ -48,14 +48,14 @@ class RealClock:
 
     @property
     def waits(self) -> float:
-        """How many seconds a host waits for embeddings."""
+        """Number of seconds that a host waits for embeddings."""
         return self.timeout if self.grace is None else self.grace
 
     def check(self, parties: Iterable[str]) -> None:
-        """Names no party, so that none can be unknown."""
+        """Accept any parties: a real clock has no settings by party."""
 
     def turns(self) -> Iterator[int]:
-        """Count local iterations: one, then as long as another that takes as long as the last ends in time."""
+        """Count local iterations: one, then more while another one as long as the last would end in time."""
         began = last = self.now()
         t, took = 0, 0.0
         while not t or last + took - began <= self.timeout:
@@ -69,27 +69,27 @@ NUMBER = TensorSpec((), torch.int64)
 
 
 def note(state: State, made: int, seconds: float) -> None:
-    """Note how long an iteration of this party took in its last round."""
+    """Store the mean time of an iteration of this party in its last round."""
     if made:
         state.kept[TOOK] = torch.tensor(seconds / made, dtype=torch.float64)
 
 
 def fits(state: State, clock: RealClock) -> int:
-    """Return how many iterations like the last ones a party completes within the time-out; -1 where none was made."""
+    """Return how many iterations like those of the last round fit into the time-out; -1 if the party made none."""
     if TOOK not in state.kept:
         return UNKNOWN
     return math.floor(clock.timeout / max(state.kept[TOOK].item(), SHORTEST_S))
 
 
 async def say(net: Channel, state: State, clock: RealClock) -> None:
-    """Tell the active party how many iterations fit, with the embeddings."""
+    """Send the active party the number of iterations that fit, along with the embeddings."""
     seat = state.seat
     if seat.me != seat.roster.active:
         await net.send(seat.roster.active, FITS.tag, {"fits": torch.tensor(fits(state, clock))})
 
 
 async def agree(net: Channel, state: State, schedule: TimedRound, clock: RealClock, others: Sequence[str]) -> int:
-    """Return how many iterations this party makes, which is what all make; the active party asks the ``others``.
+    """Return the number of iterations that all parties make; the active party asks the ``others``.
 
     Raises:
         PartyLost: the active party left.
@@ -102,7 +102,7 @@ async def agree(net: Channel, state: State, schedule: TimedRound, clock: RealClo
         try:
             said.append(int((await net.recv(name, FITS.tag, {"fits": NUMBER}))["fits"]))
         except PartyLost:
-            continue  # it is missed where its embeddings are waited for
+            continue  # the wait for its embeddings handles the loss
         there.append(name)
     turns = schedule.common([each for each in said if each != UNKNOWN])
     for name in there:
@@ -121,7 +121,7 @@ class RoundChannel:
     Attributes:
         net: the channel.
         moment: (stage, epoch, step) of the round.
-        within: seconds from the first wait in which all that is waited for must have come; ``None`` waits for it.
+        within: number of seconds, from the first wait, in which all messages must arrive; ``None``: no limit.
         late: the parties that were too late.
 
     """
@@ -145,11 +145,11 @@ class RoundChannel:
         await self.net.send(to, tag, {**tensors, MOMENT: torch.tensor(self.moment[1:], dtype=torch.int64)})
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
-        """Wait for a message of this round, and pass over those of rounds before.
+        """Wait for a message of this round; discard messages of earlier rounds.
 
         Raises:
             PartyLost: the sender left, or was too late.
-            MessageError: what came is not what ``expect`` says, or of a round that has not begun.
+            MessageError: the message does not match ``expect``, or is of a later round.
         """
         try:
             async with asyncio.timeout_at(self._until):
@@ -173,5 +173,5 @@ class RoundChannel:
                 return got
 
     async def close(self) -> None:
-        """Close the channel beneath."""
+        """Close the underlying channel."""
         await self.net.close()

@@ -1,12 +1,12 @@
-"""VAFL by the real clock: who is ready first is met first.
+"""VAFL by the real clock: parties exchange with the active party in the order in which they are ready.
 
 Every party goes through the mini-batches of an epoch at its own pace: it sends the embeddings of its next one, waits
-for the derivative and steps.  The active party meets one party in each of its steps, in the order in which they are
-ready, itself among them; an epoch has as many meetings as mini-batches, whoever they are with.  Then it answers nothing
-to those that are still on their way, and all of them leave the epoch together.
+for the gradient and steps. In each of its steps the active party exchanges with one party, possibly itself, in the
+order of readiness. An epoch has as many exchanges as mini-batches, whichever parties they are with. At its end the
+active party sends an empty gradient to the parties that still wait, and all parties leave the epoch together.
 
-A party's n-th message is of its n-th mini-batch of the epoch that has rows of its own, and the active party has come to
-that batch when it waits for it: there have been at least as many meetings.
+A party's n-th message of an epoch belongs to the n-th mini-batch in which it has rows. The active party waits for a
+message only after it has reached the same mini-batch.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from anyparty.methods.split.exchange import ExchangePart, Gathered
 
 @dataclass
 class RealVaflEpoch:
-    """What a party knows of the epoch.
+    """A party's state within an epoch.
 
     Attributes:
-        over: at a passive party, whether it has been told so.
-        batches: at the active party, those that it has come to.
+        over: at a passive party, whether the active party has ended the epoch.
+        batches: at the active party, the mini-batches that it has reached.
         next: by party, the place of its next mini-batch.
-        on_the_way: by party, the embeddings that are waited for.
-        ready: parties in the order in which they were.
+        on_the_way: by party, the pending receipt of its embeddings.
+        ready: parties in the order in which they became ready.
         gone: parties that have left.
 
     """
@@ -58,7 +58,7 @@ class RealVaflParty(VaflHost):
     epoch: RealVaflEpoch = field(default_factory=RealVaflEpoch)
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Play the party's part in a meeting with whoever is ready; return the loss, at the active party.
+        """Run the party's part in one exchange; return the loss, at the active party.
 
         Raises:
             Diverged: the loss is not a number.
@@ -77,7 +77,7 @@ class RealVaflParty(VaflHost):
         return loss
 
     async def finish(self, net: Channel, state: State, rows: Rows) -> None:
-        """Leave the epoch: the active party answers nothing to those that are still on their way."""
+        """End the epoch: the active party sends an empty gradient to the parties that still wait."""
         if self.seat.me == self.seat.roster.active:
             began = self.clock.now()
             try:
@@ -111,7 +111,7 @@ class RealVaflParty(VaflHost):
         self.epoch.batches.append(batch)
         await self._look(net, state, rows)
         if not self.epoch.ready:
-            return None  # nobody has rows of the mini-batches so far
+            return None  # no party has rows of the mini-batches so far
         whose = self.epoch.ready.popleft()
         batch = self.epoch.batches[self.epoch.next[whose]]
         self.epoch.next[whose] += 1
@@ -133,12 +133,12 @@ class RealVaflParty(VaflHost):
         return loss
 
     async def _look(self, net: Channel, state: State, rows: Rows) -> None:
-        """Wait until somebody is ready whose mini-batch is known; note who is, in order."""
+        """Wait until a party is ready whose mini-batch is known; note the ready parties in order."""
         now, me = self.epoch, self.seat.me
         for name in self.seat.roster.blocks:
             if name != me and name not in now.on_the_way and self._has_next(name, rows):
                 now.on_the_way[name] = asyncio.create_task(self._awaited(net, state, name, rows))
-        await asyncio.sleep(0)  # what has come is taken
+        await asyncio.sleep(0)  # lets the tasks receive messages that have arrived
         await self._came(0.0)
         if me in self.seat.roster.blocks and me not in now.ready and self._has_next(me, rows):
             now.ready.append(me)
@@ -146,7 +146,7 @@ class RealVaflParty(VaflHost):
             await self._came(None)
 
     async def _came(self, within: float | None) -> None:
-        """Note whose embeddings have come; wait for the first of them, or for so many seconds."""
+        """Note the parties whose embeddings have arrived; wait for the first of them, or for so many seconds."""
         now = self.epoch
         waited = {task: name for name, task in now.on_the_way.items() if name not in now.ready}
         if waited:
@@ -154,7 +154,7 @@ class RealVaflParty(VaflHost):
             now.ready.extend(sorted(waited[task] for task in done))
 
     def _has_next(self, name: str, rows: Rows) -> bool:
-        """Move on to a party's next mini-batch that has rows of its own; return whether it is known yet."""
+        """Advance to a party's next mini-batch with rows of its own; return whether the active party has reached it."""
         assert rows.observed is not None
         now, k = self.epoch, self.seat.roster.blocks.index(name)
         at = now.next.setdefault(name, 0)
@@ -164,12 +164,12 @@ class RealVaflParty(VaflHost):
         return at < len(now.batches) and name not in now.gone
 
     async def _awaited(self, net: Channel, state: State, name: str, rows: Rows) -> Gathered:
-        """Wait for the embeddings of a party's next mini-batch; it is silent if it has left."""
+        """Wait for the embeddings of a party's next mini-batch; ``silent`` of the result names a party that left."""
         batch = self.epoch.batches[self.epoch.next[name]]
         return await self.split.gather(net, state, rows, batch, None, [name])
 
     def _leave(self) -> None:
-        """Wait for nobody any more."""
+        """Cancel all pending receipts."""
         for task in self.epoch.on_the_way.values():
             task.cancel()
         self.epoch.on_the_way.clear()

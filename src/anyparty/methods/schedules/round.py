@@ -1,14 +1,15 @@
 """One party's part in a round: exchange, then local iterations (Flex-VFL, Algorithm 1; with one iteration, P-BCD).
 
-    exchange   embeddings of a mini-batch to the hosts; back come derivatives, or Phi where labels are shared
-    iterate    tau_k times: encode the same rows anew, take the gradient with everybody else's part as it was, step
+    exchange   send the embeddings of a mini-batch to the hosts; receive gradients, or Phi if labels are shared
+    iterate    tau_k times: encode the same rows, compute the gradient with the others' embeddings unchanged, step
 
-What a party can take anew in an iteration depends on what it has.  A host computes its loss with its own embeddings
-and heads as they are now; a party with shared labels, with its own embeddings as they are now; a party without labels
-applies the derivative that it received to its embeddings as they are now.
+The gradient that a party can recompute in an iteration depends on what it has:
+- a host computes its loss from its present embeddings and heads;
+- a party with shared labels computes its loss from its present embeddings;
+- a party without labels applies the received gradient to its present embeddings.
 
-What a network or a rule draws (dropout, LASER-VFL's sets of parties) is drawn once a round: all its iterations go down
-one and the same loss, and a derivative from elsewhere is of the network that it was taken by.
+Random choices of a network or a rule (dropout, LASER-VFL's sets of parties) are drawn once a round. So all iterations
+of a round minimise the same loss, and a received gradient belongs to the same random choices.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ ROUND, TIME, MISSED = "round", "time", "missed"
 
 
 def move_on(state: State, by: float) -> None:
-    """Move the active party's clock on, by time units or, by the real clock, seconds."""
+    """Advance the active party's clock, by time units or, with the real clock, by seconds."""
     state.kept[TIME] = state.kept.get(TIME, torch.zeros((), dtype=torch.float64)) + by
 
 
@@ -63,9 +64,9 @@ class Round:
         )
 
     def iterations(self, number: int) -> dict[str, int]:
-        """Return tau_k of every party; the others wait for a host, so that it makes at least one.
+        """Return tau_k of every party; a host makes at least one iteration because the others wait for it.
 
-        With the real clock nobody knows it beforehand, and all take part.
+        With the real clock the numbers are not known beforehand: they are 1, because all parties take part.
         """
         if isinstance(self.clock, RealClock):
             return dict.fromkeys(self._topology.parties, 1)
@@ -83,7 +84,7 @@ class Round:
         return all if self.split.can.trains_with_all else any
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Play the party's part in a round; return the loss at its start, at the active party.
+        """Run the party's part in a round; return the loss at its start, at the active party.
 
         Raises:
             Diverged: the loss is not a number.
@@ -95,7 +96,7 @@ class Round:
         tau = self.iterations(number)
         if not self._needed(tau[name] for name in roster.blocks):
             self.spend(state, {}, number, began)
-            return None  # there is nothing to train without those that miss the round
+            return None  # nothing can be trained without the parties that miss the round
         taken = rows.block.take(batch.rows) if rows.block and tau.get(me) else None
         mine = self.split.encode(state, rows, batch, taken) if taken else None
         loss = None
@@ -119,14 +120,14 @@ class Round:
         return loss
 
     async def finish(self, net: Channel, state: State, rows: Rows) -> None:  # noqa: ARG002
-        """Wait for those that were too late for the last rounds of an epoch, before all meet in validation."""
+        """Wait for parties that were too late for the last rounds of an epoch, before validation."""
         began = self._now()
         await self.meeting.settle(net, state)
         if isinstance(self.clock, RealClock) and self.seat.me == self.seat.roster.active:
             move_on(state, self._now() - began)
 
     def _others(self, rows: Rows, batch: Batch, tau: Mapping[str, int]) -> list[str]:
-        """Return the other parties that take part in a round, at the active party."""
+        """Return the other parties that take part in a round; an empty list at a passive party."""
         roster = self.seat.roster
         if self.seat.me != roster.active:
             return []
@@ -144,12 +145,12 @@ class Round:
         mine: ExchangePart | None,
         got: ExchangeResult,
     ) -> int:
-        """Make local iterations, the first with its gradient from the exchange; return how many they were."""
+        """Make local iterations, the first with the gradient of the exchange; return their number."""
         steps, now, own, t = LocalSteps(state, self.local), mine, got.own, -1
         for t in got.turns:
             if t:
                 if isinstance(self.clock, RealClock):
-                    await asyncio.sleep(0)  # whoever else is on this thread goes on, too
+                    await asyncio.sleep(0)  # lets other parties on this thread continue
                 now = self.split.encode(state, rows, batch, taken) if mine else None
                 own = got.anew(now) if got.anew else None
             if now is not None and "encoder" in state.optimizers and (own is not None or got.theirs):
@@ -162,7 +163,7 @@ class Round:
         return self.clock.now() if isinstance(self.clock, RealClock) else 0.0
 
     def spend(self, state: State, made: Mapping[str, int], number: int, began: float) -> None:
-        """Move the clock on, at the active party: by what the round lasts, or has lasted since ``began``."""
+        """Advance the active party's clock by the duration of the round (real clock: by the time since ``began``)."""
         if self.seat.me == self.seat.roster.active:
             clock = self.clock
             lasted = clock.now() - began if isinstance(clock, RealClock) else self.schedule.lasts(clock, made, number)
@@ -174,17 +175,17 @@ Derive = Callable[[ExchangePart | None], Tensor | None]
 
 @dataclass(kw_only=True)
 class ExchangeResult:
-    """What a party has after the exchange.
+    """A party's results of the exchange.
 
     Attributes:
         loss: of the mini-batch, at hosts.
-        own: the derivative of its own loss by its embeddings, at the start of the round.
-        theirs: derivatives that it received, by the same.
-        anew: how it computes ``own`` for embeddings as they are now; ``None``: it cannot.
-        without: the hosts that have gone on without it.
-        late: at a host, the parties without which it has gone on.
-        rate: its learning rate in this round, where the active party sets it.
-        turns: counts the iterations that it makes.
+        own: the gradient of the party's own loss with respect to its embeddings, at the start of the round.
+        theirs: the gradients with respect to its embeddings that it received.
+        anew: recomputes ``own`` from the present embeddings; ``None`` if the party cannot.
+        without: the hosts that continued without the party.
+        late: at a host, the parties without which it continued.
+        rate: the party's learning rate in this round, if the active party sets it.
+        turns: counts the iterations that the party makes.
 
     """
 
@@ -199,7 +200,7 @@ class ExchangeResult:
 
     @property
     def missed(self) -> bool:
-        """Whether the party was too late everywhere, and sits the round out."""
+        """True if the party was too late for every host and skips the round."""
         return bool(self.without) and not self.theirs and self.own is None
 
 
@@ -217,12 +218,12 @@ class RoundExchange:
 
     @cached_property
     def hurries(self) -> bool:
-        """Whether hosts go on without a party that is late: by the real clock, where nobody waits for the slowest."""
+        """True if hosts continue without late parties: with the real clock, if no party waits for the slowest."""
         return isinstance(self.clock, RealClock) and self.schedule.fills and not self.split.can.trains_with_all
 
     @property
     def asks(self) -> bool:
-        """Whether parties tell each other how fast they are, for a number of iterations that all make."""
+        """True if parties report their speed, to agree on a number of iterations that all make."""
         return isinstance(self.clock, RealClock) and isinstance(self.schedule, TimedRound)
 
     async def meet(
@@ -235,10 +236,10 @@ class RoundExchange:
         tau: Mapping[str, int],
         others: Sequence[str],
     ) -> ExchangeResult:
-        """Exchange, and agree on learning rates or iterations where the schedule asks for it.
+        """Run the exchange, and agree on learning rates or iterations if the schedule requires it.
 
-        ``mine`` are the party's embeddings, ``tau`` what each party has planned, and ``others``, at the active party,
-        those that take part.
+        ``mine`` are the party's embeddings, ``tau`` the planned iterations of each party, and ``others``, at the active
+        party, the parties that take part.
         """
         me, active = self.seat.me, self.seat.roster.active
         net = RoundChannel(net, batch.moment) if self.hurries else net
@@ -267,14 +268,14 @@ class RoundExchange:
     async def _exchange(
         self, net: Channel, state: State, rows: Rows, batch: Batch, mine: ExchangePart | None, tau: Mapping[str, int]
     ) -> ExchangeResult:
-        """Wait for what belongs to the embeddings that were sent; at a host, answer."""
+        """Wait for the replies to the party's embeddings; at a host, receive embeddings and reply."""
         roster, me, topology = self.seat.roster, self.seat.me, state.topology
         assert topology is not None
         shared, got = self.local.labels == "shared", ExchangeResult()
         if me in topology.hosts:
             there, got.late = await self._gather(net, state, rows, batch, mine, [k for k in roster.blocks if tau[k]])
             loss, gradients = self.split.fuse(state, rows, batch, there)
-            got.loss = loss if there.parts else None  # nobody who is in time has a row of the batch
+            got.loss = loss if there.parts else None  # no party in time has a row of the batch
             got.own = gradients.get(me)
             await self._answer(net, state, there, gradients, got.late)
 
@@ -301,14 +302,14 @@ class RoundExchange:
         return got
 
     def _at_host(self, state: State, rows: Rows, batch: Batch, there: Gathered) -> Derive:
-        """Return how a host takes its loss anew: with its heads, and embeddings if it has any, as they are now."""
+        """Return a function that recomputes a host's gradient from its present heads and, if it has any, embeddings."""
         assert rows.y is not None
         assert rows.labeled is not None
         y, known = rows.y[batch.rows], rows.labeled[batch.rows]
-        heads = state.optimizers.get("heads")  # a user's own may have nothing to train
+        heads = state.optimizers.get("heads")  # a user's heads may have nothing to train
 
         @cache
-        def stale() -> StaleRound:  # none is wanted where one iteration is all
+        def stale() -> StaleRound:  # not needed for a single iteration
             fusion = self.split.fusion(state)
             return StaleRound.of(self.split, fusion, self.seat, batch, there, y, known)
 
@@ -322,7 +323,7 @@ class RoundExchange:
     async def _gather(
         self, net: Channel, state: State, rows: Rows, batch: Batch, mine: ExchangePart | None, asked: list[str]
     ) -> tuple[Gathered, tuple[str, ...]]:
-        """Wait at a host for embeddings; return them, and who was too late."""
+        """Wait at a host for embeddings; return them and the parties that were too late."""
         if isinstance(net, RoundChannel) and batch.moment[-1] != 0:
             assert isinstance(self.clock, RealClock)
             net = RoundChannel(net.net, net.moment, within=self.clock.waits)
@@ -335,7 +336,7 @@ class RoundExchange:
         return there, tuple(net.late)
 
     async def settle(self, net: Channel, state: State) -> None:
-        """Take, at a host, what parties have sent too late: in validation the same lane carries something else."""
+        """Receive, at a host, embeddings that parties sent too late, so that validation does not receive them."""
         assert state.topology is not None
         expect = {"h": TensorSpec((-1, *state.topology.width))}
         for name, moment in self.owed.items():
@@ -348,7 +349,7 @@ class RoundExchange:
     async def _answer(
         self, net: Channel, state: State, there: Gathered, gradients: Mapping[str, Tensor], late: Sequence[str]
     ) -> None:
-        """Send each party what belongs to its embeddings; nothing, but at once, to those that are late."""
+        """Send each party the reply to its embeddings; send parties that are late an empty reply at once."""
         assert state.topology is not None
         nothing = torch.empty(0, *state.topology.width)
         if self.local.labels == "shared":

@@ -1,13 +1,13 @@
-"""The contract of a schedule: who makes how many local iterations in a round, and how long the round takes.
+"""The interface of a schedule: the number of local iterations of each party in a round, and the duration of the round.
 
 Letters   K parties with columns, B rows of a mini-batch, B_k those that party k has, H width of an embedding.
-Symbols   tau_k   local iterations of party k in a round         Phi    embeddings and heads at the start of a round
-          eta_k   its learning rate                              t      local iteration, counted from 0
-          w_k^t   weight of its gradient at iteration t (8)      wbar_k the greatest of them
-          rho     local momentum                                 mu     strength of the proximal term
+Symbols   tau_k   local iterations of party k in a round;        Phi    embeddings and heads at the start of a round;
+          eta_k   its learning rate;                             t      local iteration, counted from 0;
+          w_k^t   weight of its gradient at iteration t (8);     wbar_k the greatest of them;
+          rho     local momentum;                                mu     strength of the proximal term.
 
-A party here is whoever trains something: an encoder, heads, or both; a host's iteration steps both together, as one
-block of coordinates.  A separate server is a party that has heads alone.
+In a schedule, a party is one that trains an encoder, heads, or both. A host's iteration steps both together, as one
+block of coordinates. A separate server is a party that has heads alone.
 """
 
 from __future__ import annotations
@@ -61,20 +61,21 @@ TURNS = MessageSpec(
     when="Sync-VFL by the real clock",
 )
 MESSAGES = (SNAPSHOT, PACE, RATE, FITS, TURNS)
-"""All messages that schedules send beside those of a method, or instead of them."""
+"""The messages that schedules send in addition to those of a method, or instead of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalIterations:
-    """How parties make local iterations, under any schedule.
+    """Settings of the parties' local iterations, under any schedule.
 
     Attributes:
-        labels: who has them: "active", the active party alone (and other label holders that host heads): parties go
-            on with the derivative that they received, as in FedBCD; or they are "shared", the paper's case: every
-            party computes its own loss.
-        mu: strength of the proximal term, mu (theta^t - theta^0) beside every gradient.
-        momentum: "local" begins anew in every round (of SGD; Adam remembers), as the paper asks; or it is "kept".
-        smoothness: an estimate of max{L, L_k}: learning rates that break (14) by it are warned of.
+        labels: the parties that use labels. "active": the active party and other hosts only; the other parties
+            continue with the gradient that they received, as in FedBCD. "shared", as in the paper: every party has
+            labels and computes its own loss.
+        mu: strength of the proximal term, mu (theta^t - theta^0), added to every gradient.
+        momentum: "local" resets SGD's momentum in every round, as in the paper (Adam's state is not reset); "kept"
+            does not reset it.
+        smoothness: an estimate of max{L, L_k}; a learning rate that breaks (14) with it causes a warning.
 
     """
 
@@ -95,13 +96,13 @@ class LocalIterations:
 
 
 class Schedule(Protocol):
-    """Who steps when.
+    """The interface of a schedule.
 
     Attributes:
-        title: for people.
-        timed: whether the clock's time-out plays a part.
-        fills: whether each party makes as many iterations as it has time for, whatever the others do.
-        at_once: whether parties meet one by one instead of in rounds.
+        title: name shown to users.
+        timed: whether the clock's time-out matters.
+        fills: whether each party makes as many iterations as it has time for, independently of the others.
+        at_once: whether the active party exchanges with one party at a time instead of in rounds.
         adapts: whether the active party sets learning rates.
 
     """
@@ -113,36 +114,36 @@ class Schedule(Protocol):
     adapts: ClassVar[bool]
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return tau_k for every party in the round ``number``; 0 takes no part."""
+        """Return tau_k of every party in the round ``number``; a party with 0 takes no part."""
 
     def lasts(self, clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
-        """Return how long the round takes in which parties make ``made`` iterations."""
+        """Return the duration of a round in which parties make ``made`` iterations, in time units."""
 
 
 def slowest(clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
-    """Return how long it takes until every party has made its iterations."""
+    """Return the time until every party has made its iterations."""
     return max((tau * clock.takes(party, number) for party, tau in made.items()), default=0.0)
 
 
 class SharedRound:
-    """A round that lasts until everybody is done."""
+    """A round that lasts until all parties are done."""
 
     def lasts(self, clock: VirtualClock, made: Mapping[str, int], number: int) -> float:
-        """Return one round trip and what the slowest party needs."""
+        """Return one round trip plus the time that the slowest party needs."""
         return clock.latency + slowest(clock, made, number)
 
 
 class TimedRound(SharedRound):
-    """A round in which all make equally many iterations, by the time-out and what parties complete within it."""
+    """A round in which all parties make the same number of iterations, derived from the time-out."""
 
     def common(self, fits: Sequence[int]) -> int:
-        """Return how many all make, of how many each would complete; 1 where nobody knows.
+        """Return the number that all make, given the numbers that each would complete; 1 if none is known.
 
         Raises:
-            NotImplementedError: a schedule does not say.
+            NotImplementedError: the schedule does not implement it.
         """
         raise NotImplementedError
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:
-        """Return the same number for each."""
+        """Return the same number for every party."""
         return dict.fromkeys(parties, self.common([clock.fits(party, number) for party in parties]))

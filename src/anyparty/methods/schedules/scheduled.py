@@ -1,4 +1,4 @@
-"""A split method under a schedule is a method again: it begins and predicts as before, and trains when it is due."""
+"""Combine a split method and a schedule into a method: only the training steps differ from the split method."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from anyparty.methods.split.topology import Topology
 
 @dataclass(frozen=True, kw_only=True)
 class Scheduled:
-    """A split method, when its parties step, the clock that says so, and how they make local iterations."""
+    """A split method with a schedule, its clock, and settings of local iterations."""
 
     split: Split
     schedule: Schedule
@@ -48,7 +48,7 @@ class Scheduled:
 
     @property
     def can(self) -> Capabilities:
-        """What the split method can do, and what crosses under the schedule."""
+        """The capabilities of the split method, with the messages sent under the schedule."""
         can, shared = self.split.can, self.local.labels == "shared"
         messages = [SNAPSHOT if shared and message is GRADIENT else message for message in can.messages]
         messages += [PACE, RATE] if self.schedule.adapts else []
@@ -122,10 +122,11 @@ class Scheduled:
         return tuple(replace(stage, step=play.step, finish=finish, record=self._record) for stage in stages)
 
     def _record(self, state: State) -> dict[str, float]:
-        """Return what an epoch's record says of time, at the active party: since the start, as its rounds are.
+        """Return the entries about time in an epoch's record, at the active party, counted since the start of training.
 
-        Time units of a virtual clock are ``time``, seconds of the real one ``time_s``; ``missed_rounds`` are those that
-        parties were too late for, and ``idle_meetings`` those of VAFL in which nothing was learnt.
+        ``time`` is in time units of a virtual clock, ``time_s`` in seconds of the real one. ``rounds`` is the number of
+        rounds. ``missed_rounds`` counts the cases in which a party was too late for a round. ``idle_meetings`` counts
+        the exchanges of VAFL that trained nothing, ``trace_began_anew`` the restarts of a trace of CPU use.
         """
         if TIME not in state.kept:
             return {}
@@ -133,7 +134,7 @@ class Scheduled:
         if isinstance(self.clock, RealClock):
             missed = {"missed_rounds": int(state.kept[MISSED].item())} if MISSED in state.kept else {}
             return {"time_s": float(state.kept[TIME].item()), "rounds": rounds, **missed}
-        met = state.kept[MEETINGS].tolist() if MEETINGS in state.kept else None  # of VAFL: a party's trace is its own
+        met = state.kept[MEETINGS].tolist() if MEETINGS in state.kept else None  # VAFL counts them by party
         blocks = state.seat.roster.blocks
         anew = self.clock.began_anew(rounds if met is None else dict(zip(blocks, met, strict=True)))
         said = {"time": float(state.kept[TIME].item()), "rounds": rounds}
@@ -143,5 +144,5 @@ class Scheduled:
     async def predict(
         self, net: Channel, state: State, rows: Rows, batch: Batch, asked: Sequence[str]
     ) -> Predictions | None:
-        """Play a party's part in predicting, as the split method does."""
+        """Run a party's part in predicting, as the split method does."""
         return await self.split.predict(net, state, rows, batch, asked)

@@ -1,11 +1,11 @@
-"""Schedules in which all parties make equally many local iterations, and wait for the slowest.
+"""Schedules in which all parties make the same number of local iterations, and wait for the slowest.
 
 Castiglia, Wang, Patterson: "Flexible Vertical Federated Learning with Heterogeneous Parties", 2022, section VII-A:
-P-BCD (parallel block coordinate descent) makes one; Sync-VFL is Liu et al.'s FedBCD with the number that the slowest
-(Sync-Min) or the fastest party (Sync-Max) would complete within Flex-VFL's time-out.
+P-BCD (parallel block coordinate descent) makes one iteration. Sync-VFL is Liu et al.'s FedBCD with the number that the
+slowest (Sync-Min) or the fastest party (Sync-Max) would complete within Flex-VFL's time-out.
 
-Time of a round: one round trip, and what the slowest party needs.  With it the published figures come out: for
-ImageNet100 rounds of 6, 11 and 51 time units at latency 1, as in table III (tests/methods/schedules/test_clock.py).
+Time of a round: one round trip plus the time that the slowest party needs. This reproduces published figures, such as
+rounds of 6, 11 and 51 time units for ImageNet100 at latency 1 in table III (tests/methods/schedules/test_clock.py).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from anyparty.methods.schedules.virtual_clock import VirtualClock
 
 @dataclass(frozen=True, kw_only=True)
 class PBCD(SharedRound):
-    """One local iteration a round: what a split method does without a schedule.
+    """One local iteration a round, as in a split method without a schedule.
 
-    With momentum of SGD only where that is "kept": by default it begins anew in every round, which is every step here.
+    SGD's momentum has an effect only with momentum = "kept": by default it is reset in every round, here in every step.
     """
 
     title: ClassVar[str] = "P-BCD"
@@ -32,13 +32,13 @@ class PBCD(SharedRound):
     adapts: ClassVar[bool] = False
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:  # noqa: ARG002
-        """Return one for each."""
+        """Return 1 for every party."""
         return dict.fromkeys(parties, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SyncMin(TimedRound):
-    """As many local iterations as the slowest party completes within the time-out, at least one."""
+    """Schedule with as many local iterations as the slowest party completes within the time-out, at least one."""
 
     title: ClassVar[str] = "Sync-Min-VFL"
     timed: ClassVar[bool] = True
@@ -53,7 +53,7 @@ class SyncMin(TimedRound):
 
 @dataclass(frozen=True, kw_only=True)
 class SyncMax(TimedRound):
-    """As many local iterations as the fastest party completes within the time-out, at least one."""
+    """Schedule with as many local iterations as the fastest party completes within the time-out, at least one."""
 
     title: ClassVar[str] = "Sync-Max-VFL"
     timed: ClassVar[bool] = True

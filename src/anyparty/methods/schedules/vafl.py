@@ -1,20 +1,20 @@
-"""VAFL: every party when it is ready.  Chen, Jin, Sun, Yin: "VAFL: a Method of Vertical Asynchronous Federated
-Learning", 2020, as compared with by Castiglia, Wang, Patterson, 2022, section VII-A.
+"""VAFL: every party steps when it is ready.  Chen, Jin, Sun, Yin: "VAFL: a Method of Vertical Asynchronous Federated
+Learning", 2020, in the form that Castiglia, Wang, Patterson, 2022, section VII-A, compare with.
 
-One step of the stage is one meeting: the party that is ready next, by the clock, encodes a mini-batch and sends it; the
-host fuses it with the embeddings of the same rows that it has last seen of the others, steps its heads, and sends the
-derivative back, with which the party steps at once.  Who is next follows from the clock alone, so that all parties
-know it, and the others do nothing.
+One step of the stage is one exchange with one party. The party that is ready next, by the clock, encodes a mini-batch
+and sends it. The host fuses it with the embeddings of the same rows that the other parties sent last, steps its heads,
+and returns the gradient, with which the party steps at once. The clock alone determines which party is next. So all
+parties know it, and the others do nothing.
 
-Time of a party's meeting: its iteration and one round trip; for the active party, whose own embeddings need not
-travel, its iteration alone.  The host's own work is not counted, as in the rounds of P-BCD it runs beside.
+Time of an exchange: the party's iteration plus one round trip. For the active party, whose own embeddings are not
+sent, it is its iteration alone. The host's computation is not counted; in the rounds of P-BCD it runs in parallel.
 
-Where we differ, knowingly
-- What stands in place of an embedding that was never sent, the paper does not say.  Here the first visit of a row, in
-  the first epoch, brings the embeddings of all that have it.  They are kept by row.
-- An epoch shows every mini-batch to one party, not to all: a run needs about K times as many epochs.
-- A party that has no row of the mini-batch takes its turn all the same, for others cannot know that it has none: the
-  meeting teaches nothing, and the record of an epoch counts such meetings (``idle_meetings``).
+Known differences from the paper
+- The paper does not say what replaces an embedding that was never sent. Here, at the first visit of a row, in the first
+  epoch, all parties that have it send their embeddings. They are stored by row.
+- An epoch processes every mini-batch with one party, not with all: a run needs about K times as many epochs.
+- A party that has no row of the mini-batch takes its turn all the same, because others cannot know that it has none.
+  The exchange trains nothing; the record of an epoch counts such exchanges (``idle_meetings``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ READY, MEETINGS, SEEN, STALE, IDLE = "ready", "meetings", "seen", "embeddings", 
 
 @dataclass(frozen=True, kw_only=True)
 class VAFL(SharedRound):
-    """Server and party are updated whenever a party is ready."""
+    """Schedule in which the heads and one party's encoder are updated whenever that party is ready."""
 
     title: ClassVar[str] = "VAFL"
     timed: ClassVar[bool] = False
@@ -52,23 +52,23 @@ class VAFL(SharedRound):
     adapts: ClassVar[bool] = False
 
     def iterations(self, clock: VirtualClock, parties: Sequence[str], number: int) -> dict[str, int]:  # noqa: ARG002
-        """Return one for each: a party steps once when it is ready."""
+        """Return 1 for every party: a party steps once when it is ready."""
         return dict.fromkeys(parties, 1)
 
 
 @dataclass(kw_only=True)
 class VaflHost:
-    """What the active party does with the embeddings of one party, by whichever clock they come."""
+    """The active party's processing of one party's embeddings, independent of the clock."""
 
     split: Split
     local: LocalIterations
     seat: PartyContext
 
     def seen(self, state: State, rows: Rows, batch: Batch, fresh: Gathered, asked: Sequence[str]) -> Gathered:
-        """Return the embeddings of those that were ``asked``, and those last seen of all the others.
+        """Return the embeddings of the parties in ``asked``, and the last received ones of all others.
 
         Raises:
-            PartyLost: one of those that were asked left, and the method cannot do without it.
+            PartyLost: a party in ``asked`` left, and the method cannot do without it.
         """
         roster, topology = self.seat.roster, state.topology
         if fresh.silent and self.split.can.trains_with_all:
@@ -96,7 +96,10 @@ class VaflHost:
     def learn(
         self, state: State, rows: Rows, batch: Batch, there: Gathered, whose: str
     ) -> tuple[float | None, Tensor | None]:
-        """Step the heads; return the loss, and the derivative for the party that is met, if it is there.
+        """Step the heads; return the loss, and the gradient for the party ``whose``.
+
+        Both are ``None`` if that party's embeddings did not arrive. If there is no row to learn from, the loss is
+        ``None`` and the gradient zero.
 
         Raises:
             Diverged: the loss is not a number.
@@ -110,7 +113,7 @@ class VaflHost:
         return loss, gradients[whose]
 
     def _fusible(self, there: Gathered) -> bool:
-        """Return whether there is a row to learn from: none while a method that needs all has not seen all."""
+        """Return whether there is a row to learn from; if a method needs all parties, only once it has seen all."""
         return bool(self.split.rule.trains_on(self.seat.roster, there.observed).any())
 
 
@@ -122,7 +125,7 @@ class VaflParty(VaflHost):
     clock: VirtualClock
 
     async def step(self, net: Channel, state: State, rows: Rows, batch: Batch) -> float | None:
-        """Play the party's part in one meeting; return the loss, at the active party.
+        """Run the party's part in one exchange; return the loss, at the active party.
 
         Raises:
             Diverged: the loss is not a number.
@@ -151,9 +154,9 @@ class VaflParty(VaflHost):
         return loss
 
     def advance(self, state: State, number: int) -> str:
-        """Return who is ready for the meeting ``number``, and move the clock on to that.
+        """Return the party whose turn is the exchange ``number``, and advance the clock to it.
 
-        A party that was away, and kept an older clock, goes through the meetings that it missed.
+        A party that was absent has an older clock: it first replays the exchanges that it missed.
         """
         blocks = self.seat.roster.blocks
         state.kept[ROUND] = torch.tensor(number + 1)
@@ -165,7 +168,7 @@ class VaflParty(VaflHost):
         return self._meeting(state)
 
     def _meeting(self, state: State) -> str:
-        """Return who is ready next, and move the clock on to that."""
+        """Return the party that is ready next, and advance the clock to it."""
         blocks, ready = self.seat.roster.blocks, state.kept[READY].tolist()
         k = ready.index(min(ready))
         state.kept[TIME] = torch.tensor(ready[k], dtype=torch.float64)

@@ -1,8 +1,8 @@
-"""A virtual clock: how long things take, in time units, as data.
+"""A virtual clock: durations of iterations and messages as data, in time units.
 
-Nothing here waits.  A simulation adds up what a round would have taken, so that it costs nothing and is the same every
-time.  Speeds are constant, or follow a trace of CPU use: an iteration of a machine whose share c is in use takes
-(1 - c)^-1 times as long (Flex-VFL, sections VII-D and VII-F).
+Nothing here waits. A simulation adds up the time that rounds would have taken, so its result is reproducible and
+costs no waiting. Speeds are constant, or follow a trace of CPU use: if a share c of a machine's CPU is in use, an
+iteration takes (1 - c)^-1 times as long (Flex-VFL, sections VII-D and VII-F).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MOST = 10**12  # local iterations in a round
 
 @dataclass(frozen=True, kw_only=True)
 class VirtualClock:
-    """Time units that things take.
+    """Durations, in time units.
 
     Attributes:
-        iteration: one local iteration, for all parties or by party (1 for one that is not named).
+        iteration: one local iteration, for all parties or by party (1 for a party that is not named).
         latency: one round trip between a party and the active one.
-        timeout: the local training period of a round, for the schedules that have one.
-        use: by party, the share of its CPU that others use in each round, [0, 1); begins anew where it ends.
+        timeout: the local training period of a round, for schedules that have one.
+        use: by party, the share of its CPU that other programs use in each round, [0, 1); the trace repeats.
 
     """
 
@@ -57,26 +57,26 @@ class VirtualClock:
         return [("iteration", self.iteration)]
 
     def check(self, parties: Iterable[str]) -> None:
-        """Refuse a party that is none of ``parties``.
+        """Reject settings for a party that is not in ``parties``.
 
         Raises:
-            ConfigError: naming it, and the nearest.
+            ConfigError: there is such a party; the message names it and the nearest known name.
         """
         check_names("clock", [*(self.iteration if isinstance(self.iteration, Mapping) else ()), *self.use], parties)
 
     def takes(self, party: str, number: int) -> float:
-        """Return the time of a party's local iteration in its round ``number``, counted from 0."""
+        """Return the duration of a party's local iteration in its round ``number``, counted from 0."""
         times = self._known[party][0]
         return times[number % len(times)]
 
     def fits(self, party: str, number: int) -> int:
-        """Return how many local iterations a party completes within the time-out: maybe none."""
+        """Return how many local iterations a party completes within the time-out; may be 0."""
         fits = self._known[party][1]
         return fits[number % len(fits)]
 
     @cached_property
     def _known(self) -> ClockSamples:
-        """The times of a party's iterations, and how many fit, for every sample of its trace; known once asked for."""
+        """The duration of a party's iterations, and how many fit, for every sample of its trace; computed once."""
         return ClockSamples(self)
 
     def ever(self, party: str) -> bool:
@@ -84,24 +84,27 @@ class VirtualClock:
         return any(self._known[party][1])
 
     def least(self, party: str) -> float:
-        """Return the time of a party's fastest iteration in any round."""
+        """Return the duration of a party's fastest iteration in any round."""
         return min(self._known[party][0])
 
     def began_anew(self, rounds: int | Mapping[str, int]) -> int:
-        """Return how often a trace has begun anew after so many rounds, of all or by party; a single sample never."""
+        """Return how often a trace has restarted after so many rounds (of all, or by party).
+
+        A trace of a single sample never restarts.
+        """
         made = {party: rounds if isinstance(rounds, int) else rounds.get(party, 0) for party in self.use}
         return max((max(made[k] - 1, 0) // len(trace) for k, trace in self.use.items() if len(trace) > 1), default=0)
 
 
 class ClockSamples(dict[str, tuple[tuple[float, ...], tuple[int, ...]]]):
-    """What a clock says of each party, by name."""
+    """By party, the durations of its iterations and how many fit, for every sample of its trace."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__()
         self.clock = clock
 
     def __missing__(self, party: str) -> tuple[tuple[float, ...], tuple[int, ...]]:
-        """Reckon for a party that was not asked for before."""
+        """Compute the entry of a party at its first use."""
         clock = self.clock
         own = clock.iteration.get(party, 1.0) if isinstance(clock.iteration, Mapping) else clock.iteration
         times = tuple(own / (1 - share) for share in clock.use.get(party, (0.0,)))
@@ -113,10 +116,10 @@ class ClockSamples(dict[str, tuple[tuple[float, ...], tuple[int, ...]]]):
 
 
 def check_names(what: str, named: Iterable[str], parties: Iterable[str]) -> None:
-    """Refuse a name that is none of ``parties``.
+    """Reject a name that is not in ``parties``.
 
     Raises:
-        ConfigError: naming it, and the nearest.
+        ConfigError: there is such a name; the message contains it and the nearest known name.
     """
     known = list(parties)
     for name in named:
@@ -128,7 +131,7 @@ def trace_of(path: Path | str) -> dict[str, tuple[float, ...]]:
     """Read CPU use by round from a CSV file with a column of shares in [0, 1) for each party.
 
     Raises:
-        ConfigError: no such file, a column that is not numbers, or an empty cell.
+        ConfigError: the file does not exist, a column is not numeric, or a cell is empty.
     """
     try:
         frame = pl.read_csv(path, glob=False).cast(pl.Float64)
@@ -145,13 +148,13 @@ def trace_of(path: Path | str) -> dict[str, tuple[float, ...]]:
 def machines(
     cpu: NDArray[np.float32], parties: Iterable[str], seeds: Seeds, *, average: bool = False
 ) -> dict[str, tuple[float, ...]]:
-    """Draw a machine for each party, and return the CPU use of it.
+    """Draw a machine for each party, and return the machines' CPU use by party.
 
     Args:
         cpu: [machines, samples], in per cent.
-        parties: who gets one.
-        seeds: draws them from the stream "machines".
-        average: let a machine's mean stand for all rounds (VII-D), instead of each sample for one round (VII-F).
+        parties: the parties that get a machine.
+        seeds: seeds of the draw, with the stream "machines".
+        average: use a machine's mean for all rounds (VII-D), instead of each sample for one round (VII-F).
 
     """
     names, shares = list(parties), cpu.astype(np.float64) / 100
@@ -164,10 +167,10 @@ def machines(
 def google_trace(
     parties: Iterable[str], seeds: Seeds, *, average: bool = False, data_dir: Path | None = None
 ) -> dict[str, tuple[float, ...]]:
-    """Return the CPU use of a machine of Google's cluster for each party, every five minutes for 23 hours.
+    """Return the CPU use of one machine of Google's cluster for each party, every five minutes for 23 hours.
 
     Raises:
-        TableError: the data set "google-cluster" is not there; the sentence says where to get it.
+        TableError: the data set "google-cluster" is missing; the message says where to get it.
     """
     usage = datasets.load("google-cluster", data_dir=data_dir, progress=False).X_train  # [1600, 276, CPU and memory]
     return machines(usage[:, :, 0], parties, seeds, average=average)

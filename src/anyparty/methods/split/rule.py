@@ -382,15 +382,16 @@ def answer_of(
     answer: object = rule.answer(given)
     (B, K), C = observed.shape, fusion.task.outputs
     if not isinstance(answer, RuleAnswer):
-        raise ConfigError(f"{rule.can.title}: expected a RuleAnswer from answer, with scores, answered and took_part, got "
-                          f"{_kinds(answer)}")  # fmt: skip
+        raise ConfigError(f"{rule.can.title}: expected a RuleAnswer from answer, with scores, answered and took_part, "
+                          f"got {_kinds(answer)}")  # fmt: skip
     forms = {"scores": (B, C), "answered": (B,), "took_part": (B, K)}
     for name, shape in (forms if answer.by_party is None else forms | {"by_party": (B, K, C)}).items():
         each: object = getattr(answer, name)
         kind = "true or false" if name in {"answered", "took_part"} else "numbers"
         if not isinstance(each, Tensor) or each.shape != shape or (each.dtype == torch.bool) != (kind != "numbers"):
             got = f"{list(each.shape)} of {each.dtype}" if isinstance(each, Tensor) else _kinds(each)
-            raise ConfigError(f"{rule.can.title}: expected {name} of the RuleAnswer to be {kind}, {list(shape)}, got {got}")
+            what = f"{name} of the RuleAnswer to be {kind}, {list(shape)}"
+            raise ConfigError(f"{rule.can.title}: expected {what}, got {got}")
     return given, answer
 
 
