@@ -233,7 +233,7 @@ KIND = "Maximum: expected outputs to be floating-point numbers and, .*, true or 
         (outputs(lambda made, valid: (made[1:], valid[1:])), rf"{FORM}\["),
         (outputs(lambda made, valid: (made, valid.float())), f"{KIND}torch.float32 and torch.float32"),
         (outputs(lambda made, valid: (made.long(), valid)), f"{KIND}torch.int64 and torch.bool"),
-        ({"answer": lambda _, given: given.answers[:, 0]}, "Maximum: expected a RuleAnswer from answer, .*, got a Tensor"),
+        ({"answer": lambda _, given: given.answers[:, 0]}, "expected a RuleAnswer from answer, .*, got a Tensor"),
         ({"answer": lambda *_: None}, "Maximum: expected a RuleAnswer from answer, .*, got None"),
         (answer(scores=lambda given: given.answers),
          r"Maximum: expected scores of the RuleAnswer to be numbers, \[(\d+), 2\], got \[\1, 1, 2\] of torch.float32"),
