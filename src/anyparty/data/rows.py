@@ -36,7 +36,7 @@ def own_rows(
         position: [N], the party's own row of each aligned row, -1 if it has none.
         blocks: [N], the same, -1 also if that row has no cell; by default ``position``.
         features: its prepared block, of n_k rows; ``None`` without columns.
-        labels: of its own rows, (y [n_k], labeled [n_k]); ``None`` without labels.
+        labels: labels of its own rows, (y [n_k], labeled [n_k]); ``None`` without labels.
         observed: [N, K], at hosts.
         key: [N], at the active party.
         ids: [n_k], at the active party: its own.

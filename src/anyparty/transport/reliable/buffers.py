@@ -182,7 +182,7 @@ class Incoming:
         return True
 
     def take(self, tag: str) -> Item | None:
-        """Remove the next message of a tag from the inbox; return ``None`` if there is none."""
+        """Remove and return the next message of a tag in the inbox; return ``None`` if the inbox has none."""
         if not self.inbox.get(tag):
             return None
         item = self.inbox[tag].popleft()
