@@ -109,7 +109,7 @@ class JobOutcome:
     Attributes:
         party: the party.
         job: the job.
-        error: the type of the error that ended the part; empty if there was none.
+        error: the type of the error that ended the part; empty if the part succeeded.
         sentence: the error's message.
         result: what the part returned, if it can be written as JSON.
         gone: the parties that left or were given up, and the reasons.
