@@ -49,7 +49,7 @@ class RecordedRun:
         overlap: as ``Overlap.to_json``; ``None`` if not recorded.
         evaluation: as ``Evaluation.to_json``; ``None`` if not recorded.
         ledger: the messages sent, as far as recorded.
-        published: costs by the formulas of a paper, as ``run.costs`` wrote them.
+        published: costs by the formulas of a paper, as ``artifacts.run_costs`` recorded them.
         tables: fingerprint of each party's table.
         versions: of packages, by the party that recorded them.
         began, ended: ISO times; ``ended`` is empty if the run did not record it.
@@ -96,7 +96,7 @@ class RecordedRun:
 
     @property
     def method_in_settings(self) -> bool:
-        """Whether the settings name the method; otherwise it was passed in Python."""
+        """True if the settings name the method; otherwise it was passed in Python."""
         return _method_in_settings(self.settings)
 
     @property
@@ -188,7 +188,7 @@ def _declared(values: Mapping[str, Any]) -> tuple[MessageSpec, ...]:
 
 
 def _method_in_settings(settings: Mapping[str, Any]) -> bool:
-    """Whether settings name the method, so that it was not passed in Python."""
+    """Return True if the settings name the method, so that it was not passed in Python."""
     return not str(settings.get("method", {}).get("name", "")).startswith("own: ")
 
 

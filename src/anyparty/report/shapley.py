@@ -30,7 +30,7 @@ MAX_EXACT = 8  # parties; beyond, orders are sampled
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A value with an interval; ``low`` and ``high`` are NaN if there is none."""
+    """A value with an interval; ``low`` and ``high`` are NaN if the value has no interval."""
 
     value: float
     low: float
