@@ -91,7 +91,7 @@ def check_mapping(value: Any, what: str, example: str) -> None:
     """Check that a value is a mapping; the error shows ``example`` and no data.
 
     Raises:
-        ConfigError: it is not a mapping.
+        ConfigError: the value is not a mapping.
     """
     if not isinstance(value, Mapping | None):
         raise ConfigError(f"{what}: expected a dict, such as {example}, got {type(value).__name__}")

@@ -119,7 +119,7 @@ def federation_of_run(folder: Path | str) -> Federation:
 
 
 def _unchanged(folder: Path, federation: Federation) -> Federation:
-    """Return the federation, if its tables are those that the run was trained on.
+    """Return the federation after checking that its tables are the run's training tables.
 
     Raises:
         ModelError: a table has changed.
@@ -178,7 +178,7 @@ def evaluate_run(
 
 
 def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
-    """Return whether a table has the fingerprint of the run's table of that party."""
+    """Return True if a table has the fingerprint of the party's table in the run."""
     config = settings_of(folder)
     if name not in config.parties or name not in model.members:
         return False

@@ -171,7 +171,7 @@ class Metric:
     two_classes: bool = False
 
     def fits(self, task: Task) -> bool:
-        """Return whether the metric is defined for the task."""
+        """Return True if the metric is defined for the task."""
         return self.kind in {task.kind, "any"} and (not self.two_classes or task.outputs == 2)
 
     @property

@@ -53,11 +53,11 @@ class RecordedRun:
         tables: fingerprint of each party's table.
         versions: of packages, by the party that recorded them.
         began, ended: ISO times; ``ended`` is empty if the run did not record it.
-        command: the command that repeats the run, or a line of Python with METHOD in place of a user's own method.
+        command: the command that repeats the run, or a line of Python with METHOD in place of a user-defined method.
         remarks: warnings and remarks of the run, in sentences.
         title: the method's name for readers; empty if not recorded.
         declared: the messages that the method declares; empty if not recorded.
-        missing: what the records lack, in phrases.
+        missing: descriptions of the values that the records lack.
     """
 
     name: str

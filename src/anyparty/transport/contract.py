@@ -126,5 +126,5 @@ def at_moment(net: Channel, moment: str, *, training: bool) -> None:
 
 
 def is_dropped(net: Channel, party: str) -> bool:
-    """Return whether a party was excluded because of an extreme message: it is not readmitted."""
+    """Return True if a party was excluded because of an extreme message; such a party is not readmitted."""
     return isinstance(net, ContractChannel) and party in net.dropped

@@ -211,7 +211,8 @@ def _plain(result: Any) -> Any:
 class GracefulExit:
     """Handler of SIGTERM: while a part runs, the party sends its farewell before the process ends.
 
-    FLARE creates the object on the main thread, the only one that can install signal handlers, and runs it on any.
+    FLARE creates the object on the main thread, the only one that can install signal handlers, and runs it on any
+    thread.
     """
 
     def __init__(self) -> None:

@@ -88,7 +88,7 @@ class ReliableEndpoint:
     # ---- the channel of the party's coroutine
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool:
-        """Send a message; wait while much is unacknowledged.  Return whether the receiver is still there."""
+        """Send a message; wait while much is unacknowledged.  Return False if the receiver has left."""
         accepted = self.enqueue(to, tag, tensors)
         if self.backlog(to) > MOST_ON_THE_WAY:
             with self._blocked_by(to):
@@ -237,7 +237,7 @@ class ReliableEndpoint:
             self._lock.notify_all()
 
     def is_cut_off_from(self, name: str) -> bool:
-        """Return whether a party has given this one up or is out of reach: it may readmit another process."""
+        """Return True if a party has given this one up or is out of reach; that party may readmit a new process."""
         with self._lock:
             session = self._session(name)
             return bool(session.gone) and (session.gave_us_up or session.silent)

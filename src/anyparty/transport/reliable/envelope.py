@@ -1,4 +1,4 @@
-"""The envelope of a packet: which piece of which message it carries, and what its sender has received so far."""
+"""The envelope of a packet: the piece of a message that it carries, and the receipts of its sender."""
 
 from __future__ import annotations
 

@@ -299,7 +299,7 @@ class Session:
         return sum(len(message.data) for message in self.outgoing.values())
 
     def is_flushing(self, since: float, now: float) -> bool:
-        """Return whether to wait for the last messages, at the end of a run that began to close at ``since``."""
+        """Return True to wait longer for the last messages, at the end of a run that began to close at ``since``."""
         return bool(self.outgoing) and now - max(since, self.last_progress) < self.patience.flush_s
 
     def times(self) -> Iterator[float]:
