@@ -366,7 +366,7 @@ def test_methods_and_watchers_of_another_kind():
     federation = Federation.from_tables(tables(bank="y"), label="y")
     with pytest.raises(ConfigError, match="method: expected a name, or a method such as"):
         federation.train(object(), epochs=1)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="watch: expected a Watch"):
+    with pytest.raises(ConfigError, match="watch: expected a Callback"):
         federation.train(epochs=1, watch=print)  # type: ignore[arg-type]
 
 

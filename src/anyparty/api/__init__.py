@@ -1,4 +1,4 @@
-"""What users import: `Federation`, `Model`, runs and imputation. Start reading here.
+"""The public Python API: `Federation`, `Model`, runs and imputation. Start reading here.
 
-Nothing here starts another process.
+No module of this package starts another process.
 """

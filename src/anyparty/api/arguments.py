@@ -38,7 +38,7 @@ def over(
     config: Config, method: Any, parameters: Mapping[str, Any] | None, schedule: str | Mapping[str, Any] | None,
     clock: Mapping[str, Any] | None, train: Mapping[str, Any],
 ) -> Config:  # fmt: skip
-    """Return settings with the arguments of ``Federation.train`` in place of theirs.
+    """Return settings with the arguments of ``Federation.train`` applied to them.
 
     Raises:
         ConfigError: a setting does not exist or is out of range, or parameters are given beside a method object.
@@ -49,7 +49,7 @@ def over(
     check_mapping(parameters, "parameters", "{'embedding': 32}")
     check_mapping(clock, "clock", "{'latency': 2.0}")
     if isinstance(method, str) or (method is None and parameters):
-        key = "factory" if method is not None and ":" in method else "name"  # of the user's own: "module:name"
+        key = "factory" if method is not None and ":" in method else "name"  # "module:name" is user-defined
         chosen = config.method.model_dump() if method is None else {key: method}
         changed["method"] = Config.of({"method": chosen | dict(parameters or {})}, "train").method
     elif parameters:
@@ -72,7 +72,7 @@ def over(
 
 
 def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
-    """Refuse settings of the optimizer, the encoder or the method among those of training, and name their place.
+    """Reject settings of the optimizer, the encoder or the method among those of training, and name the right argument.
 
     Raises:
         ConfigError: there is such a setting.
@@ -88,20 +88,20 @@ def _check_homes(train: Mapping[str, Any], method: str | None) -> None:
 
 
 def check_mapping(value: Any, what: str, example: str) -> None:
-    """Check that a value is a mapping; the error shows ``example`` and no cell.
+    """Check that a value is a mapping; the error shows ``example`` and no data.
 
     Raises:
-        ConfigError: it is not a mapping.
+        ConfigError: the value is not a mapping.
     """
     if not isinstance(value, Mapping | None):
         raise ConfigError(f"{what}: expected a dict, such as {example}, got {type(value).__name__}")
 
 
 def folder(named: Any) -> Path | None:
-    """Return the named folder.  An empty name is refused: it would be the working directory.
+    """Return the folder as a path, or None.  An empty name is rejected, because it would be the working directory.
 
     Raises:
-        ConfigError: it is neither a name nor ``None``.
+        ConfigError: ``named`` is neither a non-empty name nor ``None``.
     """
     if named == "" or not isinstance(named, str | Path | None):
         raise ConfigError(f'folder: expected the name of a folder, such as "runs/first", got {named!r}; leave it out '
@@ -128,7 +128,7 @@ def check_kinds(method: Any, watch: Any) -> None:
     if watch is None:
         return
     if not isinstance(watch, Callback):
-        raise ConfigError(f"watch: expected a Watch, a class of yours that inherits from it, got {watch!r}")
+        raise ConfigError(f"watch: expected a Callback, a class of yours that inherits from it, got {watch!r}")
     known = [name for name in dir(Callback) if name.startswith("on_")]
     for name in dir(watch):
         if name.startswith("on_") and name not in known:
@@ -136,10 +136,10 @@ def check_kinds(method: Any, watch: Any) -> None:
 
 
 def by_party(given: Any, roster: Roster, what: str) -> dict[str, Any]:
-    """Return a value for each party that has one.
+    """Return a {party: value} mapping of encoders or optimizers; a single value applies to all parties.
 
     Raises:
-        ConfigError: an unknown party, or a value of another type.
+        ConfigError: a party is unknown, or a value has another type.
     """
     if given is None:
         return {}
@@ -188,8 +188,8 @@ def no_test_rows(shipped: bool, seats: Iterable[PartyContext]) -> PredictionErro
     """Return the error for a loaded model, which has no test rows in memory.
 
     Args:
-        shipped: whether its method ships with the package, so that it need not be passed again.
-        seats: the parties' places; networks that are the user's own must be passed again.
+        shipped: whether the method is built in, so that it need not be passed again.
+        seats: the parties' contexts; user-defined networks must be passed again.
     """
     own = any(seat.inputs and describe(seat.encoder) is None for seat in seats)
     given = [*([] if shipped else ["method=..."]), *(["encoders=..."] if own else [])]

@@ -1,10 +1,10 @@
-"""Is the encoder that the settings name worth training?  Asked by one party at home, before any federated run.
+"""Check locally, before a federated run, whether a party's encoder learns useful embeddings.
 
     for epoch in inspect_encoder(config.load("credit.toml"), epochs=50, every=10):
         print(epoch.epoch, epoch.loss, epoch.scores.lost)
 
-Irureta et al. (APC-VFL), appendix F; ``methods.encoder_check`` is its algorithm.  Test rows, as the run's seed draws
-them, are left out: an architecture is a choice, and choices are not made on them.
+Source: Irureta et al. (APC-VFL), appendix F; ``methods.encoder_check`` implements the algorithm.  The check excludes
+the test rows that the run's seed draws, because choosing an architecture on test rows would bias the test score.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from anyparty.tables.target import encode
 def inspect_encoder(
     config: Config, party: str | None = None, *, tables: dict[str, Any] | None = None, **how: Any
 ) -> Iterator[EncoderEpoch]:
-    """Train a party's encoder as an autoencoder, and score its embeddings beside the columns as it learns.
+    """Train a party's encoder as an autoencoder, and score its embeddings and the raw columns during training.
 
     Args:
-        config: the federation's settings: the party's table, encoder and optimizer, the method's embedding.
-        party: who asks; by default the active party.
-        tables: by party, a data frame in place of the file that the settings name.
-        how: embedding, epochs, every, batch_size, and classifier, settings, metric, folds: see
+        config: the federation's settings: the party's table, encoder and optimizer, and the method's embedding size.
+        party: the party whose encoder is checked; by default the active party.
+        tables: by party, a data frame that replaces the file in the settings.
+        how: embedding, epochs, every, batch_size, classifier, settings, metric, folds: see
             ``methods.encoder_check.inspect``.
 
     Raises:
-        ConfigError: no such party, one without columns or labels, labels that are numbers, or a value out of range.
-        AlignmentError: fewer labelled rows than folds, or a class that would be absent from a fold.
+        ConfigError: the party does not exist, it has no columns or no labels, its labels are numbers, or a value is out
+            of range.
+        AlignmentError: there are fewer labelled rows than folds, or a fold would lack a class.
         TableError: see ``Federation.from_config``.
 
     """
@@ -57,7 +58,7 @@ def inspect_encoder(
 
 
 def _rows(federation: Federation, name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], tuple[str, ...]]:
-    """Return a party's prepared columns [n, d], of its labelled rows that do not test, classes [n], and their names."""
+    """Return a party's columns [n, d], its classes [n] and their names, for labelled rows outside the test set."""
     roster, settings = federation.roster, federation.config.train
     if name not in roster.names:
         raise ConfigError(f"there is no party {name!r}{nearest(name, roster.names)}")

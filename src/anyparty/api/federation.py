@@ -88,9 +88,9 @@ class Federation:
             label: the label column, in the active party's table.
             active: the active party; by default the one whose table has the label column.
             task: "auto", "classification" or "regression".
-            positive: the positive class of two; by default the second in their order.
+            positive: the positive class of a binary task; by default the second class in sorted order.
             types: by party and column, "numeric" or "categorical", to correct an inferred type.
-            drop: by party, columns to leave out.
+            drop: by party, the columns to ignore.
             max_cell_bytes: the maximum size of a text cell or a column name.
 
         Raises:
@@ -123,7 +123,7 @@ class Federation:
 
     @classmethod
     def from_config(cls, config: Config | Path | str, tables: Mapping[str, Any] | None = None) -> Federation:
-        """Build a federation from settings; ``tables`` replace the files that they name.
+        """Build a federation from settings; ``tables`` replace the files in the settings.
 
         Args:
             config: the settings, or the name of their file.
@@ -162,21 +162,21 @@ class Federation:
 
     @cached_property
     def alignment(self) -> Alignment:
-        """Which party has which row."""
+        """The alignment: the rows that each party has."""
         return join.align(list(self.tables.values()))
 
     @cached_property
     def observed(self) -> NDArray[np.bool_]:
-        """[N, K], which party with columns has which row."""
+        """Presence [N, K]: True if block party k has row n."""
         return self.alignment.observed(self.roster.blocks)
 
     @cached_property
     def labeled(self) -> NDArray[np.bool_]:
-        """[N], the rows with a label at the active party."""
+        """Label presence [N]: True if the active party has a label for row n."""
         return labeled_rows(self.tables[self.roster.active], self.alignment.position[self.roster.active])
 
     def label(self, party: str) -> pl.Series:
-        """Return a label holder's label column."""
+        """Return the label column of a party that holds labels."""
         label = self.tables[party].label
         assert label is not None
         return label
@@ -188,7 +188,7 @@ class Federation:
         return Overlap.of(self.alignment, self.roster.blocks, self.labeled, notes)
 
     def split(self, settings: TrainSettings) -> NDArray[np.int8]:
-        """Draw each row's use [N] by the seed, before anything is fitted: training, validation or test."""
+        """Draw the use of each row [N] from the seed, before anything is fitted: training, validation or test."""
         usable = self.labeled & self.observed.any(axis=1)
         return split(usable, settings.validation, settings.test, Seeds(settings.seed))
 
@@ -196,33 +196,33 @@ class Federation:
         """Infer the task from the labels of training rows.
 
         Raises:
-            TableError: no labels, or a single class.
+            TableError: there are no labels, or all labels have the same class.
         """
         active = self.roster.active
         asked, position = self.config.federation, self.alignment.position[active]
         return task_of(self.teaching(active), position, use, asked.task, asked.positive)
 
     def teaching(self, party: str) -> Table:
-        """Return a label holder's table without the labels of rows without any cell."""
+        """Return the table of a party with labels, without the labels of rows that no party has a cell for."""
         return teaching(self.tables[party], self.alignment.position[party], self.observed)
 
     def predicted(self) -> str:
         """Describe the task in one line: the classes, or the range of numbers, of all known labels.
 
         Raises:
-            TableError: the labels cannot be used, such as a single class.
+            TableError: the labels cannot be used, for example because all have the same class.
         """
         asked = self.config.federation
         return predicted(self.teaching(self.roster.active), asked.task, asked.positive)
 
     @property
     def reading(self) -> RichTable:
-        """How each party's columns were read, to print: type, levels, missing share, and possible mistakes."""
+        """A printable table of how each party's columns were read: type, levels, missing share, possible mistakes."""
         return summary.render(list(self.tables.values()))
 
     @property
     def remarks(self) -> RichTable | None:
-        """The columns that may have been read wrongly, to print; ``None`` if there are none."""
+        """A printable table of the columns that may have been read wrongly; ``None`` if there are no such columns."""
         return summary.remarked(list(self.tables.values()))
 
     # Training
@@ -245,17 +245,17 @@ class Federation:
         """Train a model with all parties in this process.
 
         Args:
-            method: a name from ``anyparty methods``, or a method; by default the settings' own.
-            parameters: of the named method; without a name, they replace those of the settings.
-            encoder: makes the parties' networks, for all or by party.
-            optimizer: trains them, for all or by party.
+            method: a name from ``anyparty methods``, or a method; by default the method of the settings.
+            parameters: parameters of the named method; without a name, they replace those of the settings.
+            encoder: the factory of the parties' networks, one for all or one by party.
+            optimizer: the optimizer of the parties' networks, one for all or one by party.
             schedule: a name ("flex", "sync-min" ...), or a name with parameters, as in the settings.
             clock: durations for the schedule: iteration, latency, timeout ... as in the settings.
-            folder: of checkpoints, model and record; ``None`` keeps them in memory.
+            folder: the folder for checkpoints, model and record; ``None`` keeps them in memory.
             resume: whether to resume from the folder's checkpoints.
             watch: a callback.
             progress: whether to show a progress bar.
-            settings: of training: epochs, batch_size, seed, validation, test, patience ... (``TrainSettings``).
+            settings: training settings: epochs, batch_size, seed, validation, test, patience ... (``TrainSettings``).
 
         Raises:
             ConfigError, TableError, AlignmentError, ResumeError, Diverged: see ``anyparty.errors``.

@@ -1,8 +1,8 @@
-"""What a trained FALSE-VFL does besides predicting: fill in a party's missing blocks or cells, and find unlikely rows.
+"""Impute a party's missing blocks or cells with a trained FALSE-VFL, and score how likely rows are.
 
-filled = impute(model, tables, party="shop", samples=20)     what shop would have known of rows that it lacks
-whole = impute(model, tables, party="shop", cells=True)      shop's own rows, with their empty cells filled in
-likely = log_likelihood(model, tables)                       one number a row: low is unlike the training rows
+filled = impute(model, tables, party="shop", samples=20)     shop's block, imputed for rows that shop lacks
+whole = impute(model, tables, party="shop", cells=True)      shop's own rows, with empty cells imputed
+likely = log_likelihood(model, tables)                       one number per row; low means unlike the training rows
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from anyparty.transport.ledger import Ledger
 
 @dataclass(frozen=True, kw_only=True)
 class Imputation:
-    """A party's block, filled in for rows that it lacks; or its own rows, with their empty cells filled in.
+    """A party's block, imputed for rows that the party lacks; or the party's own rows, with empty cells imputed.
 
     Attributes:
-        party: who owns the columns, and alone has this.
-        ids: the rows' ids as text, ``None`` where the tables have none.
-        id: the column of ids in the party's table.
-        prepare: how that table became numbers.
-        mean: [n, F], numeric columns in their own units, levels as numbers around 0 and 1; NaN where nobody that was
-            asked has the row.
-        samples: [S, n, F], the same.
-        drawn: [S, n, F], the same with a level of each category drawn, and truth values: what tables of samples show;
-            ``None`` where ``samples`` do for it.
-        own: [n, d], the columns of rows that the party has, null where a cell was filled in, if it was one of numbers;
-            ``None`` of rows that it lacks.
-        whole: the party's table as it came, ``None`` where it is not at hand.
-        places: [n], which row of it each is; -1 where it has none.
+        party: the party that owns the columns; only this party gets the result.
+        ids: the rows' ids as text; ``None`` if the tables have no ids.
+        id: the id column of the party's table.
+        prepare: the preprocessing of the party's table.
+        mean: [n, F], numeric columns in their own units, levels as numbers around 0 and 1; NaN if none of the requested
+            parties has the row.
+        samples: [S, n, F], samples in the form of ``mean``.
+        drawn: [S, n, F], samples with one drawn level of each category and drawn truth values, for tables of samples;
+            ``None`` if ``samples`` can be used for these tables.
+        own: [n, d], the party's columns before imputation, null where a cell is empty; ``None`` if the rows are those
+            that the party lacks.
+        whole: the party's original table; ``None`` if it was not given.
+        places: [n], the index of each row in ``whole``; -1 if ``whole`` does not have the row.
 
     """
 
@@ -68,7 +68,7 @@ class Imputation:
     places: NDArray[np.int64] | None = None
 
     def __repr__(self) -> str:
-        """Return whose rows are filled in, and how many: none of them."""
+        """Return the party and the numbers of rows, columns and samples, without any row."""
         S, n, F = self.samples.shape
         what = f"{n:,} rows that it {'lacks' if self.own is None else 'has'}"
         return f"<Imputation of party {self.party!r}: {what}, {F} numbers a row, {S:,} samples>"
@@ -79,18 +79,20 @@ class Imputation:
         return self.prepare.names
 
     def table(self, *, samples: bool = False) -> pl.DataFrame:
-        """Return rows as the party's own table has them, of a category the likeliest level; empty where none is known.
+        """Return rows in the form of the party's table: the likeliest level of a category, empty if unknown.
 
-        Where that table is at hand, its columns are there in its order; those that the model does not use, and the
-        label, are as they were, and empty in rows that it lacks.  Else columns are those that the model knows, numbers
-        first.  Of rows that the party has, all of them are there in the table's order, also such without a cell: the
-        table can stand in for its own, in which empty cells among numbers are filled in, and no cell else is another.
+        If the party's table was given, the result has its columns in its order.  The label and columns that the model
+        does not use are unchanged, and empty in rows that the table lacks.  If the table was not given, the result has
+        the columns that the model uses, numeric columns first.
 
-        With ``samples`` every sample is a row: S for each id, with a column ``sample`` from 1 to S behind that of ids.
-        Levels of a category, and truth values, are drawn there as likely as the model has them.
+        With ``impute(..., cells=True)`` the result has all rows of the party's table in their order, also rows without
+        any cell.  It can replace the table: only empty numeric cells are filled in, and all other cells are unchanged.
+
+        With ``samples`` every sample is a row: S rows for each id, with a column ``sample`` from 1 to S after the id
+        column.  Levels of categories and truth values are drawn with the probabilities that the model gives them.
 
         Raises:
-            PredictionError: samples are asked for, and none were drawn.
+            PredictionError: ``samples`` is true, but no samples were drawn or the party has a column ``sample``.
         """
         if not samples:
             return self._as_own(self.mean)
@@ -107,24 +109,24 @@ class Imputation:
                          for s, one in enumerate(each, 1))  # fmt: skip
 
     def frame(self) -> pl.DataFrame:
-        """Return the means, a row for each id; null where nobody that was asked has the row."""
+        """Return the means, one row for each id; null if none of the requested parties has the row."""
         filled = pl.from_numpy(self.mean, schema=list(self.columns)).fill_nan(None)
         return filled if self.ids is None else filled.insert_column(0, pl.Series("id", self.ids, dtype=pl.String))
 
     @property
     def unknown(self) -> int:
-        """How many rows stay empty, for nobody that was asked has them."""
+        """The number of rows that stay empty, because none of the requested parties has them."""
         return int(np.isnan(self.mean).all(axis=1).sum())
 
     @property
     def gaps(self) -> int:
-        """How many empty cells of rows that the party has were filled in."""
+        """The number of empty cells that were imputed in rows that the party has."""
         numbers = [] if self.own is None else self.own.select(by_name(self.prepare.numeric.columns)).null_count().row(0)
         return sum(numbers)
 
     @property
     def left(self) -> int:
-        """How many empty cells of categories, of rows that the party has, stay empty."""
+        """The number of empty categorical cells in rows that the party has; they stay empty."""
         categories = (
             [] if self.own is None else self.own.select(by_name(self.prepare.categorical.columns)).null_count().row(0)
         )
@@ -132,14 +134,14 @@ class Imputation:
 
     @property
     def blank(self) -> int:
-        """How many rows that the party has stay as they are, for none of their cells is known."""
+        """The number of rows of the party that are unchanged, because all their cells are empty."""
         return 0 if self.own is None or self.whole is None else self.whole.height - len(self.own)
 
     def _as_own(self, values: NDArray[np.float64]) -> pl.DataFrame:
         return self._lacked(values) if self.own is None else self._filled(values, self.own)
 
     def _lacked(self, values: NDArray[np.float64]) -> pl.DataFrame:
-        """Return rows that the party lacks; of such as it has without a cell, what else its table says of them."""
+        """Return rows that the party lacks, with the other columns of its table if the row is there without a cell."""
         ids = [] if self.ids is None else [pl.Series(self.id, self.ids, dtype=pl.String)]
         columns = [*ids, *map(self._likely, self.prepare.table(values).iter_columns())]
         if self.whole is None or self.places is None:
@@ -148,7 +150,7 @@ class Imputation:
         return self.whole.select(pl.all().gather(at.set(at < 0, None))).with_columns(columns)
 
     def _filled(self, values: NDArray[np.float64], own: pl.DataFrame) -> pl.DataFrame:
-        """Return the party's table, columns of numbers with empty cells filled in."""
+        """Return the party's table, with empty cells of numeric columns filled in."""
         assert self.whole is not None
         changed = []
         for k, name in enumerate(self.prepare.numeric.columns):
@@ -159,7 +161,7 @@ class Imputation:
         return self.whole.with_columns(changed)
 
     def _likely(self, column: pl.Series) -> pl.Series:
-        """Return a column; where the party's table has truth values, the likelier one of each cell."""
+        """Return a column; if it is boolean in the party's table, convert each cell to the likelier truth value."""
         truth = self.whole is not None and self.whole.schema.get(column.name) == pl.Boolean
         return column > 0.5 if truth else column
 
@@ -168,28 +170,30 @@ def impute(
     model: Model, tables: Mapping[str, Any], party: str, *,
     samples: int = 0, cells: bool = False, parties: Sequence[str] | None = None, ledger: Ledger | None = None,
 ) -> Imputation:  # fmt: skip
-    """Fill in the block of ``party`` for the rows of ``tables`` that it lacks; only that party gets it.
+    """Impute the block of ``party`` for the rows of ``tables`` that it lacks; only that party gets the result.
 
-    Or, with ``cells``, the empty cells of the rows that it has, by its own other cells, too: of columns of numbers, for
-    a category's missing cells are a level of their own, and stay empty.  Nobody is told which rows have some.
+    With ``cells``, impute the empty cells of the rows that the party has, also from the row's other cells.  Only
+    numeric cells are imputed: a missing category is a level of its own, and stays empty.  No other party learns which
+    rows have empty cells.
 
-    A row's numbers are Gaussian to the model: samples of them may leave the range of those that were observed.
+    The model's distribution of a row's numbers is Gaussian, so samples can be outside the observed range.
 
-    With FALSE-VFL-II it counts that just those rows lack the block, where ``party``'s own table is given, and samples
-    are some of ``predict_samples`` different ones.  Without that table nobody knows whether the party has a row.
+    If the table of ``party`` is given, FALSE-VFL-II also conditions on the fact that the party lacks these rows.  The
+    samples are then drawn, with replacement, from ``predict_samples`` different blocks.  Without the table, the other
+    parties do not know whether the party has a row.
 
     Args:
         model: a trained FALSE-VFL.
-        tables: by party, a file name or data frame; ``party``'s own may be left out.
-        party: who owns the columns.
-        samples: S, how many samples of each row's block.
-        cells: whether empty cells of rows that ``party`` has are filled in, and not rows that it lacks.
-        parties: whose blocks may take part; by default all that have a table here.
-        ledger: counts what crosses.
+        tables: by party, a file name or data frame; the table of ``party`` is optional.
+        party: the party that owns the columns.
+        samples: S, the number of samples of each row's block.
+        cells: whether to impute empty cells of rows that ``party`` has, instead of rows that it lacks.
+        parties: the parties whose blocks may take part; by default all with a table.
+        ledger: counts the messages.
 
     Raises:
-        PredictionError: the model is no generative one, or has no such party; or empty cells are to be filled in of a
-            party that has no table here, or may not take part.
+        PredictionError: the model is not a FALSE-VFL, the party does not exist or has no columns, ``samples`` is
+            negative, or ``cells`` is set and ``party`` has no table or may not take part.
 
     """
     method = _generative(model, "impute")
@@ -236,9 +240,9 @@ def impute_run(
     folder: Path | str, party: str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     samples: int = 0, cells: bool = False, allow_code: Sequence[str] = (),
 ) -> Imputation:  # fmt: skip
-    """Fill in the block of ``party`` as ``impute`` does, by a run's folder and for its own tables or others.
+    """Impute the block of ``party`` with the model in a run's folder, for ``tables`` or the run's own tables.
 
-    ``allow_code`` names modules that the run's settings may load: see ``model_for_run``.
+    The arguments are those of ``impute`` and ``model_for_run``.
 
     Raises:
         ModelError, PredictionError, TableError: see ``anyparty.errors``.
@@ -250,14 +254,14 @@ def impute_run(
 def log_likelihood(
     model: Model, tables: Mapping[str, Any], parties: Sequence[str] | None = None, *, ledger: Ledger | None = None
 ) -> pl.DataFrame:
-    """Return how likely each row is under the model: columns id, log_likelihood (in nats), parties.
+    """Return the log-likelihood of each row under the model: columns id, log_likelihood (in nats), parties.
 
-    It is the importance-weighted bound, an estimate from below of log p(x^O) with ``predict_samples`` samples; of
-    FALSE-VFL-II that of log p(x^O, m), which also says how likely these parties are to have the row, and the others not
-    to.  Rows that other parties have are measured over other columns: compare rows of the same parties.
+    The value is the importance-weighted lower bound of log p(x^O), estimated with ``predict_samples`` samples.  For
+    FALSE-VFL-II it is the bound of log p(x^O, m), which also includes the probability that exactly these parties have
+    the row.  Compare only rows of the same parties, because other parties have other columns.
 
     Raises:
-        PredictionError: the model is no generative one.
+        PredictionError: the model is not a FALSE-VFL.
     """
     method = _generative(model, "log_likelihood")
     rows, alignment, asked, _ = model.aligned(tables, parties)
@@ -281,7 +285,7 @@ def log_likelihood_run(
     folder: Path | str, tables: Mapping[str, Any] | None = None, parties: Sequence[str] | None = None, *,
     allow_code: Sequence[str] = (),
 ) -> pl.DataFrame:  # fmt: skip
-    """Return how likely each row is, as ``log_likelihood`` does, by a run's folder.
+    """Return the log-likelihood of each row under the model in a run's folder: see ``log_likelihood``.
 
     ``allow_code`` names modules that the run's settings may load: see ``model_for_run``.
 

@@ -43,10 +43,10 @@ from anyparty.transport.ledger import Ledger
 
 
 def check(config: Config) -> None:
-    """Validate a method, its parameters, a schedule, a device and ``train.extreme`` before any table is read.
+    """Validate the method, its parameters, the schedule, the device and ``train.extreme`` before any table is read.
 
     Raises:
-        ConfigError: one of them cannot be used; the error names it.
+        ConfigError: one of them is invalid; the error names it.
     """
     scheduled(chosen(config), config)
     device_of(config.train.device)
@@ -79,13 +79,13 @@ def train(
     Args:
         tables: each party's table.
         roster: the parties.
-        alignment: which party has which of N rows.
-        overlap: the same, counted.
+        alignment: the rows of N that each party has.
+        overlap: the numbers of rows by set of parties.
         config: the settings.
         method: replaces the method of the settings.
-        encoders: by party, makes its network in place of the settings' encoder.
-        optimizers: by party, trains its network in place of the settings' optimizer.
-        folder: of checkpoints, model and record; ``None`` keeps them in memory.
+        encoders: by party, the factory that replaces the settings' encoder.
+        optimizers: by party, the optimizer that replaces the settings' optimizer.
+        folder: the folder for checkpoints, model and record; ``None`` keeps them in memory.
         resume: whether to resume from the folder's checkpoints.
         watch: a callback.
         progress: whether to show a progress bar.
@@ -113,7 +113,7 @@ def train(
             hooks=RunHooks(callback=callbacks) if leads else None,
             encoder=encoders.get(name), optimizer=optimizers.get(name),
         )  # fmt: skip
-    # The settings are accepted.  The folder is locked from here on, and recorder.open() alone releases it.
+    # The settings are valid.  The folder is locked from here on, and only recorder.open() releases it.
     recorder = None if folder is None else LocalRecorder.begin(
         folder, kept, tables={name: table.fingerprint for name, table in tables.items()}, overlap=overlap,
         active=active, can=run.method.can, own=None if run.own is None else run.answers, resume=resume,
@@ -157,16 +157,16 @@ def as_trained(
     config: Config, method: Method | None, trained: Method, encoders: Mapping[str, Factory],
     optimizers: Mapping[str, Optimizer],
 ) -> Config:  # fmt: skip
-    """Return the settings of a run for its record, with Python objects in place of the settings that they replaced.
+    """Return the settings of a run for its record, with the Python objects that replaced settings.
 
-    A method, an encoder or an optimizer is recorded as settings if settings can make the same.  The user's own method
-    is recorded as ``own: TITLE`` with its description under ``own``; the user's own network as ``module:function``,
-    even if that cannot be imported.
+    A method, an encoder or an optimizer is recorded as settings if settings can make an equal one.  A user-defined
+    method is recorded as ``own: TITLE`` with its description under ``own``.  A user-defined network is recorded as
+    ``module:function``, even if that cannot be imported.
 
     Args:
         config: the settings.
         method: the method that was passed, if any.
-        trained: that method, or else the one of the settings, without its schedule.
+        trained: the method that was trained, without its schedule.
         encoders: the encoders that were passed, by party.
         optimizers: the optimizers that were passed, by party.
 

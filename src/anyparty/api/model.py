@@ -52,20 +52,21 @@ class AlignedTables(NamedTuple):
 
 @dataclass(kw_only=True)
 class Model:
-    """Every party's trained networks, with the method that uses them.
+    """The trained networks of all parties, with the method that uses them.
 
     Attributes:
-        method: the method; ``named`` is its name and parameters, with defaults, for saving.
+        method: the method.
+        named: the method's name and parameters, with defaults, for saving; ``None`` for a user-defined method.
         roster: the parties.
         task: the task.
         members: each party's part.
         seed: the run's root seed.
-        history: one record an epoch.
-        best_epoch: the epoch whose weights were kept, by its place in the history (from 0); -1 if none was chosen.
-        ledger: the messages of training, counted.
-        costs: the cost of its messages, as sent and by published formulas: see ``run.costs``.
-        held_out: the test rows of the run, for ``evaluate()`` without tables.
-        own: the description of a user's own method, which has no name (``named``): see ``run.own_method``.
+        history: one record per epoch.
+        best_epoch: the index in the history (from 0) of the epoch whose weights were kept; -1 if none was chosen.
+        ledger: the message and byte counts of training.
+        costs: the cost of the messages, as sent and by published formulas: see ``artifacts.run_costs``.
+        held_out: the run's rows, their alignment and the test rows, for ``evaluate()`` without tables.
+        own: the description of a user-defined method: see ``methods.description``.
 
     """
 
@@ -84,7 +85,7 @@ class Model:
 
     @classmethod
     def of(cls, about: ModelSummary, method: Method, members: dict[str, Member], **trained: Any) -> Model:
-        """Return the model of its saved parts; ``trained`` are the fields of a model that was not loaded."""
+        """Build the model from its parts; ``trained`` holds the fields that only a model fresh from training has."""
         assert about.task is not None
         return cls(
             method=method, named=about.method, roster=about.roster, task=about.task, members=members, seed=about.seed,
@@ -127,12 +128,12 @@ class Model:
         Rows are in the order of the active party's table.  The rows that it lacks follow, in the order of the others.
 
         Args:
-            tables: by party, a file name or data frame; a party that is left out is absent.
+            tables: by party, a file name or data frame; a party without a table is absent.
             parties: the parties whose blocks may take part; by default all with a table.
             ledger: counts the messages.
 
         Raises:
-            PredictionError: an unknown party, no party to take part, or neither tables nor test rows.
+            PredictionError: a party is unknown, no party can take part, or there are neither tables nor test rows.
             TableError: a table lacks a column that the model was trained on.
 
         """
@@ -161,8 +162,8 @@ class Model:
         """Score the labelled rows of ``tables``, or the run's own test rows.
 
         Args:
-            tables: by party, a file name or data frame; the active party's has the labels.  All labelled rows are
-                scored, also rows that were trained on.
+            tables: by party, a file name or data frame; the active party's table has the labels.  All labelled rows
+                are scored, also training rows.
             parties: the parties whose blocks may take part; by default all with a table.
             unseen: "refuse" raises an error for a class that training did not see, because the label may be a
                 mistake; "wrong" counts such rows as wrong and lists the classes in ``Evaluation.unseen``.
@@ -210,7 +211,7 @@ class Model:
         return AlignedTables(*self._rows(list(read.values())), asked, read)
 
     def play(self, part: Callable[[Member, Channel], Any], ledger: Ledger | None = None) -> dict[str, Any]:
-        """Run ``part`` for every party with its part of the model; return the results by party."""
+        """Run the coroutine function ``part`` for every party with its part of the model; return results by party."""
         wrap = partial(_wrapped, roster=self.roster, method=self.method, ledger=ledger or Ledger())
         return memory.play({name: partial(part, self.members[name]) for name in self.roster.names}, wrap)
 
@@ -218,14 +219,14 @@ class Model:
         """Return the run's rows, their alignment, the test rows among them, and the parties to ask.
 
         Raises:
-            PredictionError: the model was loaded without a run's rows; or as ``whom_to_ask``.
+            PredictionError: the model was loaded and has no rows in memory; or as ``whom_to_ask``.
         """
         if self.held_out is None:
             raise no_test_rows(self.named is not None, (member.state.seat for member in self.members.values()))
         return *self.held_out, whom_to_ask(self.roster, dict.fromkeys(self.roster.blocks), parties)
 
     def _read(self, tables: Mapping[str, Any], *, labels: str | None = None) -> dict[str, Table]:
-        """Read tables as training did, with the labels of the party ``labels``."""
+        """Read tables as in training, with labels only for the party ``labels``."""
 
         def one(name: str) -> Table:
             member = self.members[name]
@@ -269,16 +270,16 @@ class Model:
     # Files
 
     def save(self, folder: Path | str, *, replace: bool = False) -> None:
-        """Write the model: one folder a party, safetensors and JSON, without pickle.
+        """Write the model: one folder per party, safetensors and JSON, without pickle.
 
         Args:
-            folder: of the model; it may hold the same model already.
+            folder: the model's folder; it may hold the same model already.
             replace: whether to replace another model or a run there; the run's record is deleted, too.
 
         Raises:
-            ConfigError: a run is at work there.
+            ConfigError: a run is in progress there.
             ModelError: the folder holds another model or a run.
-            StorageError: it cannot be written, or the folder is a file.
+            StorageError: the model cannot be written, or the folder is a file.
         """
         save_model(Path(folder), self.about, self.members, replace=replace)
 
@@ -294,15 +295,15 @@ class Model:
         """Load a saved model.
 
         Args:
-            folder: of the saved model, or of the run.
-            encoders: by party, makes its network, for parties that were trained with the user's own module.
-            method: the method as it was trained, if it was the user's own.
-            device: of the networks.
+            folder: the folder of the saved model, or of the run.
+            encoders: by party, the encoder's factory, for parties with a user-defined encoder.
+            method: the method that was trained, if it is user-defined.
+            device: the device for the networks.
 
         Raises:
             ConfigError: this machine does not have the device.
             ModelError: a file is absent, cut short, foreign, of another version or of another run; an encoder is given
-                for a name that is not a party's; the user's own method or encoder is not given, or is another one.
+                for an unknown party; or a user-defined method or encoder is not given or differs from the trained one.
 
         """
         folder = Path(folder)

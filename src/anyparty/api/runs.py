@@ -1,6 +1,6 @@
 """Work with a run's folder: load its model, predict, evaluate.
 
-The same as commands: ``anyparty evaluate RUN`` is ``evaluate_run("RUN")``, ``anyparty predict RUN --table
+Equivalent commands: ``anyparty evaluate RUN`` is ``evaluate_run("RUN")``, and ``anyparty predict RUN --table
 bank=new.csv`` is ``predict_run("RUN", {"bank": "new.csv"})``.
 """
 
@@ -35,7 +35,7 @@ from anyparty.training.loop import device_of
 
 
 def default_folder(path: Path | str, config: Config) -> Path:
-    """Return the folder of a run of the settings file ``path``: ``run.folder``, or by default a folder beside the file.
+    """Return the run folder for the settings file ``path``: ``run.folder``, or by default a folder beside the file.
 
     >>> default_folder("work/shop.toml", Config()).as_posix()
     'work/runs/shop-laser-seed0'
@@ -49,8 +49,8 @@ def settings_of(folder: Path | str, *, allow_code: Sequence[str] = ()) -> Config
     """Return the resolved settings of a run.
 
     Args:
-        folder: of the run.
-        allow_code: the user's own modules that these settings may load; no other code is imported.
+        folder: the run's folder.
+        allow_code: the user modules that these settings may load; no other user code is imported.
 
     Raises:
         ModelError: the folder does not hold a run.
@@ -67,19 +67,19 @@ def model_for_run(
 ) -> Model:  # fmt: skip
     """Load the model of a run.
 
-    The run's settings may name a method or encoders of the user's own.  They are imported only if ``allow_code`` names
-    their module, or if an installed package registers them as an entry point.
+    The run's settings may name a user-defined method or user-defined encoders.  They are imported only if
+    ``allow_code`` names their module, or if an installed package registers them as an entry point.
 
     Args:
-        folder: of the run.
-        device: of the networks; by default the one they were trained on, or the CPU if this machine lacks it.
-        method: the method as it was trained, if it was the user's own.
-        encoders: by party, makes its network, if that was made in Python and no module has it.
+        folder: the run's folder.
+        device: the device for the networks; by default the one used in training, or the CPU if this machine lacks it.
+        method: the method that was trained, if it is user-defined.
+        encoders: by party, the encoder's factory, if it was made in Python and cannot be imported.
         allow_code: modules that the run's settings may load, such as ``("my_methods",)``.
 
     Raises:
-        ModelError: no such run, an unfinished one, damaged or foreign files, or the user's own method or encoder is
-            not given or is another one.
+        ModelError: the run does not exist or is unfinished, files are damaged or foreign, or a user-defined method or
+            encoder is not given or differs from the trained one.
         CodeNotAllowed: the settings name code that ``allow_code`` does not cover.
         ConfigError: the factory of a method or an encoder cannot be imported, or this machine has no such ``device``.
     """
@@ -111,7 +111,7 @@ def federation_of_run(folder: Path | str) -> Federation:
     """Read a run's own tables again.
 
     Raises:
-        ModelError: no such run; it was trained from data frames; or a table has changed.
+        ModelError: the run does not exist, was trained from data frames, or a table has changed.
         TableError, AlignmentError: as ``Federation.from_config``.
     """
     folder = Path(folder)
@@ -119,7 +119,7 @@ def federation_of_run(folder: Path | str) -> Federation:
 
 
 def _unchanged(folder: Path, federation: Federation) -> Federation:
-    """Return the federation, if its tables are those that the run was trained on.
+    """Return the federation after checking that its tables are the run's training tables.
 
     Raises:
         ModelError: a table has changed.
@@ -142,14 +142,15 @@ def evaluate_run(
     """Score a run's model on its own held-out test rows, or on the labelled rows of ``tables``.
 
     Args:
-        folder: of the run.
+        folder: the run's folder.
         tables: by party, a file name or data frame with new rows; all labelled rows are scored.  Without tables, the
-            run's own are read again, and the rows that its seed held out are scored.  The same happens, with a
-            warning, if ``tables`` are the run's own.  If some of them are, a warning says that most rows were trained
-            on.  A run's folder holds no ids and no hashes of ids, so training rows in a changed table are not detected.
+            run's own tables are read again, and the test rows of its seed are scored.  The same happens, with a
+            warning, if ``tables`` are the run's own tables.  If only some are, a warning reports that most rows were
+            used in training.  A run's folder holds no ids and no hashes of ids, so training rows in a changed table
+            are not detected.
         parties: the parties whose blocks may take part; by default all with a table.
-        method: the method as it was trained, if it was the user's own.
-        encoders: by party, makes its network, if that was made in Python and no module has it.
+        method: the method that was trained, if it is user-defined.
+        encoders: by party, the encoder's factory, if it was made in Python and cannot be imported.
         allow_code: modules that the run's settings may load: see ``model_for_run``.
 
     Raises:
@@ -161,11 +162,11 @@ def evaluate_run(
         return model.evaluate(parties=parties)
     same = [name for name in tables if _as_in_training(Path(folder), model, name, tables[name])]
     if model.roster.active in same and set(same) == {*tables, *(parties or ())}:
-        with suppress(UserError):  # another party's table is not at hand
+        with suppress(UserError):  # another party's table is not available
             hold_out(model, _unchanged(Path(folder), Federation.from_config(settings_of(folder), tables)))
     if model.test_rows:
         remark("the model was trained on these tables: the rows that its run held out are scored, no others")
-        there = [name for name in same if name in model.roster.blocks]  # others hold labels alone
+        there = [name for name in same if name in model.roster.blocks]  # the others hold only labels
         return model.evaluate(parties=there if parties is None else parties)
     scored = model.evaluate(tables, parties)
     if same:
@@ -177,7 +178,7 @@ def evaluate_run(
 
 
 def _as_in_training(folder: Path, model: Model, name: str, source: Any) -> bool:
-    """Return whether a table has the fingerprint of the run's table of that party."""
+    """Return True if a table has the fingerprint of the party's table in the run."""
     config = settings_of(folder)
     if name not in config.parties or name not in model.members:
         return False
@@ -209,14 +210,14 @@ def own_tables(folder: Path | str, parties: Sequence[str] | None = None) -> dict
     """Return the files of a run's own tables; the file of a party outside ``parties`` may be missing.
 
     Raises:
-        ModelError: no such run, or one that was trained from data frames.
+        ModelError: the run does not exist, or was trained from data frames.
     """
     own = {name: Path(str(party.table)) for name, party in _with_tables(Path(folder)).parties.items()}
     return {name: path for name, path in own.items() if parties is None or name in parties or path.exists()}
 
 
 def hold_out(model: Model, federation: Federation) -> None:
-    """Set the test rows of a loaded model, drawn again by its run's seed."""
+    """Set the test rows of a loaded model, drawn again with the run's seed."""
     alignment, tables = federation.alignment, federation.tables
     use = federation.split(federation.config.train)
     features = {
@@ -242,23 +243,23 @@ def _with_tables(folder: Path) -> Config:
 
 
 def _with_own_encoder(config: Config) -> list[str]:
-    """Return the parties whose encoder is the user's own and can be imported."""
+    """Return the parties whose encoder is user-defined and can be imported."""
     return [name for name in config.parties if _importable(config.encoder_settings(name).factory)]
 
 
 def _importable(factory: str | None) -> bool:
-    """Return whether a factory can be imported: not a lambda, and not from a script."""
+    """Return True if a factory can be imported: it is not a lambda, and not from a script."""
     return factory is not None and "<" not in factory and not factory.startswith("__main__:")
 
 
 def tables_from(pairs: Sequence[str]) -> dict[str, Path]:
-    """Return the tables that ``party=file`` texts name.
+    """Parse ``party=file`` strings into a mapping.
 
     >>> tables_from(["bank=new/bank.csv"])
     {'bank': PosixPath('new/bank.csv')}
 
     Raises:
-        ConfigError: a text of another form, or a party named twice.
+        ConfigError: a string has another form, or a party is named twice.
     """
     tables: dict[str, Path] = {}
     for pair in pairs:

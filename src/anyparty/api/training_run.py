@@ -39,8 +39,8 @@ class TrainingRun:
         method: the method to train, under its schedule if it has one.
         roster: the parties.
         resume: whether to resume from checkpoints.
-        answers: the method without its schedule, which predicts.
-        own: the description of ``answers`` before training, if it is the user's own method.
+        answers: the method without its schedule; it makes the predictions.
+        own: the description of ``answers`` before training, if it is user-defined.
 
     """
 
@@ -83,12 +83,12 @@ class TrainingRun:
 
         Args:
             name: the party.
-            table: its validated table.
-            known: its knowledge of the alignment.
-            folder: its checkpoint folder; ``None`` keeps no checkpoints.
+            table: the party's validated table.
+            known: the party's knowledge of the alignment.
+            folder: the party's checkpoint folder; ``None`` keeps no checkpoints.
             hooks: callbacks and values from outside training.
-            encoder: makes its network; by default as the settings describe.
-            optimizer: trains its network; by default as the settings describe.
+            encoder: the factory of the party's network; by default the encoder of the settings.
+            optimizer: the optimizer of the party's network; by default the optimizer of the settings.
 
         Raises:
             ConfigError: the encoder or the optimizer of the settings cannot be made.

@@ -1,4 +1,4 @@
-"""What a run leaves on disk: its record, the model's files and their manifest, trackers, the run lock.
+"""The files of a run: its record, the model's files and their manifest, trackers, the run lock.
 
-Nothing here trains.
+No module of this package trains a model.
 """

@@ -18,7 +18,7 @@ async def meanwhile(write: Callable[[], None]) -> AsyncIterator[None]:
     """Call ``write`` every ``EVERY_S`` seconds while the body runs, and when it ends, also if it fails.
 
     Raises:
-        StorageError: it could not be written at the end of a body that ended well; elsewhere that is logged.
+        StorageError: the last ``write`` failed after a body without an error.  All other failures are only logged.
     """
 
     async def again() -> None:

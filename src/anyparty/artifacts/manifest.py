@@ -2,8 +2,9 @@
 
 manifest.json     {"format": 1, "files": {"model.json": "…", "parties/bank/party.json": "…", …}}
 
-It is written last and checked before a file is parsed.  It shows files that were cut short, mixed up or edited after
-the model was saved.  It does not show who saved the model: whoever can write the folder can write a new manifest.
+The manifest is written last and checked before a file is parsed.  It reveals files that were cut short, mixed up or
+edited after the model was saved.  It does not prove who saved the model: any user who can write to the folder can write
+a new manifest.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Manifest(Settings):
         """Read the manifest of a model's folder.
 
         Raises:
-            ModelError: it does not exist, is not a manifest, or a symbolic link leads out of the folder.
+            ModelError: the file does not exist, is not a manifest, or is a symbolic link that leads out of the folder.
         """
         path = inside(folder, NAME)
         values = read_json(path)
@@ -66,8 +67,8 @@ class Manifest(Settings):
         """Check that a file is the one that was saved.
 
         Raises:
-            ModelError: the manifest does not list it, it does not exist, has other bytes, or is a symbolic link that
-                leads out of the folder.
+            ModelError: the manifest does not list the file, or the file does not exist, has other bytes, or is a
+                symbolic link that leads out of the folder.
         """
         path = inside(folder, name)
         if name not in self.files:
@@ -83,7 +84,7 @@ def sha256(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal.
 
     Raises:
-        ModelError: it cannot be read.
+        ModelError: the file cannot be read.
     """
     try:
         with path.open("rb") as file:

@@ -1,11 +1,11 @@
-"""Read and write the files of a model: one folder a party, so that each can keep its own.
+"""Read and write the files of a model: one folder per party, so that each party can keep its own part.
 
 model.json                        method and parameters, roster, task, seed
 parties/NAME/party.json           the party's preprocessing and the description of its network
 parties/NAME/model.safetensors    its weights
-manifest.json                     the hash of each of these files: see ``run.manifest``
+manifest.json                     the hash of each of these files: see ``artifacts.manifest``
 
-Nothing in these files is ever imported or called.
+No code named in these files is ever imported or called.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from anyparty.training import checkpoint
 
 FORMAT = 3
 WITHOUT_MANIFEST = 2  # the format of models that have no manifest yet; it can still be read
-SPARE = 1_000_000  # numbers that building networks may make beyond those of the weights: buffers, drafts
+SPARE = 1_000_000  # numbers that building networks may allocate beyond the weights, such as buffers
 WEIGHTS, ABOUT, RECORD = "model.safetensors", "model.json", "record.json"
 OF_RUNS = (RECORD, "config.toml", ID_HASHES)  # files of a run that describe the model beside them
 
@@ -50,15 +50,15 @@ class ModelSummary:
     """The part of a model that all parties share; only label holders know the task.
 
     Attributes:
-        method: the method's name and parameters, ``None`` if it was the user's own.
+        method: the method's name and parameters; ``None`` for a user-defined method.
         roster: the parties.
         task: the task.
         seed: the run's root seed.
-        best_epoch: the epoch whose weights were kept, by its place in the history (from 0); -1 if the last.
-        parts: by party, the mark of its saved weights.  A passive party at its own site knows only its own; a party
-            that was lost before training ended has none.
-        own: the description of the user's own method, see ``own_method``; ``None`` for a shipped one, or if an
-            earlier version saved it.
+        best_epoch: the index in the history (from 0) of the epoch whose weights were kept; -1 for the last epoch.
+        parts: by party, the mark (SHA-256) of its saved weights.  A passive party at its own site knows only its own
+            mark; a party that was lost before training ended has no mark.
+        own: the description of a user-defined method, see ``methods.description``; ``None`` for a built-in method, or
+            if an earlier version saved the model.
 
     """
 
@@ -98,11 +98,11 @@ class ModelSummary:
         return read
 
     def make(self, source: Path, given: Method | None = None) -> Method:
-        """Return the method; a user's own method is passed as ``given``.
+        """Make the method of the model; ``given`` is the method if it is user-defined.
 
         Raises:
-            NotGiven: it was the user's own, and was not passed.
-            ModelError: another method was passed than was trained.
+            NotGiven: the method is user-defined, and ``given`` is missing.
+            ModelError: ``given`` is not the method that was trained.
         """
         shipped = None if self.method is None else made_again(**tuples(self.method))
         if given is not None:
@@ -118,11 +118,11 @@ class Member:
     """One party of a trained model.
 
     Attributes:
-        state: its networks.
-        prepare: the fitted preprocessing of its table; ``None`` without columns.
-        id: the name of its id column.
-        label: the name of its label column, if it has one.
-        max_cell_bytes: the most bytes that a text cell of its table may have.
+        state: the party's networks.
+        prepare: the fitted preprocessing of the party's table; ``None`` without columns.
+        id: the name of the id column.
+        label: the name of the label column, if the party has one.
+        max_cell_bytes: the maximum size of a text cell of the party's table.
 
     """
 
@@ -153,16 +153,16 @@ class _PartyFile:
 
 
 def _first(error: ValidationError) -> str:
-    """Return the first error, with its place."""
+    """Return the first error, with the name of its field."""
     first = error.errors()[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"
 
 
 def write_manifest(folder: Path, parties: Iterable[str]) -> None:
-    """Write the manifest of a model's folder, which holds the parts of ``parties``.
+    """Write the manifest of a model's folder, which contains the parts of ``parties``.
 
     Raises:
-        ModelError: a part does not exist.
+        ModelError: a file of a part does not exist.
         StorageError: the manifest cannot be written.
     """
     parts = [f"parties/{name}/{file}" for name in parties for file in ("party.json", WEIGHTS)]
@@ -170,10 +170,10 @@ def write_manifest(folder: Path, parties: Iterable[str]) -> None:
 
 
 def check_mark(about: ModelSummary, home: Path, name: str) -> str:
-    """Return the mark of a party's part, if the model was saved with it.
+    """Return the mark of a party's part after checking that the model was saved with this part.
 
     Raises:
-        ModelError: the part is another one.
+        ModelError: the model was saved with another part.
     """
     found = sha256(home / WEIGHTS)
     if about.parts.get(name, found) != found:
@@ -204,12 +204,12 @@ def save_member(home: Path, member: Member) -> str:
 
 
 def write_model(folder: Path, about: ModelSummary, members: Mapping[str, Member]) -> dict[str, str]:
-    """Write parties' parts of a model, then what all parties share; return the mark of each part.
+    """Write the parts of ``members``, then the part that all parties share; return the mark of each part.
 
-    ``about.parts`` may have the marks of other parties.
+    ``about.parts`` may already hold the marks of other parties.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: a file cannot be written.
     """
     marks = {name: save_member(folder / "parties" / name, member) for name, member in members.items()}
     replace(about, parts=about.parts | marks).save(folder / ABOUT)
@@ -220,17 +220,17 @@ def write_model(folder: Path, about: ModelSummary, members: Mapping[str, Member]
 def save_model(folder: Path, about: ModelSummary, members: Mapping[str, Member], *, replace: bool) -> None:
     """Write a model into a folder that holds nothing else, or the same model.
 
-    With ``replace``, it may take the place of another model or of a run.  The run's record and settings are deleted
-    then, because they describe another model.
+    With ``replace``, the model may replace another model or a run.  The run's record and settings are then deleted,
+    because they describe another model.
 
     Raises:
-        ConfigError: a run is at work there.
+        ConfigError: a run is in progress there.
         ModelError: the folder holds a run or another model.
-        StorageError: it cannot be written, or the folder is a file.
+        StorageError: a file cannot be written, or the folder is a file.
     """
     refuse_file(folder)
     with ExitStack() as held:
-        if (folder / LOCK).exists():  # else there was never a run
+        if (folder / LOCK).exists():  # without a lock file, there was never a run
             held.callback(take(folder).release)
         there = [name for name in (RECORD, ABOUT) if (folder / name).exists()]
         other = bool(there) and not _is_in(folder, about, members)
@@ -244,7 +244,7 @@ def save_model(folder: Path, about: ModelSummary, members: Mapping[str, Member],
 
 
 def _is_in(folder: Path, about: ModelSummary, members: Mapping[str, Member]) -> bool:
-    """Return whether the folder holds this model, bit for bit: model.json has the marks of all weights."""
+    """Return True if the folder holds this model, bit for bit: model.json has the marks of all weights."""
     if not (folder / ABOUT).is_file():
         return False
     with TemporaryDirectory() as beside:
@@ -255,15 +255,15 @@ def _is_in(folder: Path, about: ModelSummary, members: Mapping[str, Member]) -> 
 def load_member(home: Path, seat: PartyContext, method: Method, encoder: Factory | None) -> Member:
     """Read one party's part.
 
-    ``seat`` is the party's place; ``encoder`` makes its network, if that is the user's own module.
+    ``seat`` is the party's context; ``encoder`` is the factory of a user-defined network.
 
     Raises:
-        NotGiven: the network is the user's own, and ``encoder`` is not given.
+        NotGiven: the network is user-defined, and ``encoder`` is not given.
         ModelError: a file is absent, cut short or foreign, or the network cannot be made.
     """
     name = seat.me
     folder = home.parent.parent
-    if (folder / MANIFEST).exists():  # else About.load has seen that the model is of a format without one
+    if (folder / MANIFEST).exists():  # otherwise, ModelSummary.load has checked that the format has no manifest
         manifest = Manifest.read(folder)
         for file in ("party.json", WEIGHTS):
             manifest.check(folder, f"{home.parent.name}/{home.name}/{file}")
@@ -304,10 +304,10 @@ def load_member(home: Path, seat: PartyContext, method: Method, encoder: Factory
 def load_members(
     folder: Path, about: ModelSummary, method: Method, encoders: Mapping[str, Factory], device: torch.device
 ) -> dict[str, Member]:
-    """Read every party's part of a model; ``encoders`` make the networks that are the user's own modules, by party.
+    """Read every party's part of a model; ``encoders`` are the factories of user-defined networks, by party.
 
     Raises:
-        ModelError: as ``load_member`` and ``check_mark``; or an encoder is given for a name that is not a party's.
+        ModelError: as ``load_member`` and ``check_mark``; or an encoder is given for an unknown party.
     """
     if not isinstance(encoders, Mapping):
         raise ModelError(f"{folder}: encoders: expected a dict by party, such as {{{about.roster.active!r}: ...}}, got "

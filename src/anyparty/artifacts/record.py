@@ -2,28 +2,33 @@
 
 Fields of every record:
 
-    status          "running" (perhaps the process was killed), "done", "stopped" (Ctrl-C, or with a site) or "failed"
-    error           the error of a failed run, with its kind
-    began, ended    ISO times in UTC
-    remarks         warnings of the run
-    versions        of Python, of this package and of those that results depend on
-    rows, overlap   N, and which parties have which rows
-    history         one entry an epoch
-    best_epoch      its place in the history, from 1
-    ledger          messages and bytes by sender, receiver and tag
-    evaluation      test scores, as ``Evaluation.to_json``
-    costs           messages and bytes by the formulas of papers, see ``run.costs``
-    title, declared the method's title, and the messages that it declares
+    status: "running" (perhaps the process was killed), "done", "stopped" (by Ctrl-C or with a site) or "failed"
+    error: the type and message of the error of a failed run
+    began, ended: ISO times in UTC
+    remarks: warnings of the run
+    versions: of Python, of this package and of the packages that affect results
+    rows, overlap: N, and the numbers of rows by set of parties
+    history: one entry per epoch
+    best_epoch: the number of the best epoch in the history, from 1
+    ledger: messages and bytes by sender, receiver and tag
+    evaluation: test scores, as ``Evaluation.to_json``
+    costs: messages and bytes by the formulas of papers, see ``artifacts.run_costs``
+    title, declared: the method's title, and the messages that it declares
 
-Fields of a run in one process: ``tables``, their fingerprints by party.  Its settings are in ``config.toml``.
+A run in one process also has ``tables``, the fingerprints of the tables by party.  Its settings are in ``config.toml``.
 
-Fields of one party's record:
+Further fields of one party's record:
 
-    party, active, parties   the party, the active party, all parties       job         the run's name at its transport
-    settings                 the shared settings as TOML                    agreed      a hash of each settings group
-    table                    the fingerprint of the party's table           alignment   its number, the same at all
-    stages                   by name: epochs, rows an epoch, first epoch    shape       of its block and its encoder
-    predicted, attendance    at the active party: the task in a line, and warnings of parties that missed epochs
+    party, active, parties: the party, the active party, all parties
+    job: the run's name at its transport
+    settings: the shared settings as TOML
+    agreed: a hash of each settings group
+    table: the fingerprint of the party's table
+    alignment: the number of the alignment, the same at all parties
+    stages: by name, the number of epochs, rows per epoch, and first epoch
+    shape: the sizes of the party's block and encoder
+    predicted: at the active party, a description of the task in one line
+    attendance: at the active party, warnings of parties that missed epochs
 
 Reports read the record without importing a method.
 """
@@ -56,7 +61,7 @@ MAY_DIFFER = {
     "run.folder", "train.device", "train.checkpoint_every", "train.extreme", "track.tensorboard", "track.mlflow",
     "track.experiment", "train.require",
 }  # fmt: skip
-"""Settings that may change when a run is resumed.  Runs that differ in these alone are the same variant."""
+"""Settings that may change when a run is resumed.  Runs that differ only in these settings are the same variant."""
 
 
 class Entry(Settings):
@@ -92,7 +97,7 @@ class LedgerEntry(Entry):
 
 
 class MessageEntry(Entry):
-    """A declared message: see ``terms.Declared``."""
+    """A declared message: see ``core.types.MessageSpec``."""
 
     tag: str
     frm: str
@@ -121,7 +126,7 @@ _OfRows = Annotated[dict[str, _Number], AfterValidator(_with_rows)]
 
 
 class EvaluationEntry(Entry):
-    """Test scores: of all rows, by number of present parties, and by pattern of presence."""
+    """Test scores of all rows, by number of present parties, and by pattern of presence."""
 
     task: Literal["classification", "regression"]
     classes: list[str]
@@ -142,7 +147,7 @@ def _of_all_blocks(overlap: Overlap | None) -> Overlap | None:
 
 
 class StatusEntry(Entry):
-    """How a task of one process ended."""
+    """The status of a task of one process, and its error and warnings."""
 
     status: str = "done"
     error: str = ""
@@ -151,7 +156,7 @@ class StatusEntry(Entry):
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Note how the body ends and when, and the warnings in it."""
+        """Record the status and time of the body's end, and its warnings."""
         self.remarks = list(self.remarks)
 
         def remark(sentence: str) -> None:
@@ -171,7 +176,7 @@ class StatusEntry(Entry):
 
 
 class RunRecord(StatusEntry):
-    """A run's record, or one party's."""
+    """The record of a run, or of one party."""
 
     format: int = FORMAT
     began: str = ""
@@ -224,7 +229,7 @@ class RunRecord(StatusEntry):
         """Write the record.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: the file cannot be written.
         """
         write_json(path, self.to_json())
 
@@ -238,7 +243,7 @@ def declared_by(can: Capabilities) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a result depends on."""
+    """Return the versions of the packages that affect results, of Python, and the machine's architecture."""
     packages = ("torch", "numpy", "polars", "scikit-learn")
     return {
         "anyparty": anyparty.__version__,
@@ -249,7 +254,7 @@ def versions() -> dict[str, str]:
 
 
 def is_cut(path: Path) -> bool:
-    """Return whether a record exists but is not JSON, as a power failure leaves it."""
+    """Return True if a record exists but is not JSON, as after a power failure."""
     try:
         json.loads(path.read_text(encoding="utf-8"))
     except OSError:
@@ -260,9 +265,9 @@ def is_cut(path: Path) -> bool:
 
 
 def has_model(path: Path) -> bool:
-    """Return whether the model beside a run's record is of that run, as far as the record tells.
+    """Return True if the model beside a run's record belongs to that run, or if the record cannot be read.
 
-    ``best_epoch`` enters a record once the model is written.  It stays if the run fails after that.
+    ``best_epoch`` is added to a record once the model is written.  It stays if the run fails after that.
     """
     try:
         record = RunRecord.read(path)

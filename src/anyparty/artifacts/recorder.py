@@ -1,11 +1,11 @@
-"""Callbacks that write a run's record while the run goes on.
+"""Callbacks that write a run's record during the run.
 
 ``LocalRecorder`` writes the record of a run in one process after every epoch.  ``SiteRecorder`` writes one party's
-record when the alignment is known, when a stage begins and after every checkpoint.  A killed process leaves the record
-of that moment.  A resumed run continues the same ledger.
+record when the alignment is known, when a stage begins and after every checkpoint.  A killed process leaves the last
+record that it wrote.  A resumed run continues the same ledger.
 
-A resumed run must be the same run: other settings or other tables are refused by name.  The path of a table may
-change, because its fingerprint shows whether it is the same.
+A resumed run must have the same settings and tables; the error names a setting or a table that differs.  The path of a
+table may change, because its fingerprint identifies the table.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from anyparty.transport.ledger import Ledger
 
 @dataclass
 class Recorder(Callback):
-    """Keep a run's record and write it."""
+    """Build a run's record and write it."""
 
     path: Path
     record: RunRecord
@@ -58,7 +58,7 @@ class Recorder(Callback):
     lock: FileLock | None = None
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:  # noqa: ARG002
-        """Drop the epochs that a resumed stage repeats."""
+        """Remove the epochs that a resumed stage repeats from the history."""
         self.record.history = list(
             takewhile(lambda epoch: epoch.stage != stage or epoch.epoch <= first_epoch, self.record.history)
         )
@@ -66,7 +66,7 @@ class Recorder(Callback):
     def finish(
         self, trained: TrainedParty, evaluation: Mapping[str, Any] | None, costs: Mapping[str, Any] | None = None
     ) -> None:
-        """Note the result of training, the test scores and the costs."""
+        """Record the result of training, the test scores and the costs."""
         self._note(trained.history, trained.best_epoch)
         if costs is not None:
             self.record.costs = dict(costs)
@@ -94,7 +94,7 @@ class Recorder(Callback):
         """Write the record with the ledger so far.
 
         Raises:
-            StorageError: it cannot be written.
+            StorageError: the file cannot be written.
         """
         self.record.ledger = [LedgerEntry.model_validate(row) for row in self.ledger.rows()]
         self.record.write(self.path)
@@ -108,21 +108,21 @@ class LocalRecorder(Recorder):
         cls, folder: Path, config: Config, *, tables: Mapping[str, str], overlap: Overlap, active: str,
         can: Capabilities, own: Method | None = None, resume: bool = False,
     ) -> LocalRecorder:  # fmt: skip
-        """Open a run's folder, and lock it until ``open`` has ended.
+        """Begin the record of a run, and lock the run's folder until ``open`` ends.
 
         Args:
-            folder: of the run.
-            config: the settings that trained.
-            tables: each party's fingerprint of its table.
-            overlap: which parties have which rows.
+            folder: the run's folder.
+            config: the settings used in training.
+            tables: the fingerprint of each party's table.
+            overlap: the numbers of rows by set of parties.
             active: the active party.
             can: the method's capabilities.
-            own: the method, if it is the user's own.
+            own: the method, if it is user-defined.
             resume: whether to resume the run in the folder.
 
         Raises:
-            ConfigError: another run is at work there, or the folder has a config.toml or a model without a run.
-            ResumeError: the folder has a run already; or, to resume, another run or none.
+            ConfigError: another run is in progress there, or the folder has a config.toml or a model without a run.
+            ResumeError: without ``resume``, the folder already has a run; with ``resume``, it has another run or none.
         """
         if resume and not folder.exists():
             raise ResumeError(f"{folder} holds no run to resume; start without --resume (resume=True)")
@@ -141,7 +141,7 @@ class LocalRecorder(Recorder):
         path, settings = folder / FILE, folder / "config.toml"
         there, cut = path.exists(), is_cut(path)
         kept = RunRecord.read(path).to_json() if there and not cut else {}
-        if (cut or kept.get("history")) and not resume:  # a run that failed at once may be replaced
+        if (cut or kept.get("history")) and not resume:  # a run that failed before its first epoch may be replaced
             raise ResumeError(f"{folder} holds a run already: resume it (--resume, or resume=True in "
                               f"Python), or name another folder (--run, or folder=...)")  # fmt: skip
         if resume and not (there and settings.exists()):
@@ -175,7 +175,7 @@ class LocalRecorder(Recorder):
             values.pop("ended", None)
         recorder = cls(path, RunRecord.of(values | declared_by(can), str(path)), Ledger.of(values["ledger"]), lock)
         if not resume:
-            recorder.record.write(path)  # before config.toml, which alone would be taken for another program's
+            recorder.record.write(path)  # before config.toml, because a config.toml without a record is rejected
         if not resume or all(party.table for party in config.parties.values()):  # tables may have moved
             with writing(settings) as beside:
                 beside.write_text(config.to_toml(), encoding="utf-8")
@@ -183,7 +183,7 @@ class LocalRecorder(Recorder):
         return recorder
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """Write the record with one more epoch."""
+        """Add the epoch to the history and write the record."""
         self.record.history.append(EpochEntry.of(record, "epoch"))
         self.write()
 
@@ -199,8 +199,8 @@ class SiteRecorder(Recorder):
         """Open a party's record.  A resumed party continues its ledger.
 
         Args:
-            folder: of the party.
-            party: its name.
+            folder: the party's folder.
+            party: the party's name.
             active: the active party.
             parties: all parties, in the roster's order.
             settings: the run's settings as TOML, without paths.
@@ -229,22 +229,22 @@ class SiteRecorder(Recorder):
         return recorder
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:
-        """Note how long the stage is."""
+        """Record the stage's epochs, rows and first epoch."""
         super().on_stage_begin(stage, epochs, rows, first_epoch)
         self.record.stages[stage] = {"epochs": epochs, "rows": rows, "first_epoch": first_epoch}
         self.write()
 
     def on_checkpoint(self, history: Sequence[Mapping[str, Any]], best_epoch: int) -> None:
-        """Write the record after a checkpoint; ``best_epoch`` is its place in the history, from 0."""
+        """Write the record after a checkpoint; ``best_epoch`` is the index of the best epoch in the history, from 0."""
         self._note(history, best_epoch)
         self.write()
 
     def aligned(
         self, number: bytes, agreed: Mapping[str, str], rows: int, overlap: Overlap | None, predicted: str
     ) -> None:
-        """Note the alignment's number, the settings that all parties must share, and N.
+        """Record the alignment's number, the hashes of the settings that all parties must share, and N.
 
-        The active party also notes which parties have which rows, and in a line what is predicted.
+        The active party also records the overlap, and a description of the task in one line.
         """
         self.record.alignment, self.record.rows = number.hex(), rows
         self.record.agreed = {group: hashlib.sha256(text.encode()).hexdigest() for group, text in agreed.items()}
@@ -254,7 +254,7 @@ class SiteRecorder(Recorder):
 
 
 def _cut_record(path: Path, active: str, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the record of a run that lost its own in a power failure, with the history of its last checkpoint."""
+    """Rebuild a record that was destroyed by a power failure, with the history of the last checkpoint."""
     remark(
         f"{path}: cut short, as by a power failure; the run goes on from its checkpoints, "
         f"without an account of what crossed before, and whether its tables are the same, nothing tells"
@@ -268,11 +268,11 @@ def _cut_record(path: Path, active: str, values: dict[str, Any]) -> dict[str, An
 def same_settings(old: str, new: str, own: Method | None = None) -> None:
     """Check that two TOML texts are settings of the same run; the paths of tables may differ.
 
-    ``own`` is the method of the new settings, if it is the user's own.  An earlier version kept no description of it;
-    then only its title is compared.
+    ``own`` is the method of the new settings, if it is user-defined.  Earlier versions saved no description of such a
+    method; in this case only the title is compared.
 
     Raises:
-        ResumeError: a setting differs, or the order of the parties.
+        ResumeError: a setting or the order of the parties differs.
     """
     was, now = tomllib.loads(old), tomllib.loads(new)
     for party in (party for values in (was, now) for party in values.get("parties", {}).values()):
@@ -283,7 +283,7 @@ def same_settings(old: str, new: str, own: Method | None = None) -> None:
     before, after = ({f"method.own.{key}": pair[side] for key, pair in differs.items()} for side in (0, 1))
     _same(_flat(was) | before, _flat(now) | after, "other settings", "setting")
     those, these = list(was.get("parties", {})), list(now.get("parties", {}))
-    if those != these:  # a party's place says which of the networks is its own
+    if those != these:  # a party's index selects its network
         raise ResumeError(f"cannot resume, the parties stand in another order: it was {', '.join(those)}, is "
                           f"{', '.join(these)}; put them back in the order in which the run began")  # fmt: skip
 

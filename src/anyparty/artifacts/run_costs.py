@@ -1,6 +1,6 @@
 """Count the cost of a run's messages: as they were sent, and by the formulas of a paper.
 
-Irureta et al. (APC-VFL), appendix E; the formulas are in ``anyparty.core.costs``.
+Source: Irureta et al. (APC-VFL), appendix E; the formulas are in ``anyparty.core.costs``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ def of(method: Method, outcomes: Mapping[str, PartyResult], batch_size: int, led
 
     Args:
         method: the method that was trained.
-        outcomes: the active party's result, and the other parties' if they are known here.
-        batch_size: rows of a batch.
-        ledger: the messages.
+        outcomes: the active party's result, and the results of other parties that are known here.
+        batch_size: the number of rows in a batch.
+        ledger: the message and byte counts of the run.
 
     """
     own = {message.tag for message in method.can.messages}
@@ -38,7 +38,7 @@ def of(method: Method, outcomes: Mapping[str, PartyResult], batch_size: int, led
 
 
 def shape(outcome: PartyResult) -> PartyShape:
-    """Return the sizes in a party's formulas that only the party knows."""
+    """Return the sizes in the cost formulas that only the party knows."""
     encoder = outcome.trained.state.modules.get("encoder", nn.Identity())
     layers = [module for module in encoder.modules() if isinstance(module, nn.Linear)]
     last = sum(parameter.numel() for parameter in layers[-1].parameters()) if layers else 0

@@ -1,6 +1,6 @@
-"""Lock a run's folder: two runs would write the same record, checkpoints and model.
+"""Lock a run's folder, because two runs would write the same record, checkpoints and model.
 
-The lock is the system's own, on the file ``.lock`` in the folder: one that a killed process held is free at once.
+The operating system locks the file ``.lock`` in the folder, and releases the lock at once if the process is killed.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from anyparty.core.storage import refuse_file, sweep
 from anyparty.errors import ConfigError
 
 LOCK = ".lock"
-ID_HASHES = "trained.safetensors"  # hashes of training ids that earlier versions wrote; deleted where it is found
-WAIT_S = 20.0  # a party's process may be started again while its former one ends
-LOOK_S = 0.2  # between two looks
-WRITTEN = {  # by whoever has the lock, and by nobody else: others write beside, as what is served, or a page
+ID_HASHES = "trained.safetensors"  # hashes of training ids, written by earlier versions; deleted when found
+WAIT_S = 20.0  # a party's process may be restarted while its former process still ends
+LOOK_S = 0.2  # between two attempts
+WRITTEN = {  # files that only the owner of the lock writes; other commands, such as serve or report, write other files
     "record.json", "config.toml", "model.json", "manifest.json", "party.json", "model.safetensors", "run.txt",
     "alignment.safetensors", "alignment-new.safetensors", "secret", "predictions.json", "predictions.parquet",
 }  # fmt: skip
 
 
 def take(folder: Path) -> FileLock:
-    """Lock a run's folder without waiting; ``release`` unlocks it.
+    """Lock a run's folder without waiting; ``release`` of the returned lock unlocks it.
 
     Partly written files of a killed process are deleted.
 
     Raises:
-        ConfigError: another run is at work in it.
-        StorageError: it cannot be written to, or is a file.
+        ConfigError: another run is in progress in the folder.
+        StorageError: the folder cannot be written to, or is a file.
     """
     refuse_file(folder)
     lock = storage.take(folder / LOCK, f"{folder}: another run is at work in this folder; wait for its end, stop it, "
@@ -49,8 +49,8 @@ async def alone(folder: Path, wait_s: float | None = None) -> AsyncIterator[None
     """Lock a run's folder for the body; wait up to ``wait_s`` seconds (``WAIT_S``) for another run to end.
 
     Raises:
-        ConfigError: another run is still at work in it.
-        StorageError: it cannot be written to.
+        ConfigError: another run is still in progress in the folder.
+        StorageError: the folder cannot be written to.
     """
     end = time.monotonic() + (WAIT_S if wait_s is None else wait_s)
     while True:

@@ -1,7 +1,7 @@
-"""A party's table, read again as it was read for training: to predict from it, or to see whether it is still the same.
+"""Read a party's table again as in training, to predict from it or to check whether it has changed.
 
-What a model needs is not all that was read: a column that is empty in all training rows is left out of the model, and
-yet it was there when the table was aligned.
+A model may need fewer columns than were read in training: a column that is empty in all training rows is not part of
+the model, but it was part of the table that was aligned.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ NONE: Mapping[str, Kind] = MappingProxyType({})
 
 
 def read_again(member: Member, me: str, source: Any, aligned: Mapping[str, Kind] = NONE) -> Table:
-    """Return a party's table as it was read for training; other columns are ignored.
+    """Read a party's table as in training; other columns are ignored.
 
     Args:
-        member: its part of the model.
+        member: the party's part of the model.
         me: the party.
         source: the table.
-        aligned: the columns of the table that was aligned, in their order, and their kinds; without, those that the
-            model needs, in the order of the file.
+        aligned: the columns of the aligned table, in their order, with their kinds; if empty, the columns that the
+            model needs are read, in the order of the file.
 
     Raises:
         TableError: the table cannot be used.
@@ -47,5 +47,5 @@ def read_again(member: Member, me: str, source: Any, aligned: Mapping[str, Kind]
         return read(alone)
     try:
         return read(aligned)
-    except TableError:  # perhaps of a column that the model does without
+    except TableError:  # the error may be in a column that the model does not need
         return read(alone)

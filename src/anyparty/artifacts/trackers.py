@@ -1,12 +1,12 @@
-"""Trackers as watchers: curves and scores in TensorBoard and MLflow, beside other experiments.
+"""Trackers: callbacks that write curves and scores to TensorBoard and MLflow.
 
     [track]
-    tensorboard = true               # event files in RUN/tensorboard; look at them: tensorboard --logdir runs
-    mlflow = "http://localhost:5000" # where MLflow keeps its runs: a server, or sqlite:///mlflow.db with all of MLflow
-    experiment = "credit"            # of MLflow
+    tensorboard = true               # event files in RUN/tensorboard; show them: tensorboard --logdir runs
+    mlflow = "http://localhost:5000" # a tracking server, or sqlite:///mlflow.db with the full package mlflow
+    experiment = "credit"            # the name of the MLflow experiment
 
-Both are extras: ``pip install "anyparty[track]"``.  A tracker that cannot be reached at the start ends the run with a
-sentence; one that fails later is left out with a warning, and the run goes on.
+Both need an extra: ``pip install "anyparty[track]"``.  If a tracker cannot be reached at the start, the run ends with
+an error.  If a tracker fails later, a warning is shown, and the run continues without it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from anyparty.training.callbacks import Callback
 
 P = ParamSpec("P")
 T = TypeVar("T", bound="Tracker")
-MOST_LETTERS = 500  # of a parameter's value in MLflow
-MOST_OF_A_CAUSE = 200  # letters of somebody else's error in a sentence of ours
+MOST_LETTERS = 500  # maximum length of a parameter's value in MLflow
+MOST_OF_A_CAUSE = 200  # maximum length of another package's error in our message
 UNTRACKED = "Without mlflow in [track] the run goes untracked"
 
 
 def trackers(config: Config, folder: Path | None, *, resume: bool = False) -> list[Callback]:
-    """Return the trackers that settings ask for.
+    """Return the trackers that the settings enable.
 
     Args:
         config: the settings.
-        folder: of the run; its name is the run's in MLflow.
-        resume: whether the run goes on, and so in the same run of MLflow.
+        folder: the run's folder; its name is the name of the MLflow run.
+        resume: whether the run is resumed, and continues the same MLflow run.
 
     Raises:
         ConfigError: a tracker is not installed or cannot be reached, or TensorBoard has no folder.
@@ -57,13 +57,13 @@ def trackers(config: Config, folder: Path | None, *, resume: bool = False) -> li
 
 
 class Tracker(Callback):
-    """What trackers share: one that fails on the way is silent from then on."""
+    """Base class of trackers: after an error, a tracker does nothing for the rest of the run."""
 
     failed = False
 
 
 def forgiven(tell: Callable[Concatenate[T, P], None]) -> Callable[Concatenate[T, P], None]:
-    """Let a tracker fail with a warning, once."""
+    """Decorate a tracker's hook: the first error becomes a warning and disables the tracker."""
 
     @functools.wraps(tell)
     def told(self: T, *args: P.args, **kwargs: P.kwargs) -> None:
@@ -79,7 +79,7 @@ def forgiven(tell: Callable[Concatenate[T, P], None]) -> Callable[Concatenate[T,
 
 
 def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield an epoch's numbers by name.
+    """Yield the names and values of an epoch's numbers.
 
     >>> list(numbers({"stage": "train", "epoch": 2, "loss": 0.5, "seconds": 0.1, "validation": {"accuracy": 0.9}}))
     [('train/loss', 0.5), ('train/seconds', 0.1), ('train/validation/accuracy', 0.9)]
@@ -93,7 +93,7 @@ def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def scores(evaluation: Mapping[str, Any] | None) -> Iterator[tuple[str, float]]:
-    """Yield test scores by name; those that are undefined are left out.
+    """Yield the names and values of test scores, without undefined ones.
 
     >>> list(scores({"overall": {"accuracy": 0.75, "auroc": None}}))
     [('test/accuracy', 0.75)]
@@ -104,7 +104,7 @@ def scores(evaluation: Mapping[str, Any] | None) -> Iterator[tuple[str, float]]:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield settings by their dotted names.
+    """Yield the dotted names and values of settings.
 
     >>> dict(flat({"train": {"epochs": 5}, "method": {"name": "laser"}}))
     {'train.epochs': '5', 'method.name': 'laser'}
@@ -117,7 +117,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
 
 
 class TensorBoard(Tracker):
-    """Writes a run's curves as event files.
+    """Write a run's curves as TensorBoard event files.
 
     Raises:
         ConfigError: the package tensorboard is not installed, or the folder cannot be written to.
@@ -143,7 +143,7 @@ class TensorBoard(Tracker):
 
     @forgiven
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """Write the epoch's numbers; they can be seen at once."""
+        """Write the epoch's numbers and flush them, so that TensorBoard shows them at once."""
         self.epochs = record["epoch"]
         for name, value in numbers(record):
             self.writer.add_scalar(name, value, self.epochs)
@@ -151,12 +151,12 @@ class TensorBoard(Tracker):
 
     @forgiven
     def on_party_lost(self, party: str, why: str) -> None:
-        """Write who is gone."""
+        """Write which party was lost."""
         self.writer.add_text("parties", f"{party} is gone: {why}", self.epochs)
 
     @forgiven
     def on_party_joined(self, party: str) -> None:
-        """Write who takes part again."""
+        """Write which party takes part again."""
         self.writer.add_text("parties", f"{party} takes part again", self.epochs)
 
     @forgiven
@@ -169,23 +169,23 @@ class TensorBoard(Tracker):
 
 
 class MLflow(Tracker):
-    """Writes a run's settings, curves and scores to MLflow.
+    """Write a run's settings, curves and scores to MLflow.
 
     Args:
-        uri: MLflow's tracking URI; "environment": what MLFLOW_TRACKING_URI says.
-        experiment: the experiment's name; it is made if there is none.
-        name: the run's.
-        kept: the file in which the run's number is kept, so that a resumed run goes on in it.
-        resume: whether to go on in that one.
+        uri: MLflow's tracking URI; "environment" uses the variable MLFLOW_TRACKING_URI.
+        experiment: the name of the experiment; a missing experiment is created.
+        name: the name of the run.
+        kept: the file for the id of the MLflow run, so that a resumed run can continue it.
+        resume: whether to continue the MLflow run in ``kept``.
 
     Raises:
-        ConfigError: MLflow is not installed, or not all of it that ``uri`` needs, or it cannot be reached there.
+        ConfigError: MLflow is not installed, ``uri`` needs the full package mlflow, or ``uri`` cannot be reached.
     """
 
     def __init__(
         self, uri: str, *, experiment: str = "anyparty", name: str = "", kept: Path | None = None, resume: bool = False
     ) -> None:
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # theirs: seven, for minutes
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # MLflow's default of 7 would take minutes
         try:
             from mlflow.tracking import MlflowClient  # noqa: PLC0415 - an extra
         except ImportError:
@@ -196,7 +196,7 @@ class MLflow(Tracker):
             found = self.client.get_experiment_by_name(experiment)
             number = found.experiment_id if found else self.client.create_experiment(experiment)
             if resume and kept is not None:
-                with suppress(ModelError):  # it was not tracked before
+                with suppress(ModelError):  # the run was not tracked before
                     self.run = str(read_json(kept)["run"])
             self.goes_on = bool(self.run)
             if self.goes_on:
@@ -216,7 +216,7 @@ class MLflow(Tracker):
 
     @forgiven
     def on_run_begin(self, settings: Mapping[str, Any]) -> None:
-        """Write the settings as parameters, which MLflow takes once."""
+        """Write the settings as parameters, only for a new run: MLflow accepts a parameter only once."""
         for key, value in () if self.goes_on else flat(settings):
             self.client.log_param(self.run, key, value[:MOST_LETTERS])
 
@@ -229,12 +229,12 @@ class MLflow(Tracker):
 
     @forgiven
     def on_party_lost(self, party: str, why: str) -> None:
-        """Tag the run with who is gone."""
+        """Tag the run with the lost party."""
         self.client.set_tag(self.run, f"party.{party}", f"gone since epoch {self.epochs + 1}: {why}")
 
     @forgiven
     def on_party_joined(self, party: str) -> None:
-        """Tag the run with who takes part again."""
+        """Tag the run with the party that takes part again."""
         self.client.set_tag(self.run, f"party.{party}", f"takes part again after epoch {self.epochs + 1}")
 
     @forgiven

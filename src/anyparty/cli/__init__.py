@@ -1,6 +1,6 @@
 """The command line: it parses arguments and calls functions that users can call in Python, too.
 
-Nothing here imports torch before a command needs it, so that ``anyparty --help`` answers at once.
+No module of this package imports torch before a command needs it, so that ``anyparty --help`` answers at once.
 """
 
 from anyparty.cli.errors import end_at_once

@@ -7,7 +7,7 @@ A seed draws the gaps, the validation rows, the first weights and the batches; t
 Several draws of gaps are needed: ranks of methods change from draw to draw.  With 2 of the 3 parties present, an
 accuracy is the mean over the three pairs; with 1, over the three parties.
 
-Learning rate, widths and epochs are equal for all methods.  They were chosen on validation rows alone, by the mean
+Learning rate, widths and epochs are equal for all methods.  They were chosen only on validation rows, by the mean
 validation log-loss over the six methods: see ``benchmarks.demo_settings``.
 """
 

@@ -2,7 +2,7 @@
 
 Breast Cancer Wisconsin (Diagnostic), 569 tumours with 30 numbers each, comes with scikit-learn.  Party ``mean`` has the
 ten means and the diagnoses, and is the active party; ``error`` has the ten standard errors, ``worst`` the ten worst
-values.  30 % of the rows are held out, and all parties have those.  Of the other rows, each party lacks a random third.
+values.  30 % of the rows are held out, and all parties have those.  Each party lacks a random third of the other rows.
 Rows that ``mean`` lacks are unlabelled.  Ids are shuffled.
 """
 

@@ -1,14 +1,14 @@
-"""Run settings: one TOML file per federation, checked before anything is read.
+"""Run settings: one TOML file per federation, validated before any table is read.
 
-[federation]            id and label columns, which party leads
-[parties.NAME]          table, and whatever is this party's own: column types, encoder, optimizer
-[encoder] [optimizer]   for all parties that name none of their own
+[federation]            id and label columns, the active party
+[parties.NAME]          one party's table, column types, encoder, optimizer
+[encoder] [optimizer]   defaults for parties without an encoder or optimizer in [parties.NAME]
 [method]                name, and the method's parameters
 [schedule]              when parties step: name, and the schedule's parameters
-[clock]                 how long things take, in time units, for a schedule
-[train]                 epochs, batches, splits, when to stop
+[clock]                 durations for a schedule, in time units
+[train]                 epochs, batches, splits, early stopping
 [run]                   the folder for results
-[track]                 trackers that hear of the run
+[track]                 experiment trackers
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ELSEWHERE = {"Settings": "settings_group", "load": "loader", "Encoder": "networ
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first used: a command that reads records alone needs no encoder."""
+    """Import a name on first use, because a command that only reads records needs no encoder."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_ELSEWHERE.get(name, 'schema')}"), name)

@@ -1,4 +1,4 @@
-"""Whose names settings name: parties that are there, and who of them holds the label column."""
+"""Check party names in the settings, and find the label column of each party."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anyparty.tables import readers
 
 
 def check_parties(given: Iterable[str], known: Collection[str], what: str) -> None:
-    """Refuse the name of a party that is not there: it would be ignored."""
+    """Reject names of unknown parties, because their settings would be ignored."""
     for name in given:
         if name not in known:
             raise ConfigError(f"{what}: there is no party {name!r}{nearest(name, known)}")
@@ -21,9 +21,10 @@ def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
     """Return the label column of each party that holds labels, the active one first.
 
     Raises:
-        ConfigError: no label named, or nobody, or more than one party has it and none is named as active, or the one
-            that is named for all is nobody's.
-        TableError: the active party's table has no label, or one would be a feature.
+        ConfigError: no label is set, several parties have labels and ``federation.active`` is not set, or no party
+            uses ``federation.label``.
+        TableError: no table has the label column, the active party's table lacks it, or a party would use the label
+            column as a feature.
     """
     federation = config.federation
     own = {name: party.label for name, party in config.parties.items() if party.label}
@@ -44,12 +45,14 @@ def label_columns(config: Config, found: Mapping[str, Any]) -> dict[str, str]:
 
 
 def labels_asked(config: Config, active: str) -> dict[str, str]:
-    """Return the label column of each party that settings give one, the active one first.
+    """Return the label column of each party that the settings give one, the active party first.
 
-    The active party's is its own, or ``federation.label``; another party's is its own alone.
+    The active party uses ``parties.NAME.label``, or else ``federation.label``.  Other parties use
+    ``parties.NAME.label`` only.
 
     Raises:
-        ConfigError: the active party has none, or nobody uses ``federation.label``, which would be ignored.
+        ConfigError: the active party has no label column, or no party uses ``federation.label``, so that the setting
+            would be ignored.
     """
     label, own = config.federation.label, {name: each.label for name, each in config.parties.items() if each.label}
     first = own.get(active) or label
@@ -64,10 +67,10 @@ def labels_asked(config: Config, active: str) -> dict[str, str]:
 
 
 def check_features(config: Config, active: str, found: Mapping[str, Any]) -> None:
-    """Refuse tables that have the column ``federation.label`` among their features: it is the answer.
+    """Reject tables that would use the column ``federation.label`` as a feature, because it is the label.
 
     Raises:
-        TableError: such a table, by its party.
+        TableError: a party has such a table; the message names the party.
     """
     label = config.federation.label
     for name in sorted(found):
@@ -93,7 +96,7 @@ def _columns(config: Config, name: str, source: Any) -> set[str]:
 
 
 def _only(labels: Mapping[str, str], label: str | None, columns: Collection[str]) -> str:
-    """Return the one party that has labels."""
+    """Return the only party that has labels; raise an error if there is not exactly one."""
     if len(labels) == 1:
         return next(iter(labels))
     if not labels:

@@ -1,4 +1,4 @@
-"""Reading a settings file: TOML, with changes from the command line, paths relative to the file."""
+"""Read a TOML settings file, apply changes from the command line, and resolve relative paths."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from anyparty.config.schema import Config, RunSettings
 from anyparty.config.user_code import AllowedCode, allowing
 from anyparty.errors import ConfigError
 
-OTHER = {"name": "factory", "factory": "name"}  # which method: one that ships, or the user's own
+OTHER = {"name": "factory", "factory": "name"}  # built-in methods have a name, user-defined methods a factory
 
 
 def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[str] = ()) -> Config:
-    """Read a TOML file; table paths in it are relative to its folder.
+    """Read a TOML settings file; relative paths in it start at the file's folder.
 
     Args:
         path: the file.
-        changes: settings that replace those of the file, such as ``"train.epochs=5"``.  A change of the ``kind``,
-            ``name`` or ``factory`` of a network or a method drops the file's parameters of the old one.
-        allow_code: modules of the user's own that the settings may load.  Needed for the settings in a run's or a
-            model's folder only: nobody need have read what such a folder names.  Any other file is the user's own.
+        changes: settings that override those of the file, such as ``"train.epochs=5"``.  Changing the ``kind`` or
+            ``factory`` of an encoder drops the file's parameters that the new encoder does not take.  Changing the
+            ``name`` or ``factory`` of the method drops the other one of the two.
+        allow_code: user modules that the settings may load.  Only settings in a run or model folder need this, because
+            the user may not have read them.  Any other settings file may load the code that it names.
 
     Raises:
         ConfigError: the file does not exist, is a folder or is not TOML; a key does not exist, a value is out of range,
@@ -31,7 +32,7 @@ def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[
     """
     path = Path(path)
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin with a byte order mark
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors write a byte order mark
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such settings file; `anyparty demo` writes one to start from") from None
     except OSError as error:
@@ -54,7 +55,7 @@ def load(path: Path | str, changes: Sequence[str] = (), *, allow_code: Iterable[
 
 
 def _parsed(change: str) -> tuple[list[str], Any]:
-    """Return where a value stands, and the value, as ``--set a.b=value`` says."""
+    """Split ``a.b=value``, the argument of ``--set``, into the key's path and the value."""
     where, equals, text = change.partition("=")
     if not equals or not where.strip():
         raise ConfigError(f"--set {change}: write it as group.key=value, for example train.epochs=5")
@@ -66,7 +67,7 @@ def _parsed(change: str) -> tuple[list[str], Any]:
 
 
 def _choose(values: Any, where: Sequence[str], value: Any) -> None:
-    """Take out of the file's group what would do nothing with a network or a method that is chosen."""
+    """Remove settings of the file that the newly chosen encoder or method would not use."""
     *groups, key = where
     for group in groups:
         values = values.get(group) if isinstance(values, dict) else None
@@ -75,11 +76,11 @@ def _choose(values: Any, where: Sequence[str], value: Any) -> None:
             values.pop(name, None)
     if isinstance(values, dict) and groups == ["method"] and key in OTHER:
         values.pop(OTHER[key], None)
-        values.pop("own", None)  # a run's file tells there what the other one was made with
+        values.pop("own", None)  # a run folder's config stores the replaced method's parameters here
 
 
 def _apply(values: dict[str, Any], change: str, where: Sequence[str], value: Any) -> None:
-    """Set one value."""
+    """Set one value in the nested settings."""
     *groups, key = where
     for group in groups:
         values = values.setdefault(group, {})
@@ -89,7 +90,7 @@ def _apply(values: dict[str, Any], change: str, where: Sequence[str], value: Any
 
 
 def _with_paths(config: Config, folder: Path) -> Config:
-    """Resolve relative paths against the settings file's folder, so that a run finds its tables from anywhere."""
+    """Resolve relative paths against the settings file's folder, so that the current folder does not matter."""
     folder = folder.absolute()
     parties = {
         name: party if party.table is None else party.model_copy(update={"table": folder / party.table})

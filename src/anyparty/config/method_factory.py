@@ -1,4 +1,4 @@
-"""A method of the user's own as settings name it: a rule or a method, its class, or a function that makes one."""
+"""Make the method that the settings name: a built-in one, or a user-defined rule, method, class or function."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from anyparty.methods.split.split_method import Split
 
 
 def is_rule_class(found: type) -> bool:
-    """Whether a class has all of a rule's contract."""
+    """Return True if a class has all members of a rule's contract."""
     return all(callable(getattr(found, name, None)) for name in REQUIRED) and hasattr(found, "can")
 
 
 def is_method_class(found: type) -> bool:
-    """Whether a class has all of a method's contract."""
+    """Return True if a class has all members of a method's contract."""
     return all(callable(getattr(found, name, None)) for name in WHOLE) and hasattr(found, "can")
 
 
@@ -34,23 +34,23 @@ METHOD = CodeKind(
     is_class=lambda found: found in {Rule, Method} or is_rule_class(found) or is_method_class(found),
     is_made=lambda found: not isinstance(found, type) and (is_rule_class(type(found)) or is_method_class(type(found))),
 )
-"""What a reference to a method of the user's own may lead to."""
+"""Objects that a reference to a user-defined method may name."""
 
 
 def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
-    """Return the method that ``found``, a user's own, is or makes.
+    """Return the method from a user-defined object, or make it if the object is a class or a function.
 
-    A class of rules makes a split method as those that ship, which takes ``embedding``, ``pretrain`` and all else that
-    they share beside the rule's own parameters; a rule that is made already, one without.
+    A rule class gives a split method that takes the rule's parameters and those that all built-in split methods share,
+    such as ``embedding`` and ``pretrain``.  A rule instance gives a split method without parameters.
 
     Args:
-        found: what stands in the user's module.
-        name: what the method is called.
-        parameters: what the settings say beside.
+        found: the object in the user's module.
+        name: the name of the method.
+        parameters: the method's parameters from the settings.
 
     Raises:
-        ConfigError: it is or makes something else, a parameter is unknown, missing or of another type, or making it
-            fails (the sentence names the line that does); or a method that ships is called so.
+        ConfigError: the object is not, and does not make, a rule or a method; a parameter is unknown, missing or of
+            another type; making the method fails (the message names the line); or a built-in method has this name.
     """
     if name in METHODS:
         raise ConfigError(f"method.factory: a method that ships is called {name!r}; give your own another name")
@@ -73,14 +73,14 @@ def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
 
 
 def classes_of(found: Any) -> tuple[Any, ...]:
-    """Return the classes, or the function, whose parameters settings can give; none of one made already."""
+    """Return the classes, or the function, that take parameters from the settings; empty for an instance."""
     if not _makes(found):
         return ()
     return (found, *SHARED) if _is_rules(found) else (found,)
 
 
 def _check_none(found: Callable[..., Any], name: str, parameters: Mapping[str, Any]) -> None:
-    """Refuse None where leaving it out is something else: settings cannot hold it, and a run would be made another."""
+    """Reject None for a parameter with another default: TOML cannot store it, so a reload would use the default."""
     for key in typed.takes(found):
         default = inspect.signature(found).parameters[key].default
         if key in parameters and parameters[key] is None and default is not None:
@@ -89,12 +89,12 @@ def _check_none(found: Callable[..., Any], name: str, parameters: Mapping[str, A
 
 
 def _makes(found: Any) -> bool:
-    """Whether it is a class, or a function."""
+    """Return True for a class or a function, False for an instance of a rule or a method."""
     return callable(found) and (isinstance(found, type) or not hasattr(found, "can"))
 
 
 def _is_rules(found: Any) -> bool:
-    """Whether it is a class of rules."""
+    """Return True for a rule class."""
     return isinstance(found, type) and hasattr(found, "loss") and not hasattr(found, "begin")
 
 
@@ -108,17 +108,17 @@ def _call(found: Callable[..., Any], name: str, parameters: Mapping[str, Any]) -
         inspect.signature(found).bind(**values)
     except TypeError as error:
         raise ConfigError(f"method {name!r}: {error}") from None
-    except ValueError:  # made in C, which says nothing of what it takes
+    except ValueError:  # implemented in C, without a signature
         pass
     return found(**values)
 
 
 def chosen(config: Config) -> Method:
-    """Return the method of ``[method]``, with its parameters.
+    """Make the method of the settings group ``[method]``, with its parameters.
 
     Raises:
-        ConfigError: there is none such, its parameters cannot be used, or it is the user's own and cannot be made.
-        CodeNotAllowed: it is the user's own, and the settings may not load it.
+        ConfigError: the method does not exist, its parameters are invalid, or a user-defined method cannot be made.
+        CodeNotAllowed: the method is user-defined, and the settings may not load its code.
     """
     asked = config.method
     if asked.factory is None:

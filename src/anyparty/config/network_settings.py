@@ -1,4 +1,4 @@
-"""Settings of networks, and what they make."""
+"""Settings of encoders, and the encoder factories made from them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ KINDS = {
     "resnet": ("shape", "widths", "depths"),
     "lstm": ("steps", "memory"),
 }
-"""Kinds of networks, and the settings that only they have."""
+"""Each kind of network, with the settings that only this kind has."""
 
 
 class Encoder(Settings):
-    """A network by ``kind`` and that kind's own settings, or ``factory = "module:name"`` for a user's own module.
+    """A network: ``kind`` with the settings of that kind, or ``factory = "module:name"`` for user-defined code.
 
-    ``kind = "mlp"`` takes hidden, activation, dropout, norm; ``"resnet"`` shape, widths, depths; ``"lstm"`` steps,
-    memory.
+    ``kind = "mlp"`` takes hidden, activation, dropout, norm; ``"resnet"`` takes shape, widths, depths; ``"lstm"``
+    takes steps, memory.
     """
 
     kind: Literal["mlp", "resnet", "lstm"] = "mlp"
@@ -43,11 +43,11 @@ class Encoder(Settings):
         """Make the encoder's factory.
 
         Args:
-            setting: the setting that holds ``factory``, for error messages.
-            allowed: which code of the user's own may be imported.
+            setting: the name of the setting that holds ``factory``, for error messages.
+            allowed: the user code that may be imported.
 
         Raises:
-            ConfigError: widths or activation are out of range, or ``factory`` cannot be used: see ``load_code``.
+            ConfigError: a setting is missing or out of range, or ``factory`` cannot be loaded: see ``load_code``.
         """
         if self.factory is not None:
             return load_encoder(self.factory, setting, allowed)
@@ -63,7 +63,10 @@ class Encoder(Settings):
 
     @model_validator(mode="after")
     def _ranges(self) -> Encoder:
-        """A run's own file has every setting, so what stands at its default is nobody's wish."""
+        """Reject settings without effect.
+
+        Saved run configs list every default, so a default value does not mean that the user set it.
+        """
         wanted = ("factory",) if self.factory is not None else ("kind", "factory", *KINDS[self.kind])
         fields = type(self).model_fields
         idle = [name for name in fields if name not in wanted and getattr(self, name) != fields[name].default]
@@ -80,7 +83,7 @@ class Encoder(Settings):
 
 
 def superseded(key: str, value: object) -> tuple[str, ...]:
-    """Return the settings of networks that have no part in one that ``key``, "kind" or "factory", chooses.
+    """Return the settings that do not apply to the encoder chosen by ``key``, which is "kind" or "factory".
 
     >>> superseded("kind", "lstm")
     ('factory', 'hidden', 'activation', 'dropout', 'norm', 'shape', 'widths', 'depths')

@@ -1,4 +1,4 @@
-"""All schedules, by name, and how settings put one over a method."""
+"""All schedules by name, and functions that make a schedule and a clock from the settings."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ TWO_WAYS = "clock: use and trace are two ways to say one thing; give one of them
 
 
 def schedule(name: str, **parameters: Any) -> tuple[Schedule, LocalIterations]:
-    """Return the schedule ``name``, and how parties make local iterations.
+    """Make the schedule ``name``, and the settings of the parties' local iterations.
 
     >>> schedule("flex", mu=0.1)
     (Flex(), Local(labels='active', mu=0.1, momentum='local', smoothness=None))
 
     Raises:
-        ConfigError: no such schedule, no such parameter, or a value out of range.
+        ConfigError: the schedule or a parameter does not exist, or a value has another type or is out of range.
     """
     if name not in SCHEDULES:
         raise ConfigError(f"no schedule {name!r}{nearest(name, SCHEDULES)}")
@@ -57,12 +57,12 @@ def schedule(name: str, **parameters: Any) -> tuple[Schedule, LocalIterations]:
 
 
 def clock(*, real: bool = False, **values: Any) -> VirtualClock | RealClock:
-    """Return the clock that settings describe; ``trace`` names a CSV file of CPU use.
+    """Make the clock that the settings describe; ``trace`` names a CSV file of CPU use.
 
-    The ``real`` one has ``timeout`` and ``grace`` alone, in seconds.
+    The real clock takes only ``timeout`` and ``grace``, in seconds.
 
     Raises:
-        ConfigError: a value out of range, a trace that cannot be read, or speeds for the real clock.
+        ConfigError: a value is out of range, the trace cannot be read, or a setting does not apply to this clock.
     """
     if real:
         unset = ClockSettings()
@@ -89,10 +89,10 @@ def clock(*, real: bool = False, **values: Any) -> VirtualClock | RealClock:
 
 
 def scheduled(method: Method, config: Config) -> Method:
-    """Return a method under the schedule of the settings, or the method itself where they name none.
+    """Wrap a method in the schedule of the settings; return the method itself if the settings name no schedule.
 
     Raises:
-        ConfigError: the schedule or its clock is not as it should be, or the method is no split method.
+        ConfigError: the schedule or its clock is invalid, or the method is not a split method that can have a schedule.
     """
     if config.schedule is None:
         if config.clock is not None:
@@ -110,10 +110,10 @@ def scheduled(method: Method, config: Config) -> Method:
 
 
 def carried(config: Config) -> Config:
-    """Return settings that can leave this machine: CPU use from a file stands in them as numbers.
+    """Return settings that another machine can use: the numbers of the CPU trace replace the path of its file.
 
     Raises:
-        ConfigError: the trace cannot be read.
+        ConfigError: the trace cannot be read, or the clock has both ``use`` and ``trace``.
     """
     ticks = config.clock
     if ticks is None or ticks.trace is None:
@@ -124,7 +124,7 @@ def carried(config: Config) -> Config:
 
 
 def _types(of: Any) -> dict[str, Any]:
-    """Return the types of a class's parameters, by name."""
+    """Return the types of a dataclass's parameters, by name."""
     hints = get_type_hints(of)
     return {field.name: hints[field.name] for field in fields(of) if get_origin(hints[field.name]) is not ClassVar}
 

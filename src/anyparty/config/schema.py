@@ -30,21 +30,22 @@ def _none(value: Any) -> Any:
 
 
 class TrainSettings(Settings):
-    """How a run trains, the same at every party.
+    """Training settings, the same for every party.
 
-    ``validation`` and ``test`` are shares of the labelled rows, drawn before anything is fitted.  ``patience`` is in
-    epochs without a better ``metric`` on validation rows, "none" for ever; ``keep`` says which weights remain:
-    ``"average"`` is each party's own mean over the last quarter of the epochs, the last ones where ``patience`` ends
-    the stage before.  ``balance`` lets every class count as much as any other, however rare (a weight on the loss, so
-    that nobody learns labels from batches).  ``score_training`` training rows, and no more than there are validation
-    rows, are scored with these after every epoch, so that curves show both.  ``extreme`` says what happens after a
-    message whose numbers are far beyond what its sender has sent before: ``"stop"`` ends the run, ``"drop"`` goes on
-    without that party (parties on their own machines only).
+    ``validation`` and ``test`` are shares of the labelled rows, drawn before anything is fitted.  Training stops early
+    after ``patience`` epochs without a better ``metric`` on validation rows; "none" disables early stopping.  ``keep``
+    selects the weights that remain after training.  ``"average"`` keeps each party's mean over the last quarter of the
+    epochs, or the last weights if ``patience`` ends the stage before that quarter.  ``balance`` gives every class the
+    same total weight in the loss; batches stay random, because balanced batches would reveal labels.
+    ``score_training`` is the number of training rows that are scored after every epoch together with the validation
+    rows, for learning curves; it is limited to the number of validation rows.  ``extreme`` is the reaction to a
+    message whose numbers are far outside the range of the sender's earlier messages: ``"stop"`` ends the run, and
+    ``"drop"`` continues without that party (only if the parties run on separate machines).
 
-    ``require`` says how many parties must have taken part at the end of a training by parties apart: "all", or a
-    number.  A party counts if it took part in at least half of the epochs, and its part of the model is saved.  If
-    fewer count, training ends with an error, after the model was saved.  Without it, a party that missed epochs is
-    named in a warning, which the record and the report carry; a method that cannot train without a party stops.
+    ``require`` is the number of parties, or "all", that must have taken part when training on separate machines ends.
+    A party counts if it took part in at least half of the epochs, and its part of the model is saved.  If fewer
+    parties count, training saves the model and then ends with an error.  Without ``require``, a warning names each
+    party that missed epochs; the record and the report contain it.  A method that cannot train without a party stops.
     """
 
     epochs: Annotated[int, Field(ge=1)] = 100
@@ -71,7 +72,10 @@ class TrainSettings(Settings):
 
     @model_validator(mode="after")
     def _something_to_do(self) -> TrainSettings:
-        """A run's own file has every setting, so what stands at its default is nobody's wish."""
+        """Reject settings without effect.
+
+        Saved run configs list every default, so a default value does not mean that the user set it.
+        """
         asked = {"metric": self.metric, "patience": self.patience, "score_training": self.score_training}
         fields = type(self).model_fields
         idle = [name for name, value in asked.items() if value and value != fields[name].default]
@@ -94,16 +98,16 @@ class TrainSettings(Settings):
         return metric
 
     def metric_for(self, task: Task) -> tuple[str, bool]:
-        """Return the metric that selects epochs, and whether more of it is better.
+        """Return the metric that selects epochs, and True if greater values are better.
 
         Raises:
-            ConfigError: no such metric, or it does not fit the task.
+            ConfigError: the metric does not exist, or does not fit the task.
         """
         return headline(task, self.metric)
 
 
 class PartySettings(Settings):
-    """What is one party's own.  ``columns = false`` is a party that holds labels alone, whatever its table has."""
+    """Settings of one party.  A party with ``columns = false`` holds only labels; its other columns are ignored."""
 
     table: Path | None = None
     columns: bool = True
@@ -117,18 +121,19 @@ class PartySettings(Settings):
 
 
 def _as_text(value: Any) -> Any:
-    """Write a class as tables' classes are: true and false in lower case, whole numbers without a point."""
+    """Write a class as tables write it: booleans in lower case, whole numbers without a decimal point."""
     value = value.item() if isinstance(value, np.generic) else value
     return as_level(pl.Series([value]))[0] if isinstance(value, bool | int | float) else value
 
 
 class FederationSettings(Settings):
-    """What all parties share about the data.
+    """Settings of the data that all parties share.
 
-    ``label`` is a column of the active party's table; without ``active``, of the one table that has it.  ``positive``
-    is the one of two classes that F1 and the area under the ROC curve are about; the second when sorted, without.
-    ``salt`` is this federation's own word in the hashes of private alignment; it is no secret.  ``max_cell_bytes`` is
-    the most bytes that an id, a label, another text cell or a column name may have; a longer one is an error.
+    ``label`` is a column of the active party's table.  Without ``active``, the only party that has this column is the
+    active party.  ``positive`` is the positive class of a binary task, used by F1 and the area under the ROC curve; by
+    default it is the second class in sorted order.  ``salt`` enters the hashes of private alignment; it differs
+    between federations and is not a secret.  ``max_cell_bytes`` is the maximum size of an id, a label, any other text
+    cell or a column name; a longer one is an error.
     """
 
     id: str = "id"
@@ -141,7 +146,7 @@ class FederationSettings(Settings):
 
 
 class _Named(BaseModel):
-    """A name; everything else in the group is a parameter of what is called so."""
+    """A component name plus its keyword parameters."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -150,29 +155,29 @@ class _Named(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _of_python(cls, values: Any) -> Any:
-        """Take numpy's numbers for Python's, which files hold."""
+        """Convert numpy numbers to Python numbers, which TOML can store."""
         return of_python(values)
 
     @model_validator(mode="after")
     def _held(self) -> Self:
-        """Refuse what no settings file of a run could hold."""
+        """Reject values that a run's settings file cannot store."""
         for key, value in (self.model_extra or {}).items():
             check_held(key, value)
         return self
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The method's parameters."""
+        """The component's parameters, with lists as tuples."""
         return {
             key: tuple(value) if isinstance(value, list) else value for key, value in (self.model_extra or {}).items()
         }
 
 
 class MethodSettings(_Named):
-    """A method's name, or the user's own as ``factory = "module:name"``; all else is a parameter of that method.
+    """A method name, or ``factory = "module:name"`` for a user-defined method, plus the method's parameters.
 
-    A user's own is called by its name in the module, or by ``name``.  ``own`` is nobody's setting: a run keeps there
-    what its method was made with, as data.
+    A user-defined method has the name ``name``, or by default its name in the module.  Users do not set ``own``: a run
+    stores there the parameters of a user-defined method, as data.
     """
 
     name: str = "laser"
@@ -194,15 +199,14 @@ class MethodSettings(_Named):
 
 
 class ScheduleSettings(_Named):
-    """A schedule's name; everything else in the group is a parameter of that schedule."""
+    """A schedule name plus the schedule's parameters."""
 
 
 class ClockSettings(Settings):
-    """See ``anyparty.methods.schedules.virtual_clock.VirtualClock``.
+    """Settings of the clock: see ``anyparty.methods.schedules.virtual_clock.VirtualClock``.
 
-    ``trace`` is a CSV file with a column of CPU use for each party.
-
-    With ``real`` nothing is simulated, and ``timeout`` and ``grace`` are in seconds.
+    ``trace`` is a CSV file with a column of CPU use for each party.  With ``real = true`` time is measured, not
+    simulated, and ``timeout`` and ``grace`` are in seconds.
     """
 
     real: bool = False
@@ -221,13 +225,13 @@ def _named(value: Any) -> Any:
 
 
 class RunSettings(Settings):
-    """Where results go."""
+    """The folder for results."""
 
     folder: Annotated[Path | None, BeforeValidator(_named)] = None
 
 
 class TrackSettings(Settings):
-    """Trackers: see ``anyparty.artifacts.trackers``.  Settings are kept and shown: none of them may be a secret."""
+    """Trackers: see ``anyparty.artifacts.trackers``.  No setting may be a secret: a run saves and shows all of them."""
 
     tensorboard: bool = False
     mlflow: str | None = None
@@ -251,7 +255,7 @@ class TrackSettings(Settings):
 class Config(Settings):
     """All settings of a federation, resolved.
 
-    ``allowed_code`` lists the user's own code that they may load; by default they may load none.
+    ``allowed_code`` lists the user code that the settings may load; by default they may load no code.
     """
 
     federation: FederationSettings = FederationSettings()
@@ -275,12 +279,12 @@ class Config(Settings):
 
     @property
     def allowed_code(self) -> AllowedCode:
-        """Which code of the user's own these settings may load."""
+        """The user code that these settings may load."""
         return self._allowed_code
 
     @property
     def code(self) -> tuple[str, ...]:
-        """The user's own code that these settings name, each as ``"module:Name"``."""
+        """The user code that these settings name, as ``"module:Name"`` references without duplicates."""
         encoders = [self.encoder, *(party.encoder for party in self.parties.values() if party.encoder is not None)]
         named = [self.method.factory, *(encoder.factory for encoder in encoders)]
         return tuple(dict.fromkeys(name for name in named if name is not None))
@@ -289,7 +293,7 @@ class Config(Settings):
         """Return the same settings with permission to load code.
 
         Raises:
-            ConfigError: ``allow_code`` is not a list of names of modules.
+            ConfigError: ``allow_code`` is not a list of module names.
         """
         allowed = allow_code if isinstance(allow_code, AllowedCode) else allowing(allow_code)
         copy: Config = self.model_copy()
@@ -297,10 +301,10 @@ class Config(Settings):
         return copy
 
     def encoder_of(self, party: str) -> Factory:
-        """Return what makes a party's encoder: its own, or the one for all parties.
+        """Return the factory of a party's encoder: the party's own encoder, or the default for all parties.
 
         Raises:
-            ConfigError, CodeNotAllowed: it is a user's own and cannot be loaded: see ``load_code``.
+            ConfigError, CodeNotAllowed: a user-defined encoder cannot be loaded: see ``load_code``.
         """
         own = self.parties.get(party)
         shared = f"encoder.factory, for party {party!r}"
@@ -308,12 +312,12 @@ class Config(Settings):
         return self.encoder_settings(party).make(setting, self.allowed_code)
 
     def encoder_settings(self, party: str) -> Encoder:
-        """Return the settings of a party's encoder: its own, or everybody's."""
+        """Return the settings of a party's encoder: the party's own, or the default for all parties."""
         own = self.parties.get(party)
         return (own and own.encoder) or self.encoder
 
     def optimizer_of(self, party: str) -> Optimizer:
-        """Return a party's optimizer: its own, or everybody's."""
+        """Return a party's optimizer: the party's own, or the default for all parties."""
         own = self.parties.get(party)
         return (own and own.optimizer) or self.optimizer
 
@@ -321,11 +325,11 @@ class Config(Settings):
         """Return the settings, defaults included, as TOML.
 
         Raises:
-            ConfigError: None stands in a table or a list of a method's or a schedule's, for which TOML has no word.
+            ConfigError: a table or a list in the parameters contains None, which TOML cannot store.
         """
         values = self.model_dump(mode="json", exclude_none=True)
         if lacking := list(nones(values)):
             raise ConfigError(f"{lacking[0]} = None: what a run keeps of its settings has no word for it; leave it "
                               f"out, or train without a folder")  # fmt: skip
-        values["train"].setdefault("patience", NONE)  # what is left out of a file is the default again
+        values["train"].setdefault("patience", NONE)  # a missing key would be read as the default
         return tomli_w.dumps(values)

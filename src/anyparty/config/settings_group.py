@@ -1,4 +1,4 @@
-"""What every group of settings is: frozen, checked, and clear about what does not fit."""
+"""The base class of all settings groups: frozen, validated, with clear error messages."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from anyparty.errors import ConfigError, nearest
 
 
 class Settings(BaseModel):
-    """A group of settings: frozen, and without room for a key that does not exist."""
+    """A group of settings: frozen; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @field_validator("*", mode="before")
     @classmethod
     def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse true and false for numbers, and other words for true and false: pydantic reads them as such."""
+        """Reject booleans for numbers, and other values for booleans, because pydantic would convert them."""
         wanted = cls.model_fields[str(info.field_name)].annotation
         _refuse_truth(value, wanted)
         if wanted is bool and not isinstance(value, bool):
@@ -30,10 +30,10 @@ class Settings(BaseModel):
 
     @classmethod
     def of(cls, values: Mapping[str, Any], source: str = "settings") -> Any:
-        """Return the settings that ``values`` describe.
+        """Validate ``values`` and return them as settings; ``source`` begins every error message.
 
         Raises:
-            ConfigError: a key that does not exist (with the nearest one) or a value out of range.
+            ConfigError: a key does not exist (the message names the nearest one), or a value is out of range.
         """
         try:
             return cls.model_validate(dict(values))
@@ -42,7 +42,7 @@ class Settings(BaseModel):
 
 
 def _refuse_truth(value: Any, wanted: Any) -> None:
-    """Refuse true and false where numbers are wanted, in lists too, and in groups that pydantic alone checks."""
+    """Reject booleans for numbers, also in lists and in dataclasses, which pydantic validates by itself."""
     if isinstance(value, bool) and {int, float} & _leaves(wanted):
         raise ValueError("expected a number")
     if isinstance(value, list | tuple):
@@ -56,13 +56,13 @@ def _refuse_truth(value: Any, wanted: Any) -> None:
 
 
 def _leaves(annotation: Any) -> set[Any]:
-    """Return the types that a type is made of."""
+    """Return the types inside a type annotation, such as int and None in ``int | None``."""
     parts = [part for part in get_args(annotation) if isinstance(part, type) or get_args(part)]
     return {annotation}.union(*map(_leaves, parts)) if parts else {annotation}
 
 
 def _explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """Say in a sentence what pydantic found, with the nearest key for one that does not exist."""
+    """Describe pydantic's errors in one sentence, with the nearest key for an unknown one."""
     said = []
     for found in error.errors(include_url=False):
         where = ".".join(str(part) for part in found["loc"]) or "settings"
@@ -78,7 +78,7 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _elsewhere(model: type[BaseModel], key: str) -> str:
-    """Return which groups have a key that another one lacks, as a question; nothing if none has it."""
+    """Return a hint that names the groups with this key, as a question; empty if no group has it."""
     hints = {name: hint for name, hint in get_type_hints(model).items() if name in model.model_fields and _group(hint)}
     places = [f"{name}.NAME" if get_origin(hint) is dict else name
               for name, hint in hints.items() if key in _known(model, [name])]  # fmt: skip
@@ -86,14 +86,14 @@ def _elsewhere(model: type[BaseModel], key: str) -> str:
 
 
 def _known(group: type[Any], where: Sequence[int | str]) -> list[str]:
-    """Return the keys of the group at ``where``."""
+    """Return the keys of the settings group at the path ``where``."""
     for part in where:
         group = _group(get_type_hints(group).get(str(part))) or group
     return [field.name for field in fields(group)] if is_dataclass(group) else list(group.model_fields)
 
 
 def _group(annotation: Any) -> type[Any] | None:
-    """Return the group of settings in a type."""
+    """Return the settings group in a type annotation, or None."""
     if isinstance(annotation, type) and (issubclass(annotation, BaseModel) or is_dataclass(annotation)):
         return annotation
     return next((found for part in get_args(annotation) if (found := _group(part))), None)
@@ -103,12 +103,12 @@ HELD = (str, int, float, list, tuple, dict, date, time, type(None))  # a date an
 
 
 def check_held(key: str, value: Any) -> None:
-    """Refuse what no file can hold, in lists and tables too; of functions it is said where they are asked for.
+    """Reject values that TOML cannot store, recursively; the caller reports functions.
 
-    None is taken: alone it is as if it were left out, and within a table it is in the way of a run's folder alone.
+    None is allowed at top level, and means "unset".  A nested None fails only when the run is saved.
 
     Raises:
-        ValueError: naming it.
+        ValueError: TOML cannot store the value; the message names its key.
     """
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{key}: expected a finite number, got {value}")
@@ -122,7 +122,7 @@ def check_held(key: str, value: Any) -> None:
 
 
 def nones(value: Any, where: str = "") -> Iterator[str]:
-    """Yield where None stands within lists and tables, for which a file has no word."""
+    """Yield the path of each None in lists and tables, because TOML cannot store None."""
     named = value.items() if isinstance(value, dict) else [("", each) for each in _within(value)]
     for key, each in named:
         place = f"{where}.{key}".strip(".")

@@ -1,9 +1,9 @@
-"""A user's own classes, which settings name as ``"module:Name"``: import them only if the user allows it.
+"""Import user-defined code that settings name as ``"module:Name"``, only if the user allows it.
 
 Importing a module runs it, so a name in a file must never be enough.  Code is loaded in two cases:
 
 - the user allows its module in the same call: ``--allow-code MODULE`` on the command line, ``allow_code=("MODULE",)``
-  in Python, or a settings file of the user's own passed to ``anyparty train``;
+  in Python, or a settings file that the user wrote and passes to ``anyparty train``;
 - an installed package registers the same ``module:Name`` as an entry point, group ``anyparty.methods`` or
   ``anyparty.encoders``.
 
@@ -30,7 +30,7 @@ from anyparty.networks.mlp import Factory
 
 @dataclass(frozen=True, kw_only=True)
 class AllowedCode:
-    """Which references of a settings file may be imported.
+    """The references of a settings file that may be imported.
 
     Attributes:
         names: modules or packages (``"my_package"`` covers ``"my_package.rules:Mine"``), or whole references.
@@ -39,12 +39,12 @@ class AllowedCode:
 
     """
 
-    names: tuple[str, ...] = field(default=(), compare=False)  # equal settings are equal, whatever they may load
+    names: tuple[str, ...] = field(default=(), compare=False)  # permissions do not affect the equality of settings
     everything: bool = field(default=False, compare=False)
     source: str = field(default="", compare=False)
 
     def permits(self, reference: str, group: str) -> bool:
-        """Whether ``reference`` may be imported; ``group`` holds the entry points that are always allowed."""
+        """Return True if ``reference`` may be imported; the entry points in ``group`` are always allowed."""
         module = reference.partition(":")[0]
         named = any(reference == name or f"{module}.".startswith(f"{name}.") for name in self.names)
         return self.everything or named or any(point.value == reference for point in entry_points(group=group))
@@ -55,13 +55,13 @@ NOTHING = AllowedCode()
 
 @dataclass(frozen=True, kw_only=True)
 class CodeKind:
-    """What a reference may lead to.
+    """The kind of object that a reference must name.
 
     Attributes:
-        group: the entry points that may be loaded without further permission.
-        expected: the kind in words, for error messages.
-        is_class: whether a class is of this kind.
-        is_made: whether an object that is not a class is a finished one of this kind.
+        group: the group of entry points that may be loaded without further permission.
+        expected: a description of the kind, for error messages.
+        is_class: returns True for a class of this kind.
+        is_made: returns True for an instance of this kind.
 
     """
 
@@ -79,7 +79,7 @@ ENCODER = CodeKind(
 
 
 def load_encoder(reference: str, setting: str, allowed: AllowedCode) -> Factory:
-    """Import what makes a user's own encoder.
+    """Import the factory of a user-defined encoder.
 
     Raises:
         ConfigError, CodeNotAllowed: as ``load_code``.
@@ -89,18 +89,18 @@ def load_encoder(reference: str, setting: str, allowed: AllowedCode) -> Factory:
 
 
 def load_code(reference: str, setting: str, allowed: AllowedCode, kind: CodeKind) -> Any:
-    """Import a user's own class, function or object.
+    """Import a user-defined class, function or object.
 
     Args:
         reference: ``"module:Name"``.
-        setting: the setting that holds it, for error messages.
-        allowed: what may be imported.
-        kind: what it must be.
+        setting: the name of the setting that holds the reference, for error messages.
+        allowed: the references that may be imported.
+        kind: the kind of object that the reference must name.
 
     Raises:
-        CodeNotAllowed: the user has not allowed it.
-        ConfigError: the reference has another form or leads into the standard library; the module cannot be imported or
-            has no such name; or what it has is of another kind, or was defined in another module.
+        CodeNotAllowed: the user has not allowed the reference.
+        ConfigError: the reference is malformed or names a module of the standard library; the module cannot be imported
+            or lacks the name; or the object is of another kind, or is defined in another module.
     """
     module = check_reference(reference, setting, allowed, kind)
     fails = f"{setting}: cannot import factory {reference!r}"
@@ -119,7 +119,7 @@ def load_code(reference: str, setting: str, allowed: AllowedCode, kind: CodeKind
 
 
 def check_reference(reference: str, setting: str, allowed: AllowedCode, kind: CodeKind) -> str:
-    """Check a reference before anything is imported; return its module.
+    """Check a reference before any import, and return its module.
 
     Raises:
         CodeNotAllowed, ConfigError: as ``load_code``.
@@ -142,10 +142,10 @@ def check_reference(reference: str, setting: str, allowed: AllowedCode, kind: Co
 
 
 def allowing(allow_code: Iterable[str], source: str = "") -> AllowedCode:
-    """Return permission for the modules in ``allow_code``.
+    """Return permission to import the modules in ``allow_code``.
 
     Raises:
-        ConfigError: it is a text instead of a list of them, or has something else in it.
+        ConfigError: ``allow_code`` is a string instead of a list, or an item is not a non-empty string.
     """
     names = () if isinstance(allow_code, str) else tuple(allow_code)
     if isinstance(allow_code, str) or not all(isinstance(name, str) and name for name in names):
@@ -163,7 +163,7 @@ def _attribute(module: ModuleType, name: str, fails: str) -> object:
 
 
 def _misfit(found: Any, module: str, kind: CodeKind) -> str:
-    """Explain why ``found`` must not be called; return an empty text if it may be."""
+    """Explain why ``found`` must not be called; return an empty string if it may be called."""
     if not callable(found) or kind.is_made(found):
         return "" if kind.is_made(found) else f"an object of type {type(found).__name__}"
     defined = str(getattr(found, "__module__", ""))
@@ -180,13 +180,13 @@ def _misfit(found: Any, module: str, kind: CodeKind) -> str:
 
 
 def _returns(function: FunctionType) -> Any:
-    """Return the class that a function says it returns."""
+    """Return the class in a function's return annotation, if it can be resolved."""
     annotation = function.__annotations__.get("return", inspect.Parameter.empty)
     if not isinstance(annotation, str):
         return annotation
     try:
         return get_type_hints(function).get("return", inspect.Parameter.empty)
-    except (NameError, TypeError, AttributeError):  # a parameter's type that only type checkers see
+    except (NameError, TypeError, AttributeError):  # a parameter's type is imported for type checkers only
         try:
             return operator.attrgetter(annotation)(_Namespace(function.__globals__))
         except AttributeError:

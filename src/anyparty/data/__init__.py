@@ -1,4 +1,4 @@
-"""What methods compute with: blocks, masks, batches, the task, missingness mechanisms and public data sets.
+"""The data that methods compute with: blocks, masks, batches, the task, missingness mechanisms, public data sets.
 
-Nothing here knows a method, a message or a settings file.
+No module of this package depends on a method, a message or a settings file.
 """

@@ -21,7 +21,7 @@ class Block:
     Attributes:
         x: [N_k, ...] float32, the party's own rows in its own order.
         position: [N] int64, aligned row n is ``x[position[n]]``; -1 if the party does not hold row n.
-        gaps: [N_k, width] bool, cells that were empty and have been imputed; ``None`` if there are none.
+        gaps: [N_k, width] bool, cells that were empty and have been imputed; ``None`` if no cell was empty.
     """
 
     x: Tensor

@@ -35,13 +35,13 @@ def own_rows(
     Args:
         position: [N], the party's own row of each aligned row, -1 if it has none.
         blocks: [N], the same, -1 also if that row has no cell; by default ``position``.
-        features: its prepared block, of n_k rows; ``None`` without columns.
-        labels: of its own rows, (y [n_k], labeled [n_k]); ``None`` without labels.
-        observed: [N, K], at hosts.
-        key: [N], at the active party.
-        ids: [n_k], at the active party: its own.
-        names: [N], at the active party: the rows' ids; by default from ``ids``, null if it has no row.
-        device: of the tensors.
+        features: the party's prepared block of n_k rows; ``None`` without columns.
+        labels: the labels of its own rows, (y [n_k], labeled [n_k]); ``None`` without labels.
+        observed: [N, K], presence, at hosts.
+        key: [N], a number that identifies each row, at the active party.
+        ids: [n_k], the party's own ids, at the active party.
+        names: [N], the rows' ids, at the active party; by default from ``ids``, null if the party lacks the row.
+        device: the device for the tensors.
 
     """
     block = y = labeled = None
@@ -77,11 +77,11 @@ def assemble(
     """Return every party's ``Rows``, if one process knows the whole alignment.
 
     Args:
-        alignment: which party has which of N rows.
+        alignment: the rows of N that each party has.
         roster: the parties.
         features: by party, its prepared block of n_k rows; an absent party has no rows.
-        labels: by label holder, of its own rows: (y [n_k], labeled [n_k]).
-        device: of the tensors.
+        labels: by label holder, the labels of its own rows, (y [n_k], labeled [n_k]).
+        device: the device for the tensors.
 
     """
     nobody, key = np.full(alignment.n, -1), row_keys(alignment)

@@ -1,4 +1,4 @@
-"""Infer the task from labels: those of the active party's training rows of which any party knows a cell."""
+"""Infer the task from the labels of the active party's training rows, without rows that no party knows a cell of."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def teaching(table: Table, position: NDArray[np.int64], observed: NDArray[np.boo
     """Return a label holder's table without the labels of rows without any cell, which cannot train a model.
 
     Args:
-        table: the party's.
+        table: the party's table.
         position: [N], the party's own row of each aligned row, -1 if it has none.
-        observed: [N, K], which party knows a cell of which row.
+        observed: [N, K], True if party k knows a cell of row n.
     """
     if table.label is None:
         return table
@@ -61,15 +61,15 @@ def task_of(
     """Infer the task from the labels of the active party's training rows.
 
     Args:
-        table: the active party's.
-        position: [N], its own row of each aligned row, -1 if it has none.
+        table: the active party's table.
+        position: [N], the party's own row of each aligned row, -1 if it has none.
         use: [N], the use of each row.
         kind: "auto", "classification" or "regression".
-        positive: the positive class of two, if one was chosen.
-        without: whether a table without labels gives a task without outputs.
+        positive: the positive class of a binary task, if one was chosen.
+        without: True if a table without labels gives a task without outputs.
 
     Raises:
-        TableError: no labels, or a single class.
+        TableError: there are no labels, or all have the same class.
     """
     assert table.label is not None
     rows = position[(position >= 0) & (use == TRAIN)]
@@ -84,7 +84,7 @@ def task_of(
 
 
 def _held_out(label: pl.Series, trained: NDArray[np.int64], others: NDArray[np.int64]) -> Iterator[str]:
-    """Yield where other labels are, if the training rows have fewer than two different ones."""
+    """Yield the places of other labels, if the training rows have fewer than two different labels."""
     there, elsewhere = (as_level(label[rows]).drop_nulls() for rows in (trained, others))
     lacking = elsewhere.filter(~elsewhere.is_in(there.unique().implode()))
     if there.n_unique() < 2 and len(lacking):

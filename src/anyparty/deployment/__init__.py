@@ -1,4 +1,4 @@
 """Parties on their own machines: the coordinator submits jobs over NVIDIA FLARE and follows them.
 
-Nothing here defines how a method trains or what a message holds.
+No module of this package defines how a method trains or what a message contains.
 """

@@ -1,10 +1,10 @@
-"""A federation of real parties, over NVIDIA FLARE: from settings to kits, from kits to a run, from a run to its end.
+"""Set up a federation of parties on their own machines, and run training and prediction jobs over NVIDIA FLARE.
 
-init("federation.toml", "house")        one kit an organisation, with certificates
-deployment.flare.federation_folder.start("house")              all of them on this machine, for trying out
-train("house", "federation.toml")       every party plays its part at home
-predict("house", "federation.toml")     those that are connected answer together
-deployment.flare.federation_folder.stop("house")
+init("federation.toml", "federation")       write one kit with certificates per party
+site_process.start("federation")            start all sites on this machine, to try out a federation
+train("federation", "federation.toml")      train; every party runs its part at its own site
+predict("federation", "federation.toml")    predict with the connected parties
+site_process.stop("federation")             stop all sites on this machine
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ from anyparty.errors import ConfigError, ModelError, ResumeError, RunError, rema
 from anyparty.training.attendance import check_require
 from anyparty.training.callbacks import Absences, Callback, CallbackList, reporting
 
-COMPLETED = "FINISHED:COMPLETED"  # in FLARE's words
+COMPLETED = "FINISHED:COMPLETED"  # FLARE's status
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobResult:
-    """How a run of a federation ended.
+    """The result of a job of a federation.
 
     Attributes:
-        job: its name.
-        status: FLARE's word for how it ended.
-        outcomes: by party, for those whose kit is on this machine, how its own part ended.
-        absent: by party, in how many epochs of this training it took no part, where the active party's kit is here.
-        epochs: how many there were.
+        job: the job's name.
+        status: FLARE's status of the job.
+        outcomes: the outcome of each party's part, for parties whose kit is on this machine.
+        absent: by party, the number of epochs of this training that it missed; empty if the active party's kit is not
+            on this machine.
+        epochs: the number of epochs of this training.
 
     """
 
@@ -66,17 +67,17 @@ def init(
     site: Mapping[str, Any] | None = None,
     requests: bool = False,
 ) -> dict[str, Path]:
-    """Write one start-up kit for each party that the settings name; return where they are.
+    """Write one start-up kit for each party that the settings name; return the kits' folders by party.
 
     With ``requests``, only the active party and the administrator get a kit.  Every other party makes its own private
-    key and sends a request: ``deployment.flare.federation_folder.request``, ``approve`` and ``install``.
+    key and sends a request: see ``flare.requests``.
 
-    ``site`` are further settings for every party's own file, ``local/anyparty.toml`` in its kit.
+    ``site`` contains further settings for every party's own file, ``local/anyparty.toml`` in its kit.
 
-    A party whose table is named in the settings gets it named in its own kit; a job never carries it.
+    If the settings name a party's table, its path is written into the party's kit.  A job never contains the path.
 
     Raises:
-        ConfigError: no active party is named, or the folder holds a federation already.
+        ConfigError: no active party is named, or the folder already holds a federation.
     """
     resolved = settings.load(config)
     active = resolved.federation.active
@@ -100,23 +101,24 @@ def train(
     watch: Callback | None = None,
     allow_code: Sequence[str] = (),
 ) -> JobResult:
-    """Run a training with the parties that are connected, and wait for its end; an interrupt ends it at all of them.
+    """Train with the connected parties, and wait for the end; Ctrl-C stops the training at all parties.
 
-    What the parties keep of a training before is gone on with (``resume``) or replaced (``again``).  ``watch`` and the
-    settings' trackers are told of it, where the active party's kit is on this machine.  ``allow_code`` names modules
-    that the settings of a run's folder may load; a settings file of the user's own needs no permission here, and every
-    party's own kit decides what may be loaded there.
+    If the parties have trained before, ``resume`` continues the earlier training, and ``again`` replaces it.  ``watch``
+    and the trackers of the settings follow the training if the active party's kit is on this machine.
+
+    ``allow_code`` names modules that the settings in a run's folder may load.  A settings file that the user wrote
+    needs no permission.  Each party's own kit determines the code that may be loaded at that party.
+
+    Parties that missed epochs are reported as warnings.
 
     Raises:
-        ConfigError: the settings are wrong, or name trackers and the active party's kit is elsewhere.
-        ResumeError: the parties have trained already, and neither ``resume`` nor ``again`` is asked for.
-        RunError: the federation cannot be reached, or the active party's part ended with an error; ``Incomplete`` in
-            its words if a party's part of the model was not saved, or ``train.require`` is not met.
-
-    Warns of parties that missed epochs.
+        ConfigError: the settings are invalid, or they name trackers and the active party's kit is on another machine.
+        ResumeError: the parties have trained already, and neither ``resume`` nor ``again`` is set.
+        RunError: the federation cannot be reached, or the active party's part ended with an error.  The message names
+            ``Incomplete`` if a party's part of the model was not saved, or if ``train.require`` is not met.
     """
     folder, resolved = Path(folder), settings.load(config, changes, allow_code=allow_code)
-    scheduled(chosen(resolved), resolved)  # or say what is wrong now
+    scheduled(chosen(resolved), resolved)  # report invalid settings now
     check_require(resolved.train.require, flare.about(folder).get("parties", resolved.parties))
     lead = flare.keeps(folder, flare.about(folder)["active"])
     if lead is not None and not resume and not again:
@@ -146,19 +148,19 @@ def predict(
     *,
     timeout_s: float = 86_400.0,
 ) -> tuple[JobResult, Path | None]:
-    """Predict the rows of the active party's table together, with the parties that are connected.
+    """Predict the rows of the active party's table with the connected parties.
 
     Args:
-        folder: the federation's.
-        config: the settings that it was trained with.
-        parties: whose blocks may take part; by default all that are connected.
-        timeout_s: how long to wait for the end.
+        folder: the federation's folder.
+        config: the settings used in training.
+        parties: the parties whose blocks may take part; by default all connected parties.
+        timeout_s: the maximum time to wait for the end, in seconds.
 
     Returns:
-        How it ended, and the file of answers, where the active party's kit is on this machine.
+        The result of the job, and the file of predictions if the active party's kit is on this machine, else None.
 
     Raises:
-        ConfigError: the settings are wrong.
+        ConfigError: the settings are invalid.
         RunError: the federation cannot be reached, or the active party's part ended with an error.
 
     """
@@ -183,7 +185,7 @@ def _check_untrained(folder: Path, record: Path) -> None:
 
 
 def _unnamed(folder: Path, resolved: Config) -> list[str]:
-    """Return the federation's parties that the settings do not name, and say that they take part all the same."""
+    """Return the federation's parties that the settings do not name, and warn that they take part nevertheless."""
     more = [name for name in flare.about(folder).get("parties", ()) if name not in resolved.parties]
     if more:
         remark(f"the settings do not name {some(more)}, but who takes part is said by the federation in {folder}: to "
@@ -193,7 +195,7 @@ def _unnamed(folder: Path, resolved: Config) -> list[str]:
 
 
 def _there(folder: Path) -> set[str]:
-    """Return the parties that are connected; the active one is where the server is."""
+    """Return the connected parties, including the active party, which runs the server."""
     return {flare.about(folder)["active"], *flare.status(folder)["sites"]}
 
 
@@ -210,7 +212,7 @@ def _job(
                 follow(lead / FILE, job, waiting, watch)
             status = waiting.result()
         except KeyboardInterrupt:
-            if submitting.exception() is None:  # waits: a job that is on its way would run on
+            if submitting.exception() is None:  # waits: a job that is being submitted would go on
                 flare.abort(folder, submitting.result())
             raise
     found = {name: flare.outcome(folder, name, job) for name in resolved.parties}
@@ -233,13 +235,13 @@ SCORES = ("loss", "training", "validation")
 
 
 def follow(record: Path, job: str, ended: concurrent.futures.Future[Any], watch: Callback) -> None:
-    """Tell ``watch`` of the alignment and of every epoch in the record of the job, until it has ended.
+    """Report the alignment and every epoch in the job's record to a callback, until the job has ended.
 
     Args:
         record: the active party's ``record.json``, which it writes after every checkpoint.
-        job: the carrier's name for the run.
-        ended: done when the job is.
-        watch: who is told; hears of epochs late, and of no batches.
+        job: FLARE's name for the job.
+        ended: a future that is done when the job has ended.
+        watch: the callback; epochs are reported late, and batches are not reported.
 
     """
     heard = _Reported(watch)
@@ -256,7 +258,7 @@ def follow(record: Path, job: str, ended: concurrent.futures.Future[Any], watch:
 
 @dataclass
 class _Reported:
-    """What a watch has been told so far."""
+    """The events that a callback has received so far."""
 
     watch: Callback
     aligned: bool = False
@@ -265,13 +267,13 @@ class _Reported:
     away: Set[str] = frozenset()
 
     def tell(self, said: Mapping[str, Any]) -> None:
-        """Tell what a record says beyond that."""
+        """Report the new events in a record to the callback."""
         if "overlap" in said and not self.aligned:
             self.watch.on_aligned(Overlap.from_json(said["overlap"]), said["predicted"])
             self.aligned = True
         stages, history = said.get("stages", {}), said.get("history", [])
         same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(self.epochs, history, strict=False)))
-        if same < len(self.epochs):  # it goes on from an earlier epoch than its record had come to, perhaps beyond that
+        if same < len(self.epochs):  # the resumed run repeats epochs
             self.epochs, self.stage = self.epochs[:same], ""
         for each in history[same:]:
             self._begin(stages, each["stage"], each["epoch"] - 1)
@@ -282,7 +284,7 @@ class _Reported:
             self._begin(stages, latest, stages[latest]["first_epoch"])
 
     def _came(self, each: Mapping[str, Any]) -> dict[str, list[str]]:
-        """Return who takes part again: also who was away when the run ended, and was there as it went on."""
+        """Return the parties that rejoined, also those that were absent when the run stopped and present on resume."""
         absent = each.get("absent", {})
         back = [*each.get("back", ()), *sorted(self.away - absent.keys())]
         self.away = absent.keys() - set(back)
@@ -293,13 +295,13 @@ class _Reported:
             return
         if self.stage:
             self.watch.on_stage_end(self.stage, "all epochs done")
-        self.stage = stage if stage in stages else ""  # one that ended before the record was lost, and begun anew
+        self.stage = stage if stage in stages else ""  # a stage that ended before the record was lost is unknown
         if self.stage:
             self.watch.on_stage_begin(stage, stages[stage]["epochs"], stages[stage]["rows"], first_epoch)
 
 
 def _numbers(value: Any) -> Any:
-    """Return a loss or scores as they were before JSON made null of what is no number."""
+    """Convert None back to NaN in a loss or in scores, because JSON stores NaN as null."""
     if isinstance(value, Mapping):
         return {name: _numbers(each) for name, each in value.items()}
     return math.nan if value is None else value
@@ -308,6 +310,6 @@ def _numbers(value: Any) -> Any:
 def _said(record: Path, job: str) -> dict[str, Any]:
     try:
         said = read_json(record)
-    except ModelError:  # it has not begun, or is another machine's
+    except ModelError:  # the run has not begun, or the record is on another machine
         return {}
     return said if said.get("job") == job else {}

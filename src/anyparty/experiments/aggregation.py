@@ -32,7 +32,7 @@ class Cell:
         return self.facts[name]
 
     def matches(self, **facts: Any) -> bool:
-        """Return whether all given facts are this cell's."""
+        """Return True if the cell has all given facts."""
         return all(self.facts[name] == value for name, value in facts.items())
 
     def seeds(self, measure: str) -> list[int]:

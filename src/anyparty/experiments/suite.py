@@ -62,7 +62,7 @@ class SuiteRun(ABC):
         """
 
     def is_complete(self, record: Mapping[str, Any]) -> bool:
-        """Return whether a stored record has all results of this run."""
+        """Return True if a stored record has all results of this run."""
         return "seconds" in record
 
 
@@ -90,7 +90,7 @@ ALL = Selection()
 
 
 def _without_device(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings without the device, which may stand at the top or below ``train``."""
+    """Return settings without the device, which may be at the top level or in ``train``."""
     return {key: _without_device(value) if key == "train" else value for key, value in settings.items()
             if key != "device"}  # fmt: skip
 

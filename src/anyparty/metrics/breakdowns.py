@@ -6,8 +6,8 @@ Appendix D, "Computing metrics", and section 5 for the random prediction.
 Letters   N labelled rows, K parties.
 Symbols   O_n         present[n]    parties that hold row n and were asked         [N, K] bool
           yhat^n(k)   chosen[n, k]  the class that party k predicts for row n       [N, K] int64
-Metrics   accuracy = 1/N sum_n 1/|O_n| sum_{k in O_n} 1(yhat^n(k) = y^n)
-          F1       = 1/K sum_k 2 P_k R_k / (P_k + R_k),   P_k, R_k over the rows that party k holds
+Metrics:  accuracy = 1/N sum_n 1/|O_n| sum_{k in O_n} 1(yhat^n(k) = y^n);
+          F1       = 1/K sum_k 2 P_k R_k / (P_k + R_k),   P_k, R_k over the rows that party k holds.
 
 Known differences
     - A party without an answer of its own for a row, a case that the paper does not have, gets the row's answer.

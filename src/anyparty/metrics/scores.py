@@ -3,15 +3,15 @@
 Letters   n rows, m of them with a label and an answer, C classes.
 
     accuracy    share of rows whose most probable class is the label
-    f1          2 tp / (2 tp + fp + fn), for two classes; the positive class is the second of ``task.classes``
-    macro_f1    mean of the one-against-rest F1 over the classes among labels or answers
-    auroc       probability that a row of the class scores above a row of another class, ties count half (Mann,
-                Whitney); for more than two classes the mean over the classes of some but not all labels. Rows whose
-                probability rounds to 1 are ordered by the other classes' probabilities
-    log_loss    mean of -log p(label), p no smaller than float32's epsilon, in nats
-    rmse, mae   root mean squared error and mean absolute error in the label's own units
+    f1          2 tp / (2 tp + fp + fn), for two classes; the positive class is the second of ``task.classes``.
+    macro_f1    mean of the one-against-rest F1 over the classes among labels or answers.
+    auroc       probability that a row of the class scores above a row of another class; ties count half (Mann,
+                Whitney). For more than two classes, the mean over the classes that some but not all rows have. Rows
+                whose probability rounds to 1 are ordered by the other classes' probabilities.
+    log_loss    mean of -log p(label), p no smaller than float32's epsilon, in nats.
+    rmse, mae   root mean squared error and mean absolute error in the label's own units.
     loss        the training objective without the weights of ``train.balance``: the log-loss, or the squared error of
-                the standardized label
+                the standardized label.
 
 Rows of a class that did not occur in training are wrong in all metrics. For two classes, f1 and auroc remain those of
 the second class.  A metric that is undefined on its rows is NaN: no row, AUROC of one class, F1 without any positive
@@ -171,7 +171,7 @@ class Metric:
     two_classes: bool = False
 
     def fits(self, task: Task) -> bool:
-        """Return whether the metric is defined for the task."""
+        """Return True if the metric is defined for the task."""
         return self.kind in {task.kind, "any"} and (not self.two_classes or task.outputs == 2)
 
     @property
@@ -212,7 +212,7 @@ def headline(task: Task, metric: str | None = None) -> tuple[str, bool]:
 
 
 def selection(predictions: Predictions, y: Tensor, labeled: Tensor | None, metric: str | None = None) -> float:
-    """Return one metric on the rows with a label and an answer; NaN if there are none.
+    """Return one metric on the rows with a label and an answer; NaN if there are no such rows.
 
     Args:
         predictions: predictions for n rows.

@@ -264,7 +264,7 @@ def _comparable(run: RecordedRun, key: tuple[str, ...], value: Any) -> str:
 
 
 def _without_duplicates(flat: Mapping[tuple[str, ...], Any]) -> dict[tuple[str, ...], Any]:
-    """Remove the settings of a user's own method that ``method.own`` repeats with defaults."""
+    """Remove the settings of a user-defined method that ``method.own`` repeats with defaults."""
     own = {part for key in flat if key[:2] == ("method", "own") for part in key[2:]}
     return {key: each for key, each in flat.items() if key[0] != "method" or key[1] == "own" or key[1] not in own}
 

@@ -44,7 +44,7 @@ class PageTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A section of the page; ``missing`` explains why a part of it is not there."""
+    """A section of the page; ``missing`` explains why a part of it is absent."""
 
     id: str
     title: str

@@ -65,9 +65,9 @@ def write(
         metric: the metric of sets of parties, or without the model the recorded metric to show; by default accuracy,
             or RMSE for a regression.
         model: whether to load models and score them again, if their tables can be read.  ``methods`` and ``encoders``
-            imply it.  Without it the page is made from records alone, and no method or encoder is imported.
-        methods: by run (its name on the page, or its folder), the trained method if it is the user's own and the
-            settings do not name it.  Without it, the page shows the recorded scores.
+            imply it.  Without it the page is made only from records, and no method or encoder is imported.
+        methods: by run (its name on the page, or its folder), the trained method if it is user-defined and the settings
+            do not name it.  Without it, the page shows the recorded scores.
         encoders: by run and party, the factory of a network that the settings do not name.
         allow_code: modules that the runs' settings may load, such as ``("my_methods",)``.
 
@@ -112,7 +112,7 @@ def _by_run(runs: Sequence[RecordedRun], values: Mapping[str, T] | None, argumen
     """Change the keys of ``values``, which are names or folders of runs, to names.
 
     Raises:
-        ConfigError: it is not a mapping, or a key matches no run; the message names ``argument``.
+        ConfigError: ``values`` is not a mapping, or a key matches no run; the message names ``argument``.
     """
     if not isinstance(values, Mapping | None):
         raise ConfigError(f"{argument}: expected a mapping from names of runs, {{{runs[0].name!r}: ...}}, got "
@@ -130,10 +130,10 @@ def _by_run(runs: Sequence[RecordedRun], values: Mapping[str, T] | None, argumen
 
 
 def _check_methods(runs: Sequence[RecordedRun], methods: Mapping[str, Method]) -> None:
-    """Check that methods, by run, are those that were trained.
+    """Check that each run's method in ``methods`` is the method that was trained.
 
     Raises:
-        ModelError: one differs.
+        ModelError: a method differs.
     """
     for run in runs:
         if run.name in methods and run.folder is not None:

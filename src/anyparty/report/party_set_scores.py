@@ -117,7 +117,7 @@ def with_test_rows(model: Model, federation: Federation, *, most: int = MAX_ROWS
     """Select the labelled test rows of a model, at most ``most`` of them at random.
 
     Raises:
-        PredictionError: there are none.
+        PredictionError: there are no labelled test rows.
     """
     assert model.held_out is not None
     rows, _, test_rows = model.held_out
@@ -199,7 +199,7 @@ class PartySetScores:
 
     @property
     def greater(self) -> bool:
-        """Whether more of the metric is better."""
+        """True if greater values of the metric are better."""
         return METRICS[self.metric].greater
 
     def values(self, members: frozenset[str]) -> Floats:

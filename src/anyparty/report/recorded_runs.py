@@ -49,15 +49,15 @@ class RecordedRun:
         overlap: as ``Overlap.to_json``; ``None`` if not recorded.
         evaluation: as ``Evaluation.to_json``; ``None`` if not recorded.
         ledger: the messages sent, as far as recorded.
-        published: costs by the formulas of a paper, as ``run.costs`` wrote them.
+        published: costs by the formulas of a paper, as ``artifacts.run_costs`` recorded them.
         tables: fingerprint of each party's table.
         versions: of packages, by the party that recorded them.
         began, ended: ISO times; ``ended`` is empty if the run did not record it.
-        command: the command that repeats the run, or a line of Python with METHOD in place of a user's own method.
+        command: the command that repeats the run, or a line of Python with METHOD in place of a user-defined method.
         remarks: warnings and remarks of the run, in sentences.
         title: the method's name for readers; empty if not recorded.
         declared: the messages that the method declares; empty if not recorded.
-        missing: what the records lack, in phrases.
+        missing: descriptions of the values that the records lack.
     """
 
     name: str
@@ -96,7 +96,7 @@ class RecordedRun:
 
     @property
     def method_in_settings(self) -> bool:
-        """Whether the settings name the method; otherwise it was passed in Python."""
+        """True if the settings name the method; otherwise it was passed in Python."""
         return _method_in_settings(self.settings)
 
     @property
@@ -188,7 +188,7 @@ def _declared(values: Mapping[str, Any]) -> tuple[MessageSpec, ...]:
 
 
 def _method_in_settings(settings: Mapping[str, Any]) -> bool:
-    """Whether settings name the method, so that it was not passed in Python."""
+    """Return True if the settings name the method, so that it was not passed in Python."""
     return not str(settings.get("method", {}).get("name", "")).startswith("own: ")
 
 

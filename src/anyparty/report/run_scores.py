@@ -24,7 +24,7 @@ class RunScores:
 
     Attributes:
         sets: scores of the model by set of parties; ``None`` if the model is not loaded.
-        reason: why it is not loaded.
+        reason: the reason why the model is not loaded.
         metric: the metric that the user asked for.
     """
 
@@ -43,8 +43,8 @@ class RunScores:
             run: the run.
             metric: the metric; by default accuracy, or RMSE for a regression.
             model: whether to load the model.  Methods are imported only then.
-            method: the trained method, if it is the user's own.
-            encoders: by party, the factory of its network, if it is the user's own.
+            method: the trained method, if it is user-defined.
+            encoders: by party, the factory of its network, if it is user-defined.
             allow_code: modules that the run's settings may load: see ``model_for_run``.
 
         Raises:

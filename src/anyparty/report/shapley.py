@@ -6,8 +6,8 @@ calculation of the Shapley value based on sampling", 2009, each order taken forw
 Letters   K parties, S a set of them, v(S) the metric if only S may take part, R resamples of the test rows.
 Value     phi_k = sum over S without k of |S|! (K - |S| - 1)! / K! * (v(S + k) - v(S))
           so that sum_k phi_k = v(all) - v(no party)
-Interval  exact: of the R resamples, 2.5 % to 97.5 %; sampled: Student's 95 % over pairs of orders, which covers the
-          sampling of orders alone, not of test rows
+Interval  exact: of the R resamples, 2.5 % to 97.5 %; sampled: Student's 95 % over pairs of orders, which covers only
+          the sampling of orders, not of test rows
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_EXACT = 8  # parties; beyond, orders are sampled
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A value with an interval; ``low`` and ``high`` are NaN if there is none."""
+    """A value with an interval; ``low`` and ``high`` are NaN if the value has no interval."""
 
     value: float
     low: float

@@ -95,7 +95,7 @@ def declared_messages(of_method: Iterable[MessageSpec]) -> dict[str, list[Messag
 
 
 def undeclared_tags(ledger: Ledger, known: Mapping[str, Sequence[MessageSpec]]) -> list[str]:
-    """Return the tags in a ledger that have no declaration, as a user's own method may send them."""
+    """Return the tags in a ledger that have no declaration; a user-defined method may send such messages."""
     return sorted({flow.tag for flow in ledger.flows} - known.keys())
 
 

@@ -1,4 +1,4 @@
 """Train and predict as one party: the loop over stages and epochs, checkpoints, callbacks, membership.
 
-Nothing here saves a model or knows a user's tables.
+No module of this package saves a model or reads a user's tables.
 """

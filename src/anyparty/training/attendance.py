@@ -1,7 +1,7 @@
-"""Which parties took part in a training, and whether that meets ``train.require``.
+"""Record the parties that took part in a training, and check their number against ``train.require``.
 
 A party counts if it took part in at least half of the epochs, and its part of the model is saved at the end.  Epochs of
-stages in which nothing crosses do not count: nobody can be missed there.  The leading party always counts.
+local stages are not counted, because parties send no messages there.  The active party always counts.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ Require = Literal["all"] | int | None
 
 @dataclass(frozen=True, kw_only=True)
 class Attendance:
-    """Which parties took part in a training.
+    """The attendance of the parties in a training.
 
     Attributes:
         parties: all parties.
-        epochs: how many epochs there were in which messages crossed.
-        missed: by party, how many of these it missed; parties that missed none are left out.
-        why: by party, why it was absent last.
+        epochs: the number of epochs in which messages were sent.
+        missed: by party, the number of these epochs that it missed; without parties that missed no epoch.
+        why: by party, the reason of its last absence.
         gone: the parties that were still absent in the last of these epochs.
-        unsaved: by party, for each whose part of the model was not saved, why not.
-        unfinished: by party, for each that stopped after that, before it had written all its files, why.
+        unsaved: by party, the reason why its part of the model was not saved.
+        unfinished: by party, the reason why it stopped after saving its part, but before it had written all its files.
 
     """
 
@@ -53,7 +53,7 @@ class Attendance:
         )  # fmt: skip
 
     def warnings(self) -> list[str]:
-        """Return a sentence for each party that missed epochs, and for each that left and never came back."""
+        """Return a warning for each party that missed epochs, and for each party that left and did not return."""
         return list(self._warnings())
 
     def _warnings(self) -> Iterator[str]:
@@ -64,10 +64,11 @@ class Attendance:
             yield f"party {name!r} took no part in {n} of {self.epochs} epochs ({self.why[name]}){lacks}{do}"
 
     def check(self, require: Require) -> None:
-        """Raise if a party's part is missing that was there until the end, or if too few parties took part.
+        """Check that all parties present at the end saved their parts, and that enough parties took part.
 
         Raises:
-            Incomplete: naming the parties, what is missing and how to go on.
+            Incomplete: a part is missing, or too few parties took part.  The message names the parties, the missing
+                parts and the next step.
         """
         said = [*self._failed(), *self._too_few(require)]
         if said:
@@ -106,7 +107,7 @@ def check_require(require: Require, parties: Collection[str]) -> None:
     """Check that a training can meet ``train.require``.
 
     Raises:
-        ConfigError: it asks for more parties than there are.
+        ConfigError: the setting requires more parties than there are.
     """
     if isinstance(require, int) and require > len(parties):
         raise ConfigError(f'train.require = {require}: there are {len(parties)} parties; write a number from 1 to '

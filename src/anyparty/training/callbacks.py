@@ -1,13 +1,13 @@
-"""Callbacks: progress bars, trackers, records and users' own code follow a run through the same calls.
+"""Callbacks: progress bars, trackers, records and user code follow a run through the same hooks.
 
-    on_run_begin                     settings
-      on_aligned                     which parties have which rows, and what is predicted
-      on_stage_begin                 once a stage; most methods have one, "train"
-        on_batch_end                 after every batch
-        on_party_lost, on_party_joined   before the end of the epoch in which the active party noticed
-        on_epoch_end                 after every epoch, with its entry in the history
-      on_stage_end
-    on_run_end                       status and test scores
+    on_run_begin: with the settings
+      on_aligned: with the overlap and a description of the task
+      on_stage_begin: once per stage; most methods have a single stage, "train"
+        on_batch_end: after every batch
+        on_party_lost, on_party_joined: before the end of the epoch in which the active party noticed it
+        on_epoch_end: after every epoch, with its entry in the history
+      on_stage_end: with the reason
+    on_run_end: with the status and test scores
 
 ``Federation.train(watch=...)`` takes a callback.  With parties on their own machines,
 ``anyparty.deployment.coordinator.train(watch=...)`` makes the same calls at the active party's machine.
@@ -34,13 +34,13 @@ class Callback:
     """
 
     def on_run_begin(self, settings: Mapping[str, Any]) -> None:
-        """Handle the begin or the resumption of a run; ``settings`` are resolved and grouped as in the TOML file."""
+        """Handle the start or the resumption of a run; ``settings`` are resolved and grouped as in the TOML file."""
 
     def on_aligned(self, overlap: Overlap, predicted: str) -> None:
-        """Handle the alignment: which parties have which rows; ``predicted`` describes the task in a line."""
+        """Handle the alignment: ``overlap`` counts the rows by set of parties; ``predicted`` describes the task."""
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:
-        """Handle the begin of a stage of ``rows`` rows an epoch; a resumed one continues after ``first_epoch``."""
+        """Handle the start of a stage with ``rows`` rows per epoch; a resumed stage continues after ``first_epoch``."""
 
     def on_batch_end(self, rows: int, loss: float) -> None:
         """Handle the end of a batch of ``rows`` rows."""
@@ -61,7 +61,7 @@ class Callback:
         """Handle the end of a run.
 
         Args:
-            status: "done", "stopped" (by Ctrl-C, or with a party's site) or "failed".
+            status: "done", "stopped" (by Ctrl-C, or because a party's site stopped) or "failed".
             evaluation: test scores as ``Evaluation.to_json``; ``None`` without test rows, or if the run failed.
             error: the error of a failed run, in a sentence.
         """
@@ -71,7 +71,7 @@ class Callback:
 class CallbackList(Callback):
     """Call several callbacks in turn.
 
-    It also reports lost and returned parties, which the entries of epochs name.
+    It also derives ``on_party_lost`` and ``on_party_joined`` from the entries of epochs.
     """
 
     each: list[Callback]
@@ -82,20 +82,20 @@ class CallbackList(Callback):
         self.each = [one for each in self.each for one in (each.each if isinstance(each, CallbackList) else [each])]
 
     def on_party_lost(self, party: str, why: str) -> None:
-        """Call each, once a loss."""
+        """Call each callback, once per loss."""
         if party not in self.gone:
             self.gone.add(party)
             for watch in self.each:
                 watch.on_party_lost(party, why)
 
     def on_party_joined(self, party: str) -> None:
-        """Call each."""
+        """Call each callback."""
         self.gone.discard(party)
         for watch in self.each:
             watch.on_party_joined(party)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """Call each, after reporting lost and returned parties."""
+        """Call each callback, after reporting lost and returned parties."""
         for party, why in record.get("absent", {}).items():
             self.on_party_lost(party, why)
         for party in record.get("back", ()):
@@ -120,22 +120,22 @@ for _hook in ("on_run_begin", "on_aligned", "on_stage_begin", "on_batch_end", "o
 class Absences(Callback):
     """Count the epochs in which each party was absent."""
 
-    epochs: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)  # by stage and epoch: some twice
+    epochs: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)  # by stage and epoch (may repeat)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """Note the absent parties of an epoch."""
+        """Record the absent parties of an epoch."""
         self.epochs[record["stage"], record["epoch"]] = tuple(record.get("absent", ()))
 
     def count(self) -> dict[str, int]:
-        """Return the number of epochs that each party missed; parties that missed none are left out."""
+        """Return the number of epochs that each party missed, without parties that missed no epoch."""
         return dict(Counter(name for absent in self.epochs.values() for name in absent))
 
 
 @contextmanager
 def reporting(watch: Callback, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Report the begin and the end of a run.
+    """Report the start and the end of a run to a callback.
 
-    The body puts the test scores under "evaluation" into the yielded dictionary.
+    The body stores the test scores in the yielded dictionary, under "evaluation".
     """
     scores: dict[str, Any] = {"evaluation": None}
     watch.on_run_begin(settings)
@@ -148,7 +148,7 @@ def reporting(watch: Callback, settings: Mapping[str, Any]) -> Iterator[dict[str
 
 
 def now() -> str:
-    """Return the time for a record: ISO 8601, UTC, in seconds."""
+    """Return the current time for a record: ISO 8601, UTC, in seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -158,7 +158,7 @@ def status_of(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error's kind and sentence; an empty text for Ctrl-C.
+    """Return an error's type and message; an empty string for Ctrl-C.
 
     >>> error_text(ValueError("no rows"))
     'ValueError: no rows'

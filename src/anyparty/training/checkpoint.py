@@ -1,7 +1,7 @@
 """Write and load one party's checkpoints.  A resumed run reaches the same weights as an uninterrupted one.
 
-A checkpoint is one safetensors file.  It is written beside its place and then moved, so that a killed process leaves
-the old file or the new one.  Numbers and histories are JSON in the file's metadata; nothing is pickled.
+A checkpoint is one safetensors file.  It is written under a temporary name and then renamed, so that a killed process
+leaves the old file or the new one.  Numbers and histories are JSON in the file's metadata; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class RunPosition:
     """The progress of a run at one party.
 
     Attributes:
-        stage: the stage that comes next, counted from 0.
-        epoch: the epoch of it that comes next.
-        best: the best value of the selection metric in this stage, or in those that it continues; ``None`` before
-            the first.
-        best_epoch: the epoch (counted from 0) that reached it.
-        best_stage: the stage of that epoch, by name.
-        history: one record an epoch, at the active party.
-        averaged: the number of epochs in the kept mean, with ``keep = "average"``.
+        stage: the next stage, counted from 0.
+        epoch: the next epoch in that stage.
+        best: the best value of the selection metric in this stage, or in the stages that it continues; ``None`` before
+            the first value.
+        best_epoch: the epoch (counted from 0) with the best value.
+        best_stage: the name of that epoch's stage.
+        history: one record per epoch, at the active party.
+        averaged: the number of epochs in the mean of the weights, with ``keep = "average"``.
 
     """
 
@@ -64,10 +64,10 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 
 def write(path: Path, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-    """Write a safetensors file in one move, with ``about`` as JSON in its metadata.
+    """Write a safetensors file atomically, with ``about`` as JSON in its metadata.
 
     Raises:
-        StorageError: it cannot be written.
+        StorageError: the file cannot be written.
     """
     with writing(path) as beside:
         save_file(tensors, beside, metadata={"anyparty": json.dumps(about)})
@@ -107,7 +107,7 @@ def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | st
 
 
 def _misfits(wants: dict[str, Any], kept: dict[str, Tensor], prefix: str) -> list[str]:
-    """Describe parameters that were saved in another shape, that are missing, or that are not needed."""
+    """Describe parameters that were saved in another shape, are missing, or are not needed."""
     shapes = {
         name: (_shape(kept[name]), _shape(want))
         for name, want in wants.items()
@@ -127,7 +127,7 @@ def _shape(tensor: Tensor) -> str:
 
 @dataclass
 class Checkpoints:
-    """A party's folder of checkpoints, by stage and epoch: the last two."""
+    """A party's folder with its last two checkpoints, by stage and epoch."""
 
     folder: Path
 
@@ -157,9 +157,9 @@ class Checkpoints:
     def begin(self, run: str, *, resume: bool) -> list[tuple[int, int]]:
         """Return the moments of the run to resume; delete the checkpoints of another run.
 
-        ``run`` names the run if a party may rejoin it: its checkpoints under that name stay.
+        ``run`` is the name of a run that a party may rejoin; checkpoints of a run with this name are not deleted.
         """
-        for left in self.folder.glob(f"*{PART}"):  # by a process that was killed as it wrote
+        for left in self.folder.glob(f"*{PART}"):  # written by a process that was killed meanwhile
             if re.fullmatch(r"\d+-\d+\.safetensors\.[0-9a-f]+", left.stem):
                 left.unlink()
         named = self.folder / "run.txt"
@@ -172,9 +172,9 @@ class Checkpoints:
         return self._whole()
 
     def _whole(self) -> list[tuple[int, int]]:
-        """Return the moments of the whole checkpoints, or of all if none is whole; loading then reports the damage.
+        """Return the moments of complete checkpoints, or of all if none is complete; loading then reports the damage.
 
-        A machine that loses power may keep a file's name and lose its contents.
+        After a power failure, a file may exist without its contents.
         """
         files = dict(zip(self.moments(), self.files(), strict=True))
         whole = [moment for moment, path in files.items() if _opens(path)]
@@ -188,7 +188,7 @@ class Checkpoints:
         return sorted(path for path in self.folder.glob("*.safetensors") if re.fullmatch(r"\d+-\d+", path.stem))
 
     def last_good(self) -> str:
-        """Describe the weights that a failed run leaves."""
+        """Describe the last checkpoint that a failed run leaves."""
         moments = self.moments()
         if not moments:
             return f"no weights were kept yet in {self.folder}: lower train.checkpoint_every to keep them sooner"
@@ -201,7 +201,7 @@ class Checkpoints:
     def load(self, state: State, moment: tuple[int, int]) -> tuple[RunPosition, dict[str, dict[str, Tensor]]]:
         """Restore networks and optimizers as of ``moment``; return progress and the best weights.
 
-        Later checkpoints are deleted, because they would pass for the resumed run's last ones.
+        Later checkpoints are deleted, because they would be mistaken for those of the resumed run.
 
         Raises:
             ModelError: the checkpoint is cut short, or does not fit the networks or optimizers.
@@ -226,7 +226,7 @@ class Checkpoints:
 
 
 def _opens(path: Path) -> bool:
-    """Return whether a file has the length that its header declares."""
+    """Return True if a file has the length that its header declares."""
     try:
         with safe_open(path, framework="pt"):
             return True

@@ -82,7 +82,7 @@ Moment = tuple[int, int]  # stage and epoch, both from 0
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """The checkpoint that a party loads (``None`` for none), and the moment that comes next."""
+    """The checkpoint that a party loads (``None`` for no checkpoint), and the next moment of the run."""
 
     own: Moment | None = None
     now: Moment = (0, 0)
@@ -91,11 +91,11 @@ class ResumePoint:
 async def begin(
     net: Channel, roster: Roster, settings: Mapping[str, str], moments: Sequence[Moment], *, resume: bool = False
 ) -> ResumePoint:
-    """Compare settings, and agree on the moment to start from: the latest one that all parties have a checkpoint of.
+    """Compare settings, and agree on the moment to start from: the latest checkpoint that all parties have.
 
-    ``settings`` are groups of settings as text, by name; only their hashes are sent.  If a party was away for longer
-    than checkpoints are kept, each party loads its own last one, and training resumes at the active party's epoch.  A
-    run that ended before all parties had a checkpoint starts over.
+    ``settings`` are groups of settings as text, by name; only their hashes are sent.  If no checkpoint is common,
+    because a party was absent too long, each party loads its own last one, and training resumes at the active party's
+    epoch.  A run that ended before all parties had a checkpoint starts from the beginning.
 
     Raises:
         ConfigError: at the active party, if a party's settings differ; the error names the group.
@@ -108,7 +108,7 @@ async def begin(
     theirs = {name: await hello(net, name, settings) for name in roster.names if name != net.me}
     common = set(moments).intersection(*theirs.values())
     now = max(common or moments, default=None)
-    if not common and len(moments) < 2:  # it ended while the first checkpoints were written: nobody has gone further
+    if not common and len(moments) < 2:  # the run ended while the first checkpoints were written
         now = None
     starts = {name: ResumePoint(_latest(each, now), now or (0, 0)) for name, each in theirs.items()}
     if resume and now is not None and (empty := [name for name, start in starts.items() if start.own is None]):
@@ -125,7 +125,7 @@ async def begin(
 
 
 async def hello(net: Channel, name: str, settings: Mapping[str, str]) -> list[Moment]:
-    """Receive the moments of a party's checkpoints, at the active party.
+    """Receive the moments of a party's checkpoints; called at the active party.
 
     Raises:
         ConfigError: the party's settings differ; the error names the group.
@@ -141,10 +141,10 @@ async def hello(net: Channel, name: str, settings: Mapping[str, str]) -> list[Mo
 
 
 async def welcome(net: Channel, name: str, settings: Mapping[str, str], now: Moment) -> None:
-    """Start a party that rejoins at ``now`` with its own last checkpoint, at the active party.
+    """Let a party rejoin at ``now`` with its own last checkpoint; called at the active party.
 
     Raises:
-        ConfigError: its settings differ.
+        ConfigError: the party's settings differ.
     """
     await send_start(net, name, ResumePoint(_latest(await hello(net, name, settings), now), now))
 
@@ -175,7 +175,7 @@ PLAN = dict.fromkeys(("train", "patterns", "validation", "scored"), TensorSpec((
 
 
 async def share_plan(net: Channel, roster: Roster, plan: dict[str, Tensor] | None) -> dict[str, Tensor]:
-    """Send the active party's plan of a stage to all: rows to train on, their patterns, rows to score."""
+    """Send the active party's plan of a stage to all parties: rows to train on, their patterns, rows to score."""
     if plan is not None:
         for name in roster.names:
             if name != net.me:
@@ -189,9 +189,9 @@ class EpochDecision:
     """The active party's decision after an epoch.
 
     Attributes:
-        keep: these weights are the best so far.
-        stop: the stage is over.
-        back: parties that take part again from the next epoch.
+        keep: True if the current weights are the best so far.
+        stop: True if the stage is over.
+        back: the parties that take part again from the next epoch.
 
     """
 
@@ -201,7 +201,7 @@ class EpochDecision:
 
 
 async def share_verdict(net: Channel, roster: Roster, verdict: EpochDecision | None) -> EpochDecision:
-    """Send the active party's decision on an epoch to all, except parties that rejoined just now."""
+    """Send the active party's decision on an epoch to all parties except those that have just rejoined."""
     if verdict is not None:
         back = torch.tensor([name in verdict.back for name in roster.names], dtype=torch.uint8)
         said = {"verdict": torch.tensor([verdict.keep, verdict.stop], dtype=torch.uint8), "back": back}

@@ -1,4 +1,4 @@
-"""Decisions after an epoch: which weights to keep, whether to stop, which parties are gone and which rejoin."""
+"""Decisions after an epoch: the weights to keep, early stopping, and the parties that are gone or rejoin."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ async def verdict(
     validates: bool,
     last: bool,
 ) -> EpochDecision:
-    """Decide at the active party; receive its decision at the others.
+    """Make the decision at the active party; receive it at the other parties.
 
-    No party rejoins after the ``last`` epoch of a stage: its networks could not catch up with the others.
+    No party rejoins after the ``last`` epoch of a stage, because its networks could not catch up with the others.
     """
     if part.leads:
         decided = judge(part, progress, record, *part.metric) if validates else EpochDecision()
@@ -48,7 +48,7 @@ async def verdict(
 async def _let_in(
     part: PartyRun, net: Channel, progress: RunPosition, plan: dict[str, Tensor], record: dict[str, Any], *, shut: bool
 ) -> tuple[str, ...]:
-    """Note the parties that are gone, and readmit those that returned, at the active party; return the latter."""
+    """Record the parties that are gone, and readmit and return those that came back; called at the active party."""
     membership = part.hooks.membership
     gone, back = membership.gone(), []
     if gone:
@@ -76,10 +76,10 @@ def judge(part: PartyRun, progress: RunPosition, record: dict[str, Any], metric:
 
     Args:
         part: the party's training loop.
-        progress: its best epoch is updated.
+        progress: the progress of the run, whose best epoch is updated.
         record: the epoch's record.
         metric: the score to compare.
-        greater: whether greater scores are better.
+        greater: True if greater scores are better.
 
     """
     value = float(record["validation"][metric])
@@ -93,10 +93,10 @@ def judge(part: PartyRun, progress: RunPosition, record: dict[str, Any], metric:
 
 
 def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
-    """Check the predictions for the validation rows, which come first: networks may give NaN although a loss does not.
+    """Check the predictions for the validation rows, which come first: networks may give NaN while the loss is finite.
 
     Raises:
-        Diverged: no validation row has a number, and networks gave none for some of them.
+        Diverged: no validation row has a prediction, and the networks gave NaN for some of them.
     """
     broken = sum(n < validation and why == NO_NUMBER for n, why in answered.reasons.items())
     if not broken:
@@ -111,7 +111,8 @@ def check_numbers(answered: Predictions, validation: int, stage: str) -> None:
 def check_ended(part: PartyRun, record: Mapping[str, Any]) -> None:
     """Stop the active party if the run was ended, here or at another party.
 
-    Otherwise it would keep an epoch that the others did not keep.  A busy server reports the end of a job late.
+    Otherwise the active party would save an epoch that the others did not save.  A busy server reports the end of a
+    job late.
 
     Raises:
         Stopped: the run was ended.
@@ -123,7 +124,7 @@ def check_ended(part: PartyRun, record: Mapping[str, Any]) -> None:
 
 
 def noted(part: PartyRun, stage: Stage, state: State, progress: RunPosition, *, averages: bool) -> list[str]:
-    """Return and note the remarks on a stage at its end; ``averages`` says whether weights were averaged."""
+    """Return and report the remarks on a stage at its end; ``averages`` is True if weights were averaged."""
     remarks = list(_remarks(part, stage, state, progress, averages=averages)) if part.leads else []
     if remarks:
         note(f"stage {stage.name!r}: {'; '.join(remarks)}")
@@ -143,7 +144,7 @@ def _remarks(part: PartyRun, stage: Stage, state: State, progress: RunPosition, 
 
 
 def _unjudged(part: PartyRun, stage: Stage, progress: RunPosition) -> str:
-    """Return a remark if no epoch of a stage had a score to choose it by, at the active party."""
+    """Return a remark if no epoch of a stage had a validation score, at the active party."""
     judged = [each["validation"] for each in progress.history if each["stage"] == stage.name and "validation" in each]
     if not judged or part.settings.keep != "best":
         return ""

@@ -1,13 +1,14 @@
 """One party's training loop: stages, epochs, batches, validation, early stopping and checkpoints.
 
 Every party runs ``play``.  The active party plans each stage, scores the validation rows, and decides which weights to
-keep and when to stop.  A method's own messages are sent inside its steps.
+keep and when to stop.  A method sends its own messages inside its steps.
 
-If a party dies, the steps continue without it.  If it returns, the active party readmits it between two epochs (see
-``door``).  The search for the best epoch then starts over, because the returned party's networks are older.
+If a party is lost, the steps continue without it.  If it returns, the active party readmits it between two epochs (see
+``membership``).  The search for the best epoch then starts again, because the returned party's networks are older.
 
-A *local stage* sends no messages: each party trains by itself, or the active party alone.  In it, parties may be at
-different epochs, and one may finish before another.  A run that was stopped there resumes wherever each party stands.
+A *local stage* sends no messages: each party trains by itself, or only the active party trains.  In a local stage,
+parties may be at different epochs, and one may finish before another.  If a run is stopped there, each party resumes
+from its own position.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from anyparty.training.prediction import predict_rows
 from anyparty.transport.contract import at_moment
 
 StoredStages = dict[str, dict[str, Tensor]]
-AVERAGED = 0.25  # the last share of the epochs, whose weights are averaged with keep = "average"
+AVERAGED = 0.25  # with keep = "average", the weights of this last share of the epochs are averaged
 
 
 async def play(part: PartyRun, net: Channel) -> TrainedParty:
@@ -74,30 +75,30 @@ async def play(part: PartyRun, net: Channel) -> TrainedParty:
 
 
 async def _begin(part: PartyRun, net: Channel) -> tuple[Sequence[Stage], State, RunPosition, StoredStages]:
-    """Make the party's networks, or load them from its checkpoint; return stages, networks, progress, best weights."""
+    """Make or load the party's networks; return the stages, the networks, the progress and the best weights."""
     state = checked_begin(part.method, part.seat, part.seeds)
     progress, best = RunPosition(), StoredStages()
     moments = part.checkpoints.begin(part.hooks.membership.run, resume=part.resume) if part.checkpoints else []
     stages = part.method.stages(part.seat)
-    own = {meeting(stages, moment): moment for moment in moments}  # the latest of those that meet in one
+    own = {meeting(stages, moment): moment for moment in moments}  # the latest moment for each meeting
     start = await control_messages.begin(net, part.seat.roster, part.agreed, list(own), resume=part.resume)
     if start.own is not None:
         assert part.checkpoints is not None
         progress, best = part.checkpoints.load(state, own[start.own])
-    if start.now != meeting(stages, (progress.stage, progress.epoch)):  # it was away in between
+    if start.now != meeting(stages, (progress.stage, progress.epoch)):  # the party was absent in between
         best, (progress.stage, progress.epoch) = {}, start.now
     return stages, state, progress, best
 
 
 def is_local(stage: Stage) -> bool:
-    """Return whether a stage sends no messages."""
+    """Return True if a stage sends no messages."""
     return stage.loss is not None or stage.parties == "active"
 
 
 def meeting(stages: Sequence[Stage], moment: Moment) -> Moment:
     """Return the moment at which the parties last met, if this party resumes at ``moment``.
 
-    All moments of consecutive local stages, and the end of the run after them, count as one moment: the begin of the
+    All moments of consecutive local stages, and the end of the run after them, count as one moment: the start of the
     first of these stages.
     """
     stage, epoch = moment
@@ -109,7 +110,7 @@ def meeting(stages: Sequence[Stage], moment: Moment) -> Moment:
 
 
 def _chosen(part: PartyRun, progress: RunPosition) -> int:
-    """Return the best epoch's place in the history, or its number if there is no history; -1 if none was chosen."""
+    """Return the best epoch's index in the history, or its number if there is no history; -1 if none was chosen."""
     if part.settings.keep != "best":
         return -1
     best = progress.best_stage, progress.best_epoch + 1
@@ -166,7 +167,7 @@ def _weights(state: State) -> StoredStages:
 def _averaged(mean: StoredStages, state: State, progress: RunPosition, epochs: int) -> StoredStages:
     """Add an epoch to the mean of the weights of a stage's last epochs."""
     begun = progress.epoch >= int((1 - AVERAGED) * epochs)
-    before = progress.averaged if mean else 0  # a party that was away starts over
+    before = progress.averaged if mean else 0  # a party that was absent starts again
     progress.averaged = before + 1
     return averaged(mean, state, before if begun else -1)
 
@@ -208,7 +209,7 @@ async def _decide(
 ) -> control_messages.EpochDecision:
     """Add an epoch's validation scores to its record; decide whether to keep its weights and whether to stop.
 
-    All parties follow the active party's decision.  In a local stage, each decides for itself.
+    All parties follow the active party's decision.  In a local stage, each party decides for itself.
     """
     validates = stage.loss is None and stage.validates and len(plan["validation"]) > 0
     if validates:
@@ -224,7 +225,7 @@ async def _decide(
 
 
 def _own_loss(stage: Stage, state: State, part: PartyRun, wanted: Tensor) -> dict[str, Any]:
-    """Return the party's own loss on those of the ``wanted`` rows that it holds, for an epoch's record."""
+    """Return the party's own loss on the ``wanted`` rows that it holds, for an epoch's record."""
     assert stage.loss is not None
     state.train(False)
     with torch.no_grad():
@@ -235,7 +236,7 @@ def _own_loss(stage: Stage, state: State, part: PartyRun, wanted: Tensor) -> dic
 async def _exchange(
     part: PartyRun, stage: Stage, net: Channel, state: State, progress: RunPosition, plan: dict[str, Tensor]
 ) -> None:
-    """Run a stage of a single step over all of its rows."""
+    """Run a stage that consists of a single step over all of its rows."""
     rows, began = plan["train"], time.perf_counter()
     part.hooks.callback.on_stage_begin(stage.name, 1, len(rows), 0)
     state.train(True)
@@ -255,14 +256,14 @@ async def _exchange(
 
 
 def _record(stage: Stage, epoch: int, loss: float | None, began: float) -> dict[str, Any]:
-    """Return an epoch's record.  A stage without a loss, such as an exchange, leaves it out."""
+    """Return an epoch's record, without "loss" if the stage has none, such as an exchange."""
     seconds = time.perf_counter() - began
     shown = {} if loss is None else {"loss": loss}
     return {"stage": stage.name, "epoch": epoch + 1, **shown, "seconds": seconds}
 
 
 def _plan(part: PartyRun, stage: Stage) -> dict[str, Tensor]:
-    """Choose the rows of a stage, at the active party."""
+    """Choose the rows of a stage; called at the active party."""
     rows = part.rows
     assert part.training is not None
     assert part.validation is not None
@@ -282,7 +283,7 @@ def _plan(part: PartyRun, stage: Stage) -> dict[str, Tensor]:
 
 
 def _scored(part: PartyRun, stage: Stage, train: Tensor) -> Tensor:
-    """Draw the training rows that are scored with the validation rows, at the active party."""
+    """Draw the training rows to score together with the validation rows; called at the active party."""
     assert part.rows.labeled is not None
     assert part.validation is not None
     if not stage.validates or stage.loss is not None:
@@ -303,12 +304,12 @@ def _batches(part: PartyRun, stage: Stage, epoch: int, plan: Mapping[str, Tensor
 async def _epoch(
     part: PartyRun, stage: Stage, net: Channel, state: State, epoch: int, epochs: int, plan: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """Train one epoch; return its record."""
+    """Train one epoch and return its record."""
     began, total, seen = time.perf_counter(), 0.0, 0
     state.train(True)
     for optimizer in state.optimizers.values():
         (stage.optimizer or part.seat.optimizer).set_rate(optimizer, epoch, epochs)
-    batches = list(_batches(part, stage, epoch, plan))  # as many in every epoch
+    batches = list(_batches(part, stage, epoch, plan))  # every epoch has the same number of batches
     for step, rows in enumerate(batches):
         share = len(rows) * len(batches) / len(plan["train"]) if part.settings.batches == "by-pattern" else 1.0
         batch = Batch(rows, part.seeds, (stage.name, epoch, step), number=epoch * len(batches) + step, share=share)
@@ -317,7 +318,7 @@ async def _epoch(
         if loss is not None:
             total, seen = total + loss * len(rows), seen + len(rows)
         part.hooks.callback.on_batch_end(len(rows), math.nan if loss is None else loss)
-        await asyncio.sleep(0)  # lets a party that waits for no message receive Ctrl-C
+        await asyncio.sleep(0)  # allows Ctrl-C at a party that does not wait for messages
     if stage.finish is not None:
         await stage.finish(net, state, part.rows)
     record = _record(stage, epoch, total / seen if seen else None, began)
@@ -327,7 +328,7 @@ async def _epoch(
 async def _validate(
     part: PartyRun, stage: str, epoch: int, net: Channel, state: State, plan: Mapping[str, Tensor]
 ) -> dict[str, Any]:
-    """Score validation rows, and some training rows, with all parties' blocks; the other parties take part."""
+    """Score the validation rows and some training rows from all parties' blocks; every party takes part."""
     rows = torch.cat([plan["validation"], plan["scored"]])
     at_moment(net, f"stage {stage!r}, epoch {epoch + 1}, validation", training=False)
     answered = await predict_rows(part.method, net, state, part.rows, rows, part.seat.roster.blocks, part.seeds)
@@ -344,17 +345,17 @@ async def _validate(
 
 
 def device_of(name: str, what: str = "train.device") -> torch.device:
-    """Return the torch device ``name``; ``what`` is where it was named, for the error.
+    """Return the torch device ``name``; ``what`` is the name of the setting, for error messages.
 
     Raises:
-        ConfigError: this machine has none such.
+        ConfigError: this machine does not have the device.
     """
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device).item()  # a device that computes nothing, as "meta", has no number
+        torch.zeros(1, device=device).item()  # fails for a device that does not compute, such as "meta"
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
         why, instead = str(error).splitlines()[0], "'cpu'"
-        if why.startswith("Expected one of"):  # a list of some twenty
+        if why.startswith("Expected one of"):  # followed by a list of about twenty device types
             why, instead = "torch knows no such device", "'cpu', 'cuda' or 'mps'"
         raise ConfigError(f"{what}: {name!r} cannot be used here ({why}); try {instead}") from None
     return device

@@ -1,8 +1,8 @@
-"""The membership of a run: which parties are gone, which wait to rejoin, and their readmission.
+"""The membership of a run: the parties that are gone or wait to rejoin, and their readmission.
 
-A party that returns is another process under the same name.  It starts from the beginning, as at the start of a run,
-and sends the number of its alignment and the moments of its checkpoints.  The active party readmits it at the end of an
-epoch.  It takes part from the next one with its own last networks, and does not repeat the epochs that it missed.
+A party that returns is another process under the same name.  The process begins as at the start of a run: it sends the
+number of its alignment and the moments of its checkpoints.  The active party readmits it at the end of an epoch.  The
+party takes part from the next epoch with its own last networks, and does not repeat the epochs that it missed.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from anyparty.core.types import Channel
 
 
 class Membership(Protocol):
-    """The membership, as the transport knows it."""
+    """The membership interface of a transport."""
 
     run: str
 
     def gone(self) -> dict[str, str]:
-        """Return the parties that are gone, and why."""
+        """Return the parties that are gone, with the reasons."""
 
     def waiting_to_rejoin(self) -> list[str]:
-        """Return the parties that are gone and whose new process waits to rejoin."""
+        """Return the lost parties that have a new process waiting to rejoin."""
 
     def admit(self, name: str) -> None:
         """Readmit a party that was gone."""
@@ -30,7 +30,7 @@ class Membership(Protocol):
         """Drop a party, and send it the reason."""
 
     def told(self) -> str:
-        """Return why this party's own part was ended from outside; empty if it was not."""
+        """Return the reason if this party's part was stopped from outside; otherwise an empty string."""
 
 
 class StaticMembership:
@@ -53,7 +53,7 @@ class StaticMembership:
         """Do nothing."""
 
     def told(self) -> str:
-        """Return an empty text: one party's end is the end of all."""
+        """Return an empty string: in one process, all parties stop together."""
         return ""
 
 

@@ -1,7 +1,7 @@
-"""One party's whole part in a training run, from its own table to its trained networks.
+"""Run one party's whole part of a training run, from its own table to its trained networks.
 
-The same coroutine runs for every party, in one process or at its own site.  A party knows its own table and the
-messages that it receives, never another party's memory.
+The same coroutine runs for every party, in one process or at the party's site.  A party can access its own table and
+the messages that it receives, but no memory of another party.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class PartyInputs:
 
     Attributes:
         name: the party.
-        table: its validated table.
-        known: its knowledge of the alignment.
-        encoder: makes its network.
-        optimizer: trains its network.
-        scale: whether its numeric columns are standardised.
-        folder: its checkpoint folder; ``None`` keeps no checkpoints.
-        hooks: callbacks and values that training passes through.  Here, ``hooks.welcome`` comes before the setup of a
+        table: the party's validated table.
+        known: the party's knowledge of the alignment.
+        encoder: the factory of the party's network.
+        optimizer: the optimizer of the party's network.
+        scale: True if the party's numeric columns are standardised.
+        folder: the party's checkpoint folder; ``None`` keeps no checkpoints.
+        hooks: callbacks and values that training passes through.  ``hooks.welcome`` is called before the setup of a
             party that rejoins.
 
     """
@@ -80,12 +80,12 @@ class PartyResult:
     """A party's result of a training run.
 
     Attributes:
-        seat: the party's place in the federation.
-        trained: its networks; at the active party also the run's history.
-        prepare: the fitted preprocessing of its table; ``None`` without columns.
-        rows: its part of the aligned rows.
+        seat: the party's context.
+        trained: the party's networks; at the active party also the run's history.
+        prepare: the fitted preprocessing of the party's table; ``None`` without columns.
+        rows: the party's part of the aligned rows.
         use: [N] int8, the use of each row: training, validation or test.
-        label: the name of its label column, if it has one.
+        label: the name of the party's label column, if it has one.
 
     """
 
@@ -102,7 +102,7 @@ async def take_part(
 ) -> PartyResult:
     """Run one party: exchange the setup, preprocess its table, then train.
 
-    The active party splits the rows and reads the task from its labels.
+    The active party splits the rows and infers the task from its labels.
 
     Raises:
         TableError, ConfigError, AlignmentError, PartyLost, MessageError, Diverged: see ``anyparty.errors``.
@@ -124,7 +124,7 @@ async def take_part(
     if leads:
         warn_of_idle(method, roster)
     if leads and task is not None:
-        settings.metric_for(task)  # refuses a metric that does not fit the task before the first epoch
+        settings.metric_for(task)  # rejects a metric that does not fit the task, before the first epoch
     at = table.blocks_at(known.position)
     prepare = features = None
     if house.name in roster.blocks:
@@ -166,7 +166,7 @@ Setup = tuple[NDArray[np.int8], Task | None, Tensor | None]
 
 
 def _setup(house: PartyInputs, config: Config, can: Capabilities) -> Setup:
-    """Split the rows, and infer the task from the labels of training rows, at the active party."""
+    """Split the rows, and infer the task from the labels of training rows; called at the active party."""
     known = house.known
     assert house.table.label is not None
     assert known.observed is not None
@@ -183,10 +183,10 @@ def _setup(house: PartyInputs, config: Config, can: Capabilities) -> Setup:
 
 
 async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setup:
-    """Send the use of the rows to every party, and to label holders also the task and the pattern of presence.
+    """Send the use of the rows to every party; send label holders also the task and the pattern of presence.
 
     Raises:
-        MessageError: the active party's message does not describe a task, or is about other rows.
+        MessageError: the active party's message does not describe a task, or has another number of rows.
     """
     if setup is not None:
         for name in roster.names:
@@ -205,10 +205,10 @@ async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setu
 
 
 async def set_up_again(net: Channel, roster: Roster, method: Method, name: str, setup: Setup) -> None:
-    """Repeat the setup for a party that rejoins, at the active party."""
+    """Repeat the setup for a party that rejoins; called at the active party."""
     await send_setup(net, roster, name, setup)
     if name in hosts_of(method, roster):
-        await labelled_at(net, name, len(setup[0]))  # its table has not changed, nor has the plan
+        await labelled_at(net, name, len(setup[0]))  # ignored: neither the party's table nor the plan has changed
 
 
 async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> None:
@@ -225,7 +225,7 @@ async def send_setup(net: Channel, roster: Roster, name: str, setup: Setup) -> N
 
 
 def agreed_on(config: Config, method: Method, roster: Roster, n: int) -> Mapping[str, str]:
-    """Return the groups of settings that all parties must share, as text."""
+    """Return the groups of settings that all parties must share, as text by name."""
     return {
         "version": anyparty.__version__,
         "method": json.dumps(described(method), sort_keys=True),

@@ -28,11 +28,12 @@ class RunHooks:
     """One party's callbacks and values that training passes through unchanged.
 
     Attributes:
-        callback: is called as training proceeds.
-        membership: which parties are gone, and which wait to rejoin.
+        callback: the callback that follows the training.
+        membership: the parties that are gone or wait to rejoin.
         welcome: at the active party, ``await welcome(net, name)`` sets up a party that rejoins.
         secret: 32 bytes for the party's private random draws; if empty, all draws follow from the seed.
-        on_checkpoint: is called after every checkpoint with the history and the best epoch's place in it (from 0).
+        on_checkpoint: a function that is called after every checkpoint with the history and the best epoch's index in
+            it (from 0).
 
     """
 
@@ -48,7 +49,7 @@ class PartyRun:
     """The inputs of one party's training loop.
 
     Attributes:
-        seat: the party's place in the federation.
+        seat: the party's context.
         method: the method to train.
         rows: the party's part of the aligned rows.
         settings: the training settings, the same at every party.
@@ -74,17 +75,17 @@ class PartyRun:
 
     @cached_property
     def leads(self) -> bool:
-        """Whether this is the active party."""
+        """True if this is the active party."""
         return self.seat.me == self.seat.roster.active
 
     @cached_property
     def seeds(self) -> Seeds:
-        """The root of the run's random streams and of the party's own."""
+        """The root of the run's shared random streams and of the party's private ones."""
         return Seeds(self.settings.seed, self.hooks.secret)
 
     @cached_property
     def metric(self) -> tuple[str, bool]:
-        """The metric that selects the best epoch, and whether greater is better; at the active party."""
+        """The metric that selects the best epoch, and True if greater is better; at the active party."""
         assert self.seat.task is not None
         return self.settings.metric_for(self.seat.task)
 
@@ -117,7 +118,7 @@ def warn_of_idle(method: Method, roster: Roster) -> None:
 
 
 async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Rows) -> Rows:
-    """Send the active party the rows that other hosts have labels for; there, return its rows with them.
+    """Send the active party the rows that other hosts have labels for; the active party adds them to its rows.
 
     Raises:
         PartyLost, MessageError: see ``anyparty.errors``.
@@ -137,16 +138,16 @@ async def share_labelled(net: Channel, method: Method, roster: Roster, rows: Row
 
 
 async def labelled_at(net: Channel, name: str, n: int) -> torch.Tensor:
-    """Receive the rows that another host has labels for: [N] bool."""
+    """Receive the mask [N] bool of the rows that another host has labels for."""
     said = await net.recv(name, "labelled", {"labelled": TensorSpec((n,), torch.uint8)})
     return said["labelled"].bool()
 
 
 def untaught(part: PartyRun, missed: Sequence[int]) -> Iterator[str]:
-    """Yield remarks on untrained networks, from the active party's knowledge of all hosts' labels.
+    """Yield remarks on untrained networks; called at the active party, which knows the rows that hosts have labels for.
 
-    ``missed`` are the parties k that the active party's own heads did not train.  Another host's heads train the
-    parties whose embeddings it reads.
+    ``missed`` are the indices k of the parties that the active party's own heads did not train.  Another host's heads
+    train the parties whose embeddings that host reads.
     """
     roster, rows, idle, reached = part.seat.roster, part.rows, [], set()
     topology = part.method.topology(roster) if isinstance(part.method, HasTopology) else None
@@ -154,7 +155,7 @@ def untaught(part: PartyRun, missed: Sequence[int]) -> Iterator[str]:
         assert rows.observed is not None
         assert part.training is not None
         there = rows.observed[labeled & part.training.to(labeled.device)].any(dim=0).tolist()
-        read = topology.reads[host] if topology else roster.blocks  # a user's own host may read everybody's
+        read = topology.reads[host] if topology else roster.blocks  # a user-defined method may read all embeddings
         reached |= {k for k, name in enumerate(roster.blocks) if there[k] and name in read}
         if not any(there):
             idle.append(host)

@@ -20,7 +20,7 @@ ROWS_AT_ONCE = 4096
 async def predict_rows(
     method: Method, net: Channel, state: State, rows: Rows, wanted: Tensor, asked: Sequence[str], seeds: Seeds
 ) -> Predictions | None:
-    """Run one party's part in predicting ``wanted`` [n]; the active party gets all predictions, in that order."""
+    """Run one party's part in predicting ``wanted`` [n]; the active party gets all predictions in this order."""
     state.train(False)
     parts = [
         checked_answer(method, state, await method.predict(net, state, rows, Batch(chunk, seeds), asked))
@@ -31,7 +31,7 @@ async def predict_rows(
 
 
 def _explained(part: Predictions) -> Predictions:
-    """Add a reason for each row without a number, if a user's own method gave none."""
+    """Add a reason for each row without a prediction, if a user-defined method gave no reason."""
     lacking = (~part.answered).nonzero().squeeze(1).tolist()
     return replace(part, reasons=dict.fromkeys(lacking, NO_ANSWER) | part.reasons) if lacking else part
 

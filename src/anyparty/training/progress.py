@@ -1,4 +1,4 @@
-"""A progress bar for training: loss, metric, rows a second, time left."""
+"""A progress bar for training: loss, metric, rows per second, time left."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ OFTEN = 0.1  # seconds between updates: a fast step must not wait for the termin
 
 
 class Bar(Callback):
-    """Shows one line a stage."""
+    """A callback that shows one line per stage."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.bar = Progress(
-            TextColumn("{task.description}", markup=False),  # names of parties may hold brackets
+            TextColumn("{task.description}", markup=False),  # names of parties may contain brackets
             BarColumn(bar_width=8),
             MofNCompleteColumn(),
             TextColumn("{task.fields[seen]}", markup=False),
@@ -32,13 +32,13 @@ class Bar(Callback):
         self.loss, self.metric = "", ""
 
     def on_stage_begin(self, stage: str, epochs: int, rows: int, first_epoch: int) -> None:  # noqa: ARG002
-        """Begin a line."""
+        """Start a line."""
         self.bar.start()
         self.task = self.bar.add_task(stage, total=epochs, completed=first_epoch, seen="")
         self.rows, self.since = 0.0, time.perf_counter()
 
     def on_batch_end(self, rows: int, loss: float) -> None:
-        """Show the loss now and then."""
+        """Show the loss, at most once every ``OFTEN`` seconds."""
         self.rows += rows
         now = time.perf_counter()
         if now - self.since >= OFTEN and self.task is not None:
@@ -47,27 +47,27 @@ class Bar(Callback):
             self.rows, self.since = 0.0, now
 
     def on_party_lost(self, party: str, why: str) -> None:
-        """Say above the line who is gone."""
+        """Print the lost party above the line."""
         self.bar.console.print(Text(f"{party} is gone ({why}); the others go on without it", "yellow"), soft_wrap=True)
 
     def on_party_joined(self, party: str) -> None:
-        """Say above the line who takes part again."""
+        """Print the returned party above the line."""
         self.bar.console.print(Text(f"{party} takes part again", "yellow"), soft_wrap=True)
 
     def on_epoch_end(self, record: dict[str, Any]) -> None:
-        """Count the epoch, show the metric."""
+        """Count the epoch and show the metric."""
         self.metric = " ".join(f"{name} {value:.4f}" for name, value in record.get("validation", {}).items())
         self.loss = f"loss {record['loss']:.4f}" if "loss" in record else ""
         if self.task is not None:
             self.bar.update(self.task, advance=1, seen=f"{self.loss} {self.metric}")
 
     def on_stage_end(self, stage: str, reason: str) -> None:
-        """End the line, saying why."""
+        """End the line with the reason."""
         if self.task is not None:
             self.bar.update(self.task, description=f"{stage}: {reason}")
         self.bar.stop()
 
     def close(self) -> None:
-        """Give the terminal back, also when a run was stopped in the middle."""
+        """Stop the display, also if the run was interrupted."""
         if self.bar.live.is_started:
             self.bar.stop()

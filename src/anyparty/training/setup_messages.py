@@ -1,8 +1,8 @@
-"""Control messages after training and before prediction: each party's mark of its part of the model.
+"""Control messages after training and before prediction: the mark (SHA-256) of each party's part of the model.
 
-A party that was lost before training ended keeps an older part, or none.  A folder may have been restored from a copy.
-Embeddings of such a part look like any other, so predictions from them would be wrong without a sign of it.  The marks
-prevent that parts of different runs predict together.
+A party that was lost before training ended keeps an older part, or has none.  A folder may have been restored from a
+backup.  Embeddings from such a part have the right shape, so predictions from them would be wrong without an error.
+The marks prevent parts of different runs from predicting together.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ async def tell(net: Channel, roster: Roster, mark: str) -> None:
 
 
 async def gather(net: Channel, names: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Receive the marks of parties' parts, at the active party.
+    """Receive the marks of parties' parts; called at the active party.
 
     Returns:
         The marks by party; and the reasons by party, for parties that were lost before they sent a mark.
@@ -55,9 +55,9 @@ async def gather(net: Channel, names: Iterable[str]) -> tuple[dict[str, str], di
 
 
 async def unfinished(net: Channel, names: Iterable[str]) -> dict[str, str]:
-    """Wait until parties have written all their files, at the active party; return the parties that were lost, and why.
+    """Wait at the active party until parties have written all their files; return the lost parties and the reasons.
 
-    A party sends "finished" last, so this also notices a party that stopped while test rows were scored.
+    A party sends "finished" last, so this also detects a party that stopped while test rows were scored.
     """
     lost = {}
     for name in names:
@@ -69,10 +69,10 @@ async def unfinished(net: Channel, names: Iterable[str]) -> dict[str, str]:
 
 
 def foreign(known: Mapping[str, str], said: Mapping[str, str]) -> list[str]:
-    """Return the parties whose part is not the one that training saved."""
+    """Return the parties whose current part is not the part that training saved."""
     return [name for name, mark in said.items() if known.get(name) != mark]
 
 
 def as_tensor(mark: str | None) -> Tensor:
-    """Return a mark as bytes: [32] uint8, zeros for none."""
+    """Return a mark as bytes: [32] uint8, zeros for None."""
     return torch.frombuffer(bytearray.fromhex(mark or "00" * 32), dtype=torch.uint8)

@@ -1,4 +1,4 @@
 """Messages between parties: encoding, declared contracts, bounds, the ledger, and the in-memory channel.
 
-Nothing here knows a method or NVIDIA FLARE.
+No module of this package depends on a method or on NVIDIA FLARE.
 """

@@ -34,9 +34,9 @@ class ContractChannel:
         declared: the messages that may be sent.
         lose: called with a party and a reason to exclude a party that sent an extreme message.  Without it such a
             message ends the run.
-        bounds: magnitudes received so far, for the bounds on numbers (``wire.bounds``); ``None`` disables the bounds.
+        bounds: magnitudes received so far, for the bounds on numbers (see ``bounds``); ``None`` disables the bounds.
         moment: the current step of the run, for error messages; see ``at_moment``.
-        training: whether the current step is a training step, not validation or prediction.
+        training: True if the current step is a training step, not validation or prediction.
         dropped: excluded parties and the reasons.
         ledger: where sent messages are counted; ``None`` if the inner channel counts them.
         me: the party at this end of the channel.
@@ -126,5 +126,5 @@ def at_moment(net: Channel, moment: str, *, training: bool) -> None:
 
 
 def is_dropped(net: Channel, party: str) -> bool:
-    """Return whether a party was excluded because of an extreme message: it is not readmitted."""
+    """Return True if a party was excluded because of an extreme message; such a party is not readmitted."""
     return isinstance(net, ContractChannel) and party in net.dropped

@@ -1,4 +1,4 @@
-"""The ledger of messages: who sent how many bytes to whom, under which tag.  Every channel is counted the same way."""
+"""The ledger: counts of messages and bytes by sender, receiver and tag.  All channels are counted in the same way."""
 
 from __future__ import annotations
 

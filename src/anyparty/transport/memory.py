@@ -62,7 +62,7 @@ class MemoryChannel:
     hub: MemoryHub
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool:
-        """Copy a message into the receiver's queue, without waiting.  Return whether the receiver is still there."""
+        """Copy a message into the receiver's queue, without waiting.  Return False if the receiver has left."""
         if to in self.hub.gone:
             return False
         lane = (self.me, to, tag)

@@ -3,8 +3,8 @@
     >>> load("breast-cancer").X_train.shape
     (569, 30)
 
-``catalogue`` lists the data sets, ``files`` finds their files, ``fetch`` downloads them, and ``tabular``, ``images``
-and ``prepared`` read them.
+``registry`` lists the data sets, ``downloads`` finds and downloads their files, and ``tabular``, ``images`` and
+``gated`` read them.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class MCAR:
         return (self.p - self.p**K) / (1 - self.p**K)
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """See ``Missing``."""
+        """See ``Mechanism``."""
         check_sizes(n, K, blocks)
         return independent(stream(seeds, name), np.broadcast_to(np.float64(self.p), (n, K)))
 
@@ -46,7 +46,7 @@ class BetaMCAR:
             raise ConfigError(f"beta: a and b must be positive numbers, not {self.a} and {self.b}")
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """See ``Missing``."""
+        """See ``Mechanism``."""
         check_sizes(n, K, blocks)
         rng = stream(seeds, name)
         p = np.minimum(rng.beta(self.a, self.b, size=K), 1 - 1e-9)
@@ -70,6 +70,6 @@ class MNAR:
             raise ConfigError(f"mnar: p must lie between 0 and 1, both excluded, not {self.p}")
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """See ``Missing``."""
+        """See ``Mechanism``."""
         mean = row_statistic(self.name, n, K, blocks, "mean")
         return independent(stream(seeds, name), np.where(mean > 0, self.p, 1 - self.p))

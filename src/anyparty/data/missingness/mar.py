@@ -44,7 +44,7 @@ class SequentialMAR(ABC):
         """Return after which blocks the row would stop [N, K], given the variances in the order of observation."""
 
     def draw(self, seeds: Seeds, name: str, n: int, K: int, blocks: BlockArrays | None = None) -> DrawnMask:
-        """See ``Missing``."""
+        """See ``Mechanism``."""
         order, variance = self._ordered(seeds, name, n, K, blocks)
         return _until(self.stops(variance), order)
 

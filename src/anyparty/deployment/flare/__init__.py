@@ -1,4 +1,4 @@
 """NVIDIA FLARE: provisioning, certificates, site processes, jobs and the carrier of packets (extra `flare`).
 
-Nothing here knows a method; start reading at `federation_folder`.
+No module of this package depends on a method; start reading at `federation_folder`.
 """

@@ -1,7 +1,7 @@
 """FLARE components that report connections and admit each party only once, and restrictions of FLARE's own parts.
 
-Every kit's ``local/resources.json`` names the components.  ``foreground`` shows the lines that they print, which start
-with a mark; all other output goes to the kit's ``site.log``.
+Every kit's ``local/resources.json`` names the components.  ``site_process`` shows the lines that they print, which
+start with a mark; all other output goes to the kit's ``site.log``.
 """
 
 from __future__ import annotations

@@ -200,7 +200,7 @@ def abort(folder: Path, job: str) -> None:
 
 
 def outcome(folder: Path, party: str, job: str) -> dict[str, Any] | None:
-    """Return how a party's part of a job ended; ``None`` if it has not, or its kit is not on this machine."""
+    """Read the outcome of a party's part of a job; ``None`` if it has not ended or its kit is not on this machine."""
     kept = keeps(folder, party)
     path = None if kept is None else kept / f"{job}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.exists() else None

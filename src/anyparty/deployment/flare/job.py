@@ -109,7 +109,7 @@ class JobOutcome:
     Attributes:
         party: the party.
         job: the job.
-        error: the type of the error that ended the part; empty if there was none.
+        error: the type of the error that ended the part; empty if the part succeeded.
         sentence: the error's message.
         result: what the part returned, if it can be written as JSON.
         gone: the parties that left or were given up, and the reasons.
@@ -211,7 +211,8 @@ def _plain(result: Any) -> Any:
 class GracefulExit:
     """Handler of SIGTERM: while a part runs, the party sends its farewell before the process ends.
 
-    FLARE creates the object on the main thread, the only one that can install signal handlers, and runs it on any.
+    FLARE creates the object on the main thread, the only one that can install signal handlers, and runs it on any
+    thread.
     """
 
     def __init__(self) -> None:

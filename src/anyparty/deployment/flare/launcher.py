@@ -59,7 +59,7 @@ class RestartingProcess(ProcessHandle):  # type: ignore[misc]
 
     @property
     def killed(self) -> bool:
-        """Whether the process ended by a signal that it cannot handle: out of memory, kill -9."""
+        """True if the process was ended by a signal that it cannot handle: out of memory, kill -9."""
         code = self.adapter.poll()
         return code is not None and code < 0 and code != -15
 

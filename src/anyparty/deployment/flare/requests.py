@@ -231,6 +231,6 @@ def _mapping(text: bytes, file: Path) -> dict[str, Any]:
 
 
 def _same(one: str, other: str) -> bool:
-    """Return whether two fingerprints are equal, ignoring their notation."""
+    """Return True if two fingerprints are equal, ignoring their notation."""
     plain = [text.strip().upper().removeprefix("SHA256:").replace(":", "").replace(" ", "") for text in (one, other)]
     return plain[0] == plain[1]

@@ -35,9 +35,9 @@ class SiteConfig(Settings):
             go to ``await function(site, config, net, **asked)``.  Any other work is refused.
         encoders: encoder factories, as ``module:function``, that a job may name for this party.  The code is imported
             and runs at this site.  Any other is refused.
-        methods: the users' own methods, as ``module:name``, that a job may name.  The same applies to their code.
-        id: the id column for alignment; by default the one that a job names.
-        columns: the columns that a job may read, as features or label; by default all that it does not drop.
+        methods: user-defined methods, as ``module:name``, that a job may name.  The same applies to their code.
+        id: the id column for alignment; by default the column that a job names.
+        columns: the columns that a job may read, as features or label; by default all columns that it does not drop.
         threads: the number of threads for PyTorch; by default all.
         patience: how long the site waits for others.
 

@@ -1,6 +1,6 @@
 """The processes of a federation on one machine: start, watch and stop all parties' sites.
 
-On separate machines each party runs its own kit: see ``foreground``.
+On separate machines each party runs its own kit: see ``run_site``.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ AGAIN_S, TRIES, READ_S = 10.0, 3, 60.0
 
 @dataclass
 class Admission:
-    """Whether the server has admitted or rejected a site, according to its output over all tries."""
+    """The server's decision to admit or reject a site, according to the site's output over all tries."""
 
     admitted: bool = False
     rejected: bool = False

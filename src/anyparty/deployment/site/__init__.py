@@ -1,4 +1,4 @@
-"""A party's part at its own site: what it allows, how it trains and predicts, which alignment it stores.
+"""A party's part at its own site: the code and columns that it allows, training, prediction, the stored alignment.
 
-Nothing here reads another party's files.
+No module of this package reads another party's files.
 """

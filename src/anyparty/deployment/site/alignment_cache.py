@@ -1,7 +1,8 @@
-"""One party's stored alignment, which is used again until a table changes.
+"""Store one party's part of the alignment, and reuse it until a table changes.
 
-Each alignment has a random number, the same at all parties; a party whose table is not the one that was aligned has
-none, and then all make a new one; so it is where other parties take part, or others of them hold columns.
+Each alignment has a random number, the same at all parties.  A party whose table has changed since the alignment has no
+number, and then all parties make a new alignment.  The same happens if other parties take part, or if other parties
+hold columns.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ class StoredAlignment:
     """A party's part of the alignment, as stored.
 
     Attributes:
-        known: what it knows of it.
-        number: [16] uint8, names the alignment.
-        table: the fingerprint of the table that was aligned.
-        rows: how many rows that table has.
-        apart: whether parties that share no row were admitted.
-        parties: whose rows were aligned, and which of them held columns.
-        kinds: the columns of that table, in their order; empty if an earlier version kept it.
+        known: the party's knowledge of the alignment.
+        number: [16] uint8, the number of the alignment.
+        table: the fingerprint of the aligned table.
+        rows: the number of rows of the aligned table.
+        apart: True if parties that share no row were admitted.
+        parties: the parties whose rows were aligned, and those of them that held columns.
+        kinds: the columns of the aligned table, in their order; empty if an earlier version stored the alignment.
 
     """
 
@@ -81,7 +82,7 @@ class StoredAlignment:
         """Read the file.
 
         Raises:
-            ModelError: it is absent, cut short or foreign.
+            ModelError: the file is absent, cut short or foreign.
         """
         tensors, about = checkpoint.read(path)
         try:
@@ -107,7 +108,7 @@ class StoredAlignment:
         })  # fmt: skip
 
     def fits(self, table: Table) -> bool:
-        """Return whether a table is the one that was aligned, or the same with rows added below."""
+        """Return True if a table is the aligned table, or this table with rows added at the end."""
         if table.fingerprint == self.table:
             return True
         n = self.rows
@@ -138,13 +139,14 @@ async def aligned(
 ) -> tuple[PartyAlignment, Tensor]:
     """Return the party's part of the alignment and its number: the stored one if all parties have it, or a new one.
 
-    Passive parties align the rows of which they know a cell or the label, the active party all of its own: it may ask
-    for a row of which others alone know more.  ``there`` are the parties that are up, where some need not be: the
-    alignment that is kept serves without them.  ``apart`` admits parties that share no row, as when a model predicts.
+    A passive party aligns only the rows of which it knows a cell or the label.  The active party aligns all its rows,
+    because it may ask for a prediction of a row that only other parties know.  ``there`` lists the online parties, if
+    some may be offline: a stored alignment can be used without them.  ``apart`` admits parties that share no row, as in
+    prediction.
 
     Raises:
-        AlignmentError: a new alignment is needed, and not all parties are there.
-        ResumeError: a run is to go on, and a party's table has changed or its alignment is not there.
+        AlignmentError: a new alignment is needed, and a party is offline.
+        ResumeError: with ``resume``, a party's table has changed or its alignment is missing.
     """
     kept = _of(path, table, _parties(roster), apart=apart)
     number = torch.zeros(ID_BYTES, dtype=torch.uint8) if kept is None else kept.number
@@ -177,9 +179,10 @@ async def aligned(
 async def _observed(
     net: Channel, roster: Roster, fresh: private.PrivateAlignment, aligned: NDArray[np.bool_], told: NDArray[np.bool_]
 ) -> Tensor | None:
-    """Return which party knows a cell of which row [N, K], at the active party; label holders send rows without cells.
+    """Return presence [N, K], True if party k knows a cell of row n, at the active party; None at the other parties.
 
-    ``aligned`` [N] are the party's rows, ``told`` those of which it knows a cell.
+    ``aligned`` [N] marks the rows that the party aligned, ``told`` [N] those of which it knows a cell.  A label holder
+    may have aligned rows without a cell.
     """
     both = [name for name in roster.labelers if name in roster.blocks]
     if net.me != roster.active:
@@ -204,9 +207,9 @@ def _parties(roster: Roster) -> dict[str, list[str]]:
 
 
 def _of(path: Path, table: Table, parties: dict[str, list[str]], *, apart: bool) -> StoredAlignment | None:
-    """Return the stored alignment, if it is of this table and of these parties.
+    """Return the stored alignment if it fits this table and these parties, otherwise None.
 
-    One for which nobody asked whether parties share a row is good for ``apart`` alone.
+    An alignment that was made with ``apart`` can be used only with ``apart``.
     """
     try:
         kept = StoredAlignment.read(path)
@@ -219,7 +222,7 @@ def _of(path: Path, table: Table, parties: dict[str, list[str]], *, apart: bool)
 async def _agree_on_alignment(
     net: Channel, roster: Roster, number: Tensor, *, resume: bool, there: Sequence[str] | None
 ) -> Tensor | None:
-    """Return ``None`` to use the alignment that all parties have, or the number of a new one."""
+    """Return ``None`` if all parties have the same alignment, otherwise the number of the new one."""
     others = [name for name in roster.names if name != net.me and (there is None or name in there)]
     if net.me != roster.active:
         await net.send(roster.active, "alignment", {"number": number})
@@ -246,7 +249,7 @@ async def welcome(number: Tensor, net: Channel, name: str) -> None:
     """Check that a party that rejoins has the alignment of the run.
 
     Raises:
-        AlignmentError: it has another one.
+        AlignmentError: the party has another alignment.
     """
     if not torch.equal((await net.recv(name, "alignment", NUMBER))["number"], number):
         raise AlignmentError(f"party {name!r} came back with another alignment (its table changed, or its folder is "

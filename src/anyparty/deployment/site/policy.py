@@ -1,4 +1,4 @@
-"""A site, and what its own settings allow a job, which another party writes."""
+"""The settings of a site, and checks that a job, which another party writes, does only what they allow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from anyparty.networks.mlp import Factory
 
 
 class SiteSettings(Protocol):
-    """A party's own settings, as its machine knows them."""
+    """A party's own settings, stored on its machine."""
 
     @property
     def party(self) -> str:
@@ -61,8 +61,8 @@ def check_columns(site: SiteSettings, id: str, label: str | None, features: Sequ
 def encoder_at(site: SiteSettings, config: Config) -> Factory:
     """Return the factory of the party's encoder.
 
-    A job's settings may name a user's own code, ``factory``.  Importing it runs it, so only code that the party's
-    own settings list as ``encoders`` is imported.
+    A job's settings may name user-defined code, ``factory``.  Importing code runs it, so only code that the party's own
+    settings list as ``encoders`` is imported.
 
     Raises:
         ConfigError: the job names other code, or it cannot be imported.
@@ -72,10 +72,10 @@ def encoder_at(site: SiteSettings, config: Config) -> Factory:
 
 
 def method_at(site: SiteSettings, config: Config) -> Method:
-    """Return the method of a job; a user's own only if the party's own settings list it as ``methods``.
+    """Return the method of a job; a user-defined method must be listed as ``methods`` in the party's own settings.
 
     Raises:
-        ConfigError: they do not list it; or as ``chosen``.
+        ConfigError: the party's settings do not list the method; or as ``chosen``.
     """
     _check_listed(site, config.method.factory, "a method", "methods")
     return chosen(config.allowing(getattr(site, "methods", ())))

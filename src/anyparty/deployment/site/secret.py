@@ -1,7 +1,7 @@
 """The 32 bytes for a party's private random draws at its own site.
 
-Made by the operating system before the first training, and kept: the same seed gives the same weights again, and a
-run that was cut off goes on to the same ones.
+The operating system generates the bytes before the first training, and the party stores them.  The same seed therefore
+gives the same weights again, and a resumed run reaches the same weights as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ SECRET, SIZE = "secret", 32
 
 
 def secret_in(folder: Path) -> bytes:
-    """Read the secret in a party's folder; create it if there is none.
+    """Read the secret in a party's folder; create the file if it does not exist.
 
     Raises:
-        ConfigError: the file is not one of ours.
-        StorageError: it cannot be written.
+        ConfigError: the file has another size.
+        StorageError: the file cannot be written.
     """
     path = folder / SECRET
     try:

@@ -65,11 +65,11 @@ class StoredPart:
 
     @classmethod
     def of(cls, site: SiteSettings, config: Config | None = None) -> StoredPart:
-        """Load the part; ``config`` may name the user's own method and encoder, if the party's own settings allow them.
+        """Load the part; ``config`` may name a user-defined method and encoder, if the party's settings allow them.
 
         Raises:
-            ConfigError: they are not allowed, or no settings name them.
-            ModelError: nothing was trained here, or files are damaged.
+            ConfigError: the method or the encoder is not allowed, or ``config`` does not name it.
+            ModelError: no model was trained here, or files are damaged.
         """
         about, me = ModelSummary.load(site.folder / "model.json"), site.party
         home, seat = site.folder / "parties" / me, PartyContext(me=me, roster=about.roster, task=about.task)
@@ -156,7 +156,7 @@ def _table(site: SiteSettings, config: Config, part: StoredPart) -> tuple[Table,
 def _table_aligned(site: SiteSettings, config: Config, part: StoredPart) -> Table:
     """Return the party's own table, read as for training; it may have more columns by now, or no label."""
     kinds = kinds_in(site.folder / ALIGNMENT)
-    if not kinds or site.table is None:  # an earlier version aligned it, or it has no columns; or there is none
+    if not kinds or site.table is None:  # an alignment of an earlier version or without columns
         return remarked(SiteParty.of(site, config).table)
     roster_of(site, config)
     table = read_again(part.member, site.party, site.table, kinds)

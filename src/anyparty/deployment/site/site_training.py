@@ -156,7 +156,7 @@ async def _train(site: SiteSettings, config: Config, net: Channel, *, resume: bo
 async def _attendance(
     home: SiteParty, outcome: PartyResult, net: Channel, unsaved: dict[str, str], recorder: SiteRecorder
 ) -> list[str]:
-    """Wait until the other parties have finished; return and record warnings of those that missed epochs.
+    """Wait until the other parties have finished; return and record warnings of parties that missed epochs.
 
     Raises:
         Incomplete: a party failed at the end of training, or ``train.require`` is not met.
@@ -193,7 +193,7 @@ def remarked(table: Table) -> Table:
 
 
 def _overview(home: SiteParty, known: PartyAlignment) -> tuple[Overlap | None, str]:
-    """Return which parties have which rows, and in a line what is predicted, at the active party."""
+    """Return the overlap and a description of the task in one line; None and an empty string at passive parties."""
     if known.observed is None:
         return None, ""
     observed = known.observed.numpy()

@@ -69,7 +69,7 @@ def difference(cell: Cell) -> float | None:
 
 
 def is_outside(cell: Cell) -> bool | None:
-    """Return whether ours differs from the paper's by more than both spreads together; ``None`` without both."""
+    """Return True if our mean differs from the paper's by more than the sum of both spreads; ``None`` without both."""
     apart, (_, spread) = difference(cell), cell.mean_spread(SCORE)
     return None if apart is None or math.isnan(spread) else abs(apart) > spread + cell["paper"][1]
 

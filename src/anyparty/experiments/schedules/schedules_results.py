@@ -44,7 +44,7 @@ def times(suite: SchedulesSuite, record: Record, latency: float) -> list[float]:
 def time_to_target(suite: SchedulesSuite, record: Record, target: float, latency: float) -> float | None:
     """Return the time units until the score first reaches the target, or ``None`` if it never does.
 
-    The score is interpolated linearly between two epochs; before the first epoch there is none to interpolate from.
+    The score is interpolated linearly between two epochs.  If the first epoch reaches the target, its time is returned.
     """
     points = list(zip(times(suite, record, latency), scores(record), strict=True))
     if points and points[0][1] >= target:
@@ -58,12 +58,12 @@ def time_to_target(suite: SchedulesSuite, record: Record, target: float, latency
 def aggregate(suite: SchedulesSuite, records: Records) -> list[Cell]:
     """Return a cell for each data set, case, latency and algorithm that has runs and a target.
 
-    Facts: also the chosen ``rate``, whether it is ``at_an_end`` of its grid, the ``target``, the ``ratio`` of the mean
-    time to that of the suite's ``beside`` over the seeds with which both reach the target, the ``paper`` mean and
-    spread in time units (empty if it did not reach the target), and the ``paper_ratio``.
+    Additional facts: the chosen ``rate``; ``at_an_end``, True if the rate is at an end of its grid; the ``target``; the
+    ``ratio`` of the mean time to that of the suite's ``beside``, over the seeds with which both reach the target; the
+    ``paper`` mean and spread in time units, empty if the paper's run did not reach the target; and the ``paper_ratio``.
 
-    Measures: ``time`` of the seeds that reach the target; ``diverged`` (1 or 0) of all seeds; of the seeds that did not
-    diverge ``best`` and ``last`` held-out score, ``test`` score, and ``trace_restarts``.
+    Measures: ``time`` for the seeds that reach the target; ``diverged`` (1 or 0) for all seeds; ``best`` and ``last``
+    held-out score, ``test`` score and ``trace_restarts`` for the seeds that did not diverge.
     """
     rates, targets, cells = suite.chosen_rates(records), suite.targets(records), list[Cell]()
     for dataset in suite.datasets:

@@ -93,7 +93,7 @@ class AlgorithmEntry(Settings):
 
     @property
     def at_once(self) -> bool:
-        """Whether its parties communicate one by one, in an order that depends on latency."""
+        """True if the parties communicate one by one, in an order that depends on latency."""
         return schedule(**self.schedule)[0].at_once
 
 
@@ -120,7 +120,7 @@ class ChosenRate:
 
     @property
     def at_an_end(self) -> bool:
-        """Whether the rate is the lowest or highest of the grid, so that a better one may be outside."""
+        """True if the rate is the lowest or highest of the grid, so that a better rate may be outside the grid."""
         return len(self.losses) > 1 and self.rate in {min(self.losses), max(self.losses)}
 
 
@@ -182,7 +182,7 @@ class SchedulesSuite(Suite):
                                 yield self._run(dataset, case, name, found.rate, seed, latency, selection)
 
     def chosen_rates(self, records: Records) -> dict[tuple[str, str, str], ChosenRate]:
-        """Return the rate of each data set, case and algorithm; if all rates diverged, there is none."""
+        """Return the rate of each data set, case and algorithm, without algorithms that diverged at all rates."""
         losses: dict[tuple[str, str, str], dict[float, float]] = {}
         for record in records.values():
             run = record["run"]

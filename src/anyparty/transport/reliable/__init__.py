@@ -1,4 +1,4 @@
 """Delivery of every message once and in order over a carrier that may lose, repeat or reorder packets.
 
-Nothing here knows NVIDIA FLARE.
+No module of this package depends on NVIDIA FLARE.
 """

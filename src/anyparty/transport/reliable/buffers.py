@@ -113,7 +113,7 @@ class Incoming:
     rejected_bytes: int = 0
 
     def has(self, tag: str, number: int) -> bool:
-        """Return whether a message has completely arrived."""
+        """Return True if a message has completely arrived."""
         return number < self.expected[tag] or (tag, number) in self.early
 
     def add_piece(
@@ -151,7 +151,7 @@ class Incoming:
         return whole
 
     def _is_beyond_window(self, envelope: Envelope) -> bool:
-        """Return whether a piece belongs to a message too far ahead, or to one tag too many: it is dropped."""
+        """Return True if a piece must be dropped: its message is too far ahead, or its tag is one too many."""
         unread = envelope.number - self.expected[envelope.tag] + len(self.inbox.get(envelope.tag, ()))
         return unread >= WINDOW or (envelope.tag not in self.tags and len(self.tags) >= MOST_TAGS)
 
@@ -182,7 +182,7 @@ class Incoming:
         return True
 
     def take(self, tag: str) -> Item | None:
-        """Remove the next message of a tag from the inbox; return ``None`` if there is none."""
+        """Remove and return the next message of a tag in the inbox; return ``None`` if the inbox has none."""
         if not self.inbox.get(tag):
             return None
         item = self.inbox[tag].popleft()

@@ -7,8 +7,9 @@ not look like silence.  A party that is silent for longer than ``Timeouts`` allo
 messages.  If its process restarts, the new incarnation waits until ``admit`` readmits it, with empty buffers on both
 sides.
 
-No socket and no FLARE here: see ``seat``.  Packets arrive on the carrier's threads.  Small messages are sent by the
-caller; a thread of the endpoint sends all others, and asks, answers and repetitions.
+This module uses no socket and no FLARE: ``deployment.flare.job`` has the carrier.  Packets arrive on the carrier's
+threads.  The caller's thread sends small messages; a thread of the endpoint sends large messages, asks, answers and
+repetitions.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class ReliableEndpoint:
     # ---- the channel of the party's coroutine
 
     async def send(self, to: str, tag: str, tensors: Tensors) -> bool:
-        """Send a message; wait while much is unacknowledged.  Return whether the receiver is still there."""
+        """Send a message; wait while much is unacknowledged.  Return False if the receiver has left."""
         accepted = self.enqueue(to, tag, tensors)
         if self.backlog(to) > MOST_ON_THE_WAY:
             with self._blocked_by(to):
@@ -96,7 +97,7 @@ class ReliableEndpoint:
         return accepted
 
     async def recv(self, frm: str, tag: str, expect: Mapping[str, TensorSpec]) -> dict[str, Tensor]:  # noqa: ARG002
-        """Wait for the next message; names, shapes and numbers are checked by ``transport.contract``.
+        """Wait for the next message; ``ContractChannel`` checks names, shapes and numbers.
 
         Raises:
             PartyLost: the sender left, gives no sign of life, or sends nothing for too long.
@@ -120,7 +121,7 @@ class ReliableEndpoint:
         """Wait until all messages have arrived, then leave."""
         await asyncio.to_thread(self.leave)
 
-    # ---- the same without waiting, from any thread
+    # ---- sending and receiving without waiting, from any thread
 
     def enqueue(self, to: str, tag: str, tensors: Tensors) -> bool:
         """Accept a message for sending; drop it and return ``False`` if the receiver has left."""
@@ -236,13 +237,13 @@ class ReliableEndpoint:
             self._lock.notify_all()
 
     def is_cut_off_from(self, name: str) -> bool:
-        """Return whether a party has given this one up or is out of reach: it may readmit another process."""
+        """Return True if a party has given this one up or is out of reach; that party may readmit a new process."""
         with self._lock:
             session = self._session(name)
             return bool(session.gone) and (session.gave_us_up or session.silent)
 
     def told(self) -> str:
-        """Return why the run was stopped from outside; empty while it was not."""
+        """Return the reason if the run was stopped from outside; otherwise an empty string."""
         return self.stop_reason()
 
     def gone(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The envelope of a packet: which piece of which message it carries, and what its sender has received so far."""
+"""The envelope of a packet: the piece of a message that it carries, and the receipts of its sender."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Envelope:
         to: the receiver's incarnation; empty before the sender has heard from the receiver.
         acks: by tag, the number of the next message that the sender expects: it has received all earlier ones.
         parts: by tag, how many leading pieces have arrived of the message that ``acks`` names.
-        ask: requests an immediate report of what has arrived.  Asks are numbered from 1; 0 is no ask.
+        ask: requests an immediate report of what has arrived.  Asks are numbered from 1; 0 means no request.
         answers: the number of the receiver's latest ask, in a full report; 0 otherwise.
         bye: the reason why the sender leaves; it will send nothing more.
         gone: the reason why the sender has given the receiver up.

@@ -8,7 +8,8 @@ A slow line may carry a large message for longer than a sender waits for a sign 
 reports the progress from time to time, so the sender knows that the receiver is alive.  A loss is inferred from an
 answer, never from elapsed time: see ``buffers``.
 
-No thread, no lock and no clock here: ``endpoint`` holds its lock around every call and passes ``now``, in seconds.
+This module has no thread, no lock and no clock: ``endpoint`` holds its lock around every call and passes ``now``, in
+seconds.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class PendingReceive:
 
 @dataclass
 class Traffic:
-    """What was sent to one party: messages, their bytes with headers, and how many of them were repetitions.
+    """The traffic to one party: messages, their bytes with headers, and how many of them were repetitions.
 
     A repeated message counts once more, with the bytes that were sent again.
     """
@@ -88,7 +89,7 @@ class Session:
         silent: it was given up because it gave no sign of life.
         gave_us_up: it has given this party up.
         former: its earlier incarnations; what they sent and is still on its way is ignored.
-        applicant: the incarnation that waits to be readmitted; empty if there is none.
+        applicant: the incarnation that waits to be readmitted; empty if no incarnation waits.
         error: why a packet of it could not be read.
         report_due: whether a report of what has arrived is to be sent to it.
         receipts_due: by tag, since when a receipt is due.
@@ -243,13 +244,13 @@ class Session:
 
     @property
     def accepts_messages(self) -> bool:
-        """Whether the party has appeared and is not paused."""
+        """True if the party has appeared and is not paused."""
         return self.last_heard is not None and not self.paused
 
     def _ask(self, now: float, *, instead: bool) -> int:
-        """Return the number of the ask to send now, 0 for none.
+        """Return the number of the ask to send now; 0 if no ask is due.
 
-        A message that is sent ``instead`` replaces the ask: its receipt is an answer, too.
+        A message that is sent ``instead`` replaces the ask, because its receipt is also an answer.
         """
         patience = self.patience
         every = patience.silent_s / 5 if self.last_heard is not None else min(0.5, patience.silent_s / 5)
@@ -298,7 +299,7 @@ class Session:
         return sum(len(message.data) for message in self.outgoing.values())
 
     def is_flushing(self, since: float, now: float) -> bool:
-        """Return whether to wait for the last messages, at the end of a run that began to close at ``since``."""
+        """Return True to wait longer for the last messages, at the end of a run that began to close at ``since``."""
         return bool(self.outgoing) and now - max(since, self.last_progress) < self.patience.flush_s
 
     def times(self) -> Iterator[float]:
