@@ -109,9 +109,9 @@ def test_a_rule_is_given_what_all_split_methods_share():
         (mine, {}, "method 'mine': missing a required argument: 'temperature'"),
         (mine, {"temperature": 1.0, "rule": 1}, "method 'mine' has no parameter 'rule'"),
         (mine(0.5), {"width": 4}, "method 'mine' is made already, and 'width' would do nothing: let factory name"),
-        (fails, {}, r"method 'mine': making it fails: .*test_by_factory\.py:\d+: ZeroDivisionError"),
+        (fails, {}, r"method 'mine': making it fails: .*test_method_factory\.py:\d+: ZeroDivisionError"),
         (Plain, {"names": None}, "method 'mine': names = None is nothing that settings can hold; give"),
-        (quits, {}, r"method 'mine': making it fails: .*test_by_factory\.py:\d+: SystemExit: 3"),
+        (quits, {}, r"method 'mine': making it fails: .*test_method_factory\.py:\d+: SystemExit: 3"),
         (quits, {"width": 4}, "method 'mine' has no parameter 'width'; it has none$"),
         (
             lambda: 7,

@@ -38,7 +38,7 @@ def schedule(name: str, **parameters: Any) -> tuple[Schedule, LocalIterations]:
     """Make the schedule ``name``, and the settings of the parties' local iterations.
 
     >>> schedule("flex", mu=0.1)
-    (Flex(), Local(labels='active', mu=0.1, momentum='local', smoothness=None))
+    (Flex(), LocalIterations(labels='active', mu=0.1, momentum='local', smoothness=None))
 
     Raises:
         ConfigError: the schedule or a parameter does not exist, or a value has another type or is out of range.

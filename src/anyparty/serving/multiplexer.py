@@ -35,9 +35,9 @@ Route = tuple[str, str]  # sender, tag
 def routes_to(me: str, roster: Roster, declared: Iterable[MessageSpec]) -> list[Route]:
     """List the routes on which a party may receive messages.
 
-    >>> from anyparty.core.types import Party
+    >>> from anyparty.core.types import MessageSpec, Party
     >>> both = Roster((Party(name="bank", labels=True), Party(name="shop")), "bank")
-    >>> routes_to("bank", both, [Declared(tag="embedding", frm="block", to="host", holds="", learns="")])
+    >>> routes_to("bank", both, [MessageSpec(tag="embedding", frm="block", to="host", holds="", learns="")])
     [('shop', 'embedding')]
     """
     receiver = roles(roster, me)

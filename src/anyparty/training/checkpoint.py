@@ -10,7 +10,7 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 from anyparty.core.storage import PART, writing
 from anyparty.errors import Diverged, ModelError, remark, some
-from anyparty.methods.method import State
+
+if TYPE_CHECKING:
+    from anyparty.methods.method import State
 
 KEEP = 2
 REMEMBERS = {

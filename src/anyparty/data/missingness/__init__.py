@@ -65,7 +65,7 @@ def missing(mechanism: str | Mapping[str, Any], **parameters: Any) -> Mechanism:
     >>> missing("mcar", p=0.5)
     MCAR(p=0.5)
     >>> missing({"name": "labels", "n": 500, "aligned": 100, "rest": {"name": "mnar", "p": 0.9}})
-    Labels(n=500, aligned=100, rest=MNAR(p=0.9))
+    ScarceLabels(n=500, aligned=100, rest=MNAR(p=0.9))
 
     Raises:
         ConfigError: the mechanism or a parameter is unknown, or a value is out of range.
