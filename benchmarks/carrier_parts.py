@@ -72,7 +72,7 @@ class Table:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the active party."""
+        """Return whether this is the active party."""
         return self.me == "p0"
 
     @property
@@ -294,7 +294,7 @@ async def turns(site: Any, config: Any, net: Any, *, rounds: int, steps: int, po
     for way in ways:
         await table.take(way, min(steps, 3))
     seconds: dict[str, list[float]] = {way: [] for way in (*ways, "everyone")}
-    lots = random.Random(0)  # noqa: S311 - an order, the same at all
+    lots = random.Random(0)  # noqa: S311 - all parties draw the same order
     for _round in range(rounds):
         for way in lots.sample(ways, len(ways)):
             seconds[way].append(await table.take(way, steps) / steps)
