@@ -1,4 +1,4 @@
-"""Numbers in the pages follow from the published tables: a new table asks for new words.
+"""Numbers in the pages follow from the published tables: if a table changes, the text must change too.
 
 Each number is computed from benchmarks/results/*/*.csv and searched for in the page, line breaks aside.
 """
