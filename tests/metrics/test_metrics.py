@@ -509,7 +509,7 @@ def test_tables_of_a_regression_and_of_names_that_look_like_markup():
 
 
 def test_the_score_of_a_constant_answer():
-    """Of four rows, two "no" and one "yes" are answered. Coverage is separate from the scores."""
+    """Two "no" and one "yes" of four rows are answered. Coverage is separate from the scores."""
     answers, everybody = predicted([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [NAN, NAN]]), torch.ones(4, 3, dtype=torch.bool)
     found = evaluate(answers, torch.tensor([0, 1, 0, 1]), None, everybody, Seeds(0))
     assert found.constant == {"accuracy": pytest.approx(2 / 3)}
