@@ -220,7 +220,7 @@ class Table:
         """Do this party's computation of a step."""
         model, shape = self.models["compute"], (BATCH, EMBEDDING)
         method, state, rows = model.method, model.states[self.me], model.world.rows[self.me]
-        h, g = torch.randn(shape), 1e-6 * torch.randn(shape)  # so small that its networks stay what they are
+        h, g = torch.randn(shape), 1e-6 * torch.randn(shape)  # so small that its networks do not change
         began = time.perf_counter()
         for batch in self.batches[:steps]:
             _, mine = encode(method, model, self.me, batch)

@@ -34,7 +34,7 @@ SETTINGS = {"epochs": 2, "batch_size": 16, "validation": 0.0, "test": 0.2}
 
 
 def tables():
-    """Three parties with overlapping ids: 0-19 bank alone, 30-59 all three, 80-89 the lab alone."""
+    """Create three parties with overlapping ids: 0-19 only at bank, 30-59 at all three, 80-89 only at lab."""
     random = np.random.default_rng(0)
     x = random.normal(size=(3, 90))
     frames = {

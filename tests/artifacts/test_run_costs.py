@@ -10,7 +10,7 @@ from anyparty.transport.ledger import Exchange, Flow, Ledger, Tally
 
 
 def tables(n=60):
-    """Two parties share 40 rows, one of three columns, the other of two; a third shares 10 of them."""
+    """Create tables: two parties share 40 rows, with three and two columns; a third party shares 10 of them."""
     ids = [f"n{i:02d}" for i in range(n)]
     x = [i % 7 - 3 for i in range(n)]
     bank = pl.DataFrame({"id": ids, "a": x, "b": [v * v for v in x], "c": [v % 3 for v in x],

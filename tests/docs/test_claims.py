@@ -36,7 +36,7 @@ def records(name: str) -> Iterator[dict[str, Any]]:
 
 
 def rows(place: str, **which: object) -> Rows:
-    """Return a table's rows whose columns are as asked."""
+    """Return a table's rows whose columns have the given values."""
     with (RESULTS / f"{place}.csv").open(encoding="utf-8", newline="") as file:
         return [row for row in csv.DictReader(file) if all(row[name] == str(value) for name, value in which.items())]
 

@@ -391,7 +391,7 @@ def test_a_party_without_a_head_gets_the_rows_answer():
     """Only the first party has a head, and it lacks the last row."""
     yes, no, none = [0.1, 0.9], [0.9, 0.1], [NAN, NAN]
     guessed = guesses(3, 2, seed=5)
-    answers = [[yes, no][guessed[0]], [yes, no][guessed[1]], none]  # other than what is guessed
+    answers = [[yes, no][guessed[0]], [yes, no][guessed[1]], none]  # differs from the guess
     own = torch.tensor([[each, none, none] for each in answers])
     chosen = client_classes(predicted(answers, by_party=own), torch.Generator().manual_seed(5))
     assert chosen.tolist() == [[1 - guessed[0]] * 3, [1 - guessed[1]] * 3, [guessed[2]] * 3]

@@ -14,7 +14,7 @@ SHORTEST = 8  # bytes of a needle; shorter ones occur by chance
 
 
 def hashes(texts: Iterable[str]) -> dict[bytes, str]:
-    """Return the common unsalted hashes of texts in all forms of a file, each with a description.
+    """Return the common unsalted hashes of texts, in the forms that a file could hold, each with a description.
 
     They are all algorithms of ``hashlib``, BLAKE2 of several lengths, and the hashes of polars and pandas.  Forms are
     the first eight bytes in both byte orders, in hexadecimal, and as a decimal number with and without a sign.

@@ -118,7 +118,7 @@ class TestBounds:
 
 @dataclass
 class Forger(Wiretap):
-    """A party whose messages of one tag are multiplied, starting with the ``after``-th."""
+    """A party whose messages of one tag are multiplied, except the first ``after``."""
 
     tag: str = "embedding"
     after: int = 0
