@@ -72,7 +72,7 @@ class Table:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the active party."""
+        """Return whether this is the active party."""
         return self.me == "p0"
 
     @property
@@ -220,7 +220,7 @@ class Table:
         """Do this party's computation of a step."""
         model, shape = self.models["compute"], (BATCH, EMBEDDING)
         method, state, rows = model.method, model.states[self.me], model.world.rows[self.me]
-        h, g = torch.randn(shape), 1e-6 * torch.randn(shape)  # so small that its networks stay what they are
+        h, g = torch.randn(shape), 1e-6 * torch.randn(shape)  # so small that its networks do not change
         began = time.perf_counter()
         for batch in self.batches[:steps]:
             _, mine = encode(method, model, self.me, batch)
@@ -294,7 +294,7 @@ async def turns(site: Any, config: Any, net: Any, *, rounds: int, steps: int, po
     for way in ways:
         await table.take(way, min(steps, 3))
     seconds: dict[str, list[float]] = {way: [] for way in (*ways, "everyone")}
-    lots = random.Random(0)  # noqa: S311 - an order, the same at all
+    lots = random.Random(0)  # noqa: S311 - all parties draw the same order
     for _round in range(rounds):
         for way in lots.sample(ways, len(ways)):
             seconds[way].append(await table.take(way, steps) / steps)

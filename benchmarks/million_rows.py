@@ -129,7 +129,7 @@ def stages(folder: Path, kind: str) -> dict[str, Any]:
         "laser", epochs=1, batch_size=BATCH, validation=0.0, test=0.0, watch=meter,
         optimizer=Optimizer(name="sgd", lr=0.03), parameters={"embedding": 64},
     )  # fmt: skip
-    assert model.history[0]["loss"] < 0.69, "it learns"  # below a coin's cross-entropy
+    assert model.history[0]["loss"] < 0.69, "it learns"  # below the cross-entropy of guessing
     cells = sum(table.columns.width * len(table) for table in federation.tables.values())
     return {"stages": seen, "data": {"blocks": 4 * cells / GIB, "rows": float(meter.rows)}}
 

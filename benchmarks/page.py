@@ -90,7 +90,10 @@ class Page:
 
 
 def target(value: float | Spread, most: float | None = None, *, least: float | None = None) -> str:
-    """Return a target in words and whether ``value`` meets it; of a spread the median counts, unless too noisy."""
+    """Return a target in words and whether ``value`` meets it.
+
+    A spread is judged by its median, unless it is too wide.
+    """
     if most is None and least is None:
         return ""
     bound = f"<= {most:g}" if most is not None else f">= {least:g}"

@@ -69,7 +69,7 @@ def alternate(contenders: Mapping[str, Contender], rounds: int, turn_s: float) -
         run(2)
         steps[name] = min(200, max(2, round(turn_s / (run(2) / 2))))
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    order, lots = list(contenders), random.Random(0)  # noqa: S311 - an order, not a secret
+    order, lots = list(contenders), random.Random(0)  # noqa: S311 - the order is not a secret
     began = time.perf_counter()
     for done in range(rounds):
         if done >= LEAST and time.perf_counter() - began > MOST_S:

@@ -40,9 +40,12 @@ class DocumentedMessage:
 def documented_messages() -> dict[str, tuple[DocumentedMessage, ...]]:
     """Return all messages that anyparty may send, by table.
 
-    ``alignment`` is private alignment, ``run`` is common to all methods, ``methods`` is sent by methods, ``schedules``
-    is sent in addition or instead if parties have their own pace, ``prediction`` is common to predictions of many rows,
-    ``service`` to predictions on request.
+    - ``alignment``: private alignment
+    - ``run``: common to all methods
+    - ``methods``: sent by methods
+    - ``schedules``: sent in addition or instead if parties have their own pace
+    - ``prediction``: common to predictions of many rows
+    - ``service``: predictions on request
     """
     common = (*alignment_cache.MESSAGES, *control_messages.MESSAGES, *setup_messages.MESSAGES)
     return {

@@ -1,4 +1,4 @@
-"""Tables of two parties with gaps, as files, and the command line, called in this process."""
+"""Fixtures: CSV files of two parties with gaps, and the command line, called in this process."""
 
 import signal
 from collections.abc import Callable
@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from anyparty.api.federation import Federation
 from anyparty.cli.app import app
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs, and in whatever they start
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # also for background jobs of a shell and their child processes
     signal.signal(signal.SIGINT, signal.default_int_handler)
-torch.set_num_threads(1)  # tensors here are tiny: threads would wait for each other
-# machines are noisy: no example has to be quick; and the same ones are tried each time, whatever else has changed
+torch.set_num_threads(1)  # tensors are tiny: several threads would only wait for each other
+# no deadline, because machines are noisy; the same examples on every run
 settings.register_profile("unhurried", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
@@ -46,12 +46,12 @@ Call = Callable[..., Any]
 
 @pytest.fixture(autouse=True)
 def _same_draws() -> None:
-    """A test draws the same numbers whichever tests ran before it."""
+    """Seed torch, so that a test draws the same numbers whichever tests ran before it."""
     torch.manual_seed(0)
 
 
 def write_tables(folder: Path, rows: int = 120) -> None:
-    """Bank.csv has all rows but the last twenty, shop.csv all but the first thirty; the label follows both."""
+    """Write bank.csv without the last twenty rows and shop.csv without the first thirty; the label depends on both."""
     random = np.random.default_rng(0)
     income, visits = random.normal(size=(2, rows))
     label = np.where(income + visits + random.normal(scale=0.3, size=rows) > 0, "yes", "no")
@@ -66,7 +66,7 @@ def write_tables(folder: Path, rows: int = 120) -> None:
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with two parties' tables and credit.toml, which is the current one."""
+    """Create a folder with two parties' tables and credit.toml, and make it the current folder."""
     write_tables(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -74,7 +74,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as ``work``, with a finished run in runs/credit-laser-seed1; nobody may change it."""
+    """Create a folder as in ``work`` with a finished run in runs/credit-laser-seed1; tests must not change it."""
     folder = tmp_path_factory.mktemp("trained")
     write_tables(folder)
     result = CliRunner().invoke(app, ["train", str(folder / "credit.toml"), "--quiet"])
@@ -84,20 +84,20 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(trained: Path) -> Path:
-    """The folder of a finished run."""
+    """Return the folder of a finished run."""
     return trained / "runs" / "credit-laser-seed1"
 
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Call the command line with words; answers exit_code, stdout and stderr."""
+    """Return a function that calls the command line and returns the exit code, stdout and stderr."""
     monkeypatch.setenv("COLUMNS", "200")
     return lambda *words: CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Federation:
-    """A federation of two tables, each in a CSV file."""
+    """Create a federation of two tables, each in a CSV file."""
     from tests.api.test_train_tables import tables  # noqa: PLC0415 - after pytest has rewritten its assertions
 
     files = {}

@@ -1,13 +1,13 @@
-"""Ports of this machine for servers that begin later, as other processes' do."""
+"""Ports of this machine for servers that start later, such as those of other processes."""
 
 import random
 import socket
 
-PORTS = range(20_000, 32_000)  # below those that a system hands out by itself: no connection takes one meanwhile
+PORTS = range(20_000, 32_000)  # below the system's ephemeral ports, so that no connection takes one meanwhile
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 on which nobody listens; another each time, for tests that run at once."""
+    """Return a free port of 127.0.0.1; ports are random, so that parallel tests get different ones."""
     lots = random.SystemRandom()
     while True:
         port = lots.choice(PORTS)

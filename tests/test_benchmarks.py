@@ -1,4 +1,4 @@
-"""Every benchmark's program still runs, in its quick form, and writes a page; what its numbers are is not tested."""
+"""Every benchmark program runs in its quick form and writes a page; its numbers are not tested."""
 
 import ast
 import os
@@ -18,7 +18,7 @@ PAGES = {
     "carrier": ("carrier", False),
     "clock": ("clock", False),
     "coroutines": ("coroutines", False),
-    "device": ("", False),  # without a GPU it says so
+    "device": ("", False),  # it only reports that there is no GPU
     "fewer_bytes": ("fewer_bytes_breast-cancer", False),
     "label_leakage": ("label_leakage", False),
     "latent": ("latent", True),
@@ -32,8 +32,8 @@ PAGES = {
     "step_time": ("step_time", False),
 }
 FEDERATIONS = {"carrier", "service"}
-WORDS = {"beyond": ["--only", "distilled"]}  # one choice of many
-UNTRIED = {"demo_settings", "floor"}  # minutes of trainings; mypy checks them as all others
+WORDS = {"beyond": ["--only", "distilled"]}  # only one of many choices
+UNTRIED = {"demo_settings", "floor"}  # minutes of trainings; mypy checks them like all others
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,6 @@ def test_every_program_is_run() -> None:
 
 
 def _runs(path: Path) -> bool:
-    """Whether a file is a program."""
+    """Return whether a file is a program."""
     body = ast.parse(path.read_text(encoding="utf-8")).body
     return any(isinstance(node, ast.If) and "__main__" in ast.unparse(node.test) for node in body)

@@ -1,6 +1,6 @@
-"""Training, prediction and resuming on a GPU, against the same on the CPU; where there is none, nothing is tested.
+"""Training, prediction and resuming on a GPU, compared with the CPU; skipped without a GPU.
 
-Both start from the same numbers and take the same steps; what differs is the order in which sums are taken.
+Both use the same initial numbers and steps, and differ only in the order of summation.
 """
 
 from dataclasses import replace
@@ -29,7 +29,7 @@ if not torch.cuda.is_available():
     pytest.skip("this machine has no GPU", allow_module_level=True)
 
 GPU = "cuda"
-FAR = 0.01  # batch normalisation over a few rows lets rounding grow
+FAR = 0.01  # batch normalisation over a few rows amplifies rounding
 HOLDS = (
     "same seed same bits", "resumed equals uninterrupted", "same over another carrier",
     "unobserved cells do not matter", "prediction ignores batching and row order", "one row at a time", "one party",
@@ -73,7 +73,7 @@ def test_holds_there_too(check, case, tmp_path):
 
 
 def _trained(case, of, **settings):
-    """Return all weights after training, and what the model then says of all rows."""
+    """Return all weights after training, and the model's answers for all rows."""
     states = worlds.states_of(case.train(of, **settings))
     said = worlds.answers_of(worlds.predict(case.make(), of, states))
     assert {tensor.device.type for tensor in said.values()} == {"cpu"}
@@ -81,7 +81,7 @@ def _trained(case, of, **settings):
 
 
 def _far(one, other):
-    """Return how far the other tensor is from the one, over its size."""
+    """Return the distance of the two tensors relative to the size of the first."""
     assert torch.equal(one.isnan(), other.isnan())
     a, b = (each.double().nan_to_num() for each in (one, other))
     return float((a - b).norm() / a.norm().clamp(min=1.0))

@@ -1,4 +1,4 @@
-"""A class name stands for one class; importing anyparty, or asking for help, loads no heavy library."""
+"""Class names are unique; importing anyparty, or printing its help, loads no heavy library."""
 
 import ast
 import subprocess
@@ -52,7 +52,7 @@ EXTRAS = ("nvflare", "psutil", "nacl", "fastapi", "uvicorn", "prometheus_client"
 
 
 def test_the_core_does_without_extras() -> None:
-    """As if none of them were installed: training's, the report's and the doctor's modules are imported, one looks."""
+    """Without any extra, the modules for training, reports and the doctor can be imported, and the doctor runs."""
     code = (
         f"import sys\nfor name in {EXTRAS}: sys.modules[name] = None\n"
         "from anyparty import Federation, Model\nimport anyparty.report.page, anyparty.cli\n"

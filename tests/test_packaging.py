@@ -1,4 +1,4 @@
-"""What the package says of itself: the versions that it takes are those that were tried, and its types are there."""
+"""The package's metadata: accepted versions of dependencies are tested ones, and its types are included."""
 
 import tomllib
 from importlib.metadata import requires
@@ -19,7 +19,7 @@ def pinned(name):
 
 
 def asked():
-    """All that pyproject.toml asks for by name, with its extras."""
+    """Return the requirements of pyproject.toml, including those of its extras, by name."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
     return {r.name: r.specifier for group in groups for r in map(Requirement, group) if r.name != "anyparty"}

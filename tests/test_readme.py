@@ -1,4 +1,4 @@
-"""The README's commands run, and the places that it and CONTRIBUTING.md name exist."""
+"""The README's commands run, and the paths in it and in CONTRIBUTING.md exist."""
 
 import re
 import shlex
@@ -28,7 +28,7 @@ def blocks(kind: str) -> Iterator[re.Match[str]]:
 
 @pytest.fixture
 def beside_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the files that the README speaks of."""
+    """Create a folder with the files that the README uses."""
     write_tables(tmp_path)
     (tmp_path / "credit.toml").unlink()
     shop = pl.read_csv(tmp_path / "shop.csv").rename({"town": "postcode"}).with_columns(pl.lit("A").alias("name"))

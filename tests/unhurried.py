@@ -1,4 +1,4 @@
-"""Clocks that a busy machine does not hurry: no outcome of a test is how long it waited for a processor."""
+"""Clocks for tests on busy machines: no test's outcome depends on how long it waits for a processor."""
 
 import asyncio
 import threading
@@ -6,11 +6,11 @@ import time
 from collections.abc import Coroutine
 from typing import Any
 
-MOST_S = 0.1  # that ``Steady`` moves on between two looks
+MOST_S = 0.1  # maximum by which ``Steady`` advances between two readings
 
 
 class Own(asyncio.SelectorEventLoop):
-    """A loop with a clock of its own, in seconds, which moves on in ``select`` alone: never while anybody works."""
+    """A loop with its own clock in seconds, which advances only in ``select``, and never during computation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class Own(asyncio.SelectorEventLoop):
 
 
 class Standing(Own):
-    """Its clock moves on to the next moment when all wait; it does not wait for threads and sockets."""
+    """A loop whose clock jumps to the next timer when all wait; it does not wait for threads and sockets."""
 
     def select(self, timeout: float | None = None) -> Any:
         found = self.really(timeout if timeout is None else 0)
@@ -31,7 +31,7 @@ class Standing(Own):
 
 
 class Waiting(Own):
-    """Its clock goes while it waits, also for threads and sockets, and no further than it meant to wait."""
+    """A loop whose clock runs while it waits, also for threads and sockets, but not beyond the intended wait."""
 
     def select(self, timeout: float | None = None) -> Any:
         began = time.monotonic()
@@ -48,7 +48,7 @@ def run(work: Coroutine[Any, Any, Any], loop: type[Own] = Standing) -> Any:
 
 
 class Steady:
-    """Seconds for threads that look at it again and again; a time in which none of them could look hardly counts."""
+    """A clock for threads that read it repeatedly; periods in which no thread could read it hardly count."""
 
     def __init__(self) -> None:
         self.now, self.seen, self.lock = 0.0, time.monotonic(), threading.Lock()

@@ -1,6 +1,6 @@
-"""Tiny worlds with known answers: a few rows, K parties, who has which row, and what can be learnt from it.
+"""Tiny worlds with known answers: a few rows, K parties, the presence of rows, and learnable labels.
 
-Letters   N rows, K parties with columns, d columns a party, C outputs; as in ``anyparty.core.types``.
+Letters   N rows, K parties with columns, d columns per party, C outputs; as in ``anyparty.core.types``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def party_names(K: int) -> tuple[str, ...]:
 
 
 def roster_of(K: int, *, labelers: Sequence[int] = (0,), server: bool = False) -> Roster:
-    """K parties with columns; the first of ``labelers`` leads, or a ``server`` that holds labels and no columns."""
+    """Make a roster of K parties with columns.
+
+    The first of ``labelers`` leads, or else a ``server`` that holds labels and no columns.
+    """
     parties = [Party(name=name, labels=k in labelers and not server) for k, name in enumerate(party_names(K))]
     if server:
         return Roster((*parties, Party(name="server", columns=False, labels=True)), "server")
@@ -55,17 +58,17 @@ def roster_of(K: int, *, labelers: Sequence[int] = (0,), server: bool = False) -
 
 
 def all_patterns(N: int, K: int) -> Tensor:
-    """Every non-empty set of parties in turn: [N, K] bool."""
+    """Return every non-empty set of parties in turn: [N, K] bool."""
     numbers = torch.arange(N) % (2**K - 1) + 1
     return (numbers.unsqueeze(1) >> torch.arange(K)) & 1 == 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Aligned rows of all parties, as an onlooker sees them, and as each party does.
+    """Aligned rows of all parties, as seen from outside and by each party.
 
-    ``x`` holds every cell [N, d] by party, also those that nobody observes: a test may ask what they would have been.
-    ``gaps`` says by party which of them were empty [N, d], where some were.
+    ``x`` holds all cells [N, d] by party, including unobserved ones, so that tests can compare with them.
+    ``gaps`` marks by party the cells that were empty [N, d], if there are any.
     """
 
     roster: Roster
@@ -79,7 +82,7 @@ class World:
     device: torch.device = torch.device("cpu")
 
     def on(self, name: str) -> World:
-        """The same world, where the parties compute on the device ``name``."""
+        """Return the same world, with the parties' tensors on the device ``name``."""
         device = torch.device(name)
         return replace(self, device=device, rows={party: _on(device, rows) for party, rows in self.rows.items()})
 
@@ -89,7 +92,7 @@ class World:
 
     @property
     def usable(self) -> Tensor:
-        """[N] bool, rows with a label that somebody has."""
+        """Return the mask [N] bool of labelled rows that at least one party has."""
         return self.labeled & self.observed.any(dim=1)
 
     def places(self) -> Tensor:
@@ -109,7 +112,7 @@ class World:
 
 
 def _on(device: torch.device, held: Any) -> Any:
-    """What a party holds, with every tensor in it on the device."""
+    """Return a copy of a party's data with every tensor on the device."""
     parts = {part.name: getattr(held, part.name) for part in fields(held)}
     moved = {name: part.to(device) for name, part in parts.items() if isinstance(part, Tensor)}
     return replace(
@@ -126,13 +129,13 @@ def world(
     """Draw a world.
 
     Args:
-        observed: who has which row; by default every non-empty set of parties in turn.
-        labeled: by default all, or two thirds of them with ``scarce``.
-        signal: the party whose first column alone decides the label; ``None``: the columns of all do.
-        shuffled: labels are drawn without a look at the columns.
-        echo: a party's columns say much the same, as those of real tables do; else each is noise of its own.
-        gaps: a third of all cells were empty, and hold what they were filled with.
-        garbage: NaN in the cells that no row points to, and nonsense for the labels that are not known.
+        observed: which party has which row; by default every non-empty set of parties in turn.
+        labeled: by default all rows, or two thirds of them with ``scarce``.
+        signal: the party whose first column alone decides the label; ``None``: the columns of all parties do.
+        shuffled: labels do not depend on the columns.
+        echo: a party's columns are correlated, like those of real tables; otherwise they are independent noise.
+        gaps: a third of all cells were empty, and hold fill values.
+        garbage: NaN in cells that no row refers to, and invalid values for unknown labels.
     """
     generator = torch.Generator().manual_seed(seed)
     roster = roster_of(K, labelers=labelers, server=server)
@@ -148,13 +151,13 @@ def world(
         task, y = Task(kind="regression", mean=5.0, scale=2.0), score
     else:
         task = Task(kind="classification", classes=tuple(f"class {c}" for c in range(classes)))
-        y = (score.argsort().argsort() * classes) // N  # equal shares
+        y = (score.argsort().argsort() * classes) // N  # equally frequent classes
     labeled = (torch.arange(N) % 3 != 1) | (not scarce) if labeled is None else labeled
     rows = {
         name: _rows(name, roster, x, y, observed, labeled, garbage=garbage, generator=generator)
         for name in roster.names
     }
-    lots = torch.Generator().manual_seed(seed + 1)  # not moved by who has which row
+    lots = torch.Generator().manual_seed(seed + 1)  # independent of the presence of rows
     empty = {name: torch.rand(N, d, generator=lots) < 1 / 3 for name in roster.blocks} if gaps else {}
     rows = {name: _with_gaps(own, empty[name]) if name in empty else own for name, own in rows.items()}
     return World(roster=roster, task=task, x=x, y=y, observed=observed, labeled=labeled, rows=rows, gaps=empty)
@@ -170,7 +173,7 @@ def _with_gaps(rows: Rows, empty: Tensor) -> Rows:
 
 
 def given(x: dict[str, Tensor], y: Tensor, observed: Tensor, labeled: Tensor | None = None) -> World:
-    """The world of these classes ``y`` and cells, labels at the first party."""
+    """Make a world with these classes ``y`` and cells; the first party has the labels."""
     roster, generator = roster_of(len(x)), torch.Generator().manual_seed(0)
     task = Task(kind="classification", classes=tuple(f"class {c}" for c in range(int(y.max()) + 1)))
     labeled = torch.ones(len(y), dtype=torch.bool) if labeled is None else labeled
@@ -188,7 +191,7 @@ def _rows(
     if name in roster.blocks:
         own = observed[:, roster.blocks.index(name)]
         held = own.nonzero().squeeze(1)
-        place = torch.randperm(len(held), generator=generator)  # a party's rows stand in an order of its own
+        place = torch.randperm(len(held), generator=generator)  # each party has its own order of rows
         position = torch.full((N,), -1)
         position[held] = place
         cells = torch.full((len(held) + (4 if garbage else 0), x[name].shape[1]), torch.nan)
@@ -210,7 +213,7 @@ def _rows(
                 if name == roster.active else None)  # fmt: skip
 
 
-# How the parties' parts are played
+# Run the parties' parts
 
 
 Playing = Callable[[Channel], Awaitable[Any]]
@@ -219,7 +222,7 @@ Carrier = Callable[..., dict[str, Any]]
 
 @dataclass
 class Wiretap:
-    """A channel that notes every message in passing: (sender, receiver, tag, tensors)."""
+    """A channel that records every message: (sender, receiver, tag, tensors)."""
 
     channel: Channel
     notes: list[tuple[str, str, str, dict[str, Tensor]]]
@@ -241,7 +244,7 @@ class Wiretap:
 
 @dataclass
 class Table:
-    """Where the parties sit: what carries their messages, what is declared, and what is noted of them."""
+    """A run's carrier and declared messages, with its recorded messages and ledger."""
 
     carrier: Carrier = memory.play
     ledger: Ledger = field(default_factory=Ledger)
@@ -260,7 +263,7 @@ class Table:
 def begin(
     method: Method, of: World, *, seed: int = 0, encoder: Any = SMALL, optimizer: Optimizer = SGD
 ) -> dict[str, State]:
-    """Every party's networks at the start."""
+    """Return every party's initial networks."""
     states = {name: method.begin(of.seat(name, encoder, optimizer), Seeds(seed)) for name in of.roster.names}
     for state in states.values():
         state.train(True)
@@ -272,7 +275,7 @@ def batch_of(rows: Tensor, step: int = 0, seed: int = 0, stage: str = "train", s
 
 
 def stage_of(method: Method, seat: PartyContext, name: str | None = None) -> Stage:
-    """The stage of that name, or the only one."""
+    """Return the stage of that name, or the only one."""
     stages = {stage.name: stage for stage in method.stages(seat)}
     if name is None:
         (name,) = stages
@@ -284,7 +287,7 @@ def step(
     at: Table | None = None, number: int = 0, seed: int = 0, leaves: Collection[str] = (), stage: str | None = None,
     share: float = 1.0,
 ) -> float:  # fmt: skip
-    """Play one step of a stage at all parties but those that leave; return the active party's loss."""
+    """Run one step of a stage at all parties except those that leave; return the active party's loss."""
     stages = {name: stage_of(method, of.seat(name), stage) for name in of.roster.names}
     batch = batch_of(rows.to(of.device), number, seed, stages[of.roster.active].name, share)
     parts = {
@@ -300,14 +303,14 @@ async def _step(stage: Any, state: State, rows: Rows, batch: Batch, net: Channel
 
 
 async def _leave(net: Channel) -> None:
-    """Play no part."""
+    """Take no part."""
 
 
 def predict(
     method: Method, of: World, states: Mapping[str, State], rows: Tensor | None = None,
     asked: Sequence[str] | None = None, *, at: Table | None = None, leaves: Collection[str] = (),
 ) -> Predictions:  # fmt: skip
-    """Play prediction at all parties but those that leave; return the active party's answer."""
+    """Run prediction at all parties except those that leave; return the active party's answer."""
     wanted = of.places() if rows is None else rows
 
     chosen = of.roster.blocks if asked is None else asked
@@ -364,7 +367,7 @@ def train(
 
 
 class Ends(Callback):
-    """Keeps why each stage ended."""
+    """Collects the reasons for the ends of stages."""
 
     def __init__(self) -> None:
         self.reasons: dict[str, str] = {}
@@ -378,7 +381,7 @@ def states_of(trained: Mapping[str, TrainedParty]) -> dict[str, State]:
 
 
 def weights(states: Mapping[str, State]) -> dict[str, Tensor]:
-    """All parties' parameters and buffers, by party, network and name, but for what hosts note of training."""
+    """Return all parties' parameters and buffers by party, network and name, without the hosts' notes on training."""
     return {
         f"{party}/{module}/{name}": tensor.detach().clone()
         for party, state in states.items()
@@ -389,7 +392,7 @@ def weights(states: Mapping[str, State]) -> dict[str, Tensor]:
 
 
 def gradients(states: Mapping[str, State]) -> dict[str, Tensor]:
-    """All parties' gradients after a step, by party, network and name; zeros where a step left none."""
+    """Return all parties' gradients after a step, by party, network and name; zeros if a step left none."""
     return {
         f"{party}/{module}/{name}": torch.zeros_like(p) if p.grad is None else p.grad.clone()
         for party, state in states.items()
@@ -399,7 +402,7 @@ def gradients(states: Mapping[str, State]) -> dict[str, Tensor]:
 
 
 def same_bits(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    """Whether two sets of tensors are equal to the last bit, NaN where NaN is."""
+    """Return whether two sets of tensors have the same bits; NaN equals NaN."""
     assert one.keys() == other.keys()
     return all(torch.equal(bits(one[name]), bits(other[name])) for name in one)
 
@@ -414,12 +417,12 @@ def answers_of(predictions: Predictions) -> dict[str, Tensor]:
     return held if predictions.by_party is None else held | {"by_party": predictions.by_party}
 
 
-# A second carrier: no event loop, messages as bytes, parties advanced by hand in any order
+# A second carrier without an event loop: messages are bytes, and parties are advanced in any order
 
 
 @dataclass
 class ByHand:
-    """One party's end: what it sends becomes bytes, and it stops at whatever it waits for."""
+    """One party's end of a channel; sent messages become bytes, and a receive suspends the party."""
 
     me: str
     lanes: dict[tuple[str, str, str], deque[bytes]]
@@ -458,8 +461,8 @@ async def _seated(channel: Channel, part: Playing) -> Any:
 def by_hand(
     parts: Mapping[str, Playing], wrap: Callable[[Channel], Channel] = lambda c: c, *, seed: int = 0
 ) -> dict[str, Any]:
-    """Advance the parties one at a time, in an order drawn by ``seed``, until all are done."""
-    lots, lanes, gone = random.Random(seed), defaultdict(deque), set()  # noqa: S311 - whose turn it is is no secret
+    """Advance one party at a time, in an order drawn by ``seed``, until all are done."""
+    lots, lanes, gone = random.Random(seed), defaultdict(deque), set()  # noqa: S311 - the order is not a secret
     running = {name: _seated(wrap(ByHand(name, lanes, gone)), part) for name, part in parts.items()}
     waits: dict[str, tuple[str, str, str] | None] = dict.fromkeys(running)
     done: dict[str, Any] = {}

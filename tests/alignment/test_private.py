@@ -85,7 +85,7 @@ def together(found):
 
 
 def rows_of(alignment):
-    """Return the rows as tuples of positions, which are equal up to the order of rows."""
+    """Return the rows as tuples of positions; the order of rows does not count."""
     return sorted(zip(*(alignment.position[name].tolist() for name in alignment.parties), strict=True))
 
 

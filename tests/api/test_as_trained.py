@@ -1,4 +1,4 @@
-"""A run that was given its method, networks or optimizers in Python is recorded, repeated and resumed as it was."""
+"""A run is recorded, repeated and resumed with the method, networks and optimizers that were passed in Python."""
 
 import json
 import tomllib
@@ -25,11 +25,11 @@ MADE = {"optimizer": Optimizer(name="sgd", lr=0.5), "encoder": {"bank": MLP(hidd
 
 
 class Mine(Laser):
-    """A rule of the user's own."""
+    """A user's own rule."""
 
 
 def linear(inputs: int, outputs: int) -> nn.Module:
-    """A network of the user's own."""
+    """Make a user's own network."""
     return nn.Linear(inputs, outputs)
 
 
@@ -88,7 +88,7 @@ def test_a_run_is_not_gone_on_with_by_others(federation, tmp_path):
 
 
 def test_a_network_of_ones_own_is_named(federation, tmp_path):
-    """One that a module holds is found again; of another the user is asked for."""
+    """A network that a module defines is found again; the user must pass any other network."""
     federation.train("laser", folder=tmp_path / "held", epochs=1, test=0.3, encoder={"bank": linear})
     assert kept(tmp_path / "held")["parties"]["bank"]["encoder"]["factory"] == f"{__name__}:linear"
     with pytest.raises(CodeNotAllowed, match="allow it in this call"):

@@ -1,4 +1,4 @@
-"""Rows of a table without a single cell, as an outer join leaves them: the party is absent there, and no wiser."""
+"""Rows that are empty except for the id, as after an outer join, count as rows that the party does not have."""
 
 from dataclasses import replace
 from functools import partial
@@ -42,7 +42,7 @@ def frames(home):
 
 
 def joined(given, *, label=False):
-    """The same tables, each with everybody's ids; ``label`` keeps the label of every third row that the bank lacks."""
+    """Give each table the ids of all parties; ``label`` fills in every third label of the rows that the bank lacks."""
     ids = pl.concat([frame.select("id") for frame in given.values()]).unique().sort("id")
     whole = {name: ids.join(frame, on="id", how="left") for name, frame in given.items()}
     if label:
@@ -57,7 +57,7 @@ def federation(given):
 
 
 def with_nobody(given):
-    """The same tables, each with an id first of which nobody knows more."""
+    """Put a row on top of each table whose id has no data at any party."""
     nobody = pl.DataFrame({"id": ["nobody"]})
     return {name: pl.concat([nobody, frame], how="diagonal") for name, frame in given.items()}
 
@@ -96,7 +96,7 @@ def test_who_has_nothing_but_ids_is_told_so(tmp_path):
 
 
 def test_a_label_without_columns_teaches(tmp_path):
-    """Whose row only others describe: it is known to them, and the label is used."""
+    """Other parties describe the row, so its label is used."""
     given = frames(tmp_path)
     without, taught = federation(given), federation(joined(given, label=True))
     more = joined(given, label=True)["bank"]["y"].drop_nulls().len() - given["bank"].height
@@ -112,7 +112,7 @@ def test_a_label_without_columns_teaches(tmp_path):
     ids=["class", "weight", "number"],
 )
 def test_a_label_of_a_row_that_nobody_describes_teaches_nothing(tmp_path, label, train):
-    """Neither a class, nor how much classes count, nor the mean and spread of numbers."""
+    """Such labels change neither the classes, nor the class weights, nor the mean and spread of numbers."""
     given = frames(tmp_path)
     blank = pl.DataFrame({"id": [f"z{n}" for n in range(150)], "y": [label] * 150})
     more = given | {"bank": pl.concat([given["bank"], blank], how="diagonal_relaxed")}
@@ -135,7 +135,7 @@ def test_who_holds_labels_alone_knows_of_those_that_it_has():
 
 
 def test_a_label_that_is_misspelt_in_training_is_not_said_to_score():
-    """Not of a party that holds labels alone, either, from which no column is expected."""
+    """The error is the same for a party that holds only labels and needs no columns."""
     bank = pl.DataFrame({"id": ["a", "b"], "y": ["yes", "no"]})
     for columns in (True, False):
         config = Config.of({"federation": {"label": "yy", "active": "bank"}, "parties": {"bank": {"columns": columns}}})
@@ -182,7 +182,7 @@ def test_a_blank_block_is_filled_in_for_its_owner(tmp_path):
     assert np.allclose(whole.mean, lacking.mean[[lacking.ids.index(one) for one in whole.ids]], equal_nan=True)
 
 
-# ---- each at home
+# ---- each party at its own site
 
 
 def houses(home, given, kind=together.Site):
@@ -219,7 +219,7 @@ def test_at_home_a_blank_row_is_not_even_aligned(tmp_path):
 
 
 def test_an_alignment_from_before_is_made_anew(tmp_path):
-    """When blank rows were aligned as the party's own, its file did not say how many rows there were."""
+    """Alignment files of earlier versions counted blank rows as present, and did not store the number of rows."""
     sites = houses(tmp_path, frames(tmp_path / "world"))
     run(sites, settings(epochs=1))
     path = sites["shop"].folder / "alignment.safetensors"
@@ -275,7 +275,7 @@ def test_a_label_holder_names_rows_of_its_own(tmp_path, monkeypatch):
 
 
 def test_new_rows_that_only_the_active_party_knows(tmp_path):
-    """No row that two have: no reason to answer nobody."""
+    """No row is shared by two parties; the active party's row is still answered."""
     given = frames(tmp_path / "world")
     sites = houses(tmp_path / "home", given)
     run(sites, settings(epochs=2))
@@ -313,7 +313,7 @@ def test_a_run_is_served_with_who_knows_a_row(tmp_path):
 
 
 def test_an_alignment_for_a_prediction_is_none_to_train_on(tmp_path):
-    """There nobody asked whether parties share a row."""
+    """Alignment for a prediction does not check that parties share a row; training still does."""
     sites = houses(tmp_path, frames(tmp_path / "world"))
     run(sites, settings(epochs=1))
     for name, site in sites.items():

@@ -1,4 +1,4 @@
-"""Empty cells in rows that a party has: FALSE-VFL does not explain what they were filled with, wherever it runs."""
+"""FALSE-VFL does not model the fill values of empty cells, in one process, across sites and in the service."""
 
 import polars as pl
 import pytest
@@ -17,7 +17,7 @@ FALSE = {"embedding": 4, "top": 2, "hidden": (8,), "head_hidden": (8,), "samples
 
 
 def with_gaps(home):
-    """Three houses; every third cell of the shop's columns is empty, and no row of them."""
+    """Create three sites; every third cell of each of the shop's columns is empty, but no whole row is."""
     sites = {name: together.Site(**vars(site)) for name, site in world(home).items()}
     shop = pl.read_csv(sites["shop"].table).with_row_index()
     gap = [

@@ -1,4 +1,4 @@
-"""From several tables to one federation: who leads, whose label it is, and what is refused."""
+"""Build a federation from several tables: the active party, the label's party, and errors."""
 
 import io
 import re
@@ -34,7 +34,7 @@ N = 120
 
 
 def tables(**labels: str) -> dict[str, pl.DataFrame]:
-    """Two parties of the same people; ``labels`` names a label column by party."""
+    """Create tables of two parties with the same ids; ``labels`` names a label column by party."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(N, 4))
     y = (x[:, 0] + x[:, 2] > 0).astype(int)
@@ -63,7 +63,7 @@ def test_a_party_may_hold_labels_alone():
 
 
 def test_columns_may_be_left_out_by_the_settings():
-    """As for parties apart, where nobody else sees whether the table has any."""
+    """Settings may declare a party without columns, as they must if parties run at separate sites."""
     config = Config.of({"federation": {"label": "y"}, "parties": {"bank": {"columns": False}, "shop": {}}})
     federation = Federation.from_config(config, tables(bank="y"))
     assert federation.roster.blocks == ("shop",)
@@ -247,7 +247,7 @@ def test_one_class_is_refused():
 
 @pytest.mark.parametrize(("rare", "named"), [("yes", "'yes'"), (2.5, "'2.5'")])
 def test_a_rare_label_that_only_held_out_rows_have(rare, named):
-    """The line above speaks of all labels, the sentence of those for training: it says where the others are."""
+    """The error's first part counts all labels; the rest says that the others are in validation and test rows."""
     frames = tables()
     common = "no" if rare == "yes" else 0.5
     frames["bank"] = frames["bank"].with_columns(y=pl.Series([rare] + [common] * (N - 1)))
@@ -303,7 +303,7 @@ def test_standard_without_a_row_that_all_have():
 
 
 def test_balance_counts_no_class_that_training_lacks():
-    """As scikit-learn does on the rows for training: their mean weight is 1."""
+    """As in scikit-learn, the training rows have a mean weight of 1."""
     y = ["often"] * 60 + ["rare"] * 20 + ["later"] * 20
     use = np.array([TRAIN] * 80 + [TEST] * 20, dtype=np.int8)
     table = read_table(pl.DataFrame({"id": range(100), "y": y}), party="bank", id="id", label="y")
@@ -438,7 +438,7 @@ def test_rows_without_a_cell_are_told_of_when_they_are_asked_for():
 
 
 def test_numbers_by_laser_have_a_hidden_layer_unless_told_otherwise():
-    """A linear head on a mean cannot add up what several parties know: here a label that is the sum of four columns."""
+    """A linear head on a mean cannot learn this label, which is the sum of four columns at several parties."""
     rng = np.random.default_rng(0)
     x, ids = rng.normal(size=(400, 4)), [f"u{n}" for n in range(400)]
     frames = {name: pl.DataFrame({"id": ids, "x": x[:, k]}) for k, name in enumerate("abcd")}
@@ -452,7 +452,7 @@ def test_numbers_by_laser_have_a_hidden_layer_unless_told_otherwise():
 
 
 def test_what_a_notebook_shows_holds_no_row():
-    """Ids and cells of customers are not for a log."""
+    """Ids and cells of customers must not appear in logs."""
     bank = pl.DataFrame({"id": [f"secret{n}" for n in range(20)], "income": range(1000, 1020), "y": ["no", "yes"] * 10})
     of = Federation.from_tables({"bank": bank, "shop": bank.drop("y")}, label="y")
     assert repr(of) == "<Federation of bank: 20 rows, shop: 20 rows; 'bank' leads>"

@@ -1,4 +1,4 @@
-"""Filling in what a party lacks, and finding unlikely rows, from tables."""
+"""Impute a party's missing rows and find unlikely rows, starting from tables."""
 
 import re
 from dataclasses import replace
@@ -21,7 +21,7 @@ PARAMETERS = {"embedding": 4, "top": 2, "hidden": (16,), "head_hidden": (8,), "s
 
 
 def tables(rows=400, seed=0):
-    """Bank and shop see the same thing from two sides; shop's money is in other units, and a colour goes with it."""
+    """Create tables in which bank and shop measure the same quantity in different units; a colour depends on it too."""
     random = np.random.default_rng(seed)
     wealth = random.normal(size=rows)
     noise = random.normal(size=(4, rows)) * 0.2
@@ -106,7 +106,7 @@ class TestImpute:
         assert np.corrcoef(filled.mean[order, filled.columns.index("income")], wealth)[0, 1] > 0.9
 
     def test_columns_far_from_zero_keep_their_spread(self):
-        seconds = 1.7e9 + np.arange(60.0)  # of which single precision knows a multiple of 128
+        seconds = 1.7e9 + np.arange(60.0)  # single precision can only represent multiples of 128 here
         given = tables(60)[0]
         given["shop"] = given["shop"].with_columns(spent=pl.Series(seconds[given["shop"]["id"].to_numpy()]))
         federation = Federation.from_tables(given, label="bad")
@@ -142,7 +142,7 @@ class TestImpute:
         assert alone["spent"].null_count() == 0
 
     def test_the_table_can_stand_in_for_the_party_s_own(self, model):
-        """All its rows and columns as they were, but for empty cells among numbers; also where none is known."""
+        """All rows and columns are unchanged except empty cells in numeric columns; a column may be entirely empty."""
         given = tables()[0]
         shop = given["shop"].sample(fraction=1.0, shuffle=True, seed=1).select(
             note=pl.format("n{}", "id"), colour="colour", id="id", day=pl.lit(None, dtype=pl.Date), spent="spent"
@@ -166,7 +166,7 @@ class TestImpute:
         bank = given["bank"][::-1].select("bad", "savings", "id", "income").with_columns(
             pl.when(pl.col("id") != 7).then(pl.col("savings", "income"))
         )  # fmt: skip
-        shop = given["shop"].with_columns(id=pl.col("id") + 300)  # a hundred of them are the bank's, too
+        shop = given["shop"].with_columns(id=pl.col("id") + 300)  # a hundred of them are also the bank's
         with pytest.warns(AnypartyWarning, match="1 of 400 rows are empty but for the id"):
             filled = impute(model, {"bank": bank, "shop": shop}, "bank")
         assert filled.ids[0] == "7", "a row of which it knows the label alone"
@@ -194,7 +194,7 @@ class TestImpute:
         assert nobody.unknown == len(nobody.mean) > 0
 
     def test_rare_levels_and_truth_values_are_sampled_as_often_as_the_model_has_them(self):
-        """The decoder says .9, .07 and .03, and .1, whatever z, each with a deviation of .3."""
+        """For all z, the decoder gives .9, .07, .03 for the levels, .1 for the truth value, and a deviation of .3."""
         given = tables(400)[0]
         kinds = np.array(["common", "some", "rare"])[np.arange(300) % 3]
         shop = given["shop"].with_columns(kind=pl.Series(kinds), vip=pl.int_range(300) % 2 == 0)
@@ -214,7 +214,7 @@ class TestImpute:
         filled = impute(model, given | {"shop": shop}, "shop", samples=40)
         drawn = filled.table(samples=True)
         often = dict(drawn["kind"].value_counts(normalize=True).iter_rows())
-        assert often["rare"] == pytest.approx(0.03, abs=0.012)  # 4 of sqrt(.03 / 4000)
+        assert often["rare"] == pytest.approx(0.03, abs=0.012)  # four standard errors, sqrt(.03 / 4000)
         assert often["some"] == pytest.approx(0.07, abs=0.017)
         assert drawn["vip"].mean() == pytest.approx(0.1, abs=0.02)
         assert drawn.equals(impute(model, given | {"shop": shop}, "shop", samples=40).table(samples=True))
@@ -228,7 +228,7 @@ class TestImpute:
         )
         of_seeds = np.stack([impute(replace(made, seed=seed), given, "shop").mean for seed in range(12)])
         one_row, the_mean = of_seeds.std(axis=0).mean(axis=0), of_seeds.mean(axis=1).std(axis=0)
-        assert (the_mean < 0.35 * one_row).all()  # of a hundred rows; if all were off alike it would be as much
+        assert (the_mean < 0.35 * one_row).all()  # a hundred rows; equal errors in all rows would give a ratio of 1
 
     def test_a_row_is_filled_in_alike_whatever_else_is_asked(self, model):
         given = tables()[0]
@@ -267,7 +267,7 @@ class TestImpute:
         ledger = Ledger()
         impute(model, tables()[0], "shop", samples=3, ledger=ledger)
         crossed = {(row["sender"], row["receiver"], row["tag"]) for row in ledger.rows()}
-        assert crossed == {("bank", "shop", "imputation")}  # shop has no row of those: it says nothing
+        assert crossed == {("bank", "shop", "imputation")}  # shop has none of these rows, so it sends nothing
 
     def test_the_same_again_and_from_disk(self, model, tmp_path):
         model.save(tmp_path)

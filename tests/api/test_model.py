@@ -1,4 +1,4 @@
-"""A trained model: who takes part in an answer, and that it comes back from disk as it was, or not at all."""
+"""A trained model: the parties that take part in an answer; saving and loading restore it exactly or raise an error."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ SETTINGS = {"epochs": 2, "batch_size": 16, "validation": 0.0, "test": 0.2}
 
 
 def tables():
-    """Three parties with overlapping ids: 0-19 bank alone, 30-59 all three, 80-89 the lab alone."""
+    """Create three parties with overlapping ids: 0-19 only at bank, 30-59 at all three, 80-89 only at lab."""
     random = np.random.default_rng(0)
     x = random.normal(size=(3, 90))
     frames = {
@@ -91,7 +91,7 @@ class TestProvenance:
         assert torch.isnan(answered.scores[~answered.answered]).all()
 
     def test_a_party_without_a_table_is_absent(self, laser):
-        """Not to ask a party, and to have no table of it, is the same for the rows that remain."""
+        """Not asking a party gives the same result as having no table of it, for the remaining rows."""
         without = {name: table for name, table in tables().items() if name != "lab"}
         one, two = laser.predict(without), laser.predict(tables(), ["bank", "shop"])
         remain = [two.ids.index(i) for i in one.ids]
@@ -156,7 +156,7 @@ class TestTablesAtPrediction:
 
     def test_rows_are_in_the_order_of_the_active_party_s_table_then_of_the_others(self, laser):
         shuffled = {name: table.sample(fraction=1.0, shuffle=True, seed=3) for name, table in tables().items()}
-        given = {name: shuffled[name] for name in ("lab", "shop", "bank")}  # in which order they are given has no say
+        given = {name: shuffled[name] for name in ("lab", "shop", "bank")}  # the order of the arguments must not matter
         seen, wanted = set(), []
         for name in ("bank", "shop", "lab"):
             ids = [str(one) for one in shuffled[name]["id"] if str(one) not in seen]
@@ -166,7 +166,7 @@ class TestTablesAtPrediction:
         assert np.array_equal(laser.predict_proba(given), answered.scores.numpy())
         shop = laser.predict({"lab": given["lab"], "shop": given["shop"]})
         assert list(shop.ids[:60]) == [str(one) for one in shuffled["shop"]["id"]]
-        held = laser.predict()  # of the tables as they came in training
+        held = laser.predict()  # on the training tables
         assert [int(one) for one in held.ids] == sorted(map(int, held.ids)), "not as text"
 
     @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ class TestTablesAtPrediction:
             laser.evaluate(tables() | {"bank": tables()["bank"].drop("bad")})
 
     def test_only_the_active_party_s_labels_are_asked_for(self):
-        """Those of other label holders teach, and do not count."""
+        """Labels of other label holders are used in training, but not in evaluation."""
         given = tables()
         given["shop"] = given["shop"].with_columns(bad=pl.Series(["yes", "no"] * 30))
         own = {"bank": {}, "shop": {"label": "bad"}, "lab": {}}
@@ -288,7 +288,7 @@ class TestThereAndBack:
             Model.load(tmp_path, method=method("laser", embedding=6, make_head=Own))
         about = json.loads((tmp_path / "model.json").read_text())
         assert about.pop("own")["make_head"] == "Own"
-        (tmp_path / "model.json").write_text(json.dumps(about))  # as an earlier version saved it
+        (tmp_path / "model.json").write_text(json.dumps(about))  # as saved by an earlier version
         seal(tmp_path)
         assert worlds.same_bits(answers(Model.load(tmp_path, method=made)), answers(model))
         said = r"bank/model.safetensors: its weights do not[^\n]* shape 4 × [^\n]* shape is 6 × [^\n]*; give"
@@ -296,7 +296,7 @@ class TestThereAndBack:
             Model.load(tmp_path, method=method("laser", embedding=6, make_head=Own))
 
     def test_a_function_among_the_parameters_is_refused(self):
-        """No file could hold it: the model could not be saved."""
+        """A function cannot be saved in a file, so the model could not be saved."""
         with pytest.raises(ConfigError, match=r"make_head is a function.*train\(method\('laser', make_head=...\)\)"):
             trained(make_head=nn.Linear)
 
@@ -309,7 +309,7 @@ class TestThereAndBack:
 
     @pytest.mark.parametrize("name", ["laser", "local", "ensemble", "false-vfl-1", "apc"])
     def test_an_offset_of_the_numbers_changes_no_more_than_that(self, name):
-        """All numbers near 1.7e9 are alike in single precision, and so were all answers, and every epoch as good."""
+        """Near 1.7e9, single precision made all numbers, all answers and all epochs' scores equal."""
         found = []
         for offset in (0.0, 1.7e9):
             given = tables()
@@ -370,7 +370,7 @@ class TestThereAndBack:
         assert file.read_text() == "id"
 
     def test_defaults_are_saved_too(self, tmp_path):
-        """Else a later version's default would stand in place of the one that the model was trained with."""
+        """A later version may have other defaults than the model was trained with."""
         model = trained("false-vfl-1", embedding=4, top=2)
         model.save(tmp_path)
         file = tmp_path / "model.json"
@@ -383,7 +383,7 @@ class TestThereAndBack:
         assert Model.load(tmp_path).method.floor == 0.3
 
     def test_one_with_a_parameter_that_would_do_nothing_is_loaded(self, tmp_path):
-        """Earlier versions did not refuse any."""
+        """Earlier versions accepted such parameters."""
         model = trained("vfedtrans", student_hidden=(5,))
         model.save(tmp_path)
         file = tmp_path / "model.json"
@@ -397,7 +397,7 @@ class TestThereAndBack:
         assert Model.load(tmp_path / "again").method == loaded.method
 
     def test_each_party_keeps_its_own(self, saved, laser):
-        """No party's folder holds another's weights."""
+        """No party's folder holds the weights of another party."""
         for name, member in laser.members.items():
             home = saved / "parties" / name
             assert sorted(path.name for path in home.iterdir()) == ["model.safetensors", "party.json"]
@@ -425,7 +425,7 @@ def test_a_score_is_printed_without_what_the_label_is(laser):
 
 
 def seal(folder):
-    """Write the manifest again, as somebody who changes a model on purpose would."""
+    """Write the manifest again, as a person who changes a model on purpose would."""
     write_manifest(folder, [path.name for path in (folder / "parties").iterdir()])
 
 
@@ -453,7 +453,7 @@ class TestRefusals:
         whole = path.read_bytes()
         path.write_bytes(whole[: int(share * len(whole))])
         self.load(saved, path.name)
-        seal(saved)  # the manifest aside, the file itself says so
+        seal(saved)  # with a valid manifest, the file itself is found damaged
         self.load(saved, path.name)
 
     def test_an_encoder_for_nobody_and_a_device_that_is_none(self, saved):
@@ -479,7 +479,7 @@ class TestRefusals:
         self.load(saved, "saved in format 99, this version reads formats 2 and 3")
 
     def test_another_partys_weights(self, saved):
-        """They would fit: shop, with two towns, and lab have blocks of three columns each."""
+        """Their shapes fit: shop (with two towns) and lab both have blocks of three columns."""
         parties = saved / "parties"
         shutil.copy(parties / "lab" / "model.safetensors", parties / "shop" / "model.safetensors")
         self.load(saved, r"shop/model\.safetensors: this is not the file that the model was saved with")
@@ -495,7 +495,7 @@ class TestRefusals:
     @pytest.mark.parametrize("file", ["model.json", "parties/shop/party.json"])
     @pytest.mark.parametrize("value", [None, 3, -1, "text", [], {}, [1], {"a": 1}, 1.5])
     def test_any_field_of_another_kind(self, saved, file, value):
-        """Whatever stands there: the model answers, or is refused with one of our sentences."""
+        """For every wrong value, the model either answers or raises one of our errors."""
         whole = json.loads((saved / file).read_text())
         for path in _paths(whole):
             broken = json.loads(json.dumps(whole))
@@ -507,14 +507,14 @@ class TestRefusals:
             seal(saved)
             try:
                 Model.load(saved).predict(tables())
-            except (AnypartyError, AnypartyWarning):  # as a level that no table has
+            except (AnypartyError, AnypartyWarning):  # such as a level that does not occur in any table
                 pass
             except Exception as error:
                 pytest.fail(f"{file} with {value!r} at {path}: {error!r}")
 
 
 def _paths(value, before=()):
-    """The way to every field, as keys."""
+    """Yield the path to each field, as a tuple of keys."""
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in pairs:
         yield (*before, key)

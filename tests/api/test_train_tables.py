@@ -1,4 +1,4 @@
-"""From tables to a model: who may look at which rows, and what is said when it cannot be."""
+"""Train a model from tables: which rows may be used for what, and the error messages."""
 
 import shutil
 
@@ -25,7 +25,7 @@ SMALL = {"encoder": MLP(hidden=(6,)), "parameters": {"embedding": 4}}
 
 
 def tables(rows=90, seed=0):
-    """Party "bank" holds ids 0..69 and the label, "shop" ids 20..89, with a categorical column and gaps."""
+    """Create "bank" with ids 0..69 and the label, and "shop" with ids 20..89, a categorical column and gaps."""
     random = np.random.default_rng(seed)
     income, visits = random.normal(size=(2, rows))
     town = random.choice(["Ulm", "Bonn", "Kiel"], rows)
@@ -54,7 +54,7 @@ def prepared(model):
 
 
 def changed(of, use, **columns):
-    """The same tables, but for these columns' cells in rows of that use."""
+    """Change these columns' cells in the rows of one use; leave the rest of the tables unchanged."""
     rows = federation().split(TrainSettings(**SETTINGS)) == use
     ids = set(of.alignment.ids.filter(pl.Series(rows)).to_list())
     assert len(ids) > 10
@@ -73,7 +73,7 @@ class TestWhatMayBeSeen:
     WILD = {"income": pl.lit(1e4), "visits": pl.lit(-1e4), "age": pl.lit(None), "town": pl.lit("Atlantis")}
 
     def test_test_rows_train_nothing_and_fit_nothing(self):
-        """Their cells and labels may be anything: no bit of a weight, of a mean or of a list of levels moves."""
+        """Test rows may hold any cells and labels without changing a bit of the weights, means or lists of levels."""
         of = federation()
         other = federation(changed(of, TEST, **self.WILD, bad=pl.lit("yes")))
         assert np.array_equal(of.split(TrainSettings(**SETTINGS)), other.split(TrainSettings(**SETTINGS)))
@@ -104,7 +104,7 @@ class TestWhatMayBeSeen:
         assert worlds.same_bits(weights(models[0]), weights(models[1]))
 
     def test_training_rows_do(self):
-        """The check of the two above: it is the use of a row that counts."""
+        """Verify the two tests above: the same change to training rows does change the model."""
         of = federation()
         other = federation(changed(of, TRAIN, income=pl.col("income").abs(), visits=pl.col("visits") ** 2))
         one, two = train(of), train(other)
@@ -115,7 +115,7 @@ class TestWhatMayBeSeen:
         given = tables()
         shuffled = {name: table.sample(fraction=1, shuffle=True, seed=5) for name, table in given.items()}
         one, two = train(federation(given)), train(federation(shuffled))
-        for name, tensor in weights(one).items():  # sums in another order: means to the last bits but one
+        for name, tensor in weights(one).items():  # sums are taken in another order, so means differ in their last bits
             assert torch.allclose(tensor, weights(two)[name], atol=1e-5), name
 
     def test_held_out_rows_are_the_test_rows(self):
@@ -133,7 +133,7 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize("party", ["bank", "shop"])
     @pytest.mark.parametrize("name", ["laser", "combinatorial"])
     def test_a_network_of_the_wrong_width(self, name, party):
-        """Said at home, before anything leaves."""
+        """The error is raised in the party's own process, before any message is sent."""
         with pytest.raises(ConfigError, match=rf"party '{party}': its encoder should give \[.*4\], it gives \[.*9\]"):
             train(name=name, encoder={party: lambda inputs, _: nn.Linear(inputs, 9)})
 
@@ -170,7 +170,7 @@ class TestWhatIsRefused:
             train(name=name, parameters=parameters)
 
     def test_parameters_beside_a_made_method_are_refused(self):
-        """They would be ignored."""
+        """They would have no effect."""
         with pytest.raises(ConfigError, match=r"parameters \('embedding'\) go with a method's name"):
             federation().train(method("laser", embedding=4), parameters={"embedding": 8}, **SETTINGS)
 
@@ -212,7 +212,7 @@ class TestResuming:
         assert [record["epoch"] for record in resumed.history] == [1, 2, 3, 4, 5, 6]
 
     def test_twice_the_record_has_each_epoch_once_and_none_that_is_still_to_come(self, tmp_path):
-        for at, resume in ((7, False), (5, True)):  # both times it goes on, or would, after the fourth
+        for at, resume in ((7, False), (5, True)):  # both times the last checkpoint is that of the fourth epoch
             with pytest.raises(Stop):
                 train(None, folder=tmp_path, epochs=9, checkpoint_every=4, watch=Stops(at), resume=resume)
         assert [each["epoch"] for each in read_json(tmp_path / "record.json")["history"]] == [1, 2, 3, 4, 5]
@@ -246,7 +246,7 @@ class TestResuming:
 
     @pytest.mark.parametrize("record", [None, "{}"])
     def test_a_folder_that_holds_a_saved_model_is_not_written_over(self, tmp_path, record):
-        """A run that was stopped there would pass the model off as its own; at home a record may lie beside it."""
+        """A stopped run there would present the model as its own; in a kit, a record may lie beside the model."""
         train(epochs=1).save(tmp_path)
         before = (tmp_path / "model.json").read_bytes()
         if record is not None:
@@ -265,7 +265,7 @@ class TestResuming:
             model_for_run(tmp_path / "run")
         finished = self.run(tmp_path / "run", resume=True)
         assert worlds.same_bits(weights(model_for_run(tmp_path / "run")), weights(finished))
-        with pytest.raises(Stop):  # it ends badly once its model is written
+        with pytest.raises(Stop):  # the run fails after its model is written
             self.run(tmp_path / "run", resume=True, watch=StopsAtTheEnd())
         assert read_json(tmp_path / "run" / "record.json")["status"] == "failed"
         assert model_for_run(tmp_path / "run").best_epoch == finished.best_epoch

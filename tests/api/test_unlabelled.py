@@ -1,4 +1,4 @@
-"""Labels that are partly or wholly empty: from files to a model, and from the model to whoever is there."""
+"""Labels that are partly or wholly empty: train from files, then predict with any set of parties."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ METHODS = {
 
 
 def blank(work: Path, keep: int) -> pl.DataFrame:
-    """Empty the labels of bank.csv but for the first ``keep`` rows of those that the shop has too."""
+    """Empty the labels of bank.csv except for the first ``keep`` rows that the shop has too."""
     write_tables(work)
     bank = pl.read_csv(work / "bank.csv")
     place = pl.int_range(pl.len())
@@ -44,7 +44,7 @@ def blank(work: Path, keep: int) -> pl.DataFrame:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_files_in_which_labels_are_partly_empty(work: Path, call: Call, name: str) -> None:
-    """Training runs from them, and every subset of the parties is answered for."""
+    """Training works, and every subset of the parties gets predictions."""
     bank = blank(work, keep=40)
     assert bank["default"].null_count() == 60
     settings, stages = METHODS[name]
@@ -64,7 +64,7 @@ def test_files_in_which_labels_are_partly_empty(work: Path, call: Call, name: st
 
 @pytest.fixture
 def empty(tmp_path: Path) -> dict[str, pl.DataFrame]:
-    """Two tables, and a column of labels without one."""
+    """Return two tables whose label column is empty."""
     blank(tmp_path, keep=0)
     return {name: pl.read_csv(tmp_path / f"{name}.csv") for name in ("bank", "shop")}
 

@@ -1,4 +1,4 @@
-"""A party that training did not reach is in no answer, and training says so, whatever kept it away."""
+"""A party that training did not reach is not used in any answer, and training reports it, whatever the cause."""
 
 import numpy as np
 import polars as pl
@@ -14,7 +14,7 @@ SAID = "training reached no labelled row of 'far', so that answers do without it
 
 
 def tables(far):
-    """Bank has the labels of 80 rows, shop has them all; far has those that ``far`` names."""
+    """Create tables: bank labels 80 rows, shop has all rows, far has the rows that ``far`` selects."""
     draw = np.random.default_rng(0)
     x = draw.normal(size=(100, 3))
     ids = np.array([f"c{n:02d}" for n in range(100)])
@@ -31,7 +31,7 @@ def trained(given, name="laser", **how):
 
 @pytest.mark.parametrize("name", ["laser", "plug", "local"])
 def test_where_all_its_labelled_rows_were_held_out(name):
-    whole = Federation.from_tables(tables(lambda ids: ids == ids), label="y")  # noqa: PLR0124 - all of them
+    whole = Federation.from_tables(tables(lambda ids: ids == ids), label="y")  # noqa: PLR0124 - all rows
     use = whole.split(TrainSettings(seed=0))
     out = whole.alignment.ids.filter(pl.Series(use != TRAIN)).to_list()
     model, reasons = trained(tables(lambda ids: np.isin(ids, out) | (ids > "c79")), name)

@@ -1,4 +1,4 @@
-"""What Python says in warnings: ids that are written in two ways, classes that are not learnt; and a few sentences."""
+"""Warnings in Python: ids in two notations, classes that are not learnt, and a few others."""
 
 import json
 
@@ -94,7 +94,7 @@ def test_a_federation_without_columns():
 
 @pytest.mark.filterwarnings("ignore:.*rows are empty but for the id:anyparty.errors.AnypartyWarning")
 def test_what_is_remarked_of_a_table_does_not_pass_for_the_cause():
-    """A misspelt class is the matter; rows that are empty are not."""
+    """The error names the misspelt class first; empty rows are only a remark."""
     bank, shop = tables().values()
     x = [name for name in bank.columns if name not in {"id", "y"}]
     bank = bank.with_columns(pl.when(pl.int_range(pl.len()) > 1).then(pl.col(name)).alias(name) for name in x)

@@ -1,4 +1,4 @@
-"""A record is written as it was read; damaged files of a run are named in the error."""
+"""Reading and writing a record does not change it; errors name the damaged files of a run."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from anyparty.training.checkpoint import PROGRESS, read, write
 
 @pytest.fixture
 def copy(trained, tmp_path):
-    """A finished run, with its tables, free to be damaged."""
+    """Copy a finished run and its tables, so that a test may damage them."""
     folder = tmp_path / "copy"
     shutil.copytree(trained, folder)
     return folder / "runs" / "credit-laser-seed1"

@@ -1,4 +1,4 @@
-"""What a run's record says of its cost: the ledger by pair and tag, and the paper's formulas for that very run."""
+"""A run's record holds its costs: the ledger by pair and tag, and the paper's formulas for this run."""
 
 import json
 
@@ -10,7 +10,7 @@ from anyparty.transport.ledger import Exchange, Flow, Ledger, Tally
 
 
 def tables(n=60):
-    """Two parties share 40 rows, one of three columns, the other of two; a third shares 10 of them."""
+    """Create tables: two parties share 40 rows, with three and two columns; a third party shares 10 of them."""
     ids = [f"n{i:02d}" for i in range(n)]
     x = [i % 7 - 3 for i in range(n)]
     bank = pl.DataFrame({"id": ids, "a": x, "b": [v * v for v in x], "c": [v % 3 for v in x],
@@ -39,7 +39,7 @@ def test_apc_by_6_for_each_passive_party_and_in_the_record(tmp_path):
     for name, most in (("shop", 40), ("town", 10)):
         assert (by[name]["equation"], by[name]["rounds"]) == ("(6)", 1)
         assert by[name]["bytes_sent"] == sent[name]["bytes_sent"]
-        assert 0 < by[name]["bytes_sent"] < most * 5 * 4  # rows that test are not sent
+        assert 0 < by[name]["bytes_sent"] < most * 5 * 4  # test rows are not sent
         assert (sent[name]["tag"], sent[name]["rounds"], sent[name]["messages"]) == ("representation", 1, 1)
 
 
@@ -47,7 +47,7 @@ def test_split_learning_by_9(tmp_path):
     model = train("standard", ("bank", "shop"))
     (by,) = model.costs["published"]
     last = sum(p.numel() for p in list(model.members["shop"].state.modules["encoder"].parameters())[-2:])
-    assert (by["equation"], by["rounds"]) == ("(9)", 2 * 3 * 5)  # 3 epochs of 5 batches of 8 rows, there and back
+    assert (by["equation"], by["rounds"]) == ("(9)", 2 * 3 * 5)  # 3 epochs of 5 batches of 8 rows, in both directions
     assert by["bytes_sent"] == 3 * 40 * 4 * 4 + 3 * 5 * last * 4
     sent = {each["tag"]: each for each in model.costs["sent"]}
     assert sum(each["rounds"] for each in sent.values()) == by["rounds"]
@@ -64,14 +64,14 @@ def test_vfedtrans_by_10(tmp_path):
 
 @pytest.mark.parametrize("how", [{"method": "ensemble"}, {"method": "standard", "schedule": "flex"}])
 def test_what_no_formula_covers_has_its_messages_alone(how):
-    """Ensemble's parties exchange embeddings too, so (9) covers it; a schedule's local iterations it does not."""
+    """(9) applies to Ensemble, whose parties exchange embeddings, but not to local iterations of a schedule."""
     model = train(names=("bank", "shop"), **how)
     assert bool(model.costs["published"]) == (how["method"] == "ensemble")
     assert {each["tag"] for each in model.costs["sent"]} >= {"embedding"}
 
 
 def test_pseudo_labels_are_beyond_the_formula():
-    """Equation (9) has one stage of labelled rows: beside what both stages sent it would be far too little."""
+    """Equation (9) covers one stage of labelled rows, so it would be far below what both stages sent."""
     model = train("laser", more={"unlabelled": "pseudo", "unlabelled_epochs": 3})
     assert model.costs["published"] == []
     assert {each["tag"] for each in model.costs["sent"]} >= {"embedding", "gradient"}

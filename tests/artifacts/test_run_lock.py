@@ -1,4 +1,4 @@
-"""One run at a time in a folder: the other waits a little, then says so, and leaves what is there as it is."""
+"""Only one run at a time may use a folder: a second one waits briefly, then fails without changing the folder."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ BUSY = r"{}: another run is at work in this folder; wait for its end, stop it, o
 
 
 class Idle:
-    """A party's end of a channel on which nothing was said, nor may be."""
+    """A party's channel that must not be used."""
 
     me = "bank"
 
@@ -60,7 +60,7 @@ def test_a_job_waits_for_the_one_before_and_lets_others_work(tmp_path):
     lock, at_work = run_lock.take(sites["shop"].folder), []
 
     async def ends(net):
-        """Let go of the shop's folder, by the same loop on which its part waits."""
+        """Release the shop's folder on the event loop on which the shop's part waits for it."""
         await asyncio.sleep(0.5)
         at_work.append((sites["shop"].folder / "record.json").exists())
         lock.release()
@@ -103,7 +103,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 
 
 class Second(Callback):
-    """Begins another run in the same folder while the first is at work."""
+    """Starts another run in the same folder during the first one."""
 
     def __init__(self, **how):
         self.how = how
@@ -117,15 +117,15 @@ def test_two_runs_of_one_process_do_not_share_a_folder(tmp_path, resume):
     folder = tmp_path / "run"
     with pytest.raises(ConfigError, match=BUSY.format(folder)):
         train(folder=folder, watch=Second(folder=folder, resume=resume))
-    train(folder=folder, resume=True)  # it is free again
+    train(folder=folder, resume=True)  # the folder is free again
 
 
 def test_a_run_that_is_refused_leaves_no_sign_and_its_folder_free(tmp_path):
-    """An encoder that cannot be imported is found out before the folder is anybody's."""
+    """An encoder that cannot be imported is detected before the folder is locked."""
     nobodys = {"parties": {"bank": {}, "shop": {"encoder": {"factory": "nowhere.nets:make"}}}}
     config = Config.of(nobodys | {"federation": {"label": "bad"}, "train": {"epochs": 1}})
     made, folder = Federation.from_config(config, tables()), tmp_path / "run"
-    held = []  # as where Python shows the error, or keeps the last one: its frames keep what they hold
+    held = []  # keep the errors, as Python does when it shows them: their frames keep references
     for _ in range(2):
         with pytest.raises(ConfigError, match=r"nowhere\.nets") as caught:
             made.train(folder=folder)
@@ -135,7 +135,7 @@ def test_a_run_that_is_refused_leaves_no_sign_and_its_folder_free(tmp_path):
 
 
 class Saves(Callback):
-    """Saves a model where a run is at work."""
+    """Saves a model into a folder during a run there."""
 
     def __init__(self, model, folder, **how):
         self.model, self.folder, self.how = model, folder, how
@@ -146,20 +146,20 @@ class Saves(Callback):
 
 @pytest.mark.parametrize("replace", [False, True])
 def test_no_model_is_saved_where_a_run_is_at_work(tmp_path, replace):
-    """It took the run's settings away, and the finished run was none."""
+    """Before, this deleted the run's settings, so that the finished run could not be loaded."""
     model, folder = train(), tmp_path / "run"
     with pytest.raises(ConfigError, match=BUSY.format(folder)):
         train(folder=folder, watch=Saves(model, folder, replace=replace))
     train(folder=folder, resume=True)
     assert model_for_run(folder).test_rows == 0
-    model.save(folder, replace=True)  # it is free again
+    model.save(folder, replace=True)  # the folder is free again
     run_lock.take(folder).release()
     model.save(tmp_path / "model")
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == ["manifest.json", "model.json", "parties"]
 
 
 def files(folder):
-    """The files in a folder that have a home of their own, by where they lie in it; not checkpoints, nor locks."""
+    """Return the relative paths of a folder's files, without checkpoints and hidden files."""
     every = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return {str(path) for path in every if not re.fullmatch(r"\d+-\d+\.safetensors|\..*", path.name)}
 

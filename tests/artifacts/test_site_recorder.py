@@ -1,4 +1,4 @@
-"""A party's own record: there from the first message on, right after a failure, continued where a run goes on."""
+"""A party's own record exists from the first message on, is correct after a failure, and is continued on resume."""
 
 import json
 
@@ -17,7 +17,7 @@ def sent(site: homes.Site, tag: str) -> int:
 
 
 class Stumble:
-    """A channel that looks on, and fails one party's n-th message of a kind."""
+    """A channel that calls ``look``, and fails at one party's n-th message of a kind."""
 
     def __init__(self, channel, fail=("shop", "embedding", 10**9), look=None):
         self.channel, self.me = channel, channel.me
@@ -65,7 +65,7 @@ def test_a_killed_process_leaves_the_record_of_its_last_checkpoint(tmp_path):
     homes.play(sites, homes.settings(epochs=3, checkpoint_every=1), lambda channel: Stumble(channel, look=look))
     tags = {count: {row["tag"]: row["messages"] for row in kept["ledger"]} for count, kept in seen.items()}
     last = max(seen)
-    assert seen[last]["status"] == "running"  # as a process killed here would leave it
+    assert seen[last]["status"] == "running"  # what a killed process would leave
     assert tags[1].keys() >= {"align-ids", "alignment"}
     assert "embedding" not in tags[1]
     assert 0 < tags[last]["embedding"] < last
@@ -77,7 +77,7 @@ def test_a_part_that_fails_keeps_its_ledger_and_says_why(tmp_path):
         homes.play(sites, homes.settings("standard"), lambda channel: Stumble(channel, ("shop", "embedding", 4)))
     shop = record(sites["shop"])
     assert (shop["status"], shop["error"]) == ("failed", "PartyLost: party 'bank' is gone: the line was cut")
-    assert sent(sites["shop"], "embedding") == 3  # the fourth did not leave
+    assert sent(sites["shop"], "embedding") == 3  # the fourth was not sent
     assert record(sites["bank"])["status"] == "failed"
 
 
@@ -93,10 +93,10 @@ def test_a_run_that_goes_on_goes_on_in_the_same_ledger(tmp_path):
         seen.setdefault(count, record(sites["bank"]))
 
     homes.play(sites, homes.settings(epochs=2, checkpoint_every=1), lambda c: Stumble(c, look=look), resume=True)
-    # if this one is killed at once the record is of what checkpoints hold, no less and no more
+    # if this run is killed at once, the record must match the checkpoints exactly
     assert [each["epoch"] for each in seen[1]["history"]] == [1]
     assert [each["epoch"] for each in record(sites["bank"])["history"]] == [1, 2]
     assert sent(sites["shop"], "embedding") > first
     assert record(sites["shop"])["began"] == began
     homes.play(sites, homes.settings(epochs=2, checkpoint_every=1))
-    assert sent(sites["shop"], "embedding") == first  # a new run, a new ledger
+    assert sent(sites["shop"], "embedding") == first  # a new run has a new ledger

@@ -1,4 +1,4 @@
-"""What a run tells its watchers, and what TensorBoard's and MLflow's files then hold."""
+"""Callbacks of a run, and the files that TensorBoard and MLflow write from them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anyparty.training.callbacks import Callback, CallbackList
 
 
 class Hears(Callback):
-    """Writes down all it is told; may pull the plug."""
+    """Records all callbacks; may raise an error in the second epoch."""
 
     def __init__(self, fails_with: BaseException | None = None) -> None:
         self.said: list[tuple] = []
@@ -170,7 +170,7 @@ def mlflow():
     return pytest.importorskip("mlflow.tracking", reason="the extra 'track' is not installed")
 
 
-@pytest.mark.filterwarnings("ignore")  # of MLflow's own
+@pytest.mark.filterwarnings("ignore")  # MLflow's own warnings
 def test_mlflow_has_the_run(work, mlflow, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     uri = (work / "mlruns").as_uri()

@@ -27,7 +27,7 @@ def test_credit_cut_in_four(tmp_path: Path, call: Call) -> None:
     for name in demo_federation.NAMES:
         assert f"{name}: weights equal, bit for bit" in shown.output
     answers = pl.read_parquet(folder / "house" / "kits" / "bank" / "runs" / "predictions.parquet")
-    assert len(answers) == 18_000  # the bank's rows: 24,000 less a quarter
+    assert len(answers) == 18_000  # the bank has three quarters of the 24,000 rows
     assert answers["prediction"].null_count() == 0
     assert answers["parties"].n_unique() == 8  # the bank, and every set of the others
     assert not flare.processes(folder / "house")

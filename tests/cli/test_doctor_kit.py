@@ -8,7 +8,7 @@ import pytest
 from anyparty.cli import doctor
 from tests.deployment import test_preflight as kits
 
-made, home, reissue, NOW = kits.made, kits.home, kits.reissue, kits.NOW  # two fixtures, and what spoils a certificate
+made, home, reissue, NOW = kits.made, kits.home, kits.reissue, kits.NOW  # fixtures, and a way to spoil certificates
 
 
 def only(findings):

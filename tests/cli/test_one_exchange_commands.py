@@ -15,7 +15,7 @@ NARROW = ("train.epochs=2", "method.embedding=4", "method.student_hidden=[4]", "
 
 @pytest.fixture
 def three(work):
-    """Add a third party to the two of ``work``: it shares 40 rows with the bank, the shop shares 70."""
+    """Add a third party to the two of ``work``; it shares 40 rows with the bank, and the shop shares 70."""
     bank = pl.read_csv("bank.csv")
     bank.select("customer", calls=pl.col("age") * 2)[60:].write_csv("phone.csv")
     settings = (work / "credit.toml").read_text()

@@ -49,7 +49,7 @@ def interrupt(
             child.send_signal(how)
             said = child.communicate(timeout=DEADLINE_S)[1]
         finally:
-            child.kill()  # if it does not hear: nobody waits for it without end
+            child.kill()  # in case it ignored the signal
     return child.returncode, said
 
 
@@ -110,7 +110,7 @@ def test_a_suite_that_is_stopped_leaves_nobody_at_work(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_while_python_imports_it_ends_at_once(work: Path, how: signal.Signals) -> None:
-    """Other code may catch an exception there."""
+    """Other code may catch an exception during imports."""
     slow = "import pathlib, time\npathlib.Path('imports').touch()\n"
     slow += "try:\n    time.sleep(60)\nexcept BaseException:\n    time.sleep(60)\n"
     (work / "slow").mkdir()

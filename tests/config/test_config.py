@@ -1,4 +1,4 @@
-"""Settings: what exists is taken, what does not is named with its nearest."""
+"""Settings: valid ones are accepted; errors name the nearest valid name."""
 
 import tomllib
 from pathlib import Path
@@ -168,7 +168,7 @@ def test_a_users_own_network_by_name(path):
 
 
 def test_no_patience_survives_its_file():
-    """What is left out of a file is the default again."""
+    """``None`` is saved as "none", because a setting that is left out of a file gets its default."""
     forever = config.Config.of({"train": {"patience": None}})
     assert forever.train.patience is None
     assert config.Config.of(tomllib.loads(forever.to_toml())).train.patience is None
@@ -203,7 +203,7 @@ def test_settings_that_another_network_has(given, said):
 
 
 def test_a_network_that_set_chooses_stands_for_the_files(path, tmp_path):
-    """A file may say more of its own network than another has; what ``--set`` itself says has to serve."""
+    """Settings of a replaced network in the file are ignored, but those in ``--set`` must apply to the new one."""
     series = ["encoder.kind=lstm", "encoder.steps=12"]
     found = config.load(path, [*series, "parties.shop.encoder.factory=anyparty.networks.mlp:MLP"])
     again = tmp_path / "again.toml"

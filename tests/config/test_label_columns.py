@@ -1,4 +1,4 @@
-"""Whose labels teach: a host's own also where the active party has none."""
+"""Labels used in training: a host's own labels count even if the active party has none for the row."""
 
 from functools import partial
 
@@ -35,7 +35,7 @@ class Planned(Callback):
 
 
 def federation(*, shop=slice(20, N), bank=slice(0, 20), web=slice(0, N)):
-    """What is to be known stands at the web alone; the bank has labels of some rows, the shop of others."""
+    """Create a federation: only the web's columns predict the label; bank and shop have labels of different rows."""
     rng = np.random.default_rng(0)
     z, ids = rng.normal(size=N), [f"u{n}" for n in range(N)]
     y = np.where(z > 0, "yes", "no")
@@ -63,7 +63,7 @@ def test_labels_that_another_host_alone_has_teach_its_head():
     answered = model.predict(frames)
     by_shop = [answered.task.classes[c] for c in answered.by_party[:, 1].argmax(dim=1).tolist()]
     right = [said == y[int(name[1:])] for said, name in zip(by_shop, answered.ids, strict=True)]
-    assert np.mean(right) > 0.9  # of noise and the web's z; without its own rows the shop's head has nothing to learn
+    assert np.mean(right) > 0.9  # inputs are noise and the web's z; only the shop's own labels teach its head
 
 
 def test_rows_that_the_active_party_holds_out_teach_nobody():
@@ -95,7 +95,7 @@ def test_a_party_reached_by_another_hosts_rows_alone_is_not_said_to_be_missed(mo
         of.train("laser", epochs=1, watch=ends)
     assert "no labelled row of 'web'" in ends.reasons["train"]
     of.train("local", parameters={"hosting": "labelers"}, epochs=1, watch=ends)
-    assert "no labelled row of 'web'" in ends.reasons["train"]  # its head is not the shop's, who reads its own alone
+    assert "no labelled row of 'web'" in ends.reasons["train"]  # the head of 'local' reads only its own party
 
 
 @pytest.mark.parametrize("name", ["laser", "local"])
@@ -109,7 +109,7 @@ def test_a_host_whose_labels_reach_no_training_row_is_named(name):
 
 
 def test_a_host_that_comes_back_is_heard_out():
-    """What it tells of its labels, as at the first time, does not lie unread: the next of that kind is a new one."""
+    """A returning host sends its labels again; they must be read, or the next ones would be mistaken for them."""
     roster = Roster((Party(name="a", labels=True), Party(name="b", labels=True)), "a")
     made = method("laser", hosting="labelers")
     labeled = torch.tensor([True, False, True])

@@ -1,4 +1,4 @@
-"""A method of the user's own that settings name: trained, gone on with, loaded, scored and reported as any other."""
+"""A user's own method that settings name is trained, resumed, loaded, scored and reported like any other."""
 
 import math
 import sys
@@ -38,7 +38,7 @@ class Mine(Plug):
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Write the module that settings name, as often as it changes."""
+    """Write the module that settings name; a test may change it repeatedly."""
     monkeypatch.syspath_prepend(tmp_path / "code")
     (tmp_path / "code").mkdir()
 
@@ -46,7 +46,7 @@ def write(tmp_path, monkeypatch):
         (tmp_path / "code" / "rules_of_ours.py").write_text(RULE.format(**values))
         sys.modules.pop("rules_of_ours", None)
 
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file may change twice within what its time tells apart
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # a file may change twice within its time stamp's resolution
     write(temperature=1.0)
     yield write
     sys.modules.pop("rules_of_ours", None)
@@ -54,7 +54,7 @@ def write(tmp_path, monkeypatch):
 
 @pytest.fixture
 def toml(tmp_path, write):
-    """Settings beside two tables."""
+    """Write settings and two tables beside them."""
     for name, frame in tables().items():
         frame.write_csv(tmp_path / f"{name}.csv")
     path = tmp_path / "mine.toml"
@@ -91,14 +91,14 @@ def test_a_run_is_whole_without_naming_the_method_again(toml):
     assert evaluate_run(run, allow_code=ALLOW).overall == model.evaluate().overall
     assert len(predict_run(run, allow_code=ALLOW)) == 90
     with pytest.raises(NotGiven, match=r"a method of the user's own; .*allow_code="):
-        Model.load(run)  # a model alone names no code
+        Model.load(run)  # a model alone does not name code
 
 
 def test_a_run_goes_on_with_the_same_method_alone(toml, write):
     whole = Federation.from_config(settings.load(toml)).train()
     with pytest.raises(KeyboardInterrupt):
         trained(toml, watch=Stops())
-    write(temperature=2.0)  # the code's default, which no settings name
+    write(temperature=2.0)  # the default in the code, which the settings do not set
     with pytest.raises(ResumeError, match=r"setting method\.own\.rule\.temperature: was 1\.0, is 2\.0"):
         trained(toml, resume=True)
     write(temperature=1.0)
@@ -191,7 +191,7 @@ def test_what_no_file_holds_is_refused_before_training(toml, value):
 
 @pytest.mark.parametrize("made", [True, False])
 def test_none_in_a_table_is_in_the_way_of_a_folder_alone(toml, made):
-    """Scikit-learn's classifiers have settings for which None is a value."""
+    """None is a valid setting of scikit-learn's classifiers, but a run's folder cannot store it."""
     federation = Federation.from_config(settings.load(toml))
     how = {"classifier": "DecisionTreeClassifier", "classifier_settings": {"max_depth": None}}
     given = [method("apc", **how)] if made else ["apc"]

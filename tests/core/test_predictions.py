@@ -126,7 +126,7 @@ def test_patterns_tell_apart_parties_that_are_far_apart():
     present = torch.zeros(65, 65, dtype=torch.bool).fill_diagonal_(fill_value=True)
     distinct, which = patterns(present)
     assert len(distinct) == 65
-    assert which.tolist() == list(reversed(range(65)))  # the first party is the highest in the order
+    assert which.tolist() == list(reversed(range(65)))  # the first party has the highest priority
 
 
 def test_patterns_of_no_rows():

@@ -137,7 +137,7 @@ def test_a_wrong_checksum_is_refused(tmp_path):
         ("mimic4", "mimic4/mimic4.npz", npz(chart=np.ones((2, 3, 4)))),
         ("cmu-mosei", "cmu-mosei/mosei.npz", npz(text_train=np.ones((2, 3, 4)))),
     ],
-    ids=lambda value: len(value) if isinstance(value, bytes) else value,  # an archive's bytes tell the time of day
+    ids=lambda value: len(value) if isinstance(value, bytes) else value,  # an archive's bytes contain the time of day
 )
 def test_a_damaged_or_malformed_file(tmp_path, name, path, content):
     file = put(tmp_path, path, content)

@@ -47,7 +47,7 @@ def test_a_damaged_cache_is_made_anew(cache, source):
 
 @pytest.mark.parametrize("gone", ["x.npy", "name.npy", "names.json"])
 def test_a_cache_of_which_a_file_is_gone_is_made_anew(cache, source, gone):
-    """As a cleaner of old files leaves it: the user's own file is whole, and not to blame."""
+    """A cleaner of old files may delete a cached file; the user's own file is not damaged and not blamed."""
     downloads.npz([source])
     (lost,) = cache.glob(f"*/{gone}")
     lost.unlink()

@@ -14,7 +14,7 @@ from anyparty.data.datasets import formats
 
 
 class Groups:
-    """Codes of one width in groups of eight, low bits first."""
+    """Groups of eight codes of one width, low bits first."""
 
     def __init__(self, most):
         self.out, self.codes, self.width = bytearray(b"\x1f\x9d" + bytes((0x80 | most,))), [], 9
@@ -25,7 +25,7 @@ class Groups:
             self.change(self.width)
 
     def change(self, width):
-        """Fill the group up and go on with another width."""
+        """Pad the current group and continue with another width."""
         if self.codes:
             self.out.extend(self.packed().ljust(self.width, b"\0"))
         self.codes, self.width = [], width
@@ -36,7 +36,10 @@ class Groups:
 
 
 def compress(data, most=16, clear_at=0):
-    """Unix compress, slow and plain; empties its dictionary once, after ``clear_at`` words, if that is not 0."""
+    """Compress as Unix compress does, slowly and simply.
+
+    Unless ``clear_at`` is 0, the dictionary is cleared once, after ``clear_at`` words.
+    """
     letters = {bytes((letter,)): letter for letter in range(256)}
     groups, table, free, word, sent = Groups(most), dict(letters), 257, b"", 0
     for letter in data:

@@ -151,7 +151,7 @@ def test_mar1_by_hand():
 
 
 def test_mar2_by_hand():
-    """Variances 1 everywhere, threshold .5: each block costs .5, so that a budget of .9 lasts for two."""
+    """All variances are 1 and the threshold is .5: each block costs .5, so a budget of .9 is used up after two."""
     blocks = [np.array([[-1.0, 1.0]] * 10)] * 4
     assert (draw(MAR2(threshold=0.5, budget=0.9, step=0), 10, 4, blocks=blocks).observed.sum(axis=1) == 2).all()
     assert (draw(MAR2(threshold=0.5, budget=1.0, step=0), 10, 4, blocks=blocks).observed.sum(axis=1) == 3).all()

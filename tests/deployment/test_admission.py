@@ -1,4 +1,4 @@
-"""Who comes and goes, as FLARE tells it and a terminal says it."""
+"""Sites that connect and leave: FLARE's events and the lines on the terminal."""
 
 import contextlib
 import io
@@ -33,7 +33,7 @@ UNTOUCHED = tuple(ClientRequestProcessors.request_processors)
 
 @pytest.fixture(autouse=True)
 def _whole(monkeypatch):
-    """Every site of these tests starts with all that FLARE greet."""
+    """Let each test start with all of FLARE's request processors."""
     monkeypatch.setattr(ClientRequestProcessors, "request_processors", list(UNTOUCHED))
 
 
@@ -45,7 +45,7 @@ def event(name, *clients):
 
 
 def beating(*, closed=False):
-    """A heartbeat of a client whose connection to the server is open, or not."""
+    """Return the context of a client whose connection to the server is open or closed."""
     cell = SimpleNamespace(is_cell_connected=lambda name: name == "server" and not closed)
     context = FLContext()
     context.get_engine = lambda: SimpleNamespace(get_cell=lambda: cell)
@@ -63,7 +63,7 @@ def doorman():
 
 
 def evict(name):
-    """As FLARE does it when a second connection of one name is opened."""
+    """Open a second connection of one name, upon which FLARE evicts the first."""
     endpoint = SfmEndpoint(Endpoint(name))
     for number in ("1", "2"):
         conn = SimpleNamespace(close=lambda: None)
@@ -133,7 +133,7 @@ def test_who_was_registered_with_a_server_before_is_told_of_once(doorman, capsys
 
 
 class Server:
-    """A server's engine with these clients: whose connections are open, who takes part in a job."""
+    """A server's engine with these clients, their open connections, and the participants of a job."""
 
     def __init__(self, names, works=()):
         clients = {f"t-{name}": SimpleNamespace(name=name, token=f"t-{name}") for name in names}
@@ -171,7 +171,7 @@ def test_one_that_leaves_just_then_is_not_the_last_that_is_looked_at(doorman, mo
     doorman.told = {"shop", "clinic"}
 
     def connected(name):
-        if name == "shop" and len(looks) == 2:  # while it is looked at, it registers anew on another thread, or leaves
+        if name == "shop" and len(looks) == 2:  # during the check, another thread removes the client
             flare.client_manager.remove_client("t-shop")
         return name == "clinic" and len(looks) > 1
 
@@ -233,7 +233,7 @@ def test_lines_that_are_said_at_once_stay_whole(monkeypatch):
     class Terminal(io.StringIO):
         def write(self, text):
             size = super().write(text)
-            if not others:  # the first has written what it writes at once: now the second one comes
+            if not others:  # the first thread has written its first part: start the second one now
                 others.append(threading.Thread(target=admission.say, args=("shop is connected",)))
                 others[0].start()
                 others[0].join(10.0)
@@ -246,7 +246,7 @@ def test_lines_that_are_said_at_once_stay_whole(monkeypatch):
 
 
 class Answers:
-    """A site's context, as far as its agent asks for it."""
+    """The parts of a site's context that its agent needs."""
 
     @contextlib.contextmanager
     def new_context(self):
@@ -260,7 +260,7 @@ class Answers:
 
 
 def asked(command):
-    """What a site says to a server that writes into its own request that nobody need look at the site's rules."""
+    """Return a site's answer to a server whose own request says that the site's rules need not be checked."""
     agent = FedAdminAgent.__new__(FedAdminAgent)
     agent.auditor, agent.processors, agent.app_ctx = None, {}, Answers()
     for each in ClientRequestProcessors.request_processors:
@@ -289,7 +289,7 @@ def test_a_flare_with_other_parts_starts_no_site(monkeypatch):
 
 
 def test_the_audit_does_not_grow_with_every_look(tmp_path, monkeypatch):
-    """A service looks every second, for as long as it lives."""
+    """A running service polls every second."""
     monkeypatch.setattr(audit, "EXCLUDED_ACTIONS", audit.EXCLUDED_ACTIONS)
     auditor = audit.Auditor(str(tmp_path / "audit.log"))
     told = ["job_mgmt.submit_job anyparty", "abort_job 7"]
@@ -309,11 +309,11 @@ def test_how_far_clocks_are_apart_is_kept_and_told(tmp_path, monkeypatch, capsys
     )
 
     def beat(there, here):
-        """A heartbeat that leaves when it is ``there`` at the client, and arrives when it is ``here`` at the server."""
+        """Send a heartbeat at time ``there`` on the client's clock, received at ``here`` on the server's clock."""
         at_client = FLContext()
         monkeypatch.setattr(admission.time, "time", lambda: there)
         visitor.handle_event(EventType.BEFORE_CLIENT_HEARTBEAT, at_client)
-        peer = FLContext()  # FLARE takes the public ones along
+        peer = FLContext()  # FLARE sends the public properties along
         peer.set_public_props(at_client.get_all_public_props() | {ReservedKey.IDENTITY_NAME: "shop"})
         at_server = FLContext()
         at_server.set_peer_context(peer)
@@ -324,7 +324,7 @@ def test_how_far_clocks_are_apart_is_kept_and_told(tmp_path, monkeypatch, capsys
 
     first = beat(1000.0, 1000.2)
     assert first == {"behind_s": 0.2, "at": "1970-01-01T00:16:40+00:00"}
-    assert beat(1010.0, 1010.5) == first  # as good as the same: not written again
+    assert beat(1010.0, 1010.5) == first  # almost the same: not written again
     assert beat(1020.0, 720.0)["behind_s"] == -300.0
     assert capsys.readouterr().out.splitlines() == ["anyparty> the clock of shop is 300 s ahead of this one; set both"]
 
@@ -342,7 +342,7 @@ def test_clocks_that_are_told_at_once_are_all_kept(tmp_path, monkeypatch):
     def writing(path):
         with written(path) as beside:
             yield beside
-            if not others:  # the first has written, its file is not in its place yet: now the second one comes
+            if not others:  # the first has written, but its file is not in place yet: start the second
                 others.append(threading.Thread(target=beat, args=("shop",)))
                 others[0].start()
                 others[0].join(0.5)

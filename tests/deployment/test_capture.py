@@ -1,13 +1,13 @@
-"""Nothing that crosses between houses holds a feature value, a label or an id: all of it is captured, and looked at.
+"""No message between sites holds a feature value, a label or an id: all messages are captured and searched.
 
-What is looked for, in every message as it stands on the wire
+The search looks at every message as it is sent, for
     cells     raw, as float64, float32, integers, text
     prepared  the standardised cells that enter the networks, as float32; down a column also as float16, float64, ...
     ids       as text, as numbers, hashed without a key and with the federation's public salt, as unblinded points
     labels    the classes' names at parties without labels; runs of labels as codes; any column with two values
 
-Four bytes come up by chance, so what is that short counts from the third cell of a column on.  That the search finds
-what it looks for is a test of its own: each of these is planted in a message once.
+Four bytes may occur by chance, so such short patterns count only if three cells of a column are found.  Further tests
+check the search itself: each pattern is planted in a message once.
 """
 
 import base64
@@ -57,7 +57,7 @@ HASHES = ("md5", "sha1", "sha224", "sha256", "sha384", "sha512", "sha3_256", "bl
 
 
 def of_id(text: str) -> Iterator[tuple[str, bytes]]:
-    """Yield an id in every encoding; of hashes the first bytes, so that shortened ones are found too."""
+    """Yield an id in every encoding; only the first bytes of hashes, so that shortened ones are found too."""
     raw, digits = text.encode(), int(text.split()[1])
     yield from {"text": raw, "UTF-16": text.encode("utf-16-le"), "base64": base64.b64encode(raw)[:12]}.items()
     yield from {"number as text": str(digits).encode(), "int64": digits.to_bytes(8, "little")}.items()
@@ -80,7 +80,7 @@ def of_column(cells: pl.Series) -> Iterator[tuple[str, bytes]]:
 
 
 def of_run(cells: np.ndarray) -> Iterator[tuple[str, bytes]]:
-    """Yield runs of prepared cells in every type but their own."""
+    """Yield runs of prepared cells in every type except float32."""
     for dtype in WIDTHS:
         raw = torch.from_numpy(cells).to(dtype).contiguous().view(torch.uint8).numpy()
         wide = RUN * dtype.itemsize
@@ -88,7 +88,7 @@ def of_run(cells: np.ndarray) -> Iterator[tuple[str, bytes]]:
 
 
 class Secrets:
-    """What may not cross, of all houses."""
+    """The values of all sites that must not be sent."""
 
     def __init__(self, sites: Mapping[str, homes.Site], config: Config, tables: Mapping[str, pl.DataFrame]) -> None:
         self.roster = roster_of(sites["bank"], config)
@@ -112,7 +112,7 @@ class Secrets:
             self.patterns |= {code: f"{name}'s {column}: {how}" for how, code in of_run(cells)}
 
     def _labels(self, sites: Mapping[str, homes.Site], y: pl.Series) -> None:
-        """Runs of labels in the order of the table, and of the aligned rows."""
+        """Add runs of labels in the order of the table, and of the aligned rows."""
         position = checkpoint.read(sites["bank"].folder / "alignment.safetensors")[0]["position"].numpy()
         table = (y == "repaid").to_numpy()
         for order in (table, table[position[position >= 0]]):
@@ -123,7 +123,7 @@ class Secrets:
                         self.patterns[run] = f"labels as {kind}"
 
     def leaks(self, notes: list[Note]) -> set[str]:
-        """Return what the messages hold that they should not."""
+        """Return the names of the secrets that occur in the messages."""
         found: dict[str, set[bytes]] = defaultdict(set)
         seen: dict[str, set[float]] = defaultdict(set)
         other = set()
@@ -140,7 +140,7 @@ class Secrets:
         return enough | whole | other
 
     def _search(self, raw: bytes, found: dict[str, set[bytes]]) -> None:
-        """Look for all patterns at once: by their first four bytes, then in full."""
+        """Look for all patterns at once: first by their first four bytes, then in full."""
         starts = np.lib.stride_tricks.sliding_window_view(np.frombuffer(raw, dtype=np.uint8), 4)
         words = starts.astype(np.uint32) @ np.array([1, 1 << 8, 1 << 16, 1 << 24], dtype=np.uint32)
         for at in np.flatnonzero(np.isin(words, self._heads)):
@@ -172,7 +172,7 @@ class Secrets:
 
 @pytest.fixture(scope="module")
 def secrets() -> Callable[..., tuple[Secrets, list[Note]]]:
-    """Play a training and a prediction, and return what may not cross beside what did."""
+    """Return a function that trains and predicts, and returns the secrets and the messages sent."""
 
     def played(folder, method, **how):
         notes: list[Note] = []
@@ -191,7 +191,7 @@ def honest(secrets, tmp_path_factory):
     return secrets(tmp_path_factory.mktemp("honest"), "laser")
 
 
-@pytest.mark.filterwarnings("ignore:the labels of party 'clinic' are not used")  # a method that has one host
+@pytest.mark.filterwarnings("ignore:the labels of party 'clinic' are not used")  # for methods with a single host
 @pytest.mark.parametrize("two_label_holders", [False, True], ids=["one label holder", "two"])
 @pytest.mark.parametrize("method", METHODS)
 def test_nothing_raw_crosses(tmp_path, secrets, method, two_label_holders):
@@ -200,7 +200,7 @@ def test_nothing_raw_crosses(tmp_path, secrets, method, two_label_holders):
     always = {said.tag for said in (*method_by_name(method).can.messages, *control_messages.MESSAGES) if not said.when}
     assert set(tags) >= {"align-ids", "align-tokens"} | always
     predicted = tags[tags.index("wanted") :]
-    assert "embedding" in predicted or "embedding" not in tags  # a method whose active party predicts alone
+    assert "embedding" in predicted or "embedding" not in tags  # for methods whose active party predicts alone
     assert hidden.leaks(notes) == set()
 
 
@@ -212,7 +212,7 @@ def test_nothing_raw_crosses_under_a_schedule(tmp_path, secrets, schedule):
 
 
 def planted() -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield what the search should say, and a message that makes it so."""
+    """Yield the expected finding and a message that contains it."""
     tables = homes.frames()
     ids, income, y = tables["shop"]["id"], tables["bank"]["income"], tables["bank"]["y"]
     for how, _ in of_id(ids[0]):

@@ -27,7 +27,7 @@ from anyparty.deployment.flare.site_config import SiteConfig
 
 
 def written(home: Path) -> Path:
-    """Write the settings of three parties whose tables lie beside them."""
+    """Write the settings of three parties and their tables."""
     world(home)
     groups = [f'[parties.{name}]\ntable = "{name}/table.csv"' for name in NAMES]
     text = '[federation]\nlabel = "y"\nactive = "bank"\n[method]\nembedding = 8\n[train]\nepochs = 3\n'
@@ -63,7 +63,7 @@ def test_a_trace_travels_as_numbers(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("work", ["train", "predict"])
 def test_a_job_that_left_nothing_is_no_success(tmp_path, monkeypatch, work):
-    """Killed before its part began, or not at its end when the time was up."""
+    """The process may be killed before its part begins, or still run at the time limit."""
     path = written(tmp_path)
     stand_in = {"about": lambda _: {"active": "bank"}, "status": lambda _: {"sites": NAMES},
                 "submit": lambda *_, **__: "job 1", "keeps": lambda *_: None, "outcome": lambda *_: None,
@@ -88,13 +88,13 @@ def test_a_model_is_replaced_only_where_that_is_asked_for(tmp_path, monkeypatch)
     for how in ({"resume": True}, {"again": True}):
         with pytest.raises(RunError, match="is not connected"):
             coordinator.train(tmp_path, path, **how)
-    write_json(tmp_path / FILE, record | {"history": []})  # it failed at once
+    write_json(tmp_path / FILE, record | {"history": []})  # a training that failed at once
     with pytest.raises(RunError, match="is not connected"):
         coordinator.train(tmp_path, path)
 
 
 def test_a_party_that_settings_leave_out_takes_part_and_that_is_said(tmp_path, monkeypatch):
-    """Who takes part is the federation's: a job cannot take a party's table out of what was agreed on."""
+    """The federation decides who takes part: a job cannot leave out a party that was agreed on."""
     path = written(tmp_path)
     path.write_text(path.read_text().replace('[parties.clinic]\ntable = "clinic/table.csv"', ""))
     monkeypatch.setattr(flare, "about", lambda _: {"active": "bank", "parties": list(NAMES)})
@@ -118,7 +118,7 @@ def test_a_job_that_is_on_its_way_at_ctrl_c_is_ended(tmp_path, monkeypatch, refu
     path, aborted = written(tmp_path), []
 
     def submit(*_, **__):
-        time.sleep(0.3)  # it waits for this by then
+        time.sleep(0.3)  # by then the coordinator waits for this call
         _thread.interrupt_main()
         time.sleep(0.3)
         if refused:
@@ -169,7 +169,7 @@ def test_the_weights_equal_those_of_one_process_bit_for_bit(tmp_path, monkeypatc
 
 @pytest.mark.net
 def test_the_real_clock(tmp_path, monkeypatch):
-    """With Flex-VFL each process iterates until its own time-out has passed: rounds take as long."""
+    """Under Flex-VFL each process iterates until its own timeout, so a round takes at least that long."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     path, house = written(tmp_path), tmp_path / "house"
     plain = path.read_text()

@@ -1,4 +1,4 @@
-"""Parties that die, hang and come back in the middle of a run, as real processes over FLARE."""
+"""Parties that die, hang and rejoin in the middle of a run, as real processes over FLARE."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
 pytestmark = pytest.mark.filterwarnings("default:party '.+' took no part in:anyparty.errors.AnypartyWarning")
 HERE = "tests.deployment.test_departures"
 SILENT_S = 3.0
-MESSAGE_S = 15.0  # a busy machine takes seconds to begin: aligning must not look like being too slow
+MESSAGE_S = 15.0  # a busy machine takes seconds to start: alignment must not look like a timeout
 TOML = {
     "federation": {"label": "y", "active": "bank"},
     "parties": {name: {} for name in NAMES},
@@ -47,7 +47,7 @@ TOML = {
 
 
 async def patient_bank(site, config, net, **asked):
-    """The bank waits after its 20th epoch until nobody is away: a machine may take long to start a process."""
+    """Let the bank wait after its 20th epoch until the lost party asks to rejoin; starting a process may take long."""
     if site.party == "bank":
         send, sent = net.send, []
 
@@ -62,7 +62,7 @@ async def patient_bank(site, config, net, **asked):
 
 
 async def slow_shop(site, config, net, **asked):
-    """The shop takes longer than it may, once: its hundredth embedding waits until the bank goes on without it."""
+    """Make the shop too slow once: it holds back its hundredth embedding until the bank continues without it."""
     if site.party == "shop" and not (site.folder / "slept").exists():
         send, sent = net.send, []
 
@@ -98,14 +98,14 @@ def house(tmp_path_factory):
 
 
 class Run:
-    """A training of a federation, on a thread, while the test does things to its processes."""
+    """A federation's training in a thread, while the test interferes with its processes."""
 
     def __init__(self, house, **how):
         self.house, self.ended, self.error = house, None, None
         changes = how.pop("changes", {})
         toml = TOML | {group: TOML.get(group, {}) | values for group, values in changes.items()}
         (house / "run.toml").write_text(tomli_w.dumps(toml))
-        wait_for_no_job(house)  # of a run before
+        wait_for_no_job(house)  # an earlier run's job
         if not how.get("resume"):
             for name in NAMES:
                 shutil.rmtree(house / "kits" / name / "runs", ignore_errors=True)
@@ -147,7 +147,7 @@ def wait_for_no_job(house):
 
 
 def job_process(house, name):
-    """The process that plays a party's part in the job."""
+    """Return the process of a party's part in the job."""
     module = "runner_process" if name == "bank" else "worker_process"
     kit = str(house / "kits" / name)
     (found,) = [
@@ -159,7 +159,7 @@ def job_process(house, name):
 
 
 def by_hand(house, toml, home):
-    """The same run in one process: the parties' own tables and kept alignment, nothing else."""
+    """Repeat the run in one process with only the parties' tables, alignments and secrets; return the weights."""
     sites = {name: SiteConfig.read(house / "kits" / name) for name in NAMES}
     for name, site in sites.items():
         (home / name / "runs").mkdir(parents=True)
@@ -203,7 +203,7 @@ def test_a_site_that_went_down_and_is_started_again_takes_part_again(house):
     kit = house / "kits" / "shop"
     for process in flare.processes(house):
         if str(kit) in process.info["cmdline"]:
-            with contextlib.suppress(psutil.NoSuchProcess):  # a job ends with its site
+            with contextlib.suppress(psutil.NoSuchProcess):  # a job's process may end with its site
                 process.kill()
     time.sleep(1)
     site = subprocess.Popen(  # noqa: S603 - our own command

@@ -1,4 +1,4 @@
-"""Real sites on loopback, each on its own terminal: what is said where something is wrong, and what is left behind.
+"""Real sites on loopback, each with its own terminal: error messages, and no processes left behind.
 
 The parts below run in the parties' own processes, which find them by ``PYTHONPATH``.
 """
@@ -47,7 +47,7 @@ async def with_other_settings(site, config, net, *, resume=False):
 
 
 class Terminal:
-    """``anyparty party start KIT`` and what it says."""
+    """A process of ``anyparty party start KIT`` and its output."""
 
     def __init__(self, kit, *words):
         self.path = kit.parent / f"{kit.name}.terminal"
@@ -82,8 +82,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def terminals(folder):
-    """The passive party comes first and waits."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and theirs do too
+    """Start the sites of both parties; the passive party starts first and waits."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell and their children ignore it
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as ended:
         patch.setenv("PYTHONPATH", f"{Path(__file__).parent}{os.pathsep}{Path(__file__).parents[2]}")
         patch.setenv("OMP_NUM_THREADS", "1")
@@ -124,7 +124,7 @@ def test_parties_that_differ_are_refused_at_the_start_and_told_in_what(folder, t
 
 
 def test_the_server_itself_refuses_what_the_kit_did_not(folder, terminals, tmp_path):
-    """FLARE's own answer to certificates that have expired or are another authority's, with our checks left out."""
+    """FLARE itself rejects expired certificates and those of another authority; our own checks are left out here."""
     forged = tmp_path / "forged"
     federation_folder.init(forged, ROSTER, port=ServerAddress.of(folder / "kits" / "shop").port)
     with pytest.raises(ConfigError, match="shows a certificate that does not fit this kit"):
@@ -174,7 +174,7 @@ class Evil(Executor):
 
 
 def test_no_job_brings_code_to_a_passive_party(folder, terminals, tmp_path):
-    """Not even the administrator's: FLARE's own rules would let it."""
+    """Not even a job of the administrator may do so, although FLARE's own rules would allow it."""
     said, ran = federation_folder.about(folder), tmp_path / "ran"
     job = folder / "kits" / "admin" / "jobs" / "evil"
     federation_folder._write_job(job, said, federation_folder.public(SETTINGS), work="train", asked={}, least=1)
@@ -203,7 +203,7 @@ def test_nobody_reads_a_passive_partys_files_from_afar(folder, terminals):
 
 
 def _answer(session, command):
-    """What the site itself says: FLARE's server waits 10 s for it, and a busy machine's site may take longer."""
+    """Return the site's answer; a busy machine's site may take longer than the 10 s for which FLARE's server waits."""
     said = ""
     for _ in range(12):
         said = str(session.api.do_command(command))
@@ -218,7 +218,7 @@ def test_a_site_that_is_told_to_end_leaves_nothing_behind(folder, terminals):
     assert site_process.at_kit(folder / "kits" / "shop") == []
     wait_for(
         lambda: len(federation_folder.processes(folder)) == 1
-    )  # the bank's part in the last job may still be ending
+    )  # the bank's process of the last job may still be ending
     wait_for(lambda: federation_folder.status(folder)["sites"] == [])
     wait_for(lambda: "shop is gone, its connection is closed; there are 0 of 1 others" in terminals["bank"].said)
     assert terminals["bank"].end(signal.SIGINT) == 130

@@ -1,4 +1,4 @@
-"""A federation of real processes with mutual TLS on loopback: what parties do, and what becomes of them.
+"""A federation of real processes with mutual TLS on loopback: messages, failures and their outcomes.
 
 The parts below run in the parties' own processes, which find them by ``PYTHONPATH``.
 """
@@ -50,7 +50,7 @@ def block(name, number):
 
 
 async def echo(site, config, net, *, resume=False):
-    """Embeddings up, gradients down, 40 rounds; at the end the two passive parties greet each other."""
+    """Send embeddings up and gradients down for 40 rounds, then a message between the two passive parties."""
     sums = {}
     for number in range(40):
         for name in site.parties:
@@ -69,7 +69,7 @@ async def echo(site, config, net, *, resume=False):
 
 
 async def shop_dies(site, config, net, *, resume=False):
-    """The shop's process is killed in round 10 of 20; who is left goes on."""
+    """Kill the shop's process in round 10 of 20; the others continue."""
     there, lost = [name for name in site.parties if name != site.active], {}
     for number in range(20):
         if net.me == "shop" and number == 10:
@@ -91,7 +91,7 @@ async def shop_dies(site, config, net, *, resume=False):
 
 
 async def shop_stops(site, config, net, *, resume=False):
-    """The shop finds a mistake in its table."""
+    """Let the shop fail because of an error in its table."""
     if net.me == "shop":
         raise TableError("row 7: 'secret' is not a number")
     if net.me == site.active:
@@ -104,7 +104,7 @@ async def shop_stops(site, config, net, *, resume=False):
 
 
 async def bank_stops(site, config, net, *, resume=False):
-    """The active party finds something wrong with what came."""
+    """Let the active party fail because of a faulty message."""
     if net.me == site.active:
         await asyncio.sleep(0.5)
         raise MessageError("message 'embedding' from 'shop': expected float32")
@@ -112,7 +112,7 @@ async def bank_stops(site, config, net, *, resume=False):
 
 
 async def bank_dies(site, config, net, *, resume=False):
-    """The active party's process is killed."""
+    """Kill the active party's process."""
     if net.me == site.active:
         await net.recv("shop", "ready", {})
         await net.recv("clinic", "ready", {})
@@ -123,7 +123,7 @@ async def bank_dies(site, config, net, *, resume=False):
 
 
 async def shop_is_told_to_end(site, config, net, *, resume=False):
-    """The shop's site is stopped, as by Ctrl-C at its terminal, while the others wait for it."""
+    """Stop the shop's site as Ctrl-C at its terminal does, while the others wait for it."""
     if net.me == "shop":
         for name in ("bank", "clinic"):
             await net.recv(name, "ready", {})
@@ -138,7 +138,7 @@ async def shop_is_told_to_end(site, config, net, *, resume=False):
 
 
 async def bank_is_told_to_end(site, config, net, *, resume=False):
-    """The active party's site is stopped."""
+    """Stop the active party's site."""
     if net.me == site.active:
         for name in ("shop", "clinic"):
             await net.recv(name, "ready", {})
@@ -149,7 +149,7 @@ async def bank_is_told_to_end(site, config, net, *, resume=False):
 
 
 async def endless(site, config, net, *, resume=False):
-    """Everybody waits for what nobody sends."""
+    """Let each party wait for messages that are never sent."""
     (site.folder / "waits").write_text("")
     for name in site.parties:
         if name != net.me:
@@ -182,7 +182,7 @@ def folder(tmp_path_factory):
 
 
 def play(folder, part, config="", timeout_s=300, **more):
-    """Run a job with every party playing ``part``; return its status and how each party's part ended."""
+    """Run a job in which every party plays ``part``; return its status and each party's outcome."""
     for name in NAMES:
         path = folder / "kits" / name / "local" / "anyparty.toml"
         own = tomllib.loads(path.read_text())
@@ -219,15 +219,15 @@ def test_a_passive_party_is_killed_and_the_others_go_on(folder):
     status, ended = play(folder, shop_dies)
     number, seconds, said = ended["bank"]["result"]["lost"]["shop"]
     assert number == 10
-    assert seconds < SILENT_S + 30  # a busy machine is late; without the limit it would be an hour
-    # the dead process says nothing; its next one, begun after half a second, may be heard before the 3 s are over
+    assert seconds < SILENT_S + 30  # a busy machine may be late; without the time limit, it would take an hour
+    # the dead process is silent; its next one starts after half a second, and may be noticed before the 3 s are over
     silent, restarted = "it gave no sign of life for 3 s", "its process was restarted in the middle of the run"
     assert f"party 'shop' is gone: {silent}" in said or f"party 'shop' is gone: {restarted}" in said
     assert ended["bank"]["result"]["there"] == ["clinic"]
     assert ended["clinic"]["error"] == ""
     again = ended[
         "shop"
-    ]  # of its next process, which waited to rejoin and was not readmitted; none if that had not begun
+    ]  # the outcome of its next process, which waited to rejoin and was not readmitted; None if that never began
     assert again is None or "party 'bank' is gone: it left: its part is done" in again["sentence"]
     assert status == "FINISHED:COMPLETED"
 
@@ -238,7 +238,7 @@ def test_a_party_whose_site_is_stopped_says_goodbye(folder):
     for name in ("bank", "clinic"):
         said, seconds = ended[name]["result"]
         assert said.startswith("party 'shop' is gone: it left: its site was stopped")
-        assert seconds < SILENT_S + 100  # from its own start: the others' processes come up as they may
+        assert seconds < SILENT_S + 100  # from its own start: the other processes may start later
     assert status == "FINISHED:COMPLETED"
     assert ended["shop"]["result"][0].startswith("party 'bank' is gone: its site was stopped")
 
@@ -282,7 +282,7 @@ def test_the_active_party_is_killed_and_the_others_stop_in_time(folder):
     assert status.startswith("FINISHED")
     assert status != "FINISHED:COMPLETED"
     homes = {name: folder / "kits" / name / "runs" for name in NAMES[1:]}
-    killed = max(float((runs / "waits").read_text()) for runs in homes.values())  # once the last of them had come up
+    killed = max(float((runs / "waits").read_text()) for runs in homes.values())  # after the last of them had started
     for name, runs in homes.items():
         assert (runs / f"{job}.json").stat().st_mtime - killed < SILENT_S + 30
         assert "party 'bank' is gone" in federation_folder.outcome(folder, name, job)["sentence"]
@@ -326,7 +326,7 @@ def test_a_party_of_another_authority_is_not_let_in(folder, tmp_path):
     command = site_command(kits["mallory"])
     with subprocess.Popen(command, env=environment(), cwd=kits["mallory"], stdout=subprocess.DEVNULL) as mallory:  # noqa: S603
         try:
-            time.sleep(8)  # the others were let in within five
+            time.sleep(8)  # the others were admitted within five seconds
             assert federation_folder.processes(forged)
             assert federation_folder.status(folder)["sites"] == ["clinic", "shop"]
         finally:
@@ -384,7 +384,7 @@ def test_a_port_that_is_in_use_is_named(tmp_path):
 
 
 def test_a_process_of_ours_that_ends_while_it_is_looked_at_is_no_error(tmp_path):
-    """Killed and not waited for, it is a zombie; what it was started with can still be read from what was found."""
+    """A process that was killed but not yet waited for is a zombie; its command line is still known to the caller."""
     pytest.importorskip("psutil", reason="the extra 'flare' is not installed")
     kit = str(tmp_path / "fed" / "kits" / "shop")
     sleeps = [sys.executable, "-c", "print(flush=True); import time; time.sleep(60)", "nvflare.private", kit]
@@ -416,7 +416,7 @@ def test_a_federation_is_not_started_twice_at_once(tmp_path, monkeypatch):
         (tmp_path / "kits" / name / "startup").mkdir(parents=True)
     told, refused = [], []
 
-    def meanwhile(*_):  # the first has looked, and nothing runs yet: now the second one is told to start
+    def meanwhile(*_):  # the first call has checked that nothing runs yet: make the second call now
         if not told:
             told.append(tmp_path)
             with pytest.raises(ConfigError, match="are being started already; wait until they are"):

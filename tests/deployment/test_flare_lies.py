@@ -1,4 +1,4 @@
-"""A party that sends what it should not, as real processes: refused and named, and nothing else is touched."""
+"""Invalid messages of a real process are rejected with its name, and do not affect other messages."""
 
 import asyncio
 from pathlib import Path
@@ -27,7 +27,7 @@ def x(value):
 
 
 async def lies(site, config, net):
-    """The shop lies to the bank, once on each lane; the clinic is honest throughout."""
+    """Let the shop send one invalid message in each lane, while the clinic is honest."""
     if site.party == "bank":
         heard = await listen(ContractChannel(net, ROSTER, DECLARED))
         await net.send("shop", "heard", {})
@@ -46,12 +46,12 @@ async def lies(site, config, net):
         return encode(Header(**header), tensors or x(1))
 
     await net.send("bank", "honest", x(1))
-    while endpoint.backlog("bank"):  # what is put on the line by hand is not sent again: the bank must listen
+    while endpoint.backlog("bank"):  # messages put on the line by hand are not sent again: the bank must be ready
         await asyncio.sleep(0.01)
     for _ in range(3):
         raw("doubled", whole("doubled"))
     raw("doubled", whole("doubled", x(2), number=1), number=1)
-    raw("late", whole("late", x(3), number=1), number=1)  # the second comes first
+    raw("late", whole("late", x(3), number=1), number=1)  # the second message arrives first
     await asyncio.sleep(0.5)
     raw("late", whole("late", x(2)))
     raw("cut", whole("cut")[:-5])
@@ -63,12 +63,12 @@ async def lies(site, config, net):
     raw("names", whole("names", {"y": torch.zeros(2, 3)}))
     raw("large", whole("large", {"x": torch.zeros(2, 3_000_000)}))
     await net.send("bank", "after", x(7))
-    await net.recv("bank", "heard", {})  # who leaves is not listened to any more
+    await net.recv("bank", "heard", {})  # messages of a party that has left are not read
     return "lied"
 
 
 async def listen(net):
-    """Read every lane of the shop's; then the clinic's numbers, which no lie has touched."""
+    """Read every lane of the shop, then the clinic's numbers, which the invalid messages must not affect."""
     heard = {}
     for tag in TAGS:
         try:

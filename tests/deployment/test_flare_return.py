@@ -1,4 +1,4 @@
-"""A party whose process died comes back as another one, and is let in where the run allows."""
+"""After its process died, a party rejoins with a new process when the run allows it."""
 
 import asyncio
 import threading
@@ -26,7 +26,7 @@ async def took(net, frm, tag="x"):
 
 class Nobody:
     def arrived(self, frm, envelope, data):
-        """Not there (yet)."""
+        """Ignore messages: this party is not connected yet."""
 
 
 def new_air():
@@ -36,7 +36,7 @@ def new_air():
 
 
 class Process:
-    """One party's process: a endpoint and a thread with its coroutine, which can be killed."""
+    """One party's process: an endpoint and a thread with its coroutine, which can be killed."""
 
     def __init__(self, air, me, part, patience=PATIENCE):
         self.air, self.endpoint, self.result = air, air.endpoint(me, patience=patience), None
@@ -57,7 +57,7 @@ class Process:
             self.result = error
 
     def kill(self):
-        """Nothing is sent any more, not even goodbye."""
+        """Stop sending, even the farewell message."""
         self.air.cut.add(self.endpoint.me)
 
     def end(self):
@@ -74,7 +74,7 @@ def wait_for(happens, timeout_s=60.0):
 
 
 async def host(net, door):
-    """Take numbers until the other is lost; let another process in; take its numbers from the first on."""
+    """Receive numbers until the other party is lost, readmit its new process, and receive that one's numbers."""
     got, lost = [], None
     try:
         while True:
@@ -83,7 +83,7 @@ async def host(net, door):
         lost = str(error)
     while not door.waiting_to_rejoin():
         await asyncio.sleep(0.01)
-    await asyncio.sleep(0.3)  # it waits at the door and stays there
+    await asyncio.sleep(0.3)  # it asks to rejoin and keeps waiting
     assert door.waiting_to_rejoin() == ["b"]
     door.admit("b")
     assert door.waiting_to_rejoin() == []
@@ -110,7 +110,7 @@ def test_a_new_process_is_let_in_with_empty_lanes():
     b.kill()
     b.endpoint.lose("a", "killed")
     b.end()
-    air.queue.join()  # its goodbye is lost too
+    air.queue.join()  # its farewell is lost too
     air.cut.clear()
     again = Process(air, "b", second)
     got, lost, fresh = a.end()
@@ -148,7 +148,7 @@ def test_nor_is_what_any_process_before_that_one_sent():
 
 
 class Held:
-    """A process of which no thread is at work; what it sends waits until it is brought."""
+    """A process without threads; its packets wait until the test delivers them."""
 
     def __init__(self, me):
         self.endpoint, self.packets = ReliableEndpoint(me, ("a", "b"), "run", self, PATIENCE), []
@@ -157,12 +157,12 @@ class Held:
         self.packets.append((envelope, data))
 
     def greet(self, other):
-        """Tell the other that this one is here."""
+        """Tell the other process that this one is there."""
         self.endpoint.sessions[other.endpoint.me].report_due = True
         self.say(other)
 
     def say(self, other):
-        """Send what is to be sent now."""
+        """Deliver the packets that are due now."""
         for packet in list(
             self.endpoint.sessions[other.endpoint.me].packets(self.endpoint.incarnation, time.monotonic())
         ):

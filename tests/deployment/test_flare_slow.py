@@ -1,4 +1,4 @@
-"""A line that is slow beside a message's size: nobody is given up, and nothing is sent twice."""
+"""On a line that is slow for a message's size, no party is lost and nothing is sent twice."""
 
 from collections import deque
 from functools import partial
@@ -13,13 +13,13 @@ from anyparty.transport.reliable.envelope import PIECE_BYTES, Envelope
 from anyparty.transport.reliable.session import Session, Timeouts
 
 STEP_S = 0.05
-RATES = [1e6, 0.5e6, 0.125e6]  # bytes a second: a piece takes a second; two; eight
+RATES = [1e6, 0.5e6, 0.125e6]  # bytes per second: a piece takes one, two or eight seconds
 PATIENCE = Timeouts()
 SILENT_S, RETRY_S = PATIENCE.silent_s, PATIENCE.retry_s
 
 
 def large(pieces):
-    """A message of so many pieces, the last one almost full."""
+    """Return a message of a given number of pieces, the last one almost full."""
     return {"x": torch.zeros(pieces * PIECE_BYTES // 4 - 1000)}
 
 
@@ -28,11 +28,11 @@ def nothing(frm, envelope):
 
 
 class Line:
-    """Two endpoints, ``a`` and ``b``, on a clock of our own.
+    """Two endpoints, ``a`` and ``b``, on a simulated clock.
 
-    Each direction is a queue without bound, as gRPC's, before a line of ``rate`` bytes a second that keeps its order.
-    What is on the line while it is ``cut`` is lost, and so is what ``loses`` says.  The endpoints' threads do not run:
-    ``run`` does what they do.
+    Each direction is an unbounded queue, like gRPC's, before a line with ``rate`` bytes per second, which keeps the
+    order.  Packets that arrive while the line is ``cut``, and those for which ``loses`` is true, are lost.  The
+    endpoints' threads do not run: ``run`` does their work.
     """
 
     def __init__(self, rate, loses=nothing, patience=PATIENCE):
@@ -42,7 +42,7 @@ class Line:
         self.endpoints = {
             me: ReliableEndpoint(me, "ab", "run", carriers[me], patience, clock=lambda: self.now) for me in "ab"
         }
-        self.a, self.b = (self.endpoints[me].sessions[other] for me, other in ("ab", "ba"))  # each other's
+        self.a, self.b = (self.endpoints[me].sessions[other] for me, other in ("ab", "ba"))  # sessions with the other
         self.a.report_due = self.b.report_due = True
         self.run(1)
 
@@ -53,7 +53,7 @@ class Line:
         self.most = max(self.most, sum(len(data) for _, _, _, data in self.queues[frm]))
 
     def run(self, seconds, until=lambda: False):
-        """Go on for so many seconds at most; return whether ``until`` has come true."""
+        """Advance the clock by at most ``seconds``; return whether ``until`` has become true."""
         end = self.now + seconds
         while self.now < end and not until():
             self.now += STEP_S
@@ -70,13 +70,13 @@ class Line:
         return until()
 
     def read(self, me, tag):
-        """Wait for a message of the other's; return where it will be."""
+        """Wait for a message of the other endpoint; return the list that will hold it."""
         given = []
         self.endpoints[me].collect("ab".replace(me, ""), tag, given, list)
         return given
 
     def sent(self, frm="a"):
-        """Bytes of messages that went on the line."""
+        """Return the bytes of messages that were put on the line."""
         return sum(size for name, _, size in self.log if name == frm)
 
     @property
@@ -92,14 +92,14 @@ def presses(line):
     line.a.blocked_since.append(line.now)
 
 
-# ---- it arrives, once
+# ---- messages arrive once
 
 
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("sender", [waits, presses])
 @pytest.mark.parametrize("computes", [False, True])
 def test_a_message_that_crosses_for_longer_than_anybody_is_silent_arrives_and_was_sent_once(rate, sender, computes):
-    """Its receiver waits for it, or computes meanwhile; its sender waits for an answer, or to send more."""
+    """The receiver waits or computes meanwhile; the sender waits for an answer, or for room to send more."""
     line, message = Line(rate), large(24 if rate == 1e6 else 12)
     came = [] if computes else line.read("b", "embedding")
     line.endpoints["a"].enqueue("b", "embedding", message)
@@ -111,12 +111,12 @@ def test_a_message_that_crosses_for_longer_than_anybody_is_silent_arrives_and_wa
     assert torch.equal((came or line.read("b", "embedding"))[0]["x"], message["x"])
     assert line.sent() == size == line.most == line.a.traffic.bytes_sent
     assert line.a.traffic.repeated == 0
-    for me in "ab":  # asks and answers: now and then, not for every piece
+    for me in "ab":  # requests for reports and their answers: occasionally, not for every piece
         assert sum(frm == me and not data for frm, _, data in line.log[notes:]) <= 2 * line.now / RETRY_S + 1
 
 
 def test_what_is_sent_behind_it_is_sent_once_too():
-    """Small ones both ways, and more large ones in its lane and in another."""
+    """Small messages in both directions, and more large ones in the same and another lane."""
     line, message = Line(0.125e6), large(3)
     for number in range(3):
         line.endpoints["a"].enqueue("b", "embedding", message)
@@ -132,7 +132,7 @@ def test_what_is_sent_behind_it_is_sent_once_too():
     assert [len(line.b.incoming.inbox[tag]) for tag in ("embedding", "more", "small")] == [3, 3, 3]
 
 
-# ---- what is lost
+# ---- lost messages
 
 
 def lost_once(*places):
@@ -151,8 +151,8 @@ def lost_once(*places):
 @pytest.mark.parametrize("rate", [1e8, *RATES])
 @pytest.mark.parametrize(("places", "again"), [((4, 7), 8), ((0,), 12), ((11,), 1), (range(12), 12)])
 def test_a_lost_piece_is_sent_again(rate, places, again):
-    """With those after it, and nothing of what came before."""
-    line = Line(rate, lost_once(*places), Timeouts(silent_s=1000))  # where all are lost, nothing is heard for long
+    """It is sent again with all pieces after it, but without those before it."""
+    line = Line(rate, lost_once(*places), Timeouts(silent_s=1000))  # if all are lost, the line is silent for long
     line.endpoints["a"].enqueue("b", "embedding", large(12))
     size = line.a.backlog
     came = line.read("b", "embedding")
@@ -206,7 +206,7 @@ def test_an_answer_to_an_ask_that_was_not_made_is_nothing():
 
 @pytest.mark.parametrize("pieces", [1, 3])
 def test_a_message_that_is_being_read_was_not_lost(pieces):
-    """An ask overtakes the reading of the message before it, which is done on another thread."""
+    """A request for a report may overtake the message before it, which another thread still reads."""
     a, b = Session("b", Timeouts(), last_heard=0.0), Session("a", Timeouts(), last_heard=0.0)
     a.outgoing["x", 0] = out = Outgoing(bytes(pieces * PIECE_BYTES))
     whole = [b.add_piece(envelope, data, 1 << 30) for _, envelope, data in a.packets("a", 0.0)][-1]
@@ -220,7 +220,7 @@ def test_a_message_that_is_being_read_was_not_lost(pieces):
     assert b.add_piece(Envelope(life="a", tag="x", pieces=pieces), b"doubled", 1 << 30) is None
 
 
-# ---- who dies
+# ---- parties that die
 
 
 @pytest.mark.parametrize("sender", [waits, presses])
@@ -239,7 +239,7 @@ def test_a_receiver_that_dies_in_the_middle_is_given_up_in_time(rate, sender):
 
 @pytest.mark.parametrize("rate", RATES)
 def test_a_sender_that_dies_in_the_middle_is_given_up_in_time(rate):
-    """What it put on the line before may still come; here nothing does."""
+    """Packets already on the line could still arrive; here they are lost."""
     line = Line(rate)
     line.endpoints["a"].enqueue("b", "embedding", large(24))
     line.read("b", "embedding")
@@ -251,7 +251,7 @@ def test_a_sender_that_dies_in_the_middle_is_given_up_in_time(rate):
     assert line.now - died < SILENT_S + 1
 
 
-# ---- the end
+# ---- leaving
 
 
 def test_who_leaves_waits_for_its_last_message_as_long_as_that_moves():

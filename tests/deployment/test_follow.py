@@ -1,4 +1,4 @@
-"""A federation's run is followed by its record, as it grows."""
+"""The coordinator follows a federation's run by its growing record."""
 
 import math
 from concurrent.futures import Future
@@ -32,7 +32,7 @@ class Heard(Callback):
 
 
 class Seen(Callback):
-    """As a tracker."""
+    """Collects numbers as a tracker does."""
 
     def __init__(self):
         self.numbers = []
@@ -115,7 +115,7 @@ def test_a_record_that_had_come_further_than_the_checkpoints_is_followed_from_th
 
 
 def test_epochs_that_were_done_anew_between_two_looks_are_told_again():
-    """A quick training is by then beyond where its record had come to."""
+    """A resumed, quick training may pass its former last epoch between two reads of the record."""
     former = [{**each, "absent": {"shop": "it left"} if each["epoch"] > 2 else {}} for each in epochs("train", 1, 2, 3)]
     heard = _Reported(absences := Absences())
     heard.tell({"stages": stages(train=4), "history": former})
@@ -126,7 +126,7 @@ def test_epochs_that_were_done_anew_between_two_looks_are_told_again():
 
 
 class Moves(Callback):
-    """Who went and who came."""
+    """Records the parties that left and rejoined."""
 
     def __init__(self):
         self.said = []
@@ -139,7 +139,7 @@ class Moves(Callback):
 
 
 def test_who_was_away_as_a_run_ended_and_is_there_as_it_goes_on_is_said_to_come():
-    """It is none that came back to a run, and would not be missed a second time."""
+    """Otherwise the party would count as absent, and its next departure would not be reported."""
     absent = [{}, {"shop": "1"}, {}, {}, {"shop": "4"}, {"shop": "4"}, {}]
     back = [[], [], [], [], [], ["shop"], []]
     said = zip(epochs("train", *range(1, 8)), absent, back, strict=True)
@@ -152,7 +152,7 @@ def test_who_was_away_as_a_run_ended_and_is_there_as_it_goes_on_is_said_to_come(
 
 @pytest.mark.parametrize("watch", [Bar, Seen])
 def test_a_score_that_is_no_number_is_told_as_none(tmp_path, watch):
-    """Standard VFL may find no validation row that all parties have."""
+    """Standard VFL may have no validation row that all parties hold."""
     path, ended, told = tmp_path / "record.json", Future(), watch()
     epoch = {"stage": "train", "epoch": 1, "loss": math.nan, "validation": {"accuracy": math.nan}}
     write_json(path, {"job": "now", "stages": stages(train=1), "history": [epoch]})

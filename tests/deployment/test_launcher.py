@@ -1,4 +1,4 @@
-"""A site that was down goes on with what it had not finished, whatever became of its notes."""
+"""A restarted site resumes its unfinished jobs, even if some of its notes are damaged."""
 
 import json
 import logging
@@ -16,7 +16,7 @@ from anyparty.deployment.flare import launcher
 
 
 class Engine:
-    """A site's engine, which starts jobs; those that have ended it refuses."""
+    """A site's engine that starts jobs and rejects those that have ended."""
 
     def __init__(self, root, ended=()):
         self.root, self.ended, self.started = root, ended, []
@@ -50,14 +50,14 @@ def test_jobs_are_gone_on_with_also_beside_notes_that_cannot_be_read(tmp_path, m
     with caplog.at_level(logging.WARNING, logger=launcher.__name__):
         launcher.SiteLauncher()._resume_jobs(engine)
     assert engine.started == [("h", meta_of("h"))]
-    assert sorted(name for name, note in notes.items() if not note.exists()) == ["g"]  # over, and said so
+    assert sorted(name for name, note in notes.items() if not note.exists()) == ["g"]  # it has ended, see the log
     for name in "abcdef":
         assert f"{notes[name]} cannot be read" in caplog.text
     assert "job g: it has ended" in caplog.text
 
 
 class Process:
-    """A job's process: killed already, or at work until it is ended."""
+    """A job's process: already killed, or running until it is terminated."""
 
     def __init__(self, *, killed):
         self.over = threading.Event()
@@ -81,7 +81,7 @@ def test_a_job_that_is_ended_while_its_process_is_started_again_leaves_none(monk
 
     def begin():
         process = next(processes)
-        if process is second:  # it runs, and its handle does not know of it yet: now the job is ended
+        if process is second:  # it runs, but its handle does not know it yet: end the job now
             others.append(threading.Thread(target=handle.terminate))
             others[0].start()
             others[0].join(0.5)
@@ -98,6 +98,6 @@ def test_a_job_that_was_ended_is_not_started_again(monkeypatch):
     monkeypatch.setattr(launcher, "PAUSES_S", (0.0,))
     processes = iter([Process(killed=True)])
     handle = launcher.RestartingProcess(lambda: next(processes), lambda: None)
-    monkeypatch.setattr(handle.stopping, "wait", lambda _: handle.terminate())  # just after it was looked at
+    monkeypatch.setattr(handle.stopping, "wait", lambda _: handle.terminate())  # the job is ended just after the check
     handle.wait()
     assert next(processes, None) is None

@@ -1,4 +1,4 @@
-"""A kit that does not do, a server that is not there or is not ours: each a sentence, in time, and no stack trace."""
+"""A faulty kit, and a missing or foreign server, each cause one error message in time and no stack trace."""
 
 import contextlib
 import shutil
@@ -32,7 +32,7 @@ NOW = datetime.now(UTC)
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Two federations on one port, each with an authority of its own."""
+    """Create two federations on one port, each with its own authority."""
     home, port = tmp_path_factory.mktemp("made"), free_port()
     for name in ("ours", "theirs"):
         federation_folder.init(home / name, ROSTER, port=port)
@@ -41,7 +41,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def home(made, tmp_path):
-    """A copy of both, to spoil."""
+    """Copy both federations, so that a test may damage them."""
     return Path(shutil.copytree(made, tmp_path / "home"))
 
 
@@ -54,7 +54,7 @@ def point_at(kit: Path, host: str, port: int) -> ServerAddress:
 
 
 def reissue(folder: Path, party: str, begins: datetime, ends: datetime, name: str = "") -> Path:
-    """Give a party a new certificate by the federation's own authority, with these dates; return its kit."""
+    """Issue a new certificate with these dates to a party, by the federation's own authority; return its kit."""
     root = serialization.load_pem_private_key((folder / "authority" / "rootCA.key").read_bytes(), None)
     key, public = generate_keys()
     certificate = generate_cert(
@@ -86,7 +86,7 @@ def babbles(line):
 
 @contextlib.contextmanager
 def listening(answer=hangs_up, port=0):
-    """Listen, and give every connection to ``answer``."""
+    """Listen on a port, and pass every connection to ``answer``."""
     with socket.socket() as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("0.0.0.0", port))  # noqa: S104 - a test of addresses
@@ -109,7 +109,7 @@ def listening(answer=hangs_up, port=0):
 
 
 def greeted_by(kit: Path, port: int = 0):
-    """A server with a party's certificate that asks for one of the same authority, as FLARE's does."""
+    """Listen with a party's certificate and request a client certificate of the same authority, as FLARE does."""
     context, gate = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ServerAddress.of(kit)
     context.load_cert_chain(gate.certificate, gate.key)
     context.load_verify_locations(gate.authority)
@@ -185,7 +185,7 @@ def test_a_certificate_ends_with_its_authoritys(home, monkeypatch):
     [(0o700, 0o644, False), (0o755, 0o600, False), (0o755, 0o644, True), (0o711, 0o644, True), (0o750, 0o640, True)],
 )
 def test_a_key_that_others_can_read_is_told_of(home, kit, key, told):
-    """A ZIP file need not keep who may read what."""
+    """A ZIP file may not keep file permissions."""
     gate, said = ServerAddress.of(home / "ours" / "kits" / "shop"), []
     gate.kit.chmod(kit)
     gate.key.chmod(key)
@@ -199,7 +199,7 @@ def test_a_key_that_is_somebody_elses_is_named(home, monkeypatch):
         raise PermissionError
 
     gate = ServerAddress.of(home / "ours" / "kits" / "shop")
-    monkeypatch.setattr(Path, "open", denied)  # root could read it whatever it is
+    monkeypatch.setattr(Path, "open", denied)  # root could read it with any permissions
     with pytest.raises(ConfigError, match=r"may not read the private key; .* chown -R USER"):
         check_key(gate)
 
@@ -271,7 +271,7 @@ def test_a_federation_that_was_not_made_to_its_end_is_named(tmp_path):
 
 
 def test_processes_that_do_not_end_are_named(tmp_path, monkeypatch):
-    """As another user's, which this one may not signal; one that has ended since is no matter."""
+    """They may belong to another user, and then cannot be signalled; processes that have ended are not named."""
     theirs, over = SimpleNamespace(pid=4711), SimpleNamespace(pid=4712)
     looks = iter([[theirs, over], [theirs]])
     monkeypatch.setattr(site_process, "processes", lambda _: next(looks))
@@ -290,7 +290,7 @@ def test_a_server_of_ours_is_there(home):
 
 
 class Clock:
-    """Instead of ``time``: a clock that moves on while one sleeps."""
+    """Replaces ``time``: its clock advances only in ``sleep``."""
 
     def __init__(self):
         self.now = 100.0
@@ -339,7 +339,7 @@ def test_a_host_that_does_not_answer_is_given_up_in_time(home, monkeypatch, call
 
 @pytest.mark.parametrize("words", [("status",), ("train", "settings.toml")])
 def test_an_administrator_is_told_at_once_that_nobody_is_there(home, call, words, tmp_path, monkeypatch):
-    """Before FLARE's own client is started, which would try for long."""
+    """The check precedes FLARE's own client, which would retry for long."""
     path = tmp_path / "settings.toml"
     monkeypatch.setattr(admin, "subprocess", None)
     path.write_text('[federation]\nlabel = "y"\nactive = "bank"\n[parties.bank]\n[parties.shop]\n')
@@ -401,7 +401,7 @@ def test_a_server_with_another_name_is_named(home):
 
 @pytest.mark.parametrize("how", ["expired", "foreign"])
 def test_a_server_that_does_not_take_the_certificate_is_named(home, how):
-    """As if the local checks had been passed: the server has the last word."""
+    """The server may reject a certificate that has passed the local checks."""
     with greeted_by(home / "ours" / "kits" / "bank") as port:
         kit = reissue(home / "ours", "shop", NOW - timedelta(days=20), NOW - timedelta(days=2))
         if how == "foreign":

@@ -1,4 +1,4 @@
-"""First weights are a secret of the party's own: whoever knew them would compute its rows from its first embeddings."""
+"""Initial weights depend on a party's secret: with them, a reader could compute its rows from its first embeddings."""
 
 import stat
 from functools import partial
@@ -18,13 +18,13 @@ from tests.worlds import Wiretap
 
 def linear(method="laser"):
     values = settings(epochs=2).model_dump(mode="json")
-    values["encoder"]["hidden"] = []  # rows follow from embeddings by least squares
+    values["encoder"]["hidden"] = []  # rows can be computed from embeddings by least squares
     values["method"] = {"name": method, "embedding": 8}
     return Config.of(values)
 
 
 def residual(sites, method):
-    """How far shop's first embeddings are from those of any rows, by the weights that the seed gives."""
+    """Return the relative residual of the shop's first embeddings for any rows, given the weights of the seed alone."""
     notes = []
     run(sites, linear(method), partial(Wiretap, notes=notes))
     h = next(next(iter(tensors.values())) for frm, _, tag, tensors in notes if (frm, tag) == ("shop", "embedding"))

@@ -1,4 +1,4 @@
-"""What the active party says of rows and task is read as anybody's: a sentence, whatever the bytes are."""
+"""The active party's messages about rows and task are checked like any others; wrong ones cause a clear error."""
 
 import asyncio
 from functools import partial
@@ -38,7 +38,7 @@ def test_a_task_that_is_none_is_a_sentence(task, observed):
 
 
 class Lies:
-    """A channel whose party says something else in one kind of message."""
+    """A channel that changes its party's messages of one kind."""
 
     def __init__(self, channel, tag, change):
         self.channel, self.me, self.tag, self.change = channel, channel.me, tag, change

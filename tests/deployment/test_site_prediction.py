@@ -1,4 +1,4 @@
-"""Parties that predict together, each at home: the answers of the whole model, from whoever is there."""
+"""Parties at separate sites predict together: answers equal those of the whole model with the available parties."""
 
 import json
 import shutil
@@ -46,7 +46,7 @@ def predict(sites, up=NAMES, **asked):
 
 
 def whole(home, sites):
-    """The model of all houses, which nobody has outside of a test."""
+    """Combine the model parts of all sites, which is possible only in a test."""
     folder = home / "whole"
     shutil.rmtree(folder, ignore_errors=True)
     for name, site in sites.items():
@@ -87,7 +87,7 @@ def test_columns_that_came_later_and_a_label_that_went_change_no_answer(tmp_path
     _, before = predict(sites)
     shop, bank = sites["shop"].table, sites["bank"].table
     table = pl.read_csv(shop)
-    words = pl.Series("comment", [f"free text, no. {n}" for n in range(len(table))])  # no feature: reading refuses it
+    words = pl.Series("comment", [f"free text, no. {n}" for n in range(len(table))])  # rejected as a feature
     table.with_columns(words).select("visits", "comment", "id", "spent").write_csv(shop)
     numbers = [(site.folder / ALIGNMENT).read_bytes() for site in sites.values()]
     _, after = predict(sites)
@@ -179,7 +179,7 @@ def test_new_rows_need_all_parties_once(trained, tmp_path):
 
 
 def test_rows_that_crossed_in_training_are_known_again_at_home(tmp_path):
-    """By the active party's own ids, whatever private alignment makes of them, and with nobody else there."""
+    """The active party recognises them by its own ids, after any alignment, even if no other party is available."""
     sites = {name: Site(**vars(site)) for name, site in world(tmp_path).items()}
     kept = {"method": {"name": "apc", "embedding": 8, "classify_on": "either"}}
     run(sites, Config.of(settings(epochs=2).model_dump(exclude_none=True) | kept))
@@ -187,7 +187,7 @@ def test_rows_that_crossed_in_training_are_known_again_at_home(tmp_path):
     same(got, expected(tmp_path, sites, {name: site.table for name, site in sites.items()}))
     assert {"bank", "bank shop", "bank shop clinic"} <= set(got["parties"])
     told, alone = predict(sites, up=("bank",), there=["bank"])
-    assert told["bank"]["silent"] == []  # nobody else would have been asked
+    assert told["bank"]["silent"] == []  # no other party would have been asked
     assert alone.sort("id").equals(got.sort("id"))
 
 

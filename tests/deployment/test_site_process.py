@@ -1,4 +1,4 @@
-"""A site on a terminal whose process ends by itself: tried again until the server lets it in, and said why not."""
+"""A site whose process ends by itself is restarted until the server admits it, and reports the reason if not."""
 
 import signal
 import sys
@@ -40,7 +40,7 @@ def kit(tmp_path_factory):
 
 @pytest.fixture
 def start(kit, monkeypatch):
-    """Start a site whose process prints a line and ends, at each try another."""
+    """Return a function that starts a site whose process prints a line and ends, differently at each try."""
     (kit / "tries").unlink(missing_ok=True)
     monkeypatch.setattr(site_process, "AGAIN_S", 0.0)
     monkeypatch.setattr(site_process, "await_server", lambda *_: None)
@@ -66,7 +66,7 @@ def test_a_site_that_was_told_to_end_is_not_started_again(start):
 
 
 def test_a_site_that_somebody_ends_is_not_started_again(start):
-    """As ``federate stop`` does, before the server has let it in."""
+    """``federate stop`` ends a site with SIGTERM, possibly before the server has admitted it."""
     assert start(("", -signal.SIGTERM)) == (-signal.SIGTERM, [])
 
 
@@ -120,7 +120,7 @@ def test_a_site_is_not_started_twice_while_it_waits_for_the_server(start, kit, m
     tried = []
 
     def meanwhile(*_):
-        if not tried:  # the first waits: now the second is started, on another terminal
+        if not tried:  # the first site waits: start the second one, on another terminal
             tried.append(kit)
             with pytest.raises(ConfigError, match="this party's site runs already, or waits for its server"):
                 federation_folder.run_site(kit, 0, lambda _: None)
@@ -131,7 +131,7 @@ def test_a_site_is_not_started_twice_while_it_waits_for_the_server(start, kit, m
 
 
 def test_a_site_that_was_started_with_all_others_in_the_meantime_is_not_started(kit, monkeypatch):
-    def meanwhile(*_):  # as 'anyparty federate start' does while this one waits for the server
+    def meanwhile(*_):  # 'anyparty federate start' does this while the site waits for the server
         monkeypatch.setattr(site_process, "at_kit", lambda _: [SimpleNamespace(pid=4711)])
 
     monkeypatch.setattr(site_process, "await_server", meanwhile)

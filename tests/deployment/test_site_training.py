@@ -1,4 +1,4 @@
-"""A party at home: the same run as a simulation's, with nothing but messages between the houses."""
+"""Training at separate sites gives the same run as in one process, with only messages between the sites."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ class Site:
 
 
 def world(home: Path, n: int = 240) -> dict[str, Site]:
-    """Three houses with partly the same people; what decides the label is at the shop."""
+    """Create three sites with partly the same ids; the label depends on a column of the shop."""
     rng = np.random.default_rng(3)
     x, ids = rng.normal(size=(n, 4)), [f"person {i}" for i in range(n)]
     frames = {
@@ -76,7 +76,7 @@ def run(sites: dict[str, Site], config: Config, wrap=lambda channel: channel, **
 
 
 def trained_again(sites: dict[str, Site], but: str) -> None:
-    """Train for longer, and let one party have what it had before: as one that a copy of its folder was put back at."""
+    """Train again for longer, then restore one party's former folder, as from a backup."""
     folder, copy = sites[but].folder, sites[but].folder.with_name("copy")
     shutil.copytree(folder, copy)
     run(sites, settings(epochs=4, keep="last"))
@@ -91,7 +91,7 @@ def weights(sites: dict[str, Site]) -> dict[str, bytes]:
 def test_the_houses_train_and_keep_their_own(tmp_path):
     sites = world(tmp_path, n=600)
     told = run(sites, settings(epochs=30))
-    assert told["bank"]["evaluation"]["overall"]["accuracy"] > 0.7  # places are drawn anew: .83 to .95 in twelve runs
+    assert told["bank"]["evaluation"]["overall"]["accuracy"] > 0.7  # positions are random: .83 to .95 in twelve runs
     assert told["shop"]["evaluation"] is None
     for name, site in sites.items():
         assert [path.name for path in (site.folder / "parties").iterdir()] == [name]
@@ -141,7 +141,7 @@ def test_a_changed_table_is_aligned_anew(tmp_path):
 
 
 def test_other_parties_with_columns_are_aligned_anew(tmp_path):
-    """Who has which row is kept by place among the parties with columns: of other parties it would be another's."""
+    """Presence is stored by a party's position among those with columns; for other parties it would be wrong."""
     sites = world(tmp_path)
     run(sites, settings())
     lent = settings().model_dump(mode="json")
@@ -155,7 +155,7 @@ def test_resume_goes_on_to_the_same_weights(tmp_path):
     sites = world(tmp_path)
     run(sites, settings())
     whole = weights(sites)
-    for site in sites.values():  # as after a crash in the fifth epoch: the last checkpoint is of the fourth
+    for site in sites.values():  # as after a crash in the fifth epoch: the last checkpoint is that of the fourth
         (site.folder / "checkpoints" / "00-000006.safetensors").unlink()
         (site.folder / "parties" / site.party / "model.safetensors").unlink()
     run(sites, settings(), resume=True)
@@ -163,7 +163,7 @@ def test_resume_goes_on_to_the_same_weights(tmp_path):
 
 
 def test_resume_is_refused_with_other_settings(tmp_path):
-    """Another seed splits rows anew: what was trained on would be scored."""
+    """Another seed splits rows differently, so rows of the training would be scored."""
     sites = world(tmp_path)
     run(sites, settings(epochs=4))
     before = (sites["bank"].folder / "record.json").read_bytes()
@@ -230,11 +230,11 @@ def test_a_label_is_a_column_that_a_job_reads(tmp_path):
 @pytest.mark.filterwarnings("ignore:the labels of party 'shop' are not used")
 @pytest.mark.parametrize("columns", [True, False])
 def test_a_table_is_read_at_home_as_in_one_process(tmp_path, columns):
-    """Which rows a party tells of, and so N and the split, rests on which of its columns are read."""
+    """The columns that are read determine the present rows, and so N and the split."""
     sites = world(tmp_path)
     own = {"drop": ["visits"], "types": {"spent": "categorical"}} if columns else {"label": "kind"}
     frame = pl.read_csv(sites["shop"].table).with_columns(kind=pl.int_range(pl.len()) % 2)
-    rare = pl.when(pl.int_range(pl.len()) < 20).then("kind")  # of most rows it has cells alone
+    rare = pl.when(pl.int_range(pl.len()) < 20).then("kind")  # most rows have cells but no label
     frame.with_columns(pl.lit("some words").alias("said") if columns else rare).write_csv(sites["shop"].table)
     whole = settings(epochs=1).model_dump(exclude_none=True)
     config = Config.of(whole | {"parties": {"bank": {}, "shop": own | {"columns": columns}, "clinic": {}}})
@@ -265,7 +265,7 @@ class Lists(Site):
 
 @pytest.fixture
 def written(tmp_path, monkeypatch):
-    """Write a module of somebody's own, which leaves a sign that it ran."""
+    """Return a function that writes a user's own module, which leaves a file as a sign when it is imported."""
     sign = tmp_path / "it ran"
 
     def write(name, code):
@@ -279,7 +279,7 @@ def written(tmp_path, monkeypatch):
 
 @pytest.fixture
 def job_with_code(written):
-    """Settings that name code for the shop, and where it leaves a sign that it ran."""
+    """Return settings that name code for the shop, and the file that shows whether it ran."""
     code = "from torch import nn\n\n\ndef make(inputs, outputs) -> nn.Module:\n    return nn.Linear(inputs, outputs)\n"
     values = settings(epochs=1).model_dump(exclude_none=True)
     values["parties"]["shop"]["encoder"] = {"factory": "nets_of_ours:make"}
@@ -288,7 +288,7 @@ def job_with_code(written):
 
 @pytest.fixture
 def job_with_a_method(written):
-    """Settings that name a method of somebody's own making, and where it leaves a sign that it ran."""
+    """Return settings that name a user's own method, and the file that shows whether it ran."""
     code = "from anyparty.methods.split.plug import Plug\n\n\nclass Mine(Plug):\n    pass\n"
     values = settings(epochs=1).model_dump(exclude_none=True)
     values["method"] = {"factory": "rules_of_ours:Mine", "embedding": 4}

@@ -1,8 +1,8 @@
-"""The recipe of docs/how-to/two-machines.md, command by command, on two machines with addresses of their own.
+"""Run the commands of docs/how-to/two-machines.md on two machines with their own addresses.
 
-A machine here is a network namespace and a mount namespace: its own interfaces and ports, and the other one's files are
-not to be seen.  Both live as long as a process that waits for the end of its input, so that nothing is left behind
-however this test ends.
+A machine here is a network namespace and a mount namespace: it has its own interfaces and ports, and cannot see the
+other one's files.  Both exist as long as a process that waits for the end of its input, so that nothing is left
+behind however this test ends.
 """
 
 import os
@@ -36,7 +36,7 @@ START = "anyparty party start"
 
 
 class Machine:
-    """One organisation's machine: its own network, its own files."""
+    """One organisation's machine, with its own network and files."""
 
     def __init__(self, name: str, home: Path) -> None:
         self.name, self.home, self.terminal = name, home, home / "terminal"
@@ -67,7 +67,7 @@ class Machine:
         return self.terminal.read_text() if self.terminal.exists() else ""
 
     def stop(self) -> int:
-        """Ctrl-C."""
+        """Send Ctrl-C; return the exit code."""
         assert self.site is not None
         self.site.send_signal(signal.SIGINT)
         code, self.site = self.site.wait(60), None
@@ -87,7 +87,7 @@ def environment() -> dict[str, str]:
 
 
 def joined(machines: dict[str, Machine]) -> str:
-    """Connect the machines by a line, and hide each one's files from the other; return why that cannot be done."""
+    """Connect the machines, and hide each one's files from the other; return an error if this is not possible."""
     bank, shop = machines.values()
     up = "ip address add {address}/24 dev line; ip link set line up; ip link set lo up; mount -t tmpfs none {other}"
     lines = [
@@ -118,7 +118,7 @@ def apart(machine: Machine) -> bool:
 def machines(tmp_path):
     if sys.platform != "linux" or not all(shutil.which(name) for name in ("unshare", "nsenter", "ip", "openssl")):
         pytest.skip("network namespaces need Linux, with unshare, nsenter and ip")
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and theirs do too
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell and their children ignore it
     write_tables(tmp_path / "tables", rows=400)
     every = {}
     try:
@@ -144,7 +144,7 @@ def wait_for(happens, timeout_s=150.0):
 
 
 def follow(machines: dict[str, Machine], text: str) -> dict[str, str]:
-    """Do what a part of the page says, where it says; return what each command said."""
+    """Run the commands of a part of the page on the machines that it names; return each command's output."""
     said, fingerprint = {}, ""
     for block in MARKED.finditer(text):
         if block["how"] == "file":
@@ -156,7 +156,7 @@ def follow(machines: dict[str, Machine], text: str) -> dict[str, str]:
                 machine.start(line)
             else:
                 said[line] = machine.do(line.replace("FINGERPRINT", fingerprint))
-                told = re.search(r"telephone: (\S+)", said[line])  # by one machine, and typed at the other
+                told = re.search(r"telephone: (\S+)", said[line])  # printed by one machine, and typed at the other
                 fingerprint = told[1] if told else fingerprint
         for frm, to, parcels in (("shop", "bank", "*.request.zip"), ("bank", "shop", "*.approved.zip")):
             for parcel in machines[frm].home.glob(parcels):
@@ -165,7 +165,7 @@ def follow(machines: dict[str, Machine], text: str) -> dict[str, str]:
 
 
 def until(title: str) -> tuple[str, str]:
-    """Cut the page before a section."""
+    """Split the page before a section."""
     at = DOC.index(f"\n## {title}")
     return DOC[:at], DOC[at:]
 
@@ -212,7 +212,7 @@ def test_the_recipe_for_two_machines(machines, tmp_path):
 
     said = follow(machines, renewal)
     assert said["openssl x509 -enddate -noout -in shop/startup/client.crt"].startswith("notAfter=")
-    shop.start(f"{START} shop --wait 150")  # in the other order: it waits
+    shop.start(f"{START} shop --wait 150")  # in the other order: the shop waits
     wait_for(lambda: "waiting for 10.20.0.1:8002 (connection refused)" in shop.said)
     bank.start(f"{START} house/kits/bank")
     connected(machines, times=2)
@@ -238,7 +238,7 @@ def test_a_machine_that_is_not_on_the_line_is_given_up_in_time(machines):
 
 
 def in_one_process(apart: dict[str, SiteConfig], home: Path) -> dict[str, bytes]:
-    """Train with the same tables, alignment and secrets, all parties in this process; return the weights."""
+    """Train all parties in this process with the same tables, alignments and secrets; return the weights."""
     together = {}
     for name, site in apart.items():
         together[name] = site.model_copy(update={"folder": home / "together" / name})
@@ -255,7 +255,7 @@ def _part(site, config, net):
 
 
 def test_every_command_of_the_page_is_run_or_named():
-    """What is not run is the installation alone."""
+    """Only the installation is not run."""
     every = re.findall(r"```console\n(.*?)```", DOC, re.DOTALL)
     run = [block["text"] for block in MARKED.finditer(DOC) if block["how"] == "run"]
     assert [text for text in every if text not in run] == ['pip install "anyparty[flare]"\n']

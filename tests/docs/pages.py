@@ -18,7 +18,7 @@ ELSEWHERE = {
 
 @dataclass(frozen=True)
 class Block:
-    """A code block: its mark is ``how: what``, such as ``file: credit.toml``."""
+    """A code block of a page; its mark is ``how: what``, such as ``file: credit.toml``."""
 
     page: str
     how: str
@@ -48,6 +48,6 @@ def without_code(page: str) -> str:
 
 
 def anchors(markdown: str) -> set[str]:
-    """The anchors of a page's headings, as the site makes them."""
+    """Return the anchors of a page's headings, as the site makes them."""
     heads = re.findall(r"^#+ (.+)$", markdown, flags=re.MULTILINE)
     return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", head.lower())).strip("-") for head in heads}

@@ -1,4 +1,4 @@
-"""Numbers in the pages follow from the published tables: a new table asks for new words.
+"""Numbers in the pages follow from the published tables: if a table changes, the text must change too.
 
 Each number is computed from benchmarks/results/*/*.csv and searched for in the page, line breaks aside.
 """
@@ -36,7 +36,7 @@ def records(name: str) -> Iterator[dict[str, Any]]:
 
 
 def rows(place: str, **which: object) -> Rows:
-    """Return a table's rows whose columns are as asked."""
+    """Return a table's rows whose columns have the given values."""
     with (RESULTS / f"{place}.csv").open(encoding="utf-8", newline="") as file:
         return [row for row in csv.DictReader(file) if all(row[name] == str(value) for name, value in which.items())]
 

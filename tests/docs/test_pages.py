@@ -73,7 +73,7 @@ def test_every_block_is_marked_or_can_be_read(page: str) -> None:
 
 @pytest.mark.parametrize("page", [*pages(), "../README.md", "../CONTRIBUTING.md"])
 def test_no_page_scores_rows_that_training_saw(page: str) -> None:
-    """What is scored are a run's own test rows: a page that names tables has to say which rows they are."""
+    """``evaluate`` scores a run's own test rows; with other tables, it could score training rows."""
     for block in blocks(page):
         assert not re.search(r"\.evaluate\((?!\)|parties=)", block.text), f"{page} scores tables:\n{block.text}"
         assert not re.search(r"anyparty evaluate .*--table", block.text), f"{page} scores tables:\n{block.text}"
@@ -96,7 +96,7 @@ def write_files(page: str, folder: Path) -> None:
 
 
 def run(page: str, folder: Path, call, what: str = "") -> None:
-    """Run a page's blocks in order, in the current folder: those that need ``what``, an extra."""
+    """Run a page's blocks in order, in the current folder; only those that need the extra ``what``, if given."""
     write_files(page, folder)
     for block in blocks(page):
         if block.how != "run" or block.what != what:
@@ -111,7 +111,7 @@ def run(page: str, folder: Path, call, what: str = "") -> None:
                     continue
                 assert first == "anyparty", line
                 shown = call(*words)
-                mends = words == ["doctor"] and shown.exit_code == 2  # what it finds is this machine's
+                mends = words == ["doctor"] and shown.exit_code == 2  # its findings depend on this machine
                 assert shown.exit_code == 0 or mends, f"{page}: {line}\n{shown.output}"
 
 
@@ -131,7 +131,7 @@ def _quick():
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    """The folder of a reader who has followed the first page."""
+    """Return the folder of a reader who has followed the first page."""
     from typer.testing import CliRunner  # noqa: PLC0415
 
     from anyparty.cli.app import app  # noqa: PLC0415
@@ -192,7 +192,7 @@ def test_the_first_page_serves(started, tmp_path) -> None:
     server = subprocess.Popen([sys.executable, "-m", *words], cwd=started, env=environment)  # noqa: S603
     try:
         end, answer = time.monotonic() + 300, ""
-        while '"took_part":["bank","shop"]' not in answer and time.monotonic() < end:  # one may be late at first
+        while '"took_part":["bank","shop"]' not in answer and time.monotonic() < end:  # a party may be late at first
             assert server.poll() is None
             time.sleep(0.5)
             ask = shlex.split(asked.replace("8080", str(port)))
@@ -208,7 +208,7 @@ def test_the_first_page_serves(started, tmp_path) -> None:
 
 
 def test_the_method_of_ones_own_is_the_examples() -> None:
-    """What the page writes as a file stands in the example, which has imports for more."""
+    """The file in the page is contained in the example, which has further imports."""
     (page,) = (block.text for block in blocks("how-to/your-method.md") if block.how == "file")
     example = (ROOT / "examples" / "your_own_method.py").read_text(encoding="utf-8")
     imports, _, method = page.partition("\n\n\n")
@@ -217,7 +217,7 @@ def test_the_method_of_ones_own_is_the_examples() -> None:
 
 
 def imported(source: str) -> set[tuple[str, str]]:
-    """What a source imports: from where, and which name."""
+    """Return the modules and names that a source imports."""
     found = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
     return {(getattr(node, "module", ""), name.name) for node in found for name in node.names}
 
@@ -234,7 +234,7 @@ def test_the_table_of_methods_is_what_they_declare() -> None:
 
 
 def test_every_trouble_is_a_sentence_of_ours() -> None:
-    """What the page quotes stands in the source, with ... for what is filled in."""
+    """Each quoted message occurs in the source, with ... in place of inserted values."""
     source = " ".join(words for path in (ROOT / "src").rglob("*.py") for words in strings(path))
     rows = re.findall(r"^\| `(.+?)` \|", text("how-to/troubleshooting.md"), flags=re.MULTILINE)
     assert len(rows) > 20
@@ -273,7 +273,7 @@ def test_every_page_that_the_source_names_exists() -> None:
 
 
 def strings(path: Path):
-    """Every string of a file, those in f-strings piece by piece."""
+    """Yield every string of a file; in f-strings, a NUL character replaces each inserted value."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.JoinedStr):
             yield "".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)

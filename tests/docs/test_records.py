@@ -1,4 +1,4 @@
-"""Every page of results is what its records say: its tables, and its CSV."""
+"""Every page of results agrees with its records: its tables and its CSV."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.docs.pages import ROOT
 RESULTS = ROOT / "benchmarks" / "results"
 AT_HAND = RESULTS.glob("*/*-records.tar.xz")
 KEPT = {(path.parent.name, path.name.removesuffix("-records.tar.xz")): path for path in AT_HAND}
-OF = {page.parent.name for page in RESULTS.glob("*/*.md")} - {"quick"}  # benchmarks tried out lie there
+OF = {page.parent.name for page in RESULTS.glob("*/*.md")} - {"quick"}  # this folder holds quick benchmarks
 PAGES = [
     (suite, dataset, path)
     for suite in sorted(OF)
@@ -29,7 +29,7 @@ PAGES = [
 
 @cache
 def records(path: Path) -> dict[str, dict[str, Any]]:
-    """By the runs' keys."""
+    """Return the records by the runs' keys."""
     with tarfile.open(path) as kept:
         files = [kept.extractfile(member) for member in kept.getmembers() if member.name.endswith("record.json")]
         found = [json.load(file) for file in files if file is not None]
@@ -37,7 +37,7 @@ def records(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def tables(markdown: str) -> list[str]:
-    """The lines of all tables."""
+    """Return the lines of all tables."""
     return re.findall(r"^\|.*\|$", markdown.partition("Where this differs")[0], re.MULTILINE)
 
 

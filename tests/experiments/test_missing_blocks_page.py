@@ -1,4 +1,4 @@
-"""Compared numbers have the same methods, configurations and seeds; invented scores, expected numbers by hand."""
+"""Compared numbers cover the same methods, configurations and seeds; scores are invented, results computed by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRINTED = {
 
 
 def made(**changes) -> MissingBlocksSuite:
-    """Two training and two test mechanisms; in print ``strong`` and ``own-2`` are far ahead."""
+    """Create a suite with two training and two test mechanisms; the paper's ``strong`` and ``own-2`` are far ahead."""
     entry = {"metric": "accuracy", "unit": "accuracy, %", "batch_size": 32, "embedding": 4, "encoder": {"hidden": [4]}}
     methods = {
         key: {"title": key.title(), "name": "laser", "epochs": 1, "optimizer": {"lr": 0.01}, **of}
@@ -61,7 +61,7 @@ def row(text: str, title: str) -> str:
 
 class TestBothSidesAreAlike:
     def test_gaps_are_of_the_methods_and_configurations_that_have_run(self):
-        """Weak and Own-1 alone, and under MCAR 5 Own-1 alone: Strong, Own-2 and MCAR 5 do not count in print either."""
+        """Only Weak and Own-1 have run, under MCAR 5 only Own-1; the paper's other numbers must not count."""
         text = page(
             scored("weak", "MCAR 2", (60, 50)) | scored("own-1", "MCAR 2", (70, 48)) | scored("own-1", "MCAR 5", (1, 1))
         )
@@ -72,7 +72,7 @@ class TestBothSidesAreAlike:
         assert table[2:4] == ["| ours | 10.0 | -2.0 |", "| *paper* | 6.0 | 8.0 |"]
 
     def test_a_configuration_where_a_method_has_yet_to_run_is_left_out(self):
-        """Strong has run under MCAR 5 alone: beside Weak alone, under MCAR 2, Own-1 would be far ahead."""
+        """Under MCAR 5 only Strong has run; compared with Weak under MCAR 2, Own-1 would be far ahead."""
         records = scored("weak", "MCAR 5", (60, 50)) | scored("strong", "MCAR 5", (80, 60))
         records |= scored("own-1", "MCAR 5", (70, 58)) | scored("own-1", "MCAR 2", (90, 90))
         text = page(records | scored("weak", "MCAR 2", (10, 10)))
@@ -116,7 +116,7 @@ class TestSeedsAreAlike:
         assert "| *paper* | 2 | 7.0 | 2 of 2 |" in text
 
     def test_bold_is_the_best_on_the_seeds_of_all_rows(self):
-        """Weak's mean over both seeds, 75, is above Own-1's 70 of one; on that one it is behind."""
+        """Weak's mean over both seeds is 75, above Own-1's 70 on one seed; on that seed, Weak is behind."""
         text = page(self.UNEVEN)
         assert row(text, "Weak").startswith("| Weak | 75.0 ± 21.2")
         assert row(text, "Own-1").startswith("| Own-1 | **70.0** | 48.0 |")
@@ -140,7 +140,7 @@ class TestSeedsAreAlike:
         assert "| *paper* | 50.0 ± 1.0 | 40.0 ± 1.0 | |" in text
 
     def test_so_it_is_against_the_number_of_parties(self):
-        """A row's cells may differ as well: two seeds with two parties, one with three."""
+        """Cells of a row may differ too: two seeds with two parties, one seed with three."""
         records = (
             scored("weak", "MCAR 2", (60, 50), (90, 90), parties=2)
             | scored("weak", "MCAR 2", (60, 50))
@@ -187,7 +187,7 @@ class TestRatios:
         assert found["breast-cancer", "weak", "MAR 1"] == pytest.approx(80.0)
 
     def test_methods_are_compared_over_the_seeds_that_all_have(self):
-        """Weak's own two seeds give 100; on seed 0, which Own-1 has, 50 against its 60."""
+        """Weak has 100 over its two seeds, but 50 on seed 0, which Own-1 has too, with 60."""
         records = (
             scored("weak", "MCAR 2", (60, 50), (60, 50))
             | scored("weak", "MCAR 5", (30, 50), (90, 50))
@@ -199,7 +199,7 @@ class TestRatios:
         assert row(text, "Own-1") == "| Own-1 | **60.0** | 60.0 | 1 (0) |"
 
     def test_leads_are_counted_among_the_methods_that_have_run(self):
-        """In print Own-1 is ahead of Weak once in two columns, and with Strong nowhere."""
+        """In the paper, Own-1 leads Weak once in two columns, and leads nowhere if Strong is included."""
         both = {
             key: record
             for missing, scores in (("MCAR 2", (50, 50)), ("MCAR 5", (30, 30)))
@@ -216,5 +216,5 @@ class TestRatios:
 
 
 def test_the_papers_own_gaps_are_as_they_were():
-    """All that is printed, on its own: 80 - 70 and 75 - 65, twice."""
+    """The gaps of all printed numbers: 80 - 70 and 75 - 65, twice."""
     assert list(gaps(made(), published_means(made())).values()) == pytest.approx([10.0] * 4)

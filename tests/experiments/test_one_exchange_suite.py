@@ -26,7 +26,7 @@ NARROW = {"embedding": 4, "active_embedding": 3, "passive_embedding": 5, "joint_
 
 
 def tiny(**changes) -> OneExchangeSuite:
-    """Breast Cancer, which ships with a dependency: four methods, two epochs, three folds."""
+    """Create a suite on Breast Cancer, which ships with a dependency: four methods, two epochs, three folds."""
     return OneExchangeSuite.model_validate(
         {
             "name": "tiny", "title": "Tiny", "paper": "None", "differs": ["In all."], "folds": 3,
@@ -65,7 +65,7 @@ def test_the_sentence_on_vfedtrans_matches_the_settings(name):
     suite, own = suites.load(name), VFedTrans()
     (said,) = (line for line in suite.differs if "VFedTrans" in line)
     theirs, ours = said.split("All else is this comparison's: ")
-    assert len(own.student_hidden) + 1 == 3  # and as many layers of the decoder
+    assert len(own.student_hidden) + 1 == 3  # the decoder has as many layers
     for words in ("six layers", own.activation, f"weight {own.distillation}", "columns and embeddings side by side"):
         assert words in theirs
     assert (own.distance, own.append, suite.methods["vfedtrans"].classifier) == ("mae", True, "logistic")
@@ -107,7 +107,7 @@ def test_the_columns_and_rows_of_each_party(done):
     place = data.features.index("mean texture")
     where = {tuple(row): y for row, y in zip(data.X_train, data.y_train, strict=True)}
     both = frames["active"].join(frames["passive"], on="id").drop("id")
-    for row in both.iter_rows(named=True):  # a row's cells and label are of one person
+    for row in both.iter_rows(named=True):  # a row's cells and label belong to the same person
         whole = tuple(np.float32(row[name]) for name in data.features)
         assert where[whole] == row["label"]
         assert np.float32(row["mean texture"]) == whole[place]
@@ -217,7 +217,7 @@ def test_claims_by_hand(done):
 
 
 def test_held_out_rows_and_the_papers_numbers(tmp_path):
-    """As table 2: answers for rows that nothing was trained on; the paper's row below ours."""
+    """Table 2 scores rows that were not used in training, and shows the paper's row below ours."""
     joint = {key: value for key, value in NARROW.items() if key != "student_hidden"} | {"classify_on": "joint"}
     answers = {
         "splitnn": {"title": "SplitNN", "reads": "answers", "name": "plug",

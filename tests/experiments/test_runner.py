@@ -25,7 +25,7 @@ from anyparty.experiments.suite import Selection
 
 
 def tiny(**changes) -> MissingBlocksSuite:
-    """Breast Cancer, which ships with a dependency: two methods, two epochs."""
+    """Create a suite on Breast Cancer, which ships with a dependency: two methods, two epochs."""
     entry = {
         "metric": "client_accuracy", "unit": "accuracy, %", "batch_size": 64, "embedding": 4,
         "encoder": {"hidden": [4]},
@@ -191,7 +191,7 @@ def test_the_table_shows_ours_above_the_papers(done):
     one = render(made, {name: r for name, r in result.records.items() if r["run"]["seed"] == 0}, {})
     of_both, of_one = (list(csv.DictReader(io.StringIO(found.csv))) for found in (page, one))
     assert all(float(line["std"]) >= 0 for line in of_both)
-    assert [line["std"] for line in of_one] == [""] * 4  # one seed has none
+    assert [line["std"] for line in of_one] == [""] * 4  # a single seed has no spread
     assert {line["outside_both_spreads"] for line in of_both} == {"True", "False", ""}
     assert {line["outside_both_spreads"] for line in of_one} == {""}
 
@@ -208,7 +208,7 @@ def test_with_several_numbers_of_parties_they_are_the_columns_and_time_is_shown(
     page = render(made, done[2].records, {})
     laser = next(cell for cell in page.cells if (cell["method"], cell["test"]) == ("laser", "0.5"))
     row = next(line for line in page.markdown.splitlines() if line.startswith("| Laser |") and "±" in line)
-    assert row.startswith("| Laser | | ")  # no run with two parties
+    assert row.startswith("| Laser | | ")  # there is no run with two parties
     assert "| method | K = 2 | K = 3 |" in page.markdown
     assert "CPU seconds of a training epoch, breast-cancer, missing 0.1:" in page.markdown
     assert f"| Laser | | {laser.mean('epoch_seconds'):.2f} |" in page.markdown

@@ -1,4 +1,4 @@
-"""Suites with scarce labels: FALSE-VFL's tables, their gaps and ratios, by hand and against the printed ones."""
+"""Suites with scarce labels: FALSE-VFL's tables, with gaps and ratios checked by hand and against the paper."""
 
 from __future__ import annotations
 
@@ -50,7 +50,10 @@ METHODS = {
 
 
 def tiny(**changes) -> MissingBlocksSuite:
-    """Breast Cancer at three parties, 40 labels of which 12 on whole rows; two training and two test mechanisms."""
+    """Create a suite on Breast Cancer with three parties and 40 labels, 12 of them on rows that all parties have.
+
+    It has two training and two test mechanisms.
+    """
     entry = {
         "metric": "accuracy", "unit": "accuracy, %", "batch_size": 32, "embedding": 4, "encoder": {"hidden": [4]},
         "parties": 3, "labelled": {"n": 40, "aligned": 12},
@@ -111,7 +114,7 @@ def test_labels_are_as_scarce_as_the_suite_says():
 
 
 def test_a_class_without_a_label_in_training_counts_as_wrong(monkeypatch):
-    """Of three classes in equal parts, one is never labelled: its 20 test rows are wrong, and said to be."""
+    """One of three equally frequent classes has no label: its 20 test rows count as wrong and are recorded."""
     rng = np.random.default_rng(0)
     y = np.repeat([0, 1, 2], 60)
     X = rng.normal(size=(180, 6)).astype(np.float32) + 4 * y[:, None]
@@ -138,7 +141,7 @@ def test_a_page_has_a_table_for_each_training_mechanism_and_the_gaps(done):
     assert "| missing at test | MCAR 0 | MAR 1 | s / training |" in page.markdown
     assert "Blocks missing: " in page.markdown
     means = {(c["dataset"], c["method"], c["missing"], c["test"]): c.mean(SCORE) for c in page.cells}
-    by_hand = [  # of the others vanilla alone is printed
+    by_hand = [  # of the compared methods, the paper has only vanilla
         means["breast-cancer", "false-vfl-1", missing, test] - means["breast-cancer", "vanilla", missing, test]
         for missing in ("MCAR 2", "MNAR 7")
         for test in ("MCAR 0", "MAR 1")
@@ -185,7 +188,7 @@ def test_plots_have_a_panel_for_each_training_mechanism(done, tmp_path):
 
 
 def test_a_method_has_one_colour_in_every_panel(done):
-    """Also in one where others have yet to run: the legend is of all panels."""
+    """This also holds if other methods have not run yet, because all panels share a legend."""
     colours = {}
     for kept in (set(tiny().datasets["breast-cancer"].methods), {"false-vfl-1"}):
         cells = aggregate(tiny(), {key: r for key, r in done.records.items() if r["run"]["method"] in kept})
@@ -244,7 +247,7 @@ def test_without_both_trainings_there_is_no_plot_of_ratios(done, tmp_path):
 
 
 class TestThePapersOwnNumbers:
-    """What the tables are transcribed from agrees with what the paper says of them elsewhere."""
+    """Check the transcribed tables against other statements of the paper."""
 
     def test_gaps_are_those_of_table_2(self):
         made = suites.load("false-tables")
@@ -263,7 +266,7 @@ class TestThePapersOwnNumbers:
         assert fmean(found.values()) == pytest.approx(9.1, abs=0.05)
 
     def test_ratios_are_those_of_the_tables(self):
-        """Both are printed rounded; those of the baselines' numbers with a star differ by more, up to seven points."""
+        """Printed ratios are rounded; those of the baselines (marked with a star) differ by up to seven points."""
         made = suites.load("false-table18")
         means = published_means(made)
         for (dataset, method, test), ratio in published_ratios(made).items():
@@ -289,7 +292,7 @@ class TestSentencesOfThePages:
             assert all(f"- {line}\n" in page for line in made.differs)
 
     def test_networks_at_the_parties_are_ours(self):
-        """The paper's lists have ResNet-18 and a transposed CNN there; of tables it says little."""
+        """The paper describes image networks in detail, but not those for tables, so these are our choice."""
         made = suites.load("false-tables")
         (said,) = (line for line in made.differs if "ResNet-18 and a transposed CNN" in line)
         assert "no more of networks than 'simple multilayer perceptrons': three layers at the parties are ours" in said
@@ -304,7 +307,7 @@ class TestSentencesOfThePages:
         (said,) = (line for line in made.differs if line.startswith("MAR 1"))
         table = (RESULTS / "false-tables" / "isolet.md").read_text(encoding="utf-8")
         one, two = (round(float(re.findall(rf"{name} (\d+)%", table)[0])) for name in ("MAR 1", "MAR 2"))
-        assert 50 < one < two < 80  # the rates of a data set are its page's
+        assert 50 < one < two < 80  # rates of a data set are on its page
         assert "how many blocks the paper's leave is not known" in said
         assert "The rates reached stand above every table" in said
 
@@ -324,7 +327,7 @@ def test_table_18_looks_at_the_runs_of_the_tables():
     whole, part = suites.load("false-tables"), suites.load("false-table18")
     ours = {run.key for run in part.runs(Selection(seeds=1))}
     assert ours < {run.key for run in whole.runs(Selection(seeds=1))}
-    assert len(ours) == 2 * 8 * 3  # of ModelNet10 none, where it is not named
+    assert len(ours) == 2 * 8 * 3  # none of ModelNet10, which is not included unless named
     assert (part.home, part.prefix) == ("false-tables", "false-table18-")
 
 
@@ -347,7 +350,7 @@ def test_views_are_dealt_out_as_often_as_the_suite_says():
     assert first.shape == second.shape == (30, 4)
     assert y.tolist() == list(range(5)) * 6
     assert all(any(np.allclose(row * 255, X[n, v].ravel()) for v in (0, 1)) for row, n in zip(first, y, strict=True))
-    assert len({row.tobytes() for row in first}) > 5  # not the same view each time
+    assert len({row.tobytes() for row in first}) > 5  # the drawn views differ
     assert len(rows.test[1]) == 4
 
 

@@ -1,4 +1,4 @@
-"""Suites of schedules: rates chosen on training loss, targets from a reference, times at every latency, the page."""
+"""Suites of schedules: rates chosen by training loss, targets from a reference, times at every latency, the page."""
 
 import json
 import math
@@ -27,7 +27,7 @@ SHARED = {"labels": "shared"}
 
 
 def tiny(**changes) -> SchedulesSuite:
-    """Breast Cancer, which ships with a dependency: two parties of unlike speed."""
+    """Create a suite on Breast Cancer, which ships with a dependency: two parties of different speeds."""
     values = {
         "name": "tiny", "title": "Tiny", "paper": "None", "rates": [0.3, 0.01], "latencies": [1.0, 10.0],
         "search_latency": 10.0, "beside": "flex", "held_out": 0.2, "method": {"name": "standard"},
@@ -61,7 +61,7 @@ class TestTwoSteps:
         assert asked == [("reference", 0.02, 0), ("reference", 0.02, 1), ("vafl", 0.3, 0), ("vafl", 0.01, 0),
                          ("flex", 0.3, 0), ("flex", 0.01, 0)]  # fmt: skip
         assert {run.latency for run in runs if run.method != "reference"} == {10.0}
-        assert [run.settings["epochs"] for run in runs] == [3, 3, 4, 4, 3, 3]  # of VAFL: times two parties
+        assert [run.settings["epochs"] for run in runs] == [3, 3, 4, 4, 3, 3]  # VAFL's meetings: times two parties
 
     def test_then_the_chosen_rate_with_the_other_seeds(self, done):
         _, first, later, _ = done
@@ -102,7 +102,7 @@ class TestTwoSteps:
 
 
 def record(method="flex", rate=0.3, seed=0, latency=10.0, curve=(), diverged="", **more):
-    """A record as a run leaves it: ``curve`` of (loss, score), a round of 4 time units and a round trip each epoch."""
+    """Create a run's record from a ``curve`` of (loss, score); an epoch is a round of 4 time units and a round trip."""
     points = [
         {"loss": loss, "score": score, "rounds": e, "time": e * (4 + latency)}
         for e, (loss, score) in enumerate(curve, 1)
@@ -179,7 +179,7 @@ class TestPage:
     def test_a_rate_at_an_end_of_its_grid_is_marked(self):
         losses = {0.01: 0.5, 0.1: 0.3, 0.3: 0.4}
         assert [ChosenRate(rate=rate, losses=losses).at_an_end for rate in losses] == [True, False, True]
-        assert not ChosenRate(rate=0.3, losses={0.3: 0.4}).at_an_end  # nothing was chosen
+        assert not ChosenRate(rate=0.3, losses={0.3: 0.4}).at_an_end  # no rate was chosen
 
     def test_ratios_beside_the_papers_and_how_many_reached_the_target(self):
         records = named(
@@ -194,7 +194,7 @@ class TestPage:
         assert flex.measures["time"] == pytest.approx({0: 14 + 14 * 0.6, 1: 14 + 14 * 0.5})
         assert vafl.measures["time"] == {0: 14.0}
         assert vafl.measures["diverged"] == {0: 0, 1: 0, 2: 1}
-        assert vafl["ratio"] == pytest.approx(14 / (14 + 14 * 0.6))  # of seed 0, with which both arrive
+        assert vafl["ratio"] == pytest.approx(14 / (14 + 14 * 0.6))  # at seed 0, at which both reach the target
         assert (vafl.mean("best"), vafl.mean("last")) == (pytest.approx(0.415), pytest.approx(0.35))
         papers = [cell[name] for cell in (flex_1, vafl) for name in ("paper", "paper_ratio")]
         assert papers == [(2000.0, 100.0), 1.0, (), None]
@@ -244,7 +244,7 @@ def test_shipped_suites_name_what_exists(name):
     ],
 )
 def test_the_dropped_remainder_is_stated(name, dataset, shape, along, words):
-    """Fashion-MNIST's pictures are 28 rows of pixels high, HAPT has 561 columns."""
+    """Fashion-MNIST's images have 28 rows of pixels, HAPT has 561 columns."""
     made = suites.load(name)
     over = {}
     for K in sorted({case.parties for case in made.cases.values()}, reverse=True):
@@ -257,7 +257,7 @@ def test_the_dropped_remainder_is_stated(name, dataset, shape, along, words):
 
 
 class TestFigure:
-    """Three algorithms at one latency: a quick one, one that is late at the target, one with a seed that diverged."""
+    """Three algorithms at one latency: one reaches the target early, one late, one has a diverged seed."""
 
     CURVES = {
         "vafl": [(1.0, 0.5), (0.5, 0.99)],
@@ -287,10 +287,10 @@ class TestFigure:
 
     def test_the_axis_goes_to_where_the_last_one_reaches_the_target(self, monkeypatch, tmp_path):
         axis = self.axes(self.records(), monkeypatch, tmp_path)
-        assert axis.get_xlim()[1] >= 5 * 14  # and not the median of the curves' ends, 2 * 14
+        assert axis.get_xlim()[1] >= 5 * 14  # not the median of the curves' ends, 2 * 14
 
     def test_also_where_the_mean_of_seeds_does_later_than_the_mean_seed(self, monkeypatch, tmp_path):
-        """One of two seeds reaches it at once and one never: their mean does at the end."""
+        """One of two seeds reaches the target at once, the other never; their mean reaches it at the end."""
         slow = [(1.0, 0.1), (0.9, 0.2), (0.8, 0.3), (0.7, 0.4), (0.6, 0.89)]
         quick = [(1.0, 0.95)] * 5
         records = [each for each in self.records() if each["run"]["method"] != "late"]
@@ -299,7 +299,7 @@ class TestFigure:
 
     def test_bands_are_per_cents(self, monkeypatch, tmp_path):
         records = self.records()
-        records[1]["curve"][-1]["score"] = 0.6  # of VAFL's second seed: 79.5 +- 27.6 %
+        records[1]["curve"][-1]["score"] = 0.6  # from VAFL's second seed: 79.5 +- 27.6 %
         axis = self.axes(records, monkeypatch, tmp_path)
         bands = [y for band in axis.collections for y in band.get_paths()[0].vertices[:, 1]]
         assert 0 <= min(bands) < max(bands) == 100

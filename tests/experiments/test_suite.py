@@ -1,4 +1,4 @@
-"""Suites load, name existing methods and data sets, and a run's key follows from the values that decide its result."""
+"""Suites load, name existing methods and data sets, and derive a run's key from the values that affect its result."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What every method is tried as: a method with its parameters, and what kind of world it is tried in."""
+"""The cases in which every method is checked: a method, its parameters and its world."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OwnEncoder(nn.Module):
 
 
 class OwnHead(nn.Module):
-    """A user's own head, of no kind that the package knows."""
+    """A user's own head, of a kind that the package does not know."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -55,15 +55,15 @@ class Case:
     """A method, its parameters, and its world.
 
     Attributes:
-        title: the name of the method, and what is special.
-        of: the name of the method in ``METHODS``.
-        parameters: of the method.
-        world: how its worlds differ from the usual ones (``worlds.world``).
-        joint: the slow version: the loss of a batch and its gradients, in one graph.
-        rounding: how far a gradient may be from the slow one's, by single precision alone.
-        encoder: what makes the parties' networks.
-        optimizer: what trains them, where a check does not say.
-        own: what makes a method that is not among ``METHODS``; ``of`` is any name for it.
+        title: name of the method, with its special settings if it has any.
+        of: name of the method in ``METHODS``.
+        parameters: parameters of the method.
+        world: changes to the default world (``worlds.world``).
+        joint: slow version: the loss of a batch and its gradients, in one graph.
+        rounding: allowed difference of a gradient from the slow one's, caused by single precision.
+        encoder: factory of the parties' networks.
+        optimizer: optimizer, unless a check uses another.
+        own: factory of a method that is not in ``METHODS``; ``of`` is then any name for it.
     """
 
     title: str
@@ -85,11 +85,11 @@ class Case:
         return world(**{**self.world, **changes})
 
     def stages(self, of: World) -> list[str]:
-        """The stages of training, by name."""
+        """Return the names of the training stages."""
         return [stage.name for stage in self.make().stages(of.seat(of.roster.active))]
 
     def trainable(self, of: World, stage: str | None = None) -> Tensor:
-        """The rows that the method, or a stage of it, trains on."""
+        """Return the rows on which the method, or one of its stages, trains."""
         rows = worlds.stage_of(self.make(), of.seat(of.roster.active), stage).rows(of.rows[of.roster.active])
         return rows.nonzero().squeeze(1).cpu()
 
@@ -104,7 +104,7 @@ LABELERS = {"labelers": (0, 2)}
 NUMBERS = {"kind": "regression"}
 NARROW = {"active_embedding": 4, "passive_embedding": 6, "joint_hidden": (7,), "student_hidden": (7,)}
 SEEDED = {"student_hidden": (7,), "masks": "seeded"}
-SHARED = {"echo": True}  # what columns do not share, a model of the columns does not look for
+SHARED = {"echo": True}  # a model of the columns can only find what columns share
 SCARCE = {"scarce": True}
 LATENT = {"top": 3, "hidden": (8,), "head_hidden": (8,), "samples": 4, "predict_samples": 16}
 MISSING = LATENT | {"indicator_hidden": (8, 8)}

@@ -1,4 +1,4 @@
-"""What every method must pass: one list of named checks over the cases of ``cases.py``.
+"""The checks that every method must pass: named functions over the cases of ``cases.py``.
 
 A check is a function of a case and a folder to write into.  Exceptions are data with a reason, in ``test_checks.py``.
 """
@@ -59,7 +59,7 @@ def check_only_declared_messages_cross(case: Case, folder: Path) -> None:
         ]  # fmt: skip
         assert by, f"{sender} sends {tag} to {to}"
         crossed.update(by)
-    for message in crossed:  # and whoever sends what is not declared is stopped
+    for message in crossed:  # a party that sends an undeclared message is stopped
         fewer = Table(declared=[other for other in made.can.messages if other.tag != message.tag])
         with pytest.raises(MessageError, match=f"tried to send '{message.tag}'.* does not declare"):
             _step_and_predict(case, of, fewer)
@@ -83,13 +83,13 @@ def check_no_message_holds_a_cell_a_label_or_an_id(case: Case, folder: Path) -> 
     for sender, to, tag, tensors in at.notes:
         for name, tensor in tensors.items():
             what = f"{tag} {name} from {sender} to {to}"
-            if (tag, name) == ("outputs", "heard"):  # of parties, not of rows: whose embeddings came
+            if (tag, name) == ("outputs", "heard"):  # one value per party, not per row: whether its embeddings arrived
                 assert (tensor.dtype, tensor.shape) == (torch.bool, (of.roster.K,)), what
                 continue
             assert tensor.dtype == torch.float32, f"{what}: classes and ids are whole numbers"
             assert not tensor.any() or (tensor != tensor.round()).any(), f"{what} holds whole numbers"
             equal = torch.isin(tensor, secret).float()
-            assert not equal.numel() or equal.mean() < 0.005, f"{what} holds a cell or a label"  # 1 of 200: by chance
+            assert not equal.numel() or equal.mean() < 0.005, f"{what} holds a cell or a label"  # chance: 1 of 200
             assert len(tensor) <= of.n * case.parameters.get("samples", 1), f"{what} has more rows than there are"
 
 
@@ -117,7 +117,7 @@ def check_gradients_equal_the_joint_reference(case: Case, folder: Path) -> None:
         got = worlds.step(made, of, states, rows, number=seed, seed=seed, stage=stage)
         found = worlds.gradients(states)
         assert found.keys() >= expected.keys()
-        assert all(not found[name].any() for name in found.keys() - expected.keys())  # frozen ones
+        assert all(not found[name].any() for name in found.keys() - expected.keys())  # parameters that are not trained
         for name, gradient in expected.items():
             assert torch.allclose(found[name].double(), gradient, rtol=1e-4, atol=case.rounding), name
         assert any(gradient.abs().max() > 1e-3 for gradient in expected.values())
@@ -143,7 +143,7 @@ def check_same_seed_same_bits(case: Case, folder: Path) -> None:
     of = case.draw(N=40)
     runs = []
     for noise, seed in ((1, 5), (2, 5), (1, 6)):
-        torch.manual_seed(noise)  # torch's own stream has no say
+        torch.manual_seed(noise)  # torch's global generator must not matter
         runs.append(worlds.weights(worlds.states_of(case.train(of, epochs=2, seed=seed))))
     assert worlds.same_bits(runs[0], runs[1])
     assert not worlds.same_bits(runs[0], runs[2])
@@ -155,7 +155,7 @@ class Stop(Exception):  # noqa: N818 - an interruption, not an error
 
 @dataclass
 class Interrupts(Callback):
-    """Pulls the plug in the middle of an epoch."""
+    """Interrupts a run in the middle of an epoch."""
 
     batches: int
 
@@ -180,13 +180,13 @@ def check_resumed_equals_uninterrupted(case: Case, folder: Path) -> None:
     settings = {"epochs": 7, "validation": validation, "training": training, "keep": "best", "checkpoint_every": 2}
     chosen = list(RESUMED) if case.title == case.of else [list(RESUMED)[len(case.title) % len(RESUMED)]]
     for name in chosen:
-        patience = 5 if "pseudo" in case.title else 4  # a stage that continues may never be better
+        patience = 5 if "pseudo" in case.title else 4  # a stage that continues from another may never improve
         run = partial(case.train, of, optimizer=RESUMED[name], patience=patience, **settings)
         whole = run()
         lead, before = of.roster.active, 0
         for number, stage in enumerate(case.stages(of)):
             at, an_epoch = folder / name / str(number), -(-int(training[case.trainable(of, stage)].sum()) // 8)
-            with pytest.raises(Stop):  # in the fifth epoch: the fourth has a checkpoint
+            with pytest.raises(Stop):  # in the fifth epoch: the last checkpoint is that of the fourth
                 run(folder=at, watch=Interrupts(before + 4 * an_epoch + max(1, an_epoch - 1)))
             assert sorted(path.name for path in (at / lead).glob("*.safetensors")) == [
                 f"{number:02d}-000002.safetensors", f"{number:02d}-000004.safetensors"
@@ -206,7 +206,7 @@ def _same_run(whole: dict[str, Any], other: dict[str, Any], lead: str) -> None:
 
 @dataclass
 class Counts(Callback):
-    """Notes where a run went on."""
+    """Records the epoch at which a run was resumed."""
 
     first_epoch: int = -1
 
@@ -232,7 +232,7 @@ def check_prediction_ignores_batching_and_row_order(case: Case, folder: Path) ->
 
 
 def _same_answers(whole: Predictions, part: Predictions, rows: Tensor) -> None:
-    """``part`` answers ``rows`` of ``whole`` alike: numbers to 1e-6, classes and provenance exactly."""
+    """Check that ``part`` answers ``rows`` like ``whole``: numbers to 1e-6, classes and provenance exactly."""
     assert torch.allclose(part.scores, whole.scores[rows], atol=1e-6, equal_nan=True)
     assert torch.equal(part.took_part, whole.took_part[rows])
     assert part.reasons == {i: whole.reasons[n] for i, n in enumerate(rows.tolist()) if n in whole.reasons}
@@ -281,7 +281,7 @@ def check_rows_that_nobody_has_get_no_number(case: Case, folder: Path) -> None:
 
 
 def check_absent_parties_are_not_asked(case: Case, folder: Path) -> None:
-    """Asking fewer parties is the same as rows that the others do not have, to the last bit."""
+    """Asking fewer parties gives the same bits as if the others did not have the rows."""
     of, made = case.draw(), case.make()
     states = case.begin(of)
     first = of.roster.blocks[:2]
@@ -296,7 +296,7 @@ def check_absent_parties_are_not_asked(case: Case, folder: Path) -> None:
 
 
 def _cut(of: World, k: int) -> dict[str, Any]:
-    """Everybody's rows if party k had none."""
+    """Return the rows of all parties as if party k had none."""
     name = of.roster.blocks[k]
     rows = {}
     for party, own in of.rows.items():
@@ -316,7 +316,7 @@ def _but_asked(answered: Predictions) -> dict[str, Tensor]:
 
 
 def check_no_labels_in_the_batch(case: Case, folder: Path) -> None:
-    """A batch without a label teaches nothing: plain gradient descent leaves every weight, after another batch too."""
+    """A batch without labels changes no weight under plain gradient descent, neither first nor after another batch."""
     labeled = torch.arange(24) < 14
     of, made = case.draw(labeled=labeled, garbage=True), case.make()
     for stage in with_labels(case, of):
@@ -329,7 +329,7 @@ def check_no_labels_in_the_batch(case: Case, folder: Path) -> None:
 
 
 def with_labels(case: Case, of: World) -> list[str]:
-    """The stages that train on labelled rows alone: at least one."""
+    """Return the stages that train only on labelled rows; there must be at least one."""
     found = [stage for stage in case.stages(of) if of.labeled[case.trainable(of, stage)].all()]
     assert found
     assert len(found) == len(case.stages(of)) or case.make().can.unlabelled
@@ -337,7 +337,7 @@ def with_labels(case: Case, of: World) -> list[str]:
 
 
 def check_unlabelled_rows_in_a_batch_teach_nothing(case: Case, folder: Path) -> None:
-    """They may only make a step smaller, never turn it."""
+    """Unlabelled rows may reduce the size of a step, but must not change its direction."""
     labeled = torch.arange(24) % 3 != 1
     of, made = case.draw(labeled=labeled, garbage=True), case.make()
     extra = (~labeled & of.observed.any(1)).nonzero().squeeze(1)
@@ -359,12 +359,12 @@ def check_what_is_no_longer_a_number_is_named(case: Case, folder: Path) -> None:
 
 
 def check_a_party_that_leaves_is_missed_and_not_replaced(case: Case, folder: Path) -> None:
-    """Without party b, the rest do as if it had no row, to the last bit, or say that they cannot."""
+    """Without party b, the others behave as if it had no row, to the last bit, or raise an error."""
     of, made = case.draw(), case.make()
     cut = replace(of, rows=_cut(of, 1))
     for stage in case.stages(of):
         rows = case.trainable(cut, stage)
-        if not len(rows):  # no row teaches anything without it
+        if not len(rows):  # without b, no row can be trained on
             with pytest.raises(PartyLost, match=r"party 'b' is gone"):
                 worlds.step(made, of, case.begin(of), case.trainable(of, stage), leaves={"b"}, stage=stage)
         else:
@@ -382,11 +382,11 @@ def check_a_party_that_leaves_is_missed_and_not_replaced(case: Case, folder: Pat
 
 
 def planted(case: Case, *, shuffled: bool) -> tuple[float, float]:
-    """Train where party c alone knows the label; return how good answers are on new rows, and what chance gives.
+    """Train where only party c's columns predict the label; return the score on new rows, and the score of guessing.
 
-    Classes: the share of right ones.  Numbers: the correlation.
+    For classes, the score is the share of correct answers; for numbers, the correlation.
     """
-    observed = worlds.all_patterns(700, 3) | (torch.arange(700) % 3 > 0).unsqueeze(1)  # two thirds of rows are whole
+    observed = worlds.all_patterns(700, 3) | (torch.arange(700) % 3 > 0).unsqueeze(1)  # 2/3 of rows are whole
     signal = None if shuffled else 2
     of = case.draw(observed=observed, classes=2, signal=signal, shuffled=shuffled)
     trains = torch.arange(700) < 350
@@ -404,10 +404,10 @@ def planted(case: Case, *, shuffled: bool) -> tuple[float, float]:
 
 
 def check_a_model_is_its_networks(case: Case, folder: Path) -> None:
-    """What a file keeps is all: networks begun anew, by another seed, answer the same with the weights put in."""
+    """Saved weights are complete: re-initialised networks of another seed give the same answers after loading them."""
     of = case.draw()
     trained = worlds.states_of(case.train(of, epochs=2))
-    torch.manual_seed(7)  # weights that stand elsewhere would begin otherwise
+    torch.manual_seed(7)  # weights outside the networks would be initialised differently
     made = case.make()
     again = worlds.begin(made, of, seed=1, encoder=case.encoder, optimizer=case.optimizer)
     for name, state in again.items():
@@ -418,7 +418,7 @@ def check_a_model_is_its_networks(case: Case, folder: Path) -> None:
 
 
 def check_finds_a_signal_planted_at_a_passive_party(case: Case, folder: Path) -> None:
-    """Of classes more right than by chance; of numbers a correlation that only the column itself has."""
+    """Classes must be predicted better than by guessing; numbers must correlate as only that party's column does."""
     found, chance = planted(case, shuffled=False)
     margin = 0.8 if case.draw(N=24).task.kind == "regression" else 0.2
     assert found > chance + margin, f"{found:.3f} against {chance} by chance"

@@ -1,7 +1,7 @@
-"""The slow versions: one autograd graph, loops over rows, heads and subsets, each line straight from the paper.
+"""Slow versions of the split methods: one autograd graph, and loops over rows, heads and subsets, as in the paper.
 
-All parties' networks are copied into one place in double precision, every row goes through them alone, and the loss is
-written as the equation is.  Nothing here is shared with the methods but the draw of random choices, which is given.
+All parties' networks are copied into one object in double precision, every row is computed alone, and the loss is
+written like the equation.  The code shares only the draw of random choices with the methods.
 
 Equations (1) to (8) are those of Valdeira, Wang, Chi, ICLR 2025.
 """
@@ -34,7 +34,7 @@ Orders = Mapping[str, Tensor]  # by host: [B, M, K], the tasks of its heads for 
 
 
 def apply_copy(stack: nn.Module, m: int, u: Tensor) -> Tensor:
-    """Network m of a stack, applied to one vector: [I] -> [O]."""
+    """Apply network m of a stack to one vector: [I] -> [O]."""
     if isinstance(stack, ModuleHeads):
         return stack.each[m](u.unsqueeze(0))[0]
     if isinstance(stack, nn.ModuleList):
@@ -46,7 +46,7 @@ def apply_copy(stack: nn.Module, m: int, u: Tensor) -> Tensor:
 
 
 def loss_of(task: Task, out: Tensor, y: Tensor) -> Tensor:
-    """One row's loss: [C], [] -> []."""
+    """Return one row's loss: [C], [] -> []."""
     if task.kind == "regression":
         return (out[0] - y) ** 2
     return torch.logsumexp(out, 0) - out[y]
@@ -57,7 +57,7 @@ def mean_of(vectors: list[Tensor]) -> Tensor:
 
 
 def subsets_with(m: int, O: Subset) -> Iterator[Subset]:  # noqa: E741 - the paper's letter
-    """P_m(O): the subsets of O that contain m."""
+    """Yield P_m(O): the subsets of O that contain m."""
     others = [k for k in O if k != m]
     for size in range(len(others) + 1):
         for rest in combinations(others, size):
@@ -65,7 +65,7 @@ def subsets_with(m: int, O: Subset) -> Iterator[Subset]:  # noqa: E741 - the pap
 
 
 class Joint:
-    """Everybody's networks in one place, in double precision."""
+    """The networks of all parties in one object, in double precision."""
 
     def __init__(self, method: Split, of: World, states: Mapping[str, State]) -> None:
         self.method, self.of = method, of
@@ -85,7 +85,7 @@ class Joint:
         }
 
     def f(self, k: int, n: int, copy: int = 0) -> Tensor:
-        """f_k(x_k^n), or the copy of it that a subset has to itself: [H]."""
+        """Return f_k(x_k^n), or that of the encoder's copy for one subset: [H]."""
         name = self.of.roster.blocks[k]
         encoder, x = self.modules[f"{name}/encoder"], self.of.x[name][n].double()
         if isinstance(encoder, Copies):
@@ -93,11 +93,11 @@ class Joint:
         return encoder(x.unsqueeze(0))[0]
 
     def g(self, m: int, u: Tensor) -> Tensor:
-        """Head m of those at the active party."""
+        """Apply head m of the active party."""
         return apply_copy(self.modules[f"{self.of.roster.active}/heads"], m, u)
 
     def head_of(self, k: int, u: Tensor) -> Tensor:
-        """The head that belongs to party k, wherever it stands."""
+        """Apply the head that belongs to party k, at whichever party it is hosted."""
         for host, owners in self.hosts.items():
             if k in owners:
                 return apply_copy(self.modules[f"{host}/heads"], owners.index(k), u)
@@ -107,17 +107,17 @@ class Joint:
         return sorted(k for owners in self.hosts.values() for k in owners)
 
     def O(self, n: int) -> Subset:  # noqa: E743, N802 - the paper's letter
-        """O_n: the parties that hold row n."""
+        """Return O_n: the parties that hold row n."""
         return tuple(self.of.observed[n].nonzero().squeeze(1).tolist())
 
     def ell(self, out: Tensor, n: int) -> Tensor:
         y = self.of.y[n]
         return loss_of(self.of.task, out, y.double() if self.of.task.kind == "regression" else y)
 
-    # One function a method
+    # One function per method
 
     def local(self, B: list[int]) -> Tensor:
-        """Sum over parties of the mean over their own rows of loss(g_k(f_k(x_k^n)), y_n)   (2)."""
+        """Return the sum over parties of the mean over their own rows of loss(g_k(f_k(x_k^n)), y_n)   (2)."""
         total = torch.zeros((), dtype=torch.float64)
         for k in range(self.of.roster.K):
             own = [n for n in B if k in self.O(n)]
@@ -126,14 +126,14 @@ class Joint:
         return total
 
     def standard(self, B: list[int]) -> Tensor:
-        """Mean over the rows that all have of loss(g(mean_k f_k), y_n)   (1)."""
+        """Return the mean over the rows that all parties hold of loss(g(mean_k f_k), y_n)   (1)."""
         whole = [n for n in B if len(self.O(n)) == self.of.roster.K]
         if self.method.rule.absent == "zeros":
             return self.plug(whole, [True] * self.of.roster.K)
         return mean_of([self.ell(self.g(0, mean_of([self.f(k, n) for k in self.O(n)])), n) for n in whole])
 
     def combinatorial(self, B: list[int]) -> Tensor:
-        """Sum over subsets S of the mean over rows that have S of loss(g_S(mean_{k in S} f_{k(S)}), y_n)   (3)."""
+        """Return the sum over S of the mean over rows that have S of loss(g_S(mean_{k in S} f_{k(S)}), y_n)   (3)."""
         K = self.of.roster.K
         every = sorted(
             (S for size in range(1, K + 1) for S in combinations(range(K), size)), key=lambda S: sum(2**k for k in S)
@@ -148,7 +148,7 @@ class Joint:
         return total
 
     def plug(self, B: list[int], keep: list[bool]) -> Tensor:
-        """Mean over rows of loss(g(concat_k f_k, or zeros where k is absent or dropped), y_n)."""
+        """Return the mean over rows of loss(g(concat_k f_k), y_n), with zeros if k is absent or dropped."""
         losses = []
         for n in B:
             there = [k in self.O(n) and keep[k] for k in range(self.of.roster.K)]
@@ -158,11 +158,14 @@ class Joint:
         return mean_of(losses)
 
     def laser_task(self, n: int, m: int, S: Subset) -> Tensor:
-        """L_{n m S}: the loss of head m for row n from the blocks S   (4)."""
+        """Return L_{n m S}: the loss of head m for row n from the blocks S   (4)."""
         return self.ell(self.head_of(m, mean_of([self.f(k, n) for k in S])), n)
 
     def laser_exact(self, B: list[int], *, normalize: bool) -> Tensor:
-        """Mean over rows of sum_{m in O_n} sum_{S in P_m(O_n)} 1/|S| L_{n m S}   (5); normalized: weights sum to 1."""
+        """Return the mean over rows of sum_{m in O_n} sum_{S in P_m(O_n)} 1/|S| L_{n m S}   (5).
+
+        If ``normalize``, the weights of a row sum to 1.
+        """
         total = torch.zeros((), dtype=torch.float64)
         for n in B:
             tasks = [(m, S) for m in self.owners() if m in self.O(n) for S in subsets_with(m, self.O(n))]
@@ -173,9 +176,9 @@ class Joint:
         return total / len(B)
 
     def laser_sampled(self, B: list[int], tasks: Callable[[int, int], Subset], *, normalize: bool) -> Tensor:
-        """Mean over rows of sum_{m in O_n} sum_i a_i L_{n m S_mi}, a_i = comb(|O_n|-1, i-1)/i   (7), (8).
+        """Return the mean over rows of sum_{m in O_n} sum_i a_i L_{n m S_mi}, a_i = comb(|O_n|-1, i-1)/i   (7), (8).
 
-        ``tasks(b, m)`` is the order of the parties whose first i are S_mi, for row b of the batch.
+        ``tasks(b, m)`` is the order of parties for row b of the batch; its first i parties are S_mi.
         """
         total = torch.zeros((), dtype=torch.float64)
         for b, n in enumerate(B):
@@ -188,9 +191,9 @@ class Joint:
         return total / len(B)
 
     def one_head(self, B: list[int], orders: Tensor | None, *, normalize: bool) -> Tensor:
-        """Mean over rows of sum_{S in O_n} loss(g(mean_{k in S} f_k), y_n), the head being everybody's.
+        """Return the mean over rows of sum_{S in O_n} loss(g(mean_{k in S} f_k), y_n), with one head g for all parties.
 
-        With ``orders`` [B, 1, K] estimated: one S of each size i, the first i of the row's order, times comb(|O_n|, i).
+        With ``orders`` [B, 1, K], estimate it by one S per size i, the first i of the row's order, with comb(|O_n|, i).
         """
         total = torch.zeros((), dtype=torch.float64)
         for b, n in enumerate(B):
@@ -204,10 +207,10 @@ class Joint:
                 total = total + each * weight / (2**o - 1 if normalize else 1)
         return total / len(B)
 
-    # The one to call
+    # The loss of any method
 
     def loss(self, batch: Batch) -> Tensor:
-        """The loss of the method on a batch, with the random choices that the batch's moment makes."""
+        """Return the loss of the method on a batch, with the random choices of the batch's moment."""
         rule, B = self.method.rule, batch.rows.tolist()
         if isinstance(rule, Local | Ensemble):
             return self.local(B)
@@ -227,7 +230,7 @@ class Joint:
         return self.laser(rule, batch)
 
     def laser(self, rule: Laser, batch: Batch) -> Tensor:
-        """The loss of LASER-VFL, with however many heads."""
+        """Return the loss of LASER-VFL, with any number of heads."""
         B = batch.rows.tolist()
         if rule.heads == "one":
             there, nobody = self.of.observed[batch.rows], torch.empty(0, dtype=torch.int64)
@@ -238,7 +241,7 @@ class Joint:
         return self.laser_sampled(B, self._drawn(batch), normalize=rule.normalize)
 
     def _drawn(self, batch: Batch) -> Callable[[int, int], Subset]:
-        """The orders that each host draws for the heads that it has and the rows whose labels it knows."""
+        """Return the orders that each host draws for its heads and the rows whose labels it has."""
         orders: dict[tuple[int, int], Subset] = {}
         for host, owners in self.hosts.items():
             rows = self.of.rows[host]
@@ -255,7 +258,7 @@ class Joint:
 def joint_gradients(
     method: Split, of: World, states: Mapping[str, State], batch: Batch
 ) -> tuple[float, dict[str, Tensor]]:
-    """The loss of a batch and its derivative by every parameter of every party."""
+    """Return the loss of a batch and its derivatives with respect to all parties' parameters."""
     joint = Joint(method, of, states)
     loss, parameters = joint.loss(batch), joint.parameters()
     found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)

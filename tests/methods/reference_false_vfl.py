@@ -1,7 +1,7 @@
-"""FALSE-VFL's objective the slow way: one graph, every row and every sample alone, each line straight from the paper.
+"""A slow version of FALSE-VFL's objective: one graph, each row and each sample alone, with the paper's formulas.
 
-Double precision, torch's own distributions.  Nothing here is shared with the method but the networks and the draw of
-random numbers, which is given.  Equations and sections are those of Hong, Park, Hwang, arXiv 2505.11035.
+It uses double precision and torch's own distributions, and shares only the networks and the draw of random numbers with
+the method.  Equations and sections are those of Hong, Park, Hwang, arXiv 2505.11035.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.worlds import World
 
 
 class Joint:
-    """Everybody's networks in one place."""
+    """The networks of all parties in one object, in double precision."""
 
     def __init__(self, method: FalseVFL, of: World, states: Mapping[str, State], batch: Batch) -> None:
         self.method, self.of, self.batch = method, of, batch
@@ -38,22 +38,22 @@ class Joint:
         return self.modules[f"{party}/{name}"](u.unsqueeze(0))[0]
 
     def normal(self, party: str, name: str, u: Tensor) -> Normal:
-        """A network that answers with mean and deviation."""
+        """Return the distribution whose mean and deviation a network outputs."""
         mean, raw = self.net(party, name, u).chunk(2)
         return Normal(mean, softplus(raw) + self.method.floor)
 
     def has(self, n: int) -> list[str]:
-        """O_n."""
+        """Return O_n, the parties that hold row n."""
         return [name for k, name in enumerate(self.of.roster.blocks) if self.of.observed[n, k]]
 
     def posterior(self, n: int) -> Normal:
-        """q(z | x^O): the mean of the means, the inverse of the summed precisions   (1)."""
+        """Return q(z | x^O): the mean of the means, the inverse of the summed precisions   (1)."""
         views = [self.normal(k, "encoder", self.of.x[k][n].double()) for k in self.has(n)]
         precision = sum(1 / view.variance for view in views)
         return Normal(sum(view.mean for view in views) / len(views), precision**-0.5)
 
     def block_noise(self, party: str, b: int, sample: int) -> Tensor:
-        """What party k draws x^k_l with for row b of the batch, which it lacks."""
+        """Return the noise with which party k draws x^k_l for row b of the batch, which it lacks."""
         k = self.of.roster.blocks.index(party)
         lacking = (~self.of.observed[self.batch.rows, k]).nonzero().squeeze(1).tolist()
         width = self.of.x[party].shape[1]
@@ -61,7 +61,7 @@ class Joint:
         return torch.randn(self.method.samples, len(lacking), width, generator=generator)[sample, lacking.index(b)]
 
     def log_block(self, party: str, n: int, b: int, sample: int, z: Tensor) -> Tensor:
-        """log p(x^k | z) of a party that has the row; under MNAR the log-probability of its mask, too   (A.2)."""
+        """Return log p(x^k | z) if the party has the row; under MNAR plus the log-probability of its mask   (A.2)."""
         decoded, total = self.normal(party, "decoder", z), torch.zeros((), dtype=torch.float64)
         x = self.of.x[party][n].double()
         if party in self.has(n):
@@ -75,14 +75,14 @@ class Joint:
         return total
 
     def log_label(self, n: int, z: Tensor) -> Tensor:
-        """log p_psi(y | z)."""
+        """Return log p_psi(y | z)."""
         active, y = self.of.roster.active, self.of.y[n]
         if self.of.task.kind == "regression":
             return self.normal(active, "discriminator", z).log_prob(y.double()).sum()
         return Categorical(logits=self.net(active, "discriminator", z)).log_prob(y)
 
     def log_weight(self, b: int, sample: int, *, labels: bool) -> Tensor:
-        """log w_l, or log w_l p(y | z_l)   (3.3.2, 3.3.3)."""
+        """Return log w_l, or with labels log w_l p(y | z_l)   (3.3.2, 3.3.3)."""
         n, active = int(self.batch.rows[b]), self.of.roster.active
         q = self.posterior(n)
         z = q.mean + q.stddev * self.eps_z[sample, b]
@@ -97,18 +97,18 @@ class Joint:
         return log_p - q.log_prob(z).sum() - above.log_prob(h).sum()
 
     def log_weights(self, stage: str) -> Tensor:
-        """[L, B]."""
+        """Return the log-weights [L, B] of a stage."""
         rows, samples = range(len(self.batch.rows)), range(self.method.samples)
         return torch.stack(
             [torch.stack([self.log_weight(b, sample, labels=stage == TRAIN) for b in rows]) for sample in samples]
         )
 
     def loss(self, log_w: Tensor) -> Tensor:
-        """Minus the mean of log (1/L) sum_l w_l."""
+        """Return minus the mean of log (1/L) sum_l w_l."""
         return -(log_w.logsumexp(0) - math.log(len(log_w))).mean()
 
     def goal(self, log_w: Tensor, stage: str) -> Tensor:
-        """What the gradient is taken of: the loss, but for samples whose weight is negligible in stage 1."""
+        """Return the function to differentiate: the loss, without samples of negligible weight in stage 1."""
         weight, least = log_w.detach().softmax(0), self.method.negligible if stage == PRETRAIN else 0.0
         return -(torch.where(weight < least, 0.0, weight) * log_w).sum(0).mean()
 
@@ -116,7 +116,7 @@ class Joint:
 def joint_gradients(
     method: FalseVFL, of: World, states: Mapping[str, State], batch: Batch
 ) -> tuple[float, dict[str, Tensor]]:
-    """The loss of a batch and its derivative by every parameter that the batch's stage trains."""
+    """Return the loss of a batch and its derivatives with respect to the parameters that the batch's stage trains."""
     stage = str(batch.moment[0])
     learns = LEARNS[stage] if stage == PRETRAIN or method.train_encoders else ("discriminator",)
     joint = Joint(method, of, states, batch)

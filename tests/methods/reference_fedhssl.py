@@ -1,4 +1,4 @@
-"""FedHSSL's self-supervised loss the slow way, in double precision; then fine-tuning's own reference."""
+"""A slow version of FedHSSL's self-supervised loss, in double precision; fine-tuning uses the split method's."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SHARED = ("encoder.top.", "projector.", "predictor.")
 def joint_gradients(
     method: FedHSSL, of: World, states: Mapping[str, State], batch: Batch
 ) -> tuple[float, dict[str, Tensor]]:
-    """The active party's loss of a batch, and the derivative of each party's own by its parameters."""
+    """Return the active party's loss of a batch, and the derivatives of each party's loss for its own parameters."""
     if batch.moment[0] != "pretrain":
-        return split_gradients(replace(method.split, rule=Plug(dropout=0.0)), of, states, batch)  # rows all have
+        return split_gradients(replace(method.split, rule=Plug(dropout=0.0)), of, states, batch)  # all have its rows
     roster, active = of.roster, of.roster.active
     nets = {
         name: nn.ModuleDict({key: deepcopy(module).double() for key, module in states[name].modules.items()})

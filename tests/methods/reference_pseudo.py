@@ -1,4 +1,4 @@
-"""Pseudo-labels the slow way: every row alone in double precision; then the split method's own reference, twice."""
+"""A slow version of pseudo-labels: each row alone in double precision; it uses the split method's version twice."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.worlds import World
 def joint_gradients(
     method: PseudoLabelled, of: World, states: Mapping[str, State], batch: Batch
 ) -> tuple[float, dict[str, Tensor]]:
-    """The loss of a batch and its derivative by every parameter of every party."""
+    """Return the loss of a batch and its derivatives with respect to all parties' parameters."""
     if batch.moment[0] != "pseudo":
         return split_gradients(method, of, states, batch)
     labelled = [n for n in batch.rows.tolist() if of.labeled[n]]
@@ -41,7 +41,7 @@ def joint_gradients(
 
 
 def answer(method: PseudoLabelled, joint: Joint, n: int) -> Tensor:
-    """What the method says of a row: its probabilities, [C]."""
+    """Return the method's probabilities for a row: [C]."""
     K, there = joint.of.roster.K, joint.O(n)
     f = {k: joint.f(k, n) for k in there}
     if isinstance(method.rule, Laser):

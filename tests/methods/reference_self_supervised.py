@@ -1,4 +1,7 @@
-"""Losses of SimSiam, BYOL and MoCo the slow way: row by row, in double precision; then the method's own reference."""
+"""Slow versions of the losses of SimSiam, BYOL and MoCo: row by row, in double precision.
+
+The later stage uses the split method's slow version.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tests.worlds import World
 def joint_gradients(
     method: Pretrained, of: World, states: Mapping[str, State], batch: Batch
 ) -> tuple[float, dict[str, Tensor]]:
-    """The active party's loss of a batch and the derivative of each party's own by its parameters."""
+    """Return the active party's loss of a batch, and the derivatives of each party's loss for its own parameters."""
     if batch.moment[0] != "pretrain":
         return split_gradients(method.method, of, states, batch)
     found: dict[str, Tensor] = {}
@@ -39,7 +42,7 @@ def joint_gradients(
 
 
 def cut(first: SelfSupervised, named: Mapping[str, Tensor], gradients: tuple[Tensor | None, ...]) -> dict[str, Tensor]:
-    """A step's gradient, no longer than is allowed over all of its parameters."""
+    """Return a step's gradient, with its norm over all parameters limited as in the method."""
     whole = {key: torch.zeros_like(p) if g is None else g for (key, p), g in zip(named.items(), gradients, strict=True)}
     length = sum(float((g**2).sum()) for g in whole.values()) ** 0.5
     return {key: g * min(1.0, first.pretrain_clip / (length + 1e-6)) for key, g in whole.items()}
@@ -63,7 +66,7 @@ def _of_rows(module: torch.nn.Module, h: Tensor) -> Tensor:
 
 
 def unlike(first: SelfSupervised, p: Tensor, t: Tensor) -> Tensor:
-    """The mean l(p, t), a row at a time."""
+    """Return the mean of l(p, t), computed row by row."""
     total, t = torch.zeros((), dtype=torch.float64), t.detach()
     for b in range(len(p)):
         cosines = [p[b] @ t[c] / (p[b].norm() * t[c].norm()) for c in range(len(p))]

@@ -1,4 +1,4 @@
-"""APC-VFL: one message, every loss against a slow version, gaps among more than two parties, what is refused."""
+"""APC-VFL: its single message, every loss against a slow version, gaps among more than two parties, and errors."""
 
 from dataclasses import dataclass, replace
 
@@ -29,7 +29,7 @@ def train(of, *, parameters=None, **settings):
 
 
 def played(made, of, *until):
-    """Every party's state after one step of each of the stages."""
+    """Return every party's state after one step of each of these stages."""
     states = worlds.begin(made, of, optimizer=ADAM)
     for name in until:
         rows = worlds.stage_of(made, of.seat("a"), name).rows(of.rows["a"]).nonzero().squeeze(1)
@@ -44,8 +44,8 @@ class TestOneExchange:
         own = [(sender, to) for sender, to, tag, _ in at.notes if tag == "representation"]
         assert sorted(own) == [("b", "a"), ("c", "a"), ("d", "a")]
         around = {tag for _, _, tag, _ in at.notes} - {"representation"}
-        assert around == {"hello", "start", "plan"}  # no word after an epoch: nobody waits for anybody
-        assert sent(at, "plan")[0] == 2 * 3  # which rows to represent, which to share: then they may go home
+        assert around == {"hello", "start", "plan"}  # no message after an epoch, so no party waits for another
+        assert sent(at, "plan")[0] == 2 * 3  # the rows to represent and to share; then the passive parties are done
 
     def test_it_holds_each_aligned_row_of_the_party_once(self):
         of, at = world(K=3, N=60), Table()
@@ -81,7 +81,7 @@ class TestOneExchange:
         assert without.reasons[2] == "APC-VFL predicts from the block of 'a', which was not asked"
 
     def test_what_came_from_others_is_forgotten(self):
-        """What stays between stages are the teacher's words on rows of the active party's own."""
+        """The active party keeps only the teacher's outputs for its own rows between stages."""
         _, trained = train(pair())
         assert trained["a"].state.kept.keys() == {"teacher/x", "teacher/position"}
         assert trained["b"].state.kept == {}
@@ -96,7 +96,7 @@ class TestAblation:
         assert trained["b"].state.modules == {}
 
     def test_it_is_what_lambda_tends_to(self):
-        """The whole way with a lambda too small to matter ends at the same weights; with a real one it does not."""
+        """A negligible lambda gives the weights of the ablation, and a real one does not."""
         weights = []
         for value in (0.0, 1e-30, 1.0):
             _, trained = train(pair(), epochs=4, parameters={"distillation": value}, **split(40))
@@ -107,7 +107,7 @@ class TestAblation:
 
     @pytest.mark.parametrize("distillation", [0.0, 1.0])
     def test_settings_of_an_encoder_that_no_network_follows_are_named(self, distillation):
-        """Local autoencoders follow them, which the ablation has not."""
+        """Local autoencoders follow these settings, but the ablation has no autoencoders."""
         ends = Ends()
         train(pair(), encoder=MLP(hidden=(9,)), watch=ends, parameters={"distillation": distillation})
         assert ("'encoder.hidden' of 'a' did nothing: with APC-VFL" in ends.reasons["distil"]) == (not distillation)
@@ -141,7 +141,7 @@ class TestLosses:
         assert net.absent is None
 
     def test_with_gaps_row_by_row(self):
-        """An absent party's weights are left out, its vector stands in, and nothing is asked of its reconstruction."""
+        """An absent party's weights are replaced by its vector, and its columns are not reconstructed."""
         torch.manual_seed(1)
         widths, observed = [2, 3, 1], worlds.all_patterns(14, 3)
         net = JointAutoencoder(widths, (6,), 4, "tanh")
@@ -161,7 +161,7 @@ class TestLosses:
             assert found[n].item() == pytest.approx((off**2).mean().item(), rel=1e-4)
 
     def test_the_first_step_is_that_of_the_mean_squared_error(self):
-        """g1 of party b, one plain gradient step on its aligned rows, by hand."""
+        """Compute a plain gradient step of party b's g1 on its aligned rows by hand."""
         of, made = world(K=3), Apc(**SMALL)
         states = worlds.begin(made, of)
         net = states["b"].modules["g1"]
@@ -185,7 +185,7 @@ class TestMoreParties:
         assert torch.equal(distillation.kept(states["a"], TEACHER).position >= 0, kept["a"])
 
     def test_the_teacher_of_a_row_depends_on_the_parties_that_have_it(self):
-        """z_A by hand: g2 of what the parties' own networks give, with a gap where one lacks the row."""
+        """z_A is g2 of the outputs of the parties' own networks, with a gap for parties that lack the row."""
         of, made = world(K=3, N=35), Apc(**SMALL)
         states = played(made, of, "represent", "share", "joint", "teach")
         teacher = distillation.kept(states["a"], TEACHER)
@@ -246,7 +246,7 @@ class TestMoreParties:
 
 class TestDistillation:
     def test_the_student_learns_what_the_teacher_knows_of_rows_it_never_shared(self):
-        """Party b has the square of a's first column: on rows that b lacks, g3 is nearer to z_A with lambda."""
+        """b has the square of a's first column; on rows that b lacks, g3 is closer to z_A with lambda than without."""
         of = pair(N=300, aligned=200, d=2)
         of.x["b"][:, 0] = of.x["a"][:, 0] ** 2
         of.x["b"][:, 1] = of.x["a"][:, 1].abs()
@@ -289,7 +289,7 @@ class TestFullAlignment:
         rows = split(60)["validation"]
         kept = stage.loss(trained["a"].state, of.rows["a"], worlds.batch_of(rows))
         assert kept == pytest.approx(losses[best], rel=1e-6)
-        assert sent(at, "plan")[0] == 2 * 2  # nobody else is asked for it
+        assert sent(at, "plan")[0] == 2 * 2  # no other party is asked in this stage
 
     def test_a_silent_party_is_absent(self):
         of = world(K=3)
@@ -310,7 +310,7 @@ class TestFullAlignment:
 
 @dataclass
 class Stops(Callback):
-    """Pulls the plug at the end of an epoch of a stage, or when a stage begins."""
+    """Interrupts a run at the beginning of a stage, or after one of its epochs."""
 
     stage: str
     epoch: int
@@ -343,7 +343,7 @@ class TestResuming:
         strip = [[{**record, "seconds": 0} for record in each["a"].history] for each in (whole, resumed)]
         assert strip[0] == strip[1]
         if stage in {"teach", "distil", "classify"}:
-            assert sent(at, "representation", "plan") == (0, 0)  # the others have done their part
+            assert sent(at, "representation", "plan") == (0, 0)  # the other parties had finished their part
 
 
 class TestRefusals:
@@ -360,7 +360,7 @@ class TestRefusals:
 
     @pytest.mark.filterwarnings("ignore:One or more samples have no neighbors")
     def test_a_classifier_that_gives_no_number_gives_a_reason(self):
-        """Neighbours within a radius in which nobody is: the row is there, and its answer rests on nothing."""
+        """A radius without neighbours gives no number: the row is known, but its answer used no party."""
         of = pair(kind="regression")
         made, trained = train(
             of, parameters={"classifier": "RadiusNeighborsRegressor", "classifier_settings": {"radius": 1e-9}}
@@ -428,7 +428,7 @@ def tables(n=60):
 
 
 class TestTables:
-    """A passive party with one column, a constant column at the active one, rows in other orders."""
+    """Tables with one column at the passive party, a constant column at the active one, and shuffled rows."""
 
     @pytest.mark.parametrize("name", ["apc", "vfedtrans"])
     def test_trained_saved_and_asked_without_the_shop(self, name, tmp_path):

@@ -1,4 +1,4 @@
-"""APC-VFL that keeps what crossed: which rows are answered from what, and what that is worth."""
+"""APC-VFL that keeps received embeddings: which rows use the joint embedding, and how much better it is."""
 
 from dataclasses import replace
 
@@ -48,7 +48,7 @@ def test_an_answer_says_whose_columns_it_rests_on():
 
 
 def test_rows_that_crossed_are_read_by_the_joint_embedding_and_others_by_the_students():
-    """u row by row, and the answers of the classifier that scikit-learn fits to it."""
+    """Compare u row by row, and the answers with scikit-learn's classifier on u."""
     of = world(K=3, N=70)
     made, trained = train(of)
     states = worlds.states_of(trained)
@@ -68,7 +68,7 @@ def test_rows_that_crossed_are_read_by_the_joint_embedding_and_others_by_the_stu
     assert torch.equal(found.held, own)
     assert torch.allclose(found.u, u[own], atol=1e-5)
     fit = own[of.labeled[own]]
-    new = torch.zeros(70, 2 * 6 + 1)  # as if none had crossed
+    new = torch.zeros(70, 2 * 6 + 1)  # the same rows as if they were new
     new[own, :6] = distillation.embed(states["a"], "g3", of.x["a"][own])
     twice = fit[crossed(of)[fit]]
     both = torch.cat([u[fit], new[twice]]).double().numpy(), of.y[torch.cat([fit, twice])].numpy()
@@ -102,7 +102,7 @@ def test_a_party_that_was_lost_before_it_sent_is_not_said_to_have_taken_part():
 @pytest.mark.parametrize("classifier", ["logistic", "head", "DecisionTreeClassifier"])
 def test_a_label_that_only_the_passive_party_knows_is_found_for_rows_that_crossed_without_one(classifier):
     of = pair(N=600, aligned=450, d=2, signal=1, classes=2)
-    secret = torch.arange(600) % 4 == 0  # no label, neither where rows crossed nor elsewhere
+    secret = torch.arange(600) % 4 == 0  # rows without labels, with and without a received embedding
     of.rows["a"] = replace(of.rows["a"], labeled=of.rows["a"].labeled & ~secret)
     wide = {"embedding": 16, "joint_hidden": (16,), "student_hidden": (16,), "classifier": classifier}
     right = {}
@@ -114,7 +114,7 @@ def test_a_label_that_only_the_passive_party_knows_is_found_for_rows_that_crosse
         right[reads] = hit[there].float().mean().item(), hit[~there].float().mean().item()
     assert right["either"][0] > 0.8
     assert right["own"][0] < 0.7
-    assert abs(right["either"][1] - right["own"][1]) < 0.2  # what never crossed cannot be known better
+    assert abs(right["either"][1] - right["own"][1]) < 0.2  # rows without a received embedding gain nothing
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_rows_are_known_again_by_their_id_from_disk_in_any_order_and_new_rows_ar
     assert frames[0]["parties"].value_counts().sort("parties")["parties"].to_list() == ["bank", "bank shop"]
     used = frames[0].filter(pl.col("parties") == "bank shop")["id"]
     assert set(used) <= set(tables["shop"]["id"])
-    assert 100 < len(used) < 200  # the run's test rows did not cross
+    assert 100 < len(used) < 200  # the run's test rows were not sent
 
 
 def test_rows_for_validation_are_judged_as_new_rows_and_not_kept(tables):

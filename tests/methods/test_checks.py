@@ -1,4 +1,4 @@
-"""Every check, for every method and for what is special about some of them."""
+"""Run every check for every case."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The paper's formulas, against numbers done by hand, the paper's own table 2, and the ledger."""
+"""The paper's formulas, against numbers computed by hand, the paper's own table 2, and the ledger."""
 
 import pytest
 
@@ -12,7 +12,7 @@ MB = 1e6
 
 
 def test_by_hand():
-    """10 rows, 3 numbers each, batches of 4 (so 3), 2 epochs, 5 parameters; 2 and 1 columns."""
+    """With 10 rows, 3 numbers each, 3 batches of 4, 2 epochs, 5 parameters; 2 and 1 columns."""
     assert costs.apc(10, 3) == costs.Cost(rounds=1, bytes_sent=120)
     assert costs.splitnn(2, 10, 3, 4, 5) == costs.Cost(rounds=12, bytes_sent=2 * (120 + 3 * 5 * 4))
     assert costs.vfedtrans(10, 2, 1) == costs.Cost(rounds=5, bytes_sent=4 * (200 + 6 + 3 + 20 + 10 + 30))
@@ -23,7 +23,7 @@ def test_by_hand():
     [(9500, 9.73), (7000, 7.17), (4500, 4.61), (2000, 2.05), (250, 0.26), (200, 0.20), (150, 0.15), (100, 0.10)],
 )
 def test_the_papers_costs_of_apc(aligned, printed):
-    """Table 2: less 500 test rows for MIMIC-III and Credit; of all aligned rows for Breast Cancer."""
+    """Table 2, without 500 test rows for MIMIC-III and Credit, and with all aligned rows for Breast Cancer."""
     assert costs.apc(aligned, 256).bytes_sent / MB == pytest.approx(printed, abs=0.005)
 
 
@@ -65,14 +65,14 @@ def test_how_many_times_more_vfedtrans_sends(aligned, x_t, x_d, times):
 
 @pytest.mark.parametrize(("precision", "share"), [("float32", 1), ("float16", 0.5)])
 def test_apc_sends_what_the_formula_says(precision, share):
-    """(6), once; half of it in half precision."""
+    """The bytes are those of (6), sent once; half precision halves them."""
     at, made = Table(), method("apc", passive_embedding=16, precision=precision)
     worlds.train(made, pair(), at=at, optimizer=ADAM)
     assert sent(at, "representation") == (1, share * costs.apc(30, 16).bytes_sent)
 
 
 def test_split_learning_sends_what_7_says_and_less_than_8():
-    """Embeddings up as (7); gradients of embeddings down, as many bytes again, whatever the last layer's size."""
+    """Embeddings are sent as in (7); gradients have the same number of bytes, for any size of the last layer."""
     at, made = Table(), method("standard", embedding=16)
     worlds.train(made, pair(), at=at, epochs=3, batch_size=8)
     assert sent(at, "embedding") == (3 * 4, costs.forward(3, 30, 16))
@@ -91,7 +91,7 @@ def test_vfedtrans_sends_what_is_said_of_it(rank):
 
 
 def test_a_large_exchange_is_smaller_than_the_formula():
-    """10,000 rows of Credit: 1.8 MB between two parties, 4.6 with named roles, for the 802 that (10) counts."""
+    """With 10,000 rows of Credit, two parties send 1.8 MB, separate roles 4.6 MB; (10) counts 802 MB."""
     assert costs.vfedtrans_sent(10000, 5, 18, 23, apart=False) / MB == pytest.approx(1.84, abs=0.005)
     assert costs.vfedtrans_sent(10000, 5, 18, 23, apart=True) / MB == pytest.approx(4.6, abs=0.05)
     assert costs.vfedtrans(10000, 5, 18).bytes_sent / MB == pytest.approx(801.8, abs=0.1)

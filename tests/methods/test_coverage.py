@@ -1,4 +1,4 @@
-"""Networks that no labelled row has trained answer nothing: neither alone nor with others."""
+"""Networks that no labelled row has trained are not used in answers, alone or with others."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ N = 60
 
 
 def strange(labelled=40, **more):
-    """a has the first rows, with labels; b some of these, and later ones; c the later ones alone, without a label."""
+    """a has the first rows, with labels; b some of these and later ones; c only the later ones, without labels."""
     there = torch.zeros(N, 3, dtype=torch.bool)
     there[:labelled, 0] = True
     there[10:50, 1] = True
@@ -42,7 +42,7 @@ def test_a_party_that_no_labelled_row_has_takes_no_part(name):
 
 @pytest.mark.parametrize("name", ["local", "ensemble", "laser"])
 def test_nor_where_label_holders_host_their_own_heads(name):
-    """Rows that the unreached party alone has get no number, whoever hosts what; the others none that rests on it."""
+    """Rows that only the unreached party has get no number; answers for other rows do not use it."""
     of, alone = strange(labelers=(0, 1)), ["a", "b"]
     made = method(name, embedding=4, hosting="labelers")
     states = worlds.states_of(worlds.train(made, of, epochs=2))
@@ -54,7 +54,7 @@ def test_nor_where_label_holders_host_their_own_heads(name):
 
 @pytest.mark.parametrize("name", ["local", "ensemble", "laser"])
 def test_nor_does_a_label_holders_head_that_none_of_its_own_labels_has_trained(name):
-    """b has labels, but of rows that it does not hold: its own head stays as it was drawn."""
+    """b has labels, but not of rows that it holds, so its own head stays untrained."""
     there = torch.zeros(N, 2, dtype=torch.bool)
     there[:40, 0] = there[30:, 1] = True
     of = world(K=2, observed=there, classes=2, labeled=torch.arange(N) < 40, labelers=(0, 1))
@@ -68,7 +68,10 @@ def test_nor_does_a_label_holders_head_that_none_of_its_own_labels_has_trained(n
 
 
 def hosts(there, a):
-    """a has labels of its rows up to ``a``, b of its own from there on; each hosts its own head, a that of c, too."""
+    """Give a the labels of its rows below ``a``, and b those of its rows from there on.
+
+    Each hosts its own head, and a hosts that of c too.
+    """
     of = world(observed=there, classes=2, labelers=(0, 1))
     row = torch.arange(N)
     theirs = there[:, 1] & (row >= a)
@@ -78,21 +81,21 @@ def hosts(there, a):
 
 
 def apart():
-    """a and b share no row."""
+    """Create a world in which a and b share no row."""
     there = torch.zeros(N, 3, dtype=torch.bool)
     there[:20, 0] = there[20:50, 1] = there[:40, 2] = there[50:, 2] = True
     return hosts(there, 20)
 
 
 def roundabout():
-    """c shares labelled rows of b alone; the last rows are its own."""
+    """Create a world in which c shares only labelled rows of b; only c has the last rows."""
     there = torch.ones(N, 3, dtype=torch.bool)
     there[:20, 2] = there[55:, :2] = False
     return hosts(there, 20)
 
 
 def untaught():
-    """b has rows, and a label of none of them."""
+    """Create a world in which b has rows, but no labels."""
     there = torch.ones(N, 3, dtype=torch.bool)
     there[50:, 0] = there[40:55, 2] = False
     return hosts(there, N)
@@ -115,7 +118,7 @@ def test_a_host_answers_for_its_rows_although_the_active_partys_labels_reach_non
 @pytest.mark.parametrize("draw", [apart, roundabout, untaught])
 @pytest.mark.parametrize(("name", "more"), [("local", {}), ("ensemble", {"vote": "soft"}), ("laser", {})])
 def test_who_took_part_is_whose_columns_move_the_answer(name, more, draw):
-    """Changed at one party after another."""
+    """Change the columns of one party after another."""
     of, made = draw(), method(name, embedding=4, hosting="labelers", **more)
     states = worlds.states_of(worlds.train(made, of, epochs=2))
     said = worlds.predict(made, of, states)
@@ -131,11 +134,11 @@ def test_a_party_that_another_host_was_to_hear_takes_no_part_without_that_host()
     states = worlds.states_of(worlds.train(made, of, epochs=2))
     for said in (worlds.predict(made, of, states), worlds.predict(made, of, states, leaves=["b"])):
         assert torch.equal(said.took_part[:, 2], of.observed.all(dim=1) & ("b" not in said.silent))
-        assert said.reasons == dict.fromkeys(range(55, N), NOBODY)  # c was reached, and has no head that was
+        assert said.reasons == dict.fromkeys(range(55, N), NOBODY)  # c was reached, but not its own head
 
 
 def test_a_set_that_no_labelled_row_has_gives_no_number():
-    """Both parties have labelled rows, and no labelled row has both."""
+    """Both parties have labelled rows, but no labelled row is at both."""
     there = torch.zeros(N, 2, dtype=torch.bool)
     there[:30, 0] = there[30:50, 1] = there[50:] = True
     of, made = (
@@ -158,7 +161,7 @@ def test_pseudo_labels_reach_a_party_that_no_labelled_row_has():
 
 @pytest.mark.parametrize("name", ["laser", "local", "ensemble", "plug"])
 def test_a_party_that_nothing_has_reached_gives_no_pseudo_label(name):
-    """c is sure of its rows, by its first weights: nobody may learn from that."""
+    """c is confident about its rows only because of its initial weights, so they must not be trained on."""
     there = torch.zeros(N, 2, dtype=torch.bool)
     there[:40, 0] = there[40:, 1] = True
     of = world(K=2, observed=there, classes=2, labeled=torch.arange(N) < 40, server=True)

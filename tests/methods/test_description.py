@@ -1,4 +1,4 @@
-"""What is kept of a method of the user's own, and that another one is not taken for it."""
+"""The description of a user's own method: it is saved, and a different method is not mistaken for it."""
 
 import json
 import tomllib
@@ -31,7 +31,7 @@ from tests.api.test_train_tables import tables, weights
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(Plug):
-    """A rule of the user's own."""
+    """A user's own rule."""
 
     temperature: float = 1.0
     words: tuple[str, ...] = ("a", "b")
@@ -40,7 +40,7 @@ class Mine(Plug):
 
 
 class Other(Mine):
-    """Another one."""
+    """Another rule."""
 
 
 class Colour(Enum):
@@ -48,7 +48,7 @@ class Colour(Enum):
 
 
 class Plain:
-    """No dataclass; ``calls`` is its own business."""
+    """Not a dataclass; ``calls`` is not a parameter."""
 
     def __init__(self, width, names=()):
         self.width, self.names, self.calls = width, names, 7
@@ -66,7 +66,7 @@ class Any:
 
 
 def linear(inputs, outputs):
-    """A network of the user's own."""
+    """Make a user's own network."""
     return nn.Linear(inputs, outputs)
 
 
@@ -101,7 +101,7 @@ def test_numbers_of_tensors_and_arrays_are_told_apart():
 
 
 def test_nothing_of_a_process_is_kept():
-    """No addresses, also where an object shows them, and no end where one holds itself."""
+    """Descriptions hold no addresses, even if an object prints them, and end for an object that contains itself."""
 
     class Shows:
         def __repr__(self):
@@ -120,7 +120,7 @@ def test_nothing_of_a_process_is_kept():
 
 
 def test_a_class_that_came_from_another_process_by_its_code_is_told_as_any_other():
-    """joblib sends so what a notebook or a script defines, and with it a MISSING that is not dataclasses' own."""
+    """joblib sends classes of notebooks and scripts as code; their MISSING is not that of dataclasses."""
 
     @dataclass(frozen=True)
     class Sent:
@@ -170,7 +170,7 @@ def test_a_run_is_not_gone_on_with_by_another(federation, tmp_path, name):
 
 
 def test_a_run_that_keeps_nothing_of_its_method_is_known_by_the_title(federation, tmp_path):
-    """As an earlier version left it; from then on it keeps it."""
+    """An earlier version did not save a description; a resumed run saves it."""
     how = {"epochs": 2, "folder": tmp_path / "run", "checkpoint_every": 1}
     with pytest.raises(KeyboardInterrupt):
         federation.train(MADE, watch=Stops(), **how)
@@ -216,7 +216,7 @@ def test_the_same_method_is_taken_also_under_a_schedule(run):
     again = Model.load(run, method=Scheduled(split=MADE, schedule=Flex()), encoders=ENCODERS)
     assert worlds.same_bits(worlds.answers_of(first.predict(tables())), worlds.answers_of(again.predict(tables())))
     assert first.own == described(MADE)
-    again.save(run)  # it is the same model
+    again.save(run)  # the model is the same
 
 
 def test_a_shipped_model_takes_no_other_method(federation, tmp_path):

@@ -1,4 +1,4 @@
-"""The encoder check: the scores are scikit-learn's, a useless encoder is told from a good one."""
+"""The encoder check: its scores are scikit-learn's, and it distinguishes a useless encoder from a good one."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_the_scores_are_scikit_learns():
 
 @pytest.mark.parametrize(("names", "given"), [(("0", "1"), False), (("no", "yes"), False), (("no", "yes"), True)])
 def test_weights_of_classes_go_by_name(names, given):
-    """Whether labels are the names, or places that are told the names."""
+    """Labels may be class names, or positions with a list of names."""
     x, y = rows()
     folds = StratifiedKFold(5, shuffle=True, random_state=0)
     weighed = LogisticRegression(max_iter=1000, class_weight={0: 1.0, 1: 9.0})
@@ -64,13 +64,13 @@ def test_scores_after_every_epoch_of_an_encoder():
 
 
 def test_the_learning_rate_falls_as_the_optimizer_says():
-    """With a factor that leaves nothing of it, the embeddings stay as the first epoch made them."""
+    """With a factor near 0, the embeddings do not change after the first epoch."""
     x, y = rows()
     falls = Optimizer(lr=0.01, schedule="step", milestones=(1,), gamma=1e-12)
     first, *later = inspect(x, y, optimizer=falls, embedding=8, epochs=3, batch_size=200, folds=3)
     steady = list(inspect(x, y, optimizer=Optimizer(lr=0.01), embedding=8, epochs=3, batch_size=200, folds=3))
     assert first.loss == steady[0].loss
-    assert later[0].loss == steady[1].loss  # before its own step
+    assert later[0].loss == steady[1].loss  # the loss before its own step
     assert later[1].loss == pytest.approx(later[0].loss, rel=1e-6)
     assert steady[2].loss < 0.999 * steady[1].loss
 
@@ -91,7 +91,7 @@ def test_scores_are_of_embeddings_without_dropout(monkeypatch):
     assert len(epochs) == 2
     scored = [mode for mode in modes if not mode]
     assert len(scored) == 2  # once after each epoch
-    assert True in modes  # trained with it
+    assert True in modes  # training mode occurred as well
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What FALSE-VFL claims: theorem C.1 where the likelihood is known, the weights by hand, MNAR's planted parameter."""
+"""FALSE-VFL's claims: theorem C.1 with a known likelihood, its weights by hand, and a planted parameter under MNAR."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ SMALL = {"embedding": 3, "top": 2, "hidden": (8,), "head_hidden": (8,), "samples
 
 
 class Linear(nn.Module):
-    """Answers with a Gaussian whose mean is W u and whose deviation is always the same."""
+    """Outputs a Gaussian with mean W u and a constant deviation."""
 
     def __init__(self, weight: torch.Tensor, std: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(weight)
-        self.raw = torch.tensor(std).expm1().log()  # softplus of it is std
+        self.raw = torch.tensor(std).expm1().log()  # its softplus is std
 
     def forward(self, u: torch.Tensor) -> torch.Tensor:
         mean = u @ self.weight.T
@@ -64,7 +64,7 @@ def normal(*shape):
 
 
 class TestTheBound:
-    """h ~ N(0, I_2), z = W h + .6 e in R^3, x^k = A_k z + s_k e in R^2: log p(x^O) is known in closed form."""
+    """With h ~ N(0, I_2), z = W h + .6 e in R^3, x^k = A_k z + s_k e in R^2, log p(x^O) is known in closed form."""
 
     W = normal(3, 2)
     A = (normal(2, 3), normal(2, 3))
@@ -73,11 +73,11 @@ class TestTheBound:
     of_z = W @ W.T + 0.36 * torch.eye(3)  # the covariance of z
 
     def gain(self, A, s):
-        """What makes the mean of z of a block: E[z | x] = gain x."""
+        """Return the matrix that maps a block to the mean of z: E[z | x] = gain x."""
         return self.of_z @ A.T @ torch.linalg.inv(A @ self.of_z @ A.T + (s**2).diag())
 
     def parties(self):
-        """Encoders that see half of what there is to see, and are unsure."""
+        """Return networks whose encoders halve the true mean and have a large deviation."""
         return [
             FeatureNetworks(
                 encoder=Linear(0.5 * self.gain(A, torch.full((2,), s)), 1.8),
@@ -89,7 +89,7 @@ class TestTheBound:
         ]
 
     def log_w(self, L, observed, rows=400, seed=0, known=(None, None)):
-        """Log-weights of all rows, for parties ``observed``, of cells ``known``."""
+        """Return the log-weights of all rows, for parties ``observed`` and cells ``known``."""
         generator = torch.Generator().manual_seed(seed)
         above = Linear(self.W.T @ torch.linalg.inv(self.of_z), 1.0)
         side = LabelNetworks(
@@ -108,14 +108,14 @@ class TestTheBound:
         return draws.log_ratio + sum(terms)
 
     def exact(self, observed):
-        """log p(x^O) of every row: x^O is normal with covariance A (W W' + .36) A' + s^2."""
+        """Return log p(x^O) of every row: x^O is normal with covariance A (W W' + .36) A' + s^2."""
         A = torch.cat([A for A, here in zip(self.A, observed, strict=True) if here])
         s = torch.cat([torch.full((2,), s) for s, here in zip(self.s, observed, strict=True) if here])
         x = torch.cat([x for x, here in zip(self.x, observed, strict=True) if here], dim=1)
         return MultivariateNormal(torch.zeros(len(s)), A @ self.of_z @ A.T + (s**2).diag()).log_prob(x)
 
     def test_with_an_empty_cell_it_is_that_of_the_others(self):
-        """What the cell is filled with goes into the encoder alone: a worse proposal, and the same likelihood."""
+        """The cell's fill value only enters the encoder: the proposal is worse, but the likelihood is the same."""
         known = torch.tensor([[False, True]]).expand(400, 2)
         A, s = torch.cat([self.A[0], self.A[1][1:]]), torch.tensor([self.s[0]] * 2 + [self.s[1]])
         x = torch.cat([self.x[0], self.x[1][:, 1:]], dim=1)
@@ -133,10 +133,10 @@ class TestTheBound:
         assert all(less < more for less, more in pairwise(means)), means
         assert means[-1] < exact + 0.01
         assert means[-1] == pytest.approx(exact, abs=0.05)  # and converges to it
-        assert means[0] < exact - 0.2  # from well below
+        assert means[0] < exact - 0.2  # from far below
 
     def test_prediction_is_importance_sampling_of_the_posterior(self):
-        """E[z_1 | x] is linear in x and known; the mean of z under the weights comes to it."""
+        """E[z_1 | x] is linear in x and known; the weighted mean of z must equal it."""
         with torch.no_grad():
             side_z, log_w = [], []
             for seed in range(4):
@@ -146,7 +146,7 @@ class TestTheBound:
         gain = self.gain(torch.cat(self.A), torch.tensor(self.s).repeat_interleave(2))
         expected = torch.cat(self.x, dim=1)[:20] @ gain.T
         assert (found - expected).abs().mean() < 0.05
-        assert (torch.cat(side_z).mean(0) - expected).abs().mean() > 0.2  # not so without weights
+        assert (torch.cat(side_z).mean(0) - expected).abs().mean() > 0.2  # the unweighted mean does not
 
     def _z(self, L, rows, seed):
         generator = torch.Generator().manual_seed(seed)
@@ -156,7 +156,7 @@ class TestTheBound:
 
 
 class TestSamplesFollowed:
-    """The gradient goes back through the samples that weigh something."""
+    """Only samples with a relevant weight contribute to the gradient."""
 
     log_w = 3 * normal(5, 40)
 
@@ -179,12 +179,12 @@ class TestSamplesFollowed:
         slopes = {frm: tensors["z"] for frm, _, tag, tensors in at.notes if tag == "slope"}
         assert weights.keys() == slopes.keys() == set(of.roster.blocks) - {of.roster.active}
         for party, u in weights.items():
-            assert ((u != 0).sum(0) <= 3).all()  # of 4 samples, and no more than 3 have .3
+            assert ((u != 0).sum(0) <= 3).all()  # of 4 samples, at most 3 can have a weight of .3
             assert slopes[party].shape == ((u != 0).sum(), made.embedding)
 
     @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
     def test_where_labels_count_parties_are_told_nothing_of_weights(self, name):
-        """With class weights a row's derivatives would add up to the weight of its class."""
+        """With class weights, the sum of a row's derivatives would reveal the weight of its class."""
         of, made = world(N=12, echo=True), method(name, **SMALL)
         weighed = replace(of, task=replace(of.task, weights=tuple(1.5 + k for k in range(of.task.outputs))))
         at = worlds.Table()
@@ -210,7 +210,7 @@ def test_networks_that_a_stage_does_not_train_are_not_in_training():
 
 
 class Until:
-    """A channel of a party that dies as it is about to send ``last``."""
+    """A channel of a party that dies just before it sends ``last``."""
 
     def __init__(self, net, last):
         self.net, self.last = net, last
@@ -225,7 +225,7 @@ class Until:
 
 
 def play(made, of, use, *, last=None, at=None):
-    """Let every party play ``use(net, party)``, where b dies as it is about to send ``last``."""
+    """Let every party run ``use(net, party)``; b dies just before it sends ``last``."""
 
     async def part(party, net):
         with suppress(ProcessLookupError):
@@ -257,11 +257,11 @@ def test_a_party_that_dies_within_a_batch_is_missed(name, last):
 
 @pytest.mark.parametrize("name", ["false-vfl-1", "false-vfl-2"])
 class TestAPartyThatDiesBeforeItsLikelihood:
-    """Its embedding came; what it would have said of the samples, which alone makes them its rows', did not."""
+    """The party's embedding arrives, but not its likelihood, without which samples do not describe its rows."""
 
     @staticmethod
     def world_of(name):
-        """The world, the method, trained networks, and the rows that b alone has."""
+        """Return the world, the method, trained networks, and the mask of rows that only b has."""
         of, made = world(N=56, echo=True), method(name, **SMALL)
         states = worlds.states_of(worlds.train(made, of, epochs=1))
         return of, made, states, of.observed[:, 1] & (of.observed.sum(dim=1) == 1)
@@ -304,11 +304,11 @@ class TestAPartyThatDiesBeforeItsLikelihood:
 
 
 def direct(made, of, states):
-    """Section 3.3.4, row by row and sample by sample in double precision, with the numbers that prediction draws."""
+    """Compute section 3.3.4 by rows and samples in double precision, with the random numbers of prediction."""
     L, seeds = made.predict_samples, Seeds(0)
     joint = Joint(replace(made, samples=L), of, states, worlds.batch_of(of.places()))
     whose = ["".join(str(int(here)) for here in row) for row in of.observed]
-    known = [[f"row {n}"] if who[0] == "1" else [] for n, who in enumerate(whose)]  # a knows the ids of its rows
+    known = [[f"row {n}"] if who[0] == "1" else [] for n, who in enumerate(whose)]  # a has the ids of its rows
     rows = [("samples", who, *name) for who, name in zip(whose, known, strict=True)]
     eps = torch.stack([torch.randn(L, 5, generator=seeds.torch(*row)) for row in rows], dim=1).double()
     joint.eps_z, joint.eps_h = eps.split([3, 2], dim=2)
@@ -345,21 +345,21 @@ def test_a_rows_likelihood_is_the_mean_of_its_weights(name):
 
 
 class TestWhatBlocksAreDrawnWith:
-    """L numbers a column, common to all rows: what they are off by, no mean over rows takes out again."""
+    """L numbers per column, common to all rows: a mean over rows does not reduce their error."""
 
     @pytest.mark.parametrize("L", [1, 2, 7, 50])
     def test_each_of_them_is_normal_by_itself(self, L):
         drawn = torch.stack([balanced(L, 3, torch.Generator().manual_seed(seed)) for seed in range(3000)])
         assert drawn.shape == (3000, L, 3)
         assert torch.isfinite(drawn).all()
-        assert drawn.mean(0).abs().max() < 0.09  # 5 of 1 / sqrt 3000
+        assert drawn.mean(0).abs().max() < 0.09  # five standard errors, 1 / sqrt 3000
         assert (drawn.std(0) - 1).abs().max() < 0.07
         assert torch.corrcoef(drawn[:, 0].T).fill_diagonal_(0).abs().max() < 0.09
 
     @pytest.mark.parametrize("L", [7, 50])
     def test_means_of_a_column_and_of_its_squares_are_nearer_than_of_independent_ones(self, L):
         drawn = balanced(L, 400, torch.Generator().manual_seed(0))
-        assert drawn.mean(0).std() < 0.3 / math.sqrt(L)  # of independent ones: 1 / sqrt L
+        assert drawn.mean(0).std() < 0.3 / math.sqrt(L)  # 1 / sqrt L if independent
         assert drawn.square().mean(0).std() < 0.7 * math.sqrt(2 / L)
         assert drawn.T.corrcoef().fill_diagonal_(0).square().mean().sqrt() < 1.2 / math.sqrt(L - 1)
 
@@ -374,7 +374,7 @@ class TestWhatBlocksAreDrawnWith:
 
 
 def test_samples_of_a_block_spread_as_its_decoder_says():
-    """The decoder answers N(3, 4), whatever z."""
+    """The decoder outputs N(3, 4) for every z."""
     made, L = FalseVFL1(embedding=1, top=1, floor=1e-6), 10
     of = world(K=2, N=2, d=1, observed=torch.tensor([[True, False]] * 2))
     state, decoder = worlds.begin(made, of)["b"], nn.Linear(1, 2)
@@ -390,7 +390,7 @@ def test_samples_of_a_block_spread_as_its_decoder_says():
 
 
 class TestMissingNotAtRandom:
-    """Party b has a row with probability sigmoid(-2 x_b): what it lacks is what is large."""
+    """Party b has a row with probability sigmoid(-2 x_b), so it lacks rows with large values."""
 
     @staticmethod
     def planted(N=2000, seed=0):
@@ -408,7 +408,7 @@ class TestMissingNotAtRandom:
 
     @staticmethod
     def filled_in(made, of, trained):
-        """The mean of what party b would fill in where it has no row, and of the truth."""
+        """Return the means of party b's imputed values and of the true ones, for rows that it lacks."""
         lacking = (~of.observed[:, 1]).nonzero().squeeze(1)
         batch = Batch(lacking, Seeds(0))
 
@@ -420,9 +420,9 @@ class TestMissingNotAtRandom:
         return found["b"].mean.mean().item(), of.x["b"][lacking].mean().item()
 
     def test_what_is_filled_in_is_as_likely_to_be_missing_as_the_row_is_to_lack_it(self):
-        """z ~ N(0, .09) and x | z ~ N(z, 1), missing where x > 0: then x is half-normal, of mean sqrt(1.09 * 2 / pi).
+        """With z ~ N(0, .09), x | z ~ N(z, 1), missing where x > 0, x is half-normal with mean sqrt(1.09 * 2 / pi).
 
-        z alone says next to nothing of x: the mean of x | z by the same weights is .06.
+        z alone carries almost no information about x: the mean of x | z with the same weights is .06.
         """
         made, L = FalseVFL2(embedding=1, top=1, floor=1e-6), 4000
         of = world(K=2, N=2, d=1, observed=torch.tensor([[True, False]] * 2))
@@ -495,7 +495,7 @@ class TestBadInput:
         assert 0.05 <= decoded.std.min() < 0.06
 
     def test_unlabelled_rows_labels_do_not_matter(self):
-        """Whatever stands where a label is not known: no bit of a weight moves, in either stage."""
+        """The values in place of unknown labels do not change a bit of any weight, in either stage."""
         labeled, found = torch.arange(40) % 3 == 0, []
         for garbage in (False, True):
             of = world(N=40, labeled=labeled, garbage=garbage, echo=True, kind="regression")
@@ -508,7 +508,7 @@ class TestBadInput:
         assert worlds.same_bits(*found)
 
     def test_images_of_unequal_size(self):
-        """Party a has 4 x 4, b 3 x 6 pixels: each has an encoder for its own, or the one that does not fit is named."""
+        """Party a has 4 x 4 pixels, b 3 x 6: each may have its own encoder; an error names one that does not fit."""
         observed = torch.ones(12, 2, dtype=torch.bool)
         x = {"a": normal(12, 16), "b": normal(12, 18)}
         of, made = worlds.given(x, world(K=2, N=12).y, observed), method("false-vfl-1", **SMALL)

@@ -1,4 +1,4 @@
-"""FALSE-VFL answers from parties to whose columns training has tied a label, by shared rows, and from no others."""
+"""FALSE-VFL only uses parties in answers if shared rows connect their columns with labels in training."""
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,7 @@ SMALL = {"embedding": 4, "top": 2, "hidden": (8,), "head_hidden": (8,), "samples
 
 
 def tables(link):
-    """Bank and shop share rows; far shares some with shop, which have no label, where it has a ``link``."""
+    """Create tables in which bank and shop share rows; with ``link``, far shares unlabelled rows with shop."""
     draw = np.random.default_rng(0)
     x = draw.normal(size=(90, 3))
     ids = np.array([f"c{n:02d}" for n in range(90)])
@@ -43,7 +43,7 @@ def test_a_party_that_shares_no_rows_answers_nothing(name, tmp_path):
         both = {"bank": given["bank"], "far": given["far"][:5].with_columns(id=given["bank"]["id"][:5])}
         with_far, without = model.predict(both).frame(), model.predict({"bank": given["bank"]}).frame()
         assert set(with_far["parties"]) == {"bank"}
-        if name == "false-vfl-1":  # under MNAR that far lacks a row tells of it; where far is not heard, it does not
+        if name == "false-vfl-1":  # under MNAR, that far lacks a row is information, unless far is not asked
             assert with_far["p(yes)"].to_list() == pytest.approx(without["p(yes)"].to_list(), abs=1e-6)
 
 

@@ -1,4 +1,4 @@
-"""FedHSSL: who is compared with whom, what is averaged, and what it needs."""
+"""FedHSSL: the parties it compares, the weights it averages, and its requirements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_an_epoch_begins_with_one_top_encoder_for_all_the_mean_of_theirs():
     of = world(N=24)
     states = worlds.begin(method("fedhssl", embedding=4), of)
     before = {name: shared(states, name) for name in "abc"}
-    pretrain(of, states, rows=of.places()[:0])  # nothing to learn from: the mean alone
+    pretrain(of, states, rows=of.places()[:0])  # no rows to learn from, so the mean is the only change
     for name in "abc":
         after = shared(states, name)
         assert len(after) > 10

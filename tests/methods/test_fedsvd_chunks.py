@@ -1,4 +1,4 @@
-"""Matrices of more rows than one message holds come over whole, in as few messages as they need."""
+"""Matrices with more rows than a message may hold arrive completely, in as few messages as necessary."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from tests.worlds import Table, Wiretap, same_bits, train, weights, world
 
 
 def over(x, expect, monkeypatch, most=5):
-    """Send x [m, 3] in lots of at most ``most`` rows; return it and the messages' lengths."""
+    """Send x [m, 3] in chunks of at most ``most`` rows; return it and the messages' lengths."""
     monkeypatch.setattr(fedsvd, "LOT_BYTES", most * 3 * 4)
     notes = []
 

@@ -1,4 +1,4 @@
-"""Slips of a method of one's own, written as coroutines, are said in a sentence."""
+"""Mistakes in a user's own method, written as coroutines, cause clear error messages."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ from tests.worlds import predict, states_of, train, world
 
 @dataclass(frozen=True)
 class Own(Split):
-    """A split method of which one function goes wrong."""
+    """A split method with one faulty function."""
 
     wrong: str = ""
 

@@ -1,4 +1,4 @@
-"""LASER-VFL's estimate is unbiased (Lemma 1 of Valdeira, Wang, Chi, ICLR 2025), and its parts are what the paper says.
+"""LASER-VFL's estimate is unbiased (Lemma 1 of Valdeira, Wang, Chi, ICLR 2025), and its parts match the paper.
 
 Letters as in ``anyparty.methods.split.laser``: B rows, K parties, M heads, O_n parties that hold row n.
 """
@@ -19,7 +19,7 @@ from tests import worlds
 from tests.methods.reference import Joint, subsets_with
 from tests.worlds import Table, world
 
-FOUR = torch.tensor([  # mixed patterns of four parties in one batch: all, three, two, one
+FOUR = torch.tensor([  # four parties; presence patterns of four, three, two and one party in one batch
     [True, True, True, True],
     [True, False, True, True],
     [False, True, False, True],
@@ -29,7 +29,7 @@ FOUR = torch.tensor([  # mixed patterns of four parties in one batch: all, three
 
 
 def orders_of(observed, owners):
-    """Every order of the other observed parties that ``draw_order`` may draw, one at a time for all rows and heads.
+    """Yield every order of the other observed parties that ``draw_order`` may draw, for all rows and heads at once.
 
     Cycling each row's and head's own list visits all of its orders equally often: |O|-1 <= 3, so 3! = 6 draws are
     enough, and the mean over them is the expectation.
@@ -47,7 +47,7 @@ def orders_of(observed, owners):
 
 
 class TestUnbiased:
-    """The mean of the loss, and of its gradient, over all draws is the sum over all subsets, (5)."""
+    """The mean of the loss, and of its gradient, over all draws equals the sum over all subsets, (5)."""
 
     @pytest.mark.parametrize("normalize", [True, False], ids=["normalized", "as in the paper"])
     @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ class TestUnbiased:
         expected = torch.autograd.grad(exact, list(parameters.values()), allow_unused=True)
         assert sum(losses) / 6 == pytest.approx(exact.item(), rel=1e-5)
         if len(owners) > 1:
-            assert max(losses) - min(losses) > 1e-4  # each draw alone is not
+            assert max(losses) - min(losses) > 1e-4  # a single draw does not equal it
         for name, gradient in zip(parameters, expected, strict=True):
             mean = sum(g[name].double() for g in gradients) / 6
             assert torch.allclose(mean, torch.zeros_like(mean) if gradient is None else gradient, atol=1e-5), name
@@ -137,7 +137,7 @@ class TestDraws:
     @pytest.mark.parametrize("O", [(0, 1, 2, 3), (0, 1, 3), (1, 2)])
     @pytest.mark.parametrize("draws", [4_000, pytest.param(200_000, marks=pytest.mark.slow)])
     def test_each_prefix_is_uniform_over_the_subsets_of_its_size(self, O, draws):  # noqa: E741
-        """A chi-square over the comb(|O|-1, i-1) subsets of size i that contain m, at five standard deviations."""
+        """Run a chi-square test at five standard deviations, over the comb(|O|-1, i-1) subsets of size i with m."""
         observed = torch.zeros(draws, 4, dtype=torch.bool)
         observed[:, list(O)] = True
         order = draw_order(observed, torch.arange(4), torch.Generator().manual_seed(7))
@@ -154,12 +154,12 @@ class TestDraws:
                 assert chi_square <= freedom + 5 * (2 * freedom) ** 0.5, (m, i, counts)
 
     def test_rows_and_heads_draw_apart(self):
-        """Two rows, or two heads, agree on who comes second of seven as often as chance says."""
+        """Two rows, or two heads, have the same second party of seven as often as by chance."""
         order = draw_order(torch.ones(4000, 8, dtype=torch.bool), torch.arange(8), torch.Generator().manual_seed(1))
         rows = (order[::2, 0, 1] == order[1::2, 0, 1]).float().mean()
         assert rows == pytest.approx(1 / 7, abs=0.04)
         heads = (order[:, 0, 1] == order[:, 1, 1]).float().mean()
-        assert heads == pytest.approx(6 / 49, abs=0.03)  # neither of the two itself
+        assert heads == pytest.approx(6 / 49, abs=0.03)  # excluding both heads' own parties
 
     def test_draws_follow_the_moment(self):
         of = world(K=4, observed=FOUR)
@@ -201,10 +201,10 @@ class TestWeights:
 
 class TestByHand:
     def test_running_means(self):
-        """One row, three parties with products 1, 3, 8, head 0's order (0, 2, 1): means 1, 4.5, 4; head 1's (1, 0, 2):
+        """One row of three parties has products 1, 3, 8: head 0's order (0, 2, 1) has means 1, 4.5, 4.
 
-        3, 2, 4.  The gradient of the sum of all means by party 0's product for head 0 is 1 + 1/2 + 1/3, as it stands in
-        all three; by party 2's, second in the order, 1/2 + 1/3; by party 1's, last, 1/3.
+        Head 1's order (1, 0, 2) has means 3, 2, 4.  For head 0, the gradient of the sum of all means by party 0's
+        product is 1 + 1/2 + 1/3, as it is in all three; by party 2's, second in the order, 1/2 + 1/3; by party 1's 1/3.
         """
         products = torch.tensor([1.0, 3.0, 8.0]).view(1, 3, 1, 1).repeat(1, 1, 2, 1).requires_grad_()
         order = torch.tensor([[[0, 2, 1], [1, 0, 2]]])
@@ -246,7 +246,7 @@ class TestByHand:
 
 class TestHeadsAtSeveralHosts:
     def test_their_orders_are_those_of_one_host_with_all_heads(self):
-        """Were they drawn alike at each host, every host's first head would put the other parties in the same order."""
+        """With equal draws at all hosts, every host's first head would have the same order of the other parties."""
         of = world(K=4, N=60, observed=torch.ones(60, 4, dtype=torch.bool), labelers=(0, 2))
         orders = {}
         for hosting in ("active", "labelers"):
@@ -266,7 +266,7 @@ class TestHeadsAtSeveralHosts:
 class TestOnePredictorForEverySet:
     @pytest.mark.parametrize("parameters", [{}, {"head_hidden": (6,)}], ids=["linear heads", "hidden heads"])
     def test_it_answers_as_it_was_trained(self, parameters):
-        """Algorithm 2 for the rows of a pattern is the training-time output of the task S = O_n: the last prefix."""
+        """Algorithm 2 for the rows of a pattern equals the training output of the task S = O_n, the last prefix."""
         of = world(K=4, observed=worlds.all_patterns(15, 4))
         made = method("laser", embedding=5, **parameters)
         states = worlds.begin(made, of)
@@ -304,7 +304,7 @@ class TestOnePredictorForEverySet:
 
 class TestManyParties:
     def step_with_saved_tensors(self, K):
-        """Play one step with K parties; return what autograd kept for the way back, in numbers."""
+        """Run one step with K parties; return the number of values that autograd saved for the backward pass."""
         observed = torch.rand(16, K, generator=torch.Generator().manual_seed(0)) < 0.7
         of = world(K=K, N=16, d=2, classes=16, observed=observed)
         made = method("laser", embedding=4)
@@ -328,7 +328,7 @@ class TestManyParties:
             assert kept[2 * K] <= 4.2 * kept[K], kept
 
     def test_unnormalized_sixty_four_parties_have_a_finite_loss(self, monkeypatch):
-        """2^64 - 1 subsets: the paper's loss is huge, and a number.  So are gradients, beyond the bound of messages."""
+        """With 2^64 - 1 subsets the paper's loss and gradients are huge, beyond the bound of messages, but finite."""
         monkeypatch.setattr(worlds, "ContractChannel", partial(ContractChannel, bounds=None))
         of = world(K=64, N=4, d=2, observed=torch.ones(4, 64, dtype=torch.bool))
         for normalize, most in ((False, 2.0**66), (True, 4.0)):

@@ -1,4 +1,4 @@
-"""A method of the user's own by its name in a module: what it may be, and what is said where it is none."""
+"""A user's own method by its name in a module: the allowed forms, and the error for any other object."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Mine(Plug):
-    """A rule of the user's own."""
+    """A user's own rule."""
 
     temperature: float = 1.0
 
 
 @dataclass(frozen=True)
 class Whole(FalseVFL1):
-    """A method of the user's own that is no split one."""
+    """A user's own method that is not a split method."""
 
     power: int = 2
 
 
 class Plain(Plug):
-    """Another one, which declares no types."""
+    """Another rule, whose parameters have no types."""
 
     def __init__(self, names, *, scale=1.0):
         super().__init__()
@@ -50,7 +50,7 @@ def rule(kind: "Kind" = None):
 
 @dataclass(frozen=True)
 class Shape:
-    """A table of settings for a method of the user's own."""
+    """A table of settings for a user's own method."""
 
     width: int = 8
 

@@ -35,7 +35,7 @@ def test_the_examples_method(check, tmp_path):
 
 
 class Drawn(Maximum):
-    """Answers rest on a number that no network holds."""
+    """Answers depend on a number that is not in any network."""
 
     def __init__(self):
         self.by = 1 + torch.rand(1)
@@ -51,7 +51,7 @@ def test_what_no_network_holds_is_found(tmp_path):
 
 
 def test_its_loss_is_where_its_embeddings_are():
-    """As on a GPU, whose tensors meet none of the CPU's."""
+    """On a GPU, the loss must not mix its tensors with those on the CPU."""
     made = Split(rule=Maximum(), embedding=5)
     of = world()
     state = made.begin(of.seat("a"), Seeds(0))
@@ -73,12 +73,12 @@ class Whole(Maximum):
 
 
 def slip(name, answer):
-    """The method with one of its functions replaced."""
+    """Replace one function of the method."""
     return Split(rule=type("Slip", (Maximum,), {name: answer})())
 
 
 def wrong(_, fusion, h, observed, y, batch):
-    """A loss of heads on all embeddings side by side, where ``head`` says one's width."""
+    """Compute a loss with heads on all embeddings side by side, although ``head`` states the width of one."""
     return losses(fusion.task, fusion.heads(h.flatten(1).unsqueeze(1)).squeeze(1), y).mean()
 
 
@@ -136,7 +136,7 @@ def test_a_schedule_given_in_python_needs_nothing_to_be_loaded(work, tmp_path):
 @pytest.mark.parametrize("name", ["local", "laser", "combinatorial"])
 @pytest.mark.parametrize("parameters", [{}, {"tasks": "all"}])
 def test_heads_of_a_users_own_learn_from_rows_that_are_there_alone(name, parameters):
-    """Rows that a party lacks, and sets of parties that a row does not have, have no share in batch statistics."""
+    """Rows that a party lacks, and sets of parties that a row does not have, do not affect batch statistics."""
     if parameters and name != "laser":
         return
     made = method(name, embedding=5, make_head=lambda i, o: nn.Sequential(nn.BatchNorm1d(i), nn.Linear(i, o)),
@@ -151,13 +151,13 @@ def test_heads_of_a_users_own_learn_from_rows_that_are_there_alone(name, paramet
     width = (rule.copies(of.roster),) if rule.copies(of.roster) > 1 else ()
     h = torch.randn(11, 3, *width, 5)
     rule.loss(fusion, h, observed, torch.zeros(11, dtype=torch.int64), Batch(torch.arange(11), Seeds(0)))
-    # a: 9 rows alone and 3 with b; b: 3 and 3; c: 2.  Combinatorial has a, b, ab, c in that order of subsets.
+    # a: 9 rows alone and 3 with b; b: 3 and 3; c: 2.  Combinatorial orders its subsets a, b, ab, c.
     assert seen == {"local": [9, 3, 2], "laser": [12, 6, 2], "combinatorial": [9, 3, 3, 2]}[name]
 
 
 @pytest.mark.parametrize("name", ["laser", "combinatorial", "plug"])
 def test_a_head_that_writes_into_what_it_is_given_is_no_other_heads_input(name):
-    """One that does and one that does not have the same weights, and so the same answers."""
+    """Heads with and without in-place operations train the same weights, and give the same answers."""
     of = world()
 
     def answers(inplace):

@@ -1,4 +1,4 @@
-"""A user's rule that is incomplete, has weights, or returns another form is refused with one sentence."""
+"""An error describes a user's rule that is incomplete, has weights, or returns wrong shapes."""
 
 import inspect
 import json
@@ -27,7 +27,7 @@ MESSAGES = (EMBEDDING, GRADIENT)
 
 
 def rule(**changed):
-    """Maximum with some of its parts replaced."""
+    """Replace some parts of Maximum."""
     return type("Mine", (Maximum,), changed)()
 
 
@@ -35,12 +35,12 @@ PARTS = ("can", *REQUIRED)
 
 
 def without(name=""):
-    """A class that has the parts of Maximum but one, and does not inherit from Rule."""
+    """Create a class with all parts of Maximum except one, which does not inherit from Rule."""
     return type("Mine", (), {part: inspect.getattr_static(Maximum, part) for part in PARTS if part != name})()
 
 
 class Query(nn.Module):
-    """A rule whose own layer weighs the parties."""
+    """A rule with its own layer that weighs the parties."""
 
     def __init__(self):
         super().__init__()
@@ -58,7 +58,7 @@ class Gates(Maximum):
 
 
 class TestWeights:
-    """Item by item: what nobody would train or save is refused, what is fixed is not."""
+    """Weights that would not be trained or saved are rejected; fixed values are accepted."""
 
     @pytest.mark.parametrize(
         ("made", "named"),
@@ -145,7 +145,7 @@ class TestWhole:
 
 
 class TestWithoutInheritance:
-    """A class that has the required methods works as one that inherits from Rule."""
+    """A class with the required methods works like one that inherits from Rule."""
 
     def test_it_trains_and_predicts_alike(self):
         of, given = world(), without()
@@ -271,7 +271,7 @@ def test_parties_are_any_whole_numbers(given):
 
 
 class TestNobodyReads:
-    """A party that no host reads sends nothing, learns nothing, and has no share in answers."""
+    """A party that no host reads sends nothing, learns nothing, and is not used in answers."""
 
     made = Split(rule=rule(reads=lambda *_: (0, 2)), embedding=5)
 
@@ -299,7 +299,7 @@ class TestNobodyReads:
         assert {sender for sender, _, tag, _ in at.notes if tag == "embedding"} == {"b", "c"}
 
     def test_the_others_train_as_if_it_were_not_there(self):
-        """To the last bit: its rows are those of nobody."""
+        """The weights are the same to the last bit: rows that only it has are not used."""
         whole, of = Split(rule=Maximum(), embedding=5), world()
         lacks = of.observed.clone()
         lacks[:, 1] = False
@@ -325,7 +325,7 @@ class TestNobodyReads:
 
 
 class TestNoNumbers:
-    """Networks may give none in prediction, where the loss is a number."""
+    """Networks may give no numbers in prediction, although the loss is a number."""
 
     broken = Split(rule=rule(**outputs(lambda made, valid: (made * torch.nan, valid))), embedding=5)
 

@@ -1,4 +1,4 @@
-"""Pseudo-labels: what they refuse and say; their losses and checks are among those of all methods (test_checks.py)."""
+"""Pseudo-labels: errors and remarks; their losses and checks are among those of all methods (test_checks.py)."""
 
 import pytest
 import torch
@@ -65,7 +65,7 @@ def test_the_share_of_an_epoch_is_its_own():
 
 
 def test_with_nothing_sure_labelled_rows_teach_as_before():
-    """The second stage is then the first again, over the same batches but for the rows without labels."""
+    """The second stage then equals the first, over the same batches without their unlabelled rows."""
     there = world(N=40, scarce=True)
     made = pseudo(sure=0.9999)
     states, plain = worlds.begin(made, there), worlds.begin(method("laser", embedding=5), there)
@@ -79,7 +79,7 @@ def test_with_nothing_sure_labelled_rows_teach_as_before():
 
 @pytest.mark.parametrize("of", ["local", "ensemble", "combinatorial", "plug", "laser"])
 def test_its_loss_by_hand(of):
-    """Of two parties b has few rows: each predictor that b is in has means over these alone."""
+    """b has only some rows: means of each predictor that uses b are over these rows."""
     observed, labelled = torch.ones(40, 2, dtype=torch.bool), torch.arange(40) < 10
     observed[25:, 1] = False
     x, y = {name: torch.randn(40, 3) for name in "ab"}, torch.arange(40) % 2
@@ -101,11 +101,11 @@ def test_its_loss_by_hand(of):
         told = torch.where(labelled, y, guess)
 
         def each(members):
-            """The loss of every row [40], as if ``members`` alone had it."""
+            """Return the loss of every row [40], as if only ``members`` had it."""
             return torch.stack([made.rule.loss(fusion, h[[n]], torch.tensor([members]), told[[n]], whole)
                                 for n in range(40)])  # fmt: skip
 
-        if of in {"plug", "laser"}:  # a mean over rows
+        if of in {"plug", "laser"}:  # both are means over rows
             losses = torch.where(observed[:, 1], each([True, True]), each([True, False]))
             predictors = [(losses, observed[:, 0])]
         else:
@@ -120,7 +120,7 @@ def test_its_loss_by_hand(of):
 
 
 def divided(*says):
-    """An ensemble's rule for pseudo-labels, of as many parties as classes are given, each surer than .99 of its own."""
+    """Make an ensemble with pseudo-labels, with one party per given class, each more than .99 sure of its class."""
     made, there = pseudo("ensemble"), world(K=len(says), classes=2)
     states = worlds.begin(made, there)
     first = states["a"].modules["heads"].first
@@ -170,7 +170,10 @@ def test_without_rows_to_stand_in_for_it_says_so():
 
 @pytest.mark.slow
 def test_rows_without_a_label_help_where_classes_lie_apart():
-    """Thirteen labels among 400 rows: the mean of three seeds.  They harm if classes overlap (findings, 2026-11-22)."""
+    """Use thirteen labels among 400 rows, and the mean of three seeds.
+
+    Unlabelled rows harm if classes overlap (findings, 2026-11-22).
+    """
     y, labeled, gains = torch.arange(400) % 3, torch.arange(400) % 32 == 0, []
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Codes: what comes back is as near as half a step, packing loses nothing, sizes are those that cross."""
+"""Quantization: decoded values are within half a step, packing is lossless, and sizes are those of the messages."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def test_what_comes_back_is_near(precision, width):
 
 
 def test_four_bits_by_hand():
-    """0, 5, 15 of 15 in one column, all of one value in the next, one column over: 5 + 16 * 0 in the first byte."""
+    """One column has 0, 5, 15 of 15, the next is constant, one column pads: the first byte is 5 + 16 * 0."""
     sent = quantization.encode(torch.tensor([[1.0, 7.0, 0.0], [6.0, 7.0, 30.0], [16.0, 7.0, 2.0]]), "uint4")
     assert sent["z"].tolist() == [[0, 0], [5, 15], [15, 1]]
     assert (sent["low"].tolist(), sent["step"].tolist()) == ([1.0, 7.0, 0.0], [1.0, 0.0, 2.0])

@@ -1,4 +1,4 @@
-"""What a party draws for itself alone comes from its own streams, with every method: see decision 14."""
+"""A party's private draws come from its own secret streams, with every method: see decision 14."""
 
 from dataclasses import replace
 from functools import partial
@@ -33,7 +33,7 @@ def test_first_weights_are_of_the_secret(name, parameters, party):
     made = method(name, **parameters)
     first, again, other, seeded = (weights(made, party, each) for each in (SECRET, SECRET, OTHER, b""))
     assert all(torch.equal(first[key], again[key]) for key in first)
-    drawn = [key for key, value in first.items() if len(value.unique()) > 1]  # ones and zeros are nobody's secret
+    drawn = [key for key, value in first.items() if len(value.unique()) > 1]  # ones and zeros are not secret
     assert drawn or (party == "b" and name == "vfedtrans")
     assert not [key for key in drawn if torch.equal(first[key], other[key]) or torch.equal(first[key], seeded[key])]
 
@@ -64,12 +64,12 @@ def test_views_of_rows_are_no_common_lots(name, parameters, monkeypatch):
 
 
 class TestSamplesOfFalseVFL:
-    """Two samples and the numbers they are drawn with give the posterior, and that another party's view of a row."""
+    """Two samples and their random numbers would give the posterior, and from it another party's view of a row."""
 
     MADE = method("false-vfl-1", embedding=4, top=3, hidden=(8,), head_hidden=(8,), samples=10, predict_samples=10)
 
     def world(self):
-        return worlds.world(K=2, N=16)  # a third of the rows are b's alone
+        return worlds.world(K=2, N=16)  # only b has a third of the rows
 
     def states(self, of, secret):
         seeds = {"a": Seeds(0, secret), "b": Seeds(0, secret and OTHER)}
@@ -137,10 +137,10 @@ class TestSamplesOfFalseVFL:
 
     @pytest.mark.parametrize("secret", [b"", SECRET])
     def test_samples_are_off_by_as_much_as_independent_ones_row_by_row(self, secret):
-        """By less, as in pairs of opposite signs, they would tell a row's posterior; alike in all, no mean helps."""
+        """Smaller errors, as of antithetic pairs, would reveal a row's posterior; errors equal in all rows add up."""
         names, there = pl.Series([f"row {n}" for n in range(300)]), torch.ones(300, 2, dtype=torch.bool)
         means = 50**0.5 * SampleStreams(Seeds(0, secret)).normal(Seeds(0), there, names, 50, 20).mean(dim=0)
-        assert float(means.std()) == pytest.approx(1, abs=0.05)  # of 300 rows and 20 numbers
+        assert float(means.std()) == pytest.approx(1, abs=0.05)  # over 300 rows and 20 numbers
         assert means.mean(dim=0).abs().max() < 5 / 300**0.5
 
     def test_no_two_rows_of_a_prediction_share_numbers(self):
@@ -148,7 +148,7 @@ class TestSamplesOfFalseVFL:
         states = self.states(of, SECRET)
         for state in states.values():
             for parameter in state.modules["encoder"].parameters():
-                parameter.data.zero_()  # one posterior a set of parties
+                parameter.data.zero_()  # makes all posteriors equal for a set of parties
         worlds.predict(self.MADE, of, states, at=at)
         z = next(tensors["z"] for _, to, tag, tensors in at.notes if (to, tag) == ("b", "samples"))
         both = of.observed.all(dim=1)[of.observed[:, 1]]

@@ -1,4 +1,4 @@
-"""Self-supervised learning before a split method: every party alone, on all of its rows; then the method as ever."""
+"""Self-supervised pretraining before a split method: each party trains alone on all of its rows, then as usual."""
 
 from __future__ import annotations
 

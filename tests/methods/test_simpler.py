@@ -1,4 +1,4 @@
-"""With nothing missing, or one party, or nothing to sample, a method is the simpler one that it should be."""
+"""If nothing is missing, or there is one party, or nothing to sample, a method equals a simpler one."""
 
 import re
 from functools import partial
@@ -23,7 +23,7 @@ TWO_CLASSES = Task(kind="classification", classes=("no", "yes"))
 
 
 def trained(of, name, optimizer=SGD, settings=None, **parameters):
-    """Weights after three epochs, and answers for all rows."""
+    """Train for three epochs; return the weights and the answers for all rows."""
     made = method(name, embedding=5, **parameters)
     states = worlds.states_of(worlds.train(made, of, optimizer=optimizer, **(settings or {})))
     return worlds.weights(states), worlds.answers_of(worlds.predict(made, of, states))
@@ -81,19 +81,19 @@ class TestOneHead:
             assert worlds.same_bits(trained(of, "ensemble", **parameters)[0], trained(of, "local", **parameters)[0])
 
     def test_ensemble_of_one_voter_answers_as_local(self):
-        """Where a single party has the row there is nothing to vote on."""
+        """If only one party has the row, there is nothing to vote on."""
         of = world(N=40)
         alone = of.observed.sum(1) == 1
         vote, local = trained(of, "ensemble")[1], trained(of, "local")[1]
         assert torch.equal(vote["scores"][alone], local["scores"][alone])
 
     def test_combinatorial_trains_the_whole_set_as_standard(self):
-        """The predictor of all parties shares nothing with the others, and sees the rows that all have."""
+        """The predictor of all parties shares nothing with the others, and sees the rows that all parties have."""
         of = world(N=35)
         made, states = method("combinatorial", embedding=5), None
         states = worlds.begin(made, of)
         worlds.step(made, of, states, of.places())
-        gradient = worlds.gradients(states)["a/heads/first.weight"][-1]  # of subset {a, b, c}
+        gradient = worlds.gradients(states)["a/heads/first.weight"][-1]  # for the subset {a, b, c}
         fewer = worlds.begin(made, of)
         worlds.step(made, of, fewer, of.observed.all(1).nonzero().squeeze(1))
         assert torch.allclose(gradient, worlds.gradients(fewer)["a/heads/first.weight"][-1], atol=1e-6)
@@ -102,7 +102,7 @@ class TestOneHead:
 
 class TestNothingMissing:
     def test_standard_does_not_see_rows_that_somebody_lacks(self):
-        """Scramble the cells of those rows: no bit of the weights moves."""
+        """Changing the cells of those rows does not change a bit of the weights."""
         of, other = world(N=40), world(N=40)
         for name, rows in other.rows.items():
             lacking = (~of.observed.all(1) & (rows.block.position >= 0)).nonzero().squeeze(1)
@@ -111,7 +111,7 @@ class TestNothingMissing:
         assert worlds.same_bits(trained(of, "standard")[0], trained(other, "standard")[0])
 
     def test_plug_without_dropout_holds_standard(self):
-        """g(concat h) with the weights W/K side by side is g'(mean h) with W."""
+        """g(concat h) with weights W/K side by side equals g'(mean h) with W."""
         of = world(observed=torch.ones(12, 3, dtype=torch.bool))
         plug, standard = (method(name, embedding=5, **p) for name, p in (("plug", {"dropout": 0.0}), ("standard", {})))
         states, wide = worlds.begin(standard, of), worlds.begin(plug, of)
@@ -126,7 +126,7 @@ class TestNothingMissing:
         )
 
     def test_a_row_that_only_a_party_that_left_has_is_nobodys(self):
-        """Its embeddings would be zeros throughout: plug learns as if the row were not in the batch."""
+        """Its embeddings would all be zeros, so plug trains as if the row were not in the batch."""
         of, made = world(N=28), method("plug", embedding=5, dropout=0.0)
         left = of.observed[:, :2].any(dim=1).nonzero().squeeze(1)
         every, known = (
@@ -135,7 +135,7 @@ class TestNothingMissing:
         assert every == pytest.approx(known)
 
     def test_normalized_laser_is_the_papers_with_another_learning_rate(self):
-        """On whole rows of K = 3 every row's weights sum to 2^3 - 1 = 7."""
+        """If all K = 3 parties hold a row, its weights sum to 2^3 - 1 = 7."""
         of = world(N=32, observed=torch.ones(32, 3, dtype=torch.bool))
         papers, _ = trained(of, "laser", Optimizer(name="sgd", lr=0.01), normalize=False)
         ours, _ = trained(of, "laser", Optimizer(name="sgd", lr=0.07), normalize=True)
@@ -145,13 +145,13 @@ class TestNothingMissing:
 class TestNothingToSample:
     @pytest.mark.parametrize("normalize", [True, False])
     def test_two_parties_have_one_task_of_each_size(self, normalize):
-        """S_m1 = {m} and S_m2 = {both}: the sample is the exact sum."""
+        """With S_m1 = {m} and S_m2 = {both}, the sample equals the exact sum."""
         of = world(K=2, N=40)
         sampled, exact = (trained(of, "laser", tasks=tasks, normalize=normalize) for tasks in ("sample", "all"))
         close(sampled[0], exact[0])
 
     def test_hosting_moves_heads_and_nothing_else(self):
-        """The loss of heads at two label holders adds up to that of the same heads at one."""
+        """The losses of heads at two label holders sum to that of the same heads at one."""
         of, one = world(N=42, labelers=(0, 2)), world(N=42, labelers=(0,))
         for name, parameters in (("laser", {"tasks": "all"}), ("local", {})):
             apart = method(name, embedding=5, hosting="labelers", **parameters)
@@ -192,7 +192,10 @@ class TestNumbersByHand:
             assert torch.equal(answered.scores[n], answered.by_party[n, chosen])
 
     def test_votes(self):
-        """Two of three say yes, at 0.9 and 0.6: yes at 0.75.  One each: drawn by the row's key.  Soft: the mean."""
+        """If two of three say yes, at 0.9 and 0.6, the answer is yes at 0.75.
+
+        A tie is broken by the row's key.  Soft votes give the mean.
+        """
         p = torch.tensor([[0.1, 0.9], [0.4, 0.6], [0.8, 0.2]])
         given = partial(
             HeadOutputs, task=TWO_CLASSES, owners=torch.arange(3), key=torch.tensor([5]), k=0, answers=p.unsqueeze(0)
@@ -218,7 +221,7 @@ class TestNumbersByHand:
         assert set(draw_winner(leading, torch.arange(1000)).tolist()) == {0, 2}
 
     def test_party_dropout_drops_passive_parties_and_never_the_host(self):
-        """A dropped party's gradient is zero: in 0.6 +- 0.12 (3 sigma) of 150 draws, and never for the active one."""
+        """A dropped party's gradient is zero in 0.6 +- 0.12 (3 sigma) of 150 draws, and never for the active party."""
         of = world(observed=torch.ones(6, 3, dtype=torch.bool))
         made = method("plug", embedding=5, dropout=0.6)
         dropped = {"a": 0, "b": 0, "c": 0}
@@ -301,7 +304,7 @@ def test_so_are_those_that_another_one_switches_off(name, beside, idle, said):
         method(name, **beside, **idle)
     assert all(repr(parameter) in str(refused.value) for parameter in idle)
     method(name, **beside)
-    made_again(name, **beside, **idle)  # a model of an earlier version may have been trained with them
+    made_again(name, **beside, **idle)  # an earlier version may have trained a model with them
 
 
 @pytest.mark.parametrize(

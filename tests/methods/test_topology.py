@@ -50,7 +50,7 @@ def test_rows_of_unread_parties_count_as_nobodys():
     topology = Split(rule=First(), embedding=5).topology(world().roster)
     assert topology.unread == ("b", "c")
     assert topology.heard(observed).tolist() == [[True, False, False], [False, False, False]]
-    assert observed.sum() == 4  # the argument stays as it is
+    assert observed.sum() == 4  # the argument is not changed
 
 
 @pytest.mark.parametrize("parameters", [{}, {"pretrain": "simsiam"}, {"unlabelled": "pseudo"}])
@@ -70,7 +70,7 @@ def test_other_methods_have_none(name):
 
 
 class Counting(Local):
-    """Local, which counts what it is asked."""
+    """Local, which counts calls."""
 
     asked = Counter()
 

@@ -1,4 +1,4 @@
-"""FedSVD against numpy's, what masks hide, who plays which role, and VFedTrans as a whole."""
+"""FedSVD against numpy's SVD, the effect of masks, the roles of parties, and VFedTrans as a whole."""
 
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ APART = Roles(task="t", data="d", server="s", keys="g")
 
 
 def decompose(x_t, x_d, roles, *, rank=100, seed=1, notes=None):
-    """Let all roles play; return what the task party gets."""
+    """Run all roles; return the task party's result."""
     held = {"t": x_t, "d": x_d}
     parts = {
         name: partial(_part, roles=roles, x=held.get(name), rank=rank, secret=bytes([seed, ord(name)] * 16))
@@ -41,13 +41,13 @@ def key_of(number):
 
 def blocks(m=300, n_t=3, n_d=5, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    mixed = torch.randn(n_t + n_d, n_t + n_d, generator=generator)  # columns that have to do with each other
+    mixed = torch.randn(n_t + n_d, n_t + n_d, generator=generator)  # correlated columns
     x = torch.randn(m, n_t + n_d, generator=generator) @ mixed
     return x[:, :n_t], x[:, n_t:]
 
 
 def plain(x_t, x_d):
-    """numpy's left singular vectors, signs set likewise."""
+    """Return numpy's left singular vectors, with the same choice of signs."""
     u = np.linalg.svd(torch.cat([x_t, x_d], dim=1).double().numpy(), full_matrices=False)[0]
     return u * np.sign(u[np.abs(u).argmax(axis=0), np.arange(u.shape[1])])
 
@@ -77,7 +77,7 @@ class TestLossless:
         assert decompose(torch.zeros(0, 3), torch.zeros(0, 2), APART).shape == (0, 0)
 
     def test_columns_that_add_nothing_add_no_vector(self):
-        """Vectors of singular values of 0 would be the masks' own: another seed, another vector."""
+        """Vectors of zero singular values would depend on the masks, and so on the seed."""
         x_t, x_d = blocks()
         poor = torch.cat([x_d, x_t[:, :1], torch.zeros(len(x_d), 1)], dim=1)
         one, two = (decompose(x_t, poor, APART, seed=seed) for seed in (1, 2))
@@ -97,18 +97,18 @@ class TestMasks:
         assert not whole[far].any()
 
     def test_nobody_holds_a_square_of_the_rows(self):
-        """20,000 rows: the mask is 80 blocks, 42 MB, where the whole would be 3.2 GB; its key crosses, 32 bytes."""
+        """For 20,000 rows, the mask is 80 blocks, 42 MB, instead of 3.2 GB; only its key of 32 bytes is sent."""
         mask = RowMask.of(20000, key_of(0))
         assert sum(part.numel() * 8 for part in (mask.whole, mask.last)) < 42e6
 
     def test_orthogonal_matrices_are_drawn_evenly(self):
-        """Haar: the trace of a random orthogonal matrix has mean 0 and variance 1 (Diaconis, Shahshahani 1994)."""
+        """The trace of a Haar-distributed orthogonal matrix has mean 0 and variance 1 (Diaconis, Shahshahani 1994)."""
         traces = fedsvd.orthogonal(4000, 4, torch.Generator().manual_seed(0)).diagonal(dim1=1, dim2=2).sum(dim=1)
         assert abs(traces.mean()) < 0.06
         assert traces.var() == pytest.approx(1, abs=0.08)
 
     def test_all_bytes_of_a_key_count(self):
-        """Torch's own seed has 32 bits, which a machine tries in an hour: two keys that agree in the first 31 bytes."""
+        """Torch's own seed has 32 bits, which can be searched in an hour; here, keys agree in their first 31 bytes."""
         one, other = key_of(3), key_of(3)
         other[-1] = 4
         assert not torch.equal(RowMask.of(300, one).whole, RowMask.of(300, other).whole)
@@ -129,7 +129,7 @@ class TestMasks:
 
     @pytest.mark.parametrize("roles", [ALONE, APART])
     def test_no_message_holds_a_column(self, roles):
-        """All of them are read: no cell is in one, and no tensor's column is near a multiple of a raw column."""
+        """No message contains a cell, and no tensor's column is close to a multiple of a raw column."""
         notes, (x_t, x_d) = [], blocks()
         decompose(x_t, x_d, roles, notes=notes)
         raw = torch.cat([x_t, x_d], dim=1).double()
@@ -147,7 +147,7 @@ class TestMasks:
         assert seen == (1 if roles is ALONE else 3)
 
     def test_what_a_server_of_its_own_sees_of_one_party_is_noise(self):
-        """Alone, a masked block has none of its singular values; only the sum of both has the joint ones."""
+        """A masked block alone has other singular values; only the sum of both has the joint ones."""
         notes, (x_t, x_d) = [], blocks()
         decompose(x_t, x_d, APART, notes=notes)
         masked = [tensors["x"] for _, to, tag, tensors in notes if (to, tag) == ("s", "masked")]
@@ -166,7 +166,7 @@ class TestMasks:
         ]  # fmt: skip
 
     def test_where_the_task_party_is_the_server_it_sees_rows_up_to_a_rotation(self):
-        """As declared: all distances between the data party's rows."""
+        """As declared, it sees all distances between the data party's rows."""
         notes, (x_t, x_d) = [], blocks()
         decompose(x_t, x_d, ALONE, notes=notes)
         said = {tag: tensors for sender, to, tag, tensors in notes if (sender, to) == ("d", "t")}
@@ -213,7 +213,7 @@ class TestMethod:
             assert np.abs(taught.numpy() - u * len(both) ** 0.5).max() < 1e-4
 
     def test_with_parties_for_the_roles(self):
-        """Key generator and server of their own: the same model to rounding, and neither sees what it should not."""
+        """Separate key generator and server give the same model up to rounding, and see only what is declared."""
         weights = []
         for of, roles in ((pair(), {}), (helped(pair()), {"server": "s", "key_generator": "g"})):
             at = Table()
@@ -235,7 +235,7 @@ class TestMethod:
         assert not torch.equal(*keys)
 
     def test_lambda_zero_learns_nothing_of_the_others(self):
-        """The same student with any partner's columns; with lambda, another."""
+        """The student does not depend on the partner's columns; with lambda it does."""
         for value, same in ((0.0, True), (1.0, False)):
             students = []
             for scale in (1.0, -3.0):

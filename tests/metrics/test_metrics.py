@@ -391,7 +391,7 @@ def test_a_party_without_a_head_gets_the_rows_answer():
     """Only the first party has a head, and it lacks the last row."""
     yes, no, none = [0.1, 0.9], [0.9, 0.1], [NAN, NAN]
     guessed = guesses(3, 2, seed=5)
-    answers = [[yes, no][guessed[0]], [yes, no][guessed[1]], none]  # other than what is guessed
+    answers = [[yes, no][guessed[0]], [yes, no][guessed[1]], none]  # differs from the guess
     own = torch.tensor([[each, none, none] for each in answers])
     chosen = client_classes(predicted(answers, by_party=own), torch.Generator().manual_seed(5))
     assert chosen.tolist() == [[1 - guessed[0]] * 3, [1 - guessed[1]] * 3, [guessed[2]] * 3]
@@ -509,7 +509,7 @@ def test_tables_of_a_regression_and_of_names_that_look_like_markup():
 
 
 def test_the_score_of_a_constant_answer():
-    """Of four rows, two "no" and one "yes" are answered. Coverage is separate from the scores."""
+    """Two "no" and one "yes" of four rows are answered. Coverage is separate from the scores."""
     answers, everybody = predicted([[0.9, 0.1], [0.2, 0.8], [0.3, 0.7], [NAN, NAN]]), torch.ones(4, 3, dtype=torch.bool)
     found = evaluate(answers, torch.tensor([0, 1, 0, 1]), None, everybody, Seeds(0))
     assert found.constant == {"accuracy": pytest.approx(2 / 3)}

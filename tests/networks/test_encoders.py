@@ -79,7 +79,7 @@ class TestBuild:
             build(lambda *_: len, 5, 2, copies, party="shop")
 
     def test_a_module_instead_of_a_factory_is_refused(self):
-        """An easy mistake: the network itself, not what makes it."""
+        """A common mistake is to pass the network instead of its factory."""
         with pytest.raises(ConfigError, match=r"party 'shop'.*a function .* that makes one, not the module itself"):
             build(nn.Linear(5, 2), 5, 2, party="shop")
 
@@ -153,14 +153,14 @@ class TestBuild:
 
 
 class Squeezed(nn.Module):
-    """Drops every dimension of one: also that of a single row."""
+    """Drops every dimension of size one, including that of a single row."""
 
     def forward(self, x):
         return x.squeeze()
 
 
 class Narrow(nn.Linear):
-    """Takes one column less than there are."""
+    """Accepts one column less than the block has."""
 
     def forward(self, x):
         return super().forward(x[:, 1:])
@@ -174,14 +174,14 @@ class Detached(nn.Linear):
 
 
 class Noise(nn.Module):
-    """Draws also where it is not trained."""
+    """Draws random numbers also outside of training."""
 
     def forward(self, x):
         return x + torch.randn_like(x)
 
 
 class Doubles(nn.Linear):
-    """Answers in double precision."""
+    """Outputs double precision."""
 
     def forward(self, x):
         return super().forward(x).double()

@@ -33,7 +33,7 @@ def test_deviations_never_fall_below_the_floor():
 
 
 def test_the_log_density_of_outputs_has_the_value_and_gradient_that_autograd_finds():
-    """Also where deviations are at the floor, are large, and where rows are weighed apart."""
+    """This includes deviations at the floor, large deviations, and different weights of rows."""
     generator = torch.Generator().manual_seed(3)
     outputs = torch.randn(4, 5, 6, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 1, 1, 1, 8, 30])
     x, weight = torch.randn(5, 3, generator=generator).double(), torch.rand(4, 5, generator=generator).double()
@@ -46,7 +46,7 @@ def test_the_log_density_of_outputs_has_the_value_and_gradient_that_autograd_fin
 
 
 def test_the_log_density_of_the_numbers_that_are_known():
-    """Value and gradient are those of the columns that are known, whatever stands in the others."""
+    """The value and gradient use the known columns only, for any values in the others."""
     generator = torch.Generator().manual_seed(3)
     outputs = torch.randn(4, 5, 6, generator=generator, dtype=torch.float64)
     x, known = torch.randn(5, 3, generator=generator).double(), torch.rand(5, 3, generator=generator) < 0.6
@@ -66,7 +66,7 @@ def test_the_log_density_of_the_numbers_that_are_known():
 
 
 class TestAggregate:
-    """(1): N(mean of the means, inverse of the summed precisions), over the parties that have the row."""
+    """Equation (1) gives N(mean of the means, inverse of the summed precisions) over the parties that have the row."""
 
     mean = torch.tensor([[[1.0, 0.0], [3.0, 4.0], [8.0, 2.0]]])
     variance = torch.tensor([[[1.0, 0.5], [0.5, 0.25], [0.25, 4.0]]])
@@ -85,7 +85,7 @@ class TestAggregate:
         assert found.std[0].pow(-2).tolist() == pytest.approx(precision)
 
     def test_the_precision_is_that_of_the_product_of_experts(self):
-        """The product of normal densities is normal with this precision, and with another mean, which (1) leaves."""
+        """The product of normal densities has the precision of (1), but another mean."""
         found = aggregate(self.mean, self.variance, torch.ones(1, 3, dtype=torch.bool))
         grid = torch.linspace(-20, 20, 40_001, dtype=torch.float64)
         log_p = sum(Normal(m, v**0.5).log_prob(grid) for m, v in zip([1.0, 3.0, 8.0], [1.0, 0.5, 0.25], strict=True))

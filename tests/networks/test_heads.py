@@ -8,7 +8,7 @@ from anyparty.networks.heads import ACTIVATIONS, ModuleHeads, StackedLinear, Sta
 
 
 def separate(stack, m, activation):
-    """Network m of a stack, as torch's own layers."""
+    """Return network m of a stack as torch's own layers."""
     layers = []
     for layer in (stack.first, *[layer for layer in stack.rest if isinstance(layer, StackedLinear)]):
         linear = nn.Linear(layer.weight.shape[2], layer.weight.shape[1])
@@ -22,7 +22,7 @@ def separate(stack, m, activation):
 class TestDraws:
     @pytest.mark.parametrize("inputs", [1, 4, 50])
     def test_as_torchs_linear_layer_draws(self, inputs):
-        """Uniform in +-1/sqrt(inputs), weight and bias: sd = bound/sqrt(3)."""
+        """Weight and bias are uniform in +-1/sqrt(inputs), so sd = bound/sqrt(3)."""
         torch.manual_seed(0)
         mine, torchs = StackedLinear(40, inputs, 30), [nn.Linear(inputs, 30) for _ in range(40)]
         bound = 1 / math.sqrt(inputs)
@@ -64,7 +64,7 @@ class TestStackedMLP:
             assert torch.allclose(stack.first.bias.grad[m], alone[0].bias.grad, atol=1e-5, rtol=1e-4)
 
     def test_the_first_layer_commutes_with_means(self, copies, hidden, activation):
-        """finish(mean_f products(h_f)) == forward(mean_f h_f), for tasks of one, two and all parties."""
+        """Check finish(mean_f products(h_f)) == forward(mean_f h_f) for tasks of one, two and all parties."""
         stack, h = self.make(copies, hidden, activation), torch.randn(9, 4, 7)
         products = stack.products(h)  # [B, F, M, D]
         tasks = [(0,), (1, 3), (0, 1, 2, 3)]

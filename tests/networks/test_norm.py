@@ -1,4 +1,4 @@
-"""Batch normalisation bears a batch in which a party has one row."""
+"""Batch normalisation works with batches in which a party has one row."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def test_an_error_on_the_way_leaves_it_training():
 @pytest.mark.parametrize("name", ["laser", "standard", "false-vfl-1", "apc"])
 @pytest.mark.parametrize("encoder", [normalised, ResNet(shape=(1, 3, 3), widths=(4, 4), depths=(1, 1))])
 def test_methods_train_where_a_batch_has_one_row_of_a_party(name, encoder):
-    """33 rows in batches of 8: the last has one."""
+    """With 33 rows in batches of 8, the last batch has one row."""
     of = world(K=2, N=33, d=9, observed=torch.ones(33, 2, dtype=torch.bool))
     made = method(name, embedding=4)
     trained = worlds.train(made, of, epochs=2, batch_size=8, encoder=encoder)

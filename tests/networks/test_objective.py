@@ -19,7 +19,7 @@ class TestLosses:
     @pytest.mark.parametrize("rows", [1, 40, objective.WORTH_PADDING])
     @pytest.mark.parametrize("weighted", [False, True])
     def test_cross_entropy_row_by_row(self, C, rows, weighted):
-        """However it is computed: plain logsumexp is the reference, in double precision, gradient included."""
+        """The reference is a plain logsumexp in double precision, including its gradient."""
         generator = torch.Generator().manual_seed(C)
         outputs = (torch.randn(rows, C, generator=generator) * 3).requires_grad_()
         y = torch.randint(C, (rows,), generator=generator)
@@ -41,7 +41,7 @@ class TestLosses:
         assert torch.allclose(each[2, 1, 3], functional.cross_entropy(outputs[2, 1, 3], y[2, 1, 3]))
 
     def test_squared_error(self):
-        """Predicted 1.5 where 0.5 is right: 1."""
+        """The loss is 1 for a prediction of 1.5 and a label of 0.5."""
         assert losses(NUMBERS, torch.tensor([[1.5], [-1.0]]), torch.tensor([0.5, -1.0])).tolist() == [1.0, 0.0]
 
     @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ class TestLosses:
         ],
     )
     def test_an_axis_too_many_or_too_few_is_said(self, task, outputs, y, said):
-        """Squares of [8, 1] and [8] were 64 of them: every prediction beside every label."""
+        """Without the check, [8, 1] and [8] would broadcast to 64 squares, one for each prediction and label."""
         with pytest.raises(ConfigError, match=f"losses: expected {said}"):
             losses(task, torch.zeros(outputs), torch.zeros(y, dtype=torch.int64))
 
@@ -67,12 +67,12 @@ class TestLosses:
 
 class TestAnswers:
     def test_probabilities(self):
-        """Equal logits are equal chances; log 3 beside 0 is three to one."""
+        """Equal logits give equal probabilities; logits log 3 and 0 give three to one."""
         p = answers(classes(2), torch.tensor([[[0.0, 0.0]], [[0.0, float(torch.tensor(3.0).log())]]]))
         assert p.flatten().tolist() == pytest.approx([0.5, 0.5, 0.25, 0.75])
 
     def test_numbers_in_the_labels_own_units(self):
-        """0.5 standard deviations of 4 above a mean of 10 is 12."""
+        """With a mean of 10 and a deviation of 4, an output of 0.5 is 12."""
         assert answers(NUMBERS, torch.tensor([[0.5]])).item() == 12.0
 
     def test_an_offset_beside_which_a_deviation_is_nothing_in_single_precision(self):

@@ -13,14 +13,14 @@ class TestRates:
         assert [Optimizer(lr=0.3).rate(epoch, 9) for epoch in (0, 4, 8)] == [0.3] * 3
 
     def test_cosine(self):
-        """Of four epochs: (1 + cos(pi e/4)) / 2 = 1, 0.8536, 0.5, 0.1464; to a fifth: 0.2 + 0.8 times that."""
+        """Four epochs have (1 + cos(pi e/4)) / 2 = 1, 0.8536, 0.5, 0.1464; ``final=0.2`` gives 0.2 + 0.8 times that."""
         plain = [Optimizer(lr=1.0, schedule="cosine").rate(epoch, 4) for epoch in range(4)]
         assert plain == pytest.approx([1, 0.853553, 0.5, 0.146447], abs=1e-6)
         ends = [Optimizer(lr=2.0, schedule="cosine", final=0.2).rate(epoch, 4) for epoch in (0, 2, 4)]
         assert ends == pytest.approx([2.0, 1.2, 0.4])
 
     def test_step(self):
-        """0.8, halved at epochs 2 and 5, counted from 0."""
+        """Start with 0.8, and halve it at epochs 2 and 5, counted from 0."""
         falls = Optimizer(lr=0.8, schedule="step", milestones=(2, 5), gamma=0.5)
         assert [falls.rate(epoch, 7) for epoch in range(7)] == pytest.approx([0.8, 0.8, 0.4, 0.4, 0.4, 0.2, 0.2])
 
@@ -43,7 +43,7 @@ class TestBuild:
         [
             ({"name": "sgd", "lr": 0.1}, 1 - 0.1 * 4 - 0.1 * 4),  # two steps of 0.1 along a gradient of 4
             ({"name": "sgd", "lr": 0.1, "momentum": 0.5}, 1 - 0.1 * 4 - 0.1 * (4 + 0.5 * 4)),
-            ({"name": "adam", "lr": 0.1}, 1 - 0.1 - 0.1),  # a constant gradient: its sign
+            ({"name": "adam", "lr": 0.1}, 1 - 0.1 - 0.1),  # a constant gradient: steps follow its sign
             ({"name": "adamw", "lr": 0.1, "weight_decay": 0.5}, (1 * 0.95 - 0.1) * 0.95 - 0.1),
         ],
     )
@@ -57,7 +57,7 @@ class TestBuild:
 
 
 def test_a_parameter_that_learns_later_than_others():
-    """As a network that a party uses for some of its rows: two steps, and one, along gradients of 4."""
+    """One parameter takes two steps, the other one, along gradients of 4, like networks used for some rows only."""
     both = [nn.Parameter(torch.ones(1)) for _ in range(2)]
     optimizer = Optimizer(name="sgd", lr=0.1, momentum=0.5).build(both)
     for learning in (both[:1], both):

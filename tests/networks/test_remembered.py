@@ -1,4 +1,4 @@
-"""Vectors by id, against a dictionary."""
+"""Vectors by id, compared with a dictionary."""
 
 import torch
 
@@ -40,7 +40,7 @@ def test_a_saved_one_is_the_same_however_many_rows_it_holds():
 
 
 def test_its_keys_do_not_depend_on_versions_of_anything():
-    """BLAKE2b of the text, 8 bytes, least first: a model that was saved today finds its rows in ten years."""
+    """Keys are 8-byte BLAKE2b hashes, little-endian, so that models saved today still find their rows in ten years."""
     made = VectorMemory(1, 1)
     made.remember(["7", "Ünal"], torch.zeros(2, 1), torch.ones(2, 1, dtype=torch.bool))
     assert made.keys.tolist() == [-9038873097560174361, -232192999753495756]

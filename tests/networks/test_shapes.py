@@ -1,4 +1,4 @@
-"""Encoders for images and series: what they take and give, and that they can be told as data."""
+"""Encoders for images and series: their inputs and outputs, and their description as data."""
 
 import json
 
@@ -34,7 +34,7 @@ def test_a_users_own_cannot_be_told_as_data():
 
 
 def test_a_series_is_read_in_order():
-    """Steps are the block's consecutive stretches: a change of the last step alone changes what is read."""
+    """Steps are consecutive parts of the block: changing or swapping them changes the output."""
     torch.manual_seed(0)
     net = LSTM(steps=3, hidden=4)(6, 2)
     x = torch.randn(1, 6)

@@ -1,4 +1,4 @@
-"""scikit-learn's estimators as heads: the same numbers as scikit-learn's own, there and back without pickle."""
+"""Scikit-learn's estimators as heads: the same numbers as in scikit-learn, saved and loaded without pickle."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_any_other_is_scikit_learns():
     forest = RandomForestClassifier(n_estimators=9, random_state=7).fit(x, y.numpy()).predict_proba(x)
     found = answers(THREE, fitted("RandomForestClassifier", THREE, u, y, n_estimators=9)(u))
     assert np.abs(found.numpy() - forest).max() < 1e-5
-    svc = LinearSVC(random_state=7).fit(x, y.numpy()).predict(x)  # has no probabilities
+    svc = LinearSVC(random_state=7).fit(x, y.numpy()).predict(x)  # it has no probabilities
     found = answers(THREE, fitted("LinearSVC", THREE, u, y)(u))
     assert (found.argmax(dim=1).numpy() == svc).all()
     number = RandomForestRegressor(n_estimators=9, random_state=7).fit(x, y.double().numpy()).predict(x)
@@ -59,7 +59,7 @@ def test_any_other_is_scikit_learns():
 
 @pytest.mark.parametrize("name", ["logistic", "KNeighborsClassifier", "RandomForestClassifier"])
 def test_there_and_back(name):
-    """Loaded into a fresh module, whatever that module's own seed: the same answers, and more rows than it had."""
+    """A new module with another seed gives the same answers after loading, although it had stored no rows."""
     u, y = rows()
     before = fitted(name, THREE, u, y)
     after = FittedEstimator(name, THREE, 5, {}, 99)
@@ -71,7 +71,7 @@ def test_there_and_back(name):
 def test_a_class_that_no_row_has_gets_no_chance():
     u, y = rows(2)
     for name in ("logistic", "GaussianNB"):
-        found = answers(THREE, fitted(name, THREE, u, y * 2)(u))  # classes 0 and 2
+        found = answers(THREE, fitted(name, THREE, u, y * 2)(u))  # only classes 0 and 2 occur
         assert not found[:, 1].any()
         assert torch.allclose(found.sum(dim=1), torch.ones(80))
 

@@ -1,4 +1,4 @@
-"""Networks and optimizers that are made in Python hold what a settings file could."""
+"""Networks and optimizers created in Python accept only values that a settings file could hold."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -43,7 +43,7 @@ def test_what_is_of_another_type_is_a_sentence(make, said):
 
 @dataclass(frozen=True, kw_only=True)
 class Gated(MLP):
-    """A network of the user's own, with fields of types that say nothing here."""
+    """A user's own network, with fields whose types are not checked."""
 
     gate: nn.Module = field(default_factory=nn.Sigmoid)
     free: "Nowhere" = None  # noqa: F821

@@ -83,7 +83,7 @@ def test_a_figure_shows_variants_over_their_seeds(runs):
     bands = [line.get_xdata() for line in axis.lines if line.get_marker() != "o"]
     off = np.std([one, two], ddof=1)
     assert list(bands[0]) == pytest.approx([(one + two) / 2 - off, (one + two) / 2 + off])
-    assert np.isnan(bands[1]).all()  # a single seed has no deviation, and its interval is of another kind
+    assert np.isnan(bands[1]).all()  # a single seed has no deviation, and its interval is computed in another way
 
 
 def test_a_figure_of_runs_with_a_seed_each_has_their_intervals(runs):
@@ -168,7 +168,7 @@ def test_settings_that_change_no_weight_make_no_variant(runs, tmp_path):
     changed = text.replace("checkpoint_every = 5", "checkpoint_every = 2").replace(
         "tensorboard = false", "tensorboard = true"
     )
-    for table in re.findall(r'table = "(.+\.csv)"', text):  # which lies elsewhere now, and is the same
+    for table in re.findall(r'table = "(.+\.csv)"', text):  # the file has moved, but is the same
         changed = changed.replace(table, str(shutil.copy(table, tmp_path)))
     assert changed.count(str(tmp_path)) > 1
     (moved / "config.toml").write_text(changed, encoding="utf-8")
@@ -199,7 +199,7 @@ def test_a_recorded_score_stands_in_the_figure_and_in_no_difference(runs):
 
 
 def test_recorded_scores_alone_are_drawn_but_those_of_some_rows(runs):
-    """The recorded score of Standard VFL covers only rows with an answer."""
+    """The recorded score of Standard VFL covers only rows with an answer, so it is not drawn."""
     found = find_runs([runs["laser-1"], runs["local-1"], runs["wide"]])
     assert found[2].evaluation["overall"]["coverage"] < 1
     section = comparison.comparison_section(found, [RunScores.of(run) for run in found])

@@ -37,7 +37,7 @@ def test_scores_of_training_rows_stand_beside_those_of_validation_rows():
     }  # fmt: skip
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["validation", "training"]
-    assert len(loss.lines) == 1 + 2  # and what marks the best epoch
+    assert len(loss.lines) == 1 + 2  # and the mark of the best epoch
 
 
 def test_without_training_scores_there_is_no_legend():

@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 import polars as pl
 
-SHORTEST = 8  # bytes of a needle: shorter ones occur by chance
+SHORTEST = 8  # bytes of a needle; shorter ones occur by chance
 
 
 def hashes(texts: Iterable[str]) -> dict[bytes, str]:
-    """Return the common unsalted hashes of texts as they could stand in a file, with what each is a hash of.
+    """Return the common unsalted hashes of texts, in the forms that a file could hold, each with a description.
 
-    Every algorithm of ``hashlib``, BLAKE2 of several lengths, and the hashes of polars and pandas; the first eight
-    bytes of each in both byte orders, in hexadecimal and as a decimal number with and without a sign.
+    They are all algorithms of ``hashlib``, BLAKE2 of several lengths, and the hashes of polars and pandas.  Forms are
+    the first eight bytes in both byte orders, in hexadecimal, and as a decimal number with and without a sign.
     """
     texts = list(texts)
     found: dict[bytes, str] = {}
@@ -45,12 +45,12 @@ def _digests(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def raw(texts: Iterable[str]) -> dict[bytes, str]:
-    """Return texts as they could stand in a file or a message: in UTF-8 and UTF-16."""
+    """Return texts as they may occur in a file or a message: in UTF-8 and UTF-16."""
     return {text.encode(code): f"{text!r} itself" for text in texts for code in ("utf-8", "utf-16-le", "utf-16-be")}
 
 
 def occurring(needles: dict[bytes, str], data: bytes) -> list[str]:
-    """Return what is found of ``needles`` in ``data``; one pass over the data, however many needles there are."""
+    """Return the descriptions of ``needles`` that occur in ``data``, in one pass over the data."""
     assert all(len(needle) >= SHORTEST for needle in needles)
     if len(data) < SHORTEST:
         return []
@@ -64,7 +64,7 @@ def occurring(needles: dict[bytes, str], data: bytes) -> list[str]:
 
 
 def in_folder(needles: dict[bytes, str], folder: Path) -> dict[str, list[str]]:
-    """Return by file what is found of ``needles`` in it, or in its name."""
+    """Return the needles that occur in each file or its name, by file."""
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     assert files
     found = {

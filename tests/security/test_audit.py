@@ -1,4 +1,4 @@
-"""The audit of dependencies fails for a known vulnerability, and says so if it could look nothing up."""
+"""The audit of dependencies fails for a known vulnerability, and reports if no database could be reached."""
 
 from tests.security.audit import summary
 

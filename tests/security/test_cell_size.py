@@ -1,4 +1,4 @@
-"""A text cell, an id or a column name beyond a limit is refused with a sentence, before it is used or quoted."""
+"""An error rejects a text cell, an id or a column name beyond a limit, before it is used or quoted."""
 
 from pathlib import Path
 
@@ -111,7 +111,7 @@ def test_columns_that_are_not_read_may_be_long() -> None:
 
 @pytest.mark.filterwarnings("default")
 def test_the_limit_is_a_setting(work: Path, call: Call) -> None:
-    """Training, prediction and evaluation keep to the limit that the settings of the training say."""
+    """Training, prediction and evaluation apply the limit in the settings of the training."""
     bank = pl.read_csv("bank.csv").with_columns(town=pl.Series(["Ulm", LONG] * 50))
     bank.write_csv("bank.csv")
     how = ("--set", "train.epochs=1", "--run", "run", "--quiet")

@@ -90,7 +90,7 @@ def _no_leftovers(monkeypatch):
 
 @pytest.fixture
 def received(trained: Path, tmp_path: Path, monkeypatch) -> Path:
-    """A run as it came by mail, with a module beside it; the current folder is another."""
+    """Return a run as received by mail, with a module beside it; the current folder is another."""
     mail = tmp_path / "mail"
     shutil.copytree(trained, mail)
     run = mail / "runs" / "credit-laser-seed1"
@@ -110,7 +110,7 @@ def _edit(path: Path, old: str, new: str) -> None:
 
 
 def _poison(run: Path, which: str) -> Path:
-    """Let the run's settings name code; return the file that must not appear."""
+    """Change the run's settings so that they name code; return the file that must not appear."""
     canary = run.parents[2] / CANARY
     config = run / "config.toml"
     if which in METHODS:
@@ -124,7 +124,7 @@ def _poison(run: Path, which: str) -> Path:
 
 
 def _job(run: Path) -> None:
-    """Predict at a site whose job carries the run's settings."""
+    """Predict at a site whose job contains the run's settings."""
     site = test_house.Site("bank", run.parents[1] / "bank.csv", run, parties=("bank", "shop"))
     StoredPart.of(site, Config.of(settings.load(run / "config.toml").model_dump(exclude_none=True)))
 
@@ -145,7 +145,7 @@ WAYS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("way", WAYS)
 def test_code_that_a_folder_names_is_not_run(received, which, way):
     canary = _poison(received, which)
-    if way in {"report --model", "Model.load"}:  # a report says on its page why; Model.load reads no settings
+    if way in {"report --model", "Model.load"}:  # a report gives the reason on its page; Model.load reads no settings
         WAYS[way](received)
     else:
         with pytest.raises(ConfigError, match=r"^[^\n]*(factory|its own settings do not allow it)[^\n]*$"):
@@ -155,7 +155,7 @@ def test_code_that_a_folder_names_is_not_run(received, which, way):
     assert not {str(received), *map(str, received.parents[:2])} & set(sys.path)
 
 
-@pytest.mark.slow  # the functions behind the commands are tested above
+@pytest.mark.slow  # the functions of the commands are tested above
 @pytest.mark.parametrize("which", [*METHODS, *ENCODERS])
 @pytest.mark.parametrize("words", COMMANDS)
 def test_commands_do_not_run_it_either(received, call, which, words):
@@ -178,9 +178,9 @@ def test_the_user_can_allow_a_module(received, call, monkeypatch):
     with pytest.raises(CodeNotAllowed):
         evaluate_run(received, allow_code=("evil.other", "evi"))
     assert not canary.exists()
-    monkeypatch.chdir(received.parents[1])  # where the user's own copy of the module lies
+    monkeypatch.chdir(received.parents[1])  # folder of the user's own copy of the module
     result = call("evaluate", received, "--allow-code", "evil")
-    assert canary.exists()  # the module was imported; the weights are another network's, which is said
+    assert canary.exists()  # the module was imported; an error reports that the weights are of another network
     assert "its weights do not fit" in result.stderr
 
 
@@ -205,7 +205,7 @@ def test_even_an_allowed_module_gives_only_a_method_of_its_own(received, monkeyp
     canary = received.parents[2] / CANARY
     with pytest.raises(ConfigError, match=said):
         evaluate_run(received, allow_code=("evil", "os", "builtins"))
-    canary.unlink(missing_ok=True)  # importing the allowed module left it; nothing may be called after that
+    canary.unlink(missing_ok=True)  # the import of the allowed module created it; after that, no code may be called
     with pytest.raises(ConfigError, match=said):
         evaluate_run(received, allow_code=("evil", "os", "builtins"))
     assert not canary.exists()
@@ -219,10 +219,10 @@ def test_an_entry_point_of_an_installed_package_is_loaded(received, tmp_path, mo
     (installed / "evil-1.dist-info" / "entry_points.txt").write_text("[anyparty.encoders]\nnet = evil:Net\n")
     monkeypatch.syspath_prepend(installed)
     _poison(received, "an encoder beside the run")
-    with pytest.raises(ModelError, match="its weights do not fit"):  # it was loaded; it is another network
+    with pytest.raises(ModelError, match="its weights do not fit"):  # it was loaded, but is another network
         evaluate_run(received)
     _edit(received / "config.toml", '[method]\nname = "laser"', '[method]\nname = "m"\nfactory = "evil:Net"')
-    with pytest.raises(CodeNotAllowed):  # the group is for encoders
+    with pytest.raises(CodeNotAllowed):  # the entry point group is for encoders
         evaluate_run(received)
 
 

@@ -1,4 +1,4 @@
-"""A spreadsheet runs no text of a CSV that anyparty writes as a formula."""
+"""A spreadsheet must not execute text in a CSV of anyparty as a formula."""
 
 import csv
 import warnings
@@ -41,7 +41,7 @@ def cells_of(path: Path) -> list[list[str]]:
 
 
 def evil_tables(folder: Path, label: str = "default") -> None:
-    """The tables of ``write_tables`` with one id, one class, one level and one column name that are formulas."""
+    """Create the tables of ``write_tables``, with a formula as an id, a class, a level and a column name."""
     write_tables(folder)
     shop = pl.read_csv(folder / "shop.csv").rename({"visits": WORST})
     shop = shop.with_columns(pl.col("customer").replace({"c119": EVIL}), pl.col("town").replace({"Ulm": "+Ulm"}))
@@ -181,7 +181,7 @@ def test_raw_csv_without_a_csv_is_refused(run: Path, work: Path, call: Call, com
 
 
 def test_escaped_ids_are_those_of_the_frame(work: Path) -> None:
-    """Only the file is escaped: in Python, ids and classes are what the tables say."""
+    """Only the file is escaped; in Python, ids and classes are those of the tables."""
     evil_tables(work)
     federation = Federation.from_config("credit.toml")
     assert EVIL in federation.tables["shop"].ids.to_list()

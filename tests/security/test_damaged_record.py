@@ -1,4 +1,4 @@
-"""Damaged, nested, huge or wrongly typed files of a run end in one sentence, never in a stack trace."""
+"""Damaged, nested, huge or wrongly typed files of a run cause an error message, never a stack trace."""
 
 import json
 import shutil
@@ -40,13 +40,13 @@ GROUPS = ("federation", "parties", "encoder", "optimizer", "method", "schedule",
 
 @pytest.fixture
 def copy(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(style, "png", lambda _: b"")  # figures take seconds, and SVG files draw the same
+    monkeypatch.setattr(style, "png", lambda _: b"")  # figures take seconds, and would be the same
     shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("report"))
     return tmp_path / "run"
 
 
 def of_commands(call, copy):
-    """Return how each command ended that did not end with success or a sentence."""
+    """Return an entry for each command that ended neither successfully nor with an error message."""
     ends = {}
     for words in (("report", copy, "--no-model", "--out", copy / "page"), ("predict", copy)):
         ended = call(*words)

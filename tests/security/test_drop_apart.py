@@ -1,4 +1,4 @@
-"""A party of a real federation sends 1e30: with train.extreme = "drop" the others go on, without it the run ends."""
+"""A party of a real federation sends 1e30: the others continue with train.extreme = "drop"; otherwise the run ends."""
 
 import os
 from pathlib import Path
@@ -26,7 +26,7 @@ TOML = {
 
 
 async def forging_shop(site, config, net, **asked):
-    """The shop's embeddings are forged after some batches."""
+    """Forge the shop's embeddings after some batches."""
     if site.party == "shop":
         send, sent = net.send, []
 

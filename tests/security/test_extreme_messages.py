@@ -1,6 +1,6 @@
-"""A message cannot ruin a model: numbers far beyond what their sender has sent before are refused, and nothing else is.
+"""Numbers far beyond those that their sender sent before are rejected, so a message cannot ruin a model.
 
-Without bounds, the attacks here are trained on without a remark.
+Other messages are accepted.  Without bounds, training would use the attacks in this file without a warning.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ WANT = {"h": TensorSpec((-1,))}
 
 
 def taken(sizes, *, training=True, held=None, expect=WANT):
-    """Send messages of these sizes; return how many are taken before one is refused."""
+    """Send messages of these sizes; return the number of messages accepted before one is rejected."""
     held = Bounds() if held is None else held
     for number, size in enumerate(sizes):
         if held.check("b", "up", {"h": torch.tensor([0.0, -size])}, expect, training=training):
@@ -76,7 +76,7 @@ class TestBounds:
         assert taken([2.0, 1e3, *[2.0] * FEW, 1e4]) == FEW + 2
 
     def test_a_sender_cannot_soon_raise_its_bound(self):
-        """A thousand honest messages, then each as large as is taken."""
+        """Send a thousand honest messages, then messages that are as large as the bound allows."""
         held, most = Bounds(), 0.0
         assert taken([1.0] * 1000, held=held) == 1000
         for _ in range(900):
@@ -118,7 +118,7 @@ class TestBounds:
 
 @dataclass
 class Forger(Wiretap):
-    """A party whose messages of one tag are multiplied, from some message on."""
+    """A party whose messages of one tag are multiplied, except the first ``after``."""
 
     tag: str = "embedding"
     after: int = 0
@@ -134,7 +134,7 @@ class Forger(Wiretap):
 
 
 def forged(by, **how):
-    """A table at which a party forges what it sends."""
+    """Return a table with a party that forges its messages."""
 
     def carry(parts, wrap):
         return memory.play(parts, lambda net: wrap(Forger(net, [], **how) if net.me == by else net))
@@ -155,7 +155,7 @@ ATTACKS = {
 def test_it_is_refused_and_the_sentence_names_everything(attack, K):
     by, how, epoch = ATTACKS[attack]
     of = world(K=K, observed=torch.ones(24, K, dtype=torch.bool))
-    how = how | {"after": 3 * (K - 1)} if by == "a" else how  # it sends each of the others one a batch
+    how = how | {"after": 3 * (K - 1)} if by == "a" else how  # it sends one gradient per batch to each other party
     with pytest.raises(ExtremeMessage) as refused:
         worlds.train(method("laser", embedding=4), of, epochs=6, at=forged(by, **how))
     said, tag = str(refused.value), how.get("tag", "embedding")
@@ -164,7 +164,7 @@ def test_it_is_refused_and_the_sentence_names_everything(attack, K):
     assert "holds " in said
     assert "the bound for messages of this party is " in said
     assert isinstance(refused.value, MessageError)
-    assert isinstance(refused.value, Diverged)  # the other thing that it may be
+    assert isinstance(refused.value, Diverged)  # the other possible cause
 
 
 def test_a_run_of_which_checkpoints_are_kept_says_where(tmp_path):
@@ -181,11 +181,11 @@ def test_what_is_forged_in_validation_is_refused_as_well():
                      at=forged("b", after=3))  # fmt: skip
 
 
-# ---- going on without the party
+# ---- continuing without the party
 
 
 def guarded(lose=None):
-    """The bank's channel, on which what the test says has come."""
+    """Return the bank's channel, on which a test places arrived messages, and the line below it."""
 
     @dataclass
     class Line:
@@ -217,7 +217,7 @@ def test_a_dropped_party_is_given_up_for_good():
     assert [name for name, _ in lost] == ["b"]
     with pytest.raises(PartyLost, match=r"'h' holds 1e\+30"):
         recv(net)
-    assert line.values == [1.0]  # nothing more is read of it
+    assert line.values == [1.0]  # its later messages are not read
     assert float(recv(net, "c")["h"]) == 1.0
 
 
@@ -229,7 +229,7 @@ def test_nobody_goes_on_without_the_active_party():
 
 
 def posts(of, *, forger=None, lose=True, **settings):
-    """Train over posts in memory, each party on a thread of its own; return what each has in the end."""
+    """Train over the reliable transport in memory, with a thread per party; return each party's result."""
     made = method("laser", embedding=4)
     chosen = worlds.TrainSettings(**{"epochs": 4, "batch_size": 8, "patience": None, "keep": "last"} | settings)
 
@@ -265,7 +265,7 @@ def test_the_others_train_on_without_a_dropped_party():
     of = world(K=3, observed=torch.ones(24, 3, dtype=torch.bool))
     with pytest.warns(AnypartyWarning, match="party 'b' is dropped"):
         ended = posts(of, forger="b")
-    assert isinstance(ended["b"], PartyLost)  # of the active party, which may have ended before it said why
+    assert isinstance(ended["b"], PartyLost)  # PartyLost for the active party, which may end before its reason arrives
     records = ended["a"].history
     assert [record.get("absent", {}).keys() for record in records] == [set(), set(), {"b"}, {"b"}]
     assert "epoch 3, batch 1" in records[2]["absent"]["b"]
@@ -323,7 +323,7 @@ def test_in_one_process_no_party_can_be_dropped():
 
 
 class Watched(Bounds):
-    """Bounds that note how near a message came to them."""
+    """Bounds that record how close messages came to them."""
 
     nearest = 0.0
 
@@ -336,7 +336,7 @@ class Watched(Bounds):
 
 
 def honest(train):
-    """Train with bounds and without; the same bits must come of it."""
+    """Train with and without bounds, and check that the weights have the same bits."""
     Watched.nearest, trained = 0.0, {}
     for bounded in (True, False):
         with pytest.MonkeyPatch.context() as patch:

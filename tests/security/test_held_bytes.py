@@ -1,4 +1,4 @@
-"""The bytes that a party can make another one hold are bounded over all lanes; assembling pieces takes linear time."""
+"""The bytes that a sender can make a receiver keep are bounded over all lanes; assembling pieces takes linear time."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ BUDGET = HELD_MESSAGES * LIMIT
 
 
 class End:
-    """The end of party a alone: what arrives from party b is in the test's hands."""
+    """The endpoint of party a alone; tests decide what arrives from party b."""
 
     def __init__(self, most_bytes=MOST_BYTES):
         self.endpoint = ReliableEndpoint(
@@ -30,7 +30,7 @@ class End:
         self.come, self.items = self.endpoint.sessions["b"].incoming, []
 
     def put(self, to, envelope, data):
-        """Send nowhere."""
+        """Discard what is sent."""
 
     def piece(self, data, tag="x", number=0, piece=0, pieces=1):
         envelope = Envelope(life="b1", tag=tag, number=number, piece=piece, pieces=pieces)
@@ -45,7 +45,7 @@ class End:
         return self.items[-1] if self.items else None
 
     def held(self):
-        """Count again what is held."""
+        """Count the bytes that are kept, independently."""
         messages = [*self.come.early.values(), *(item for lane in self.come.inbox.values() for item in lane)]
         pieces = [piece for message in self.come.pieces.values() for piece in message.values()]
         return sum(map(bytes_of, messages)) + sum(len(piece) + OVERHEAD_BYTES for piece in pieces)
@@ -86,7 +86,7 @@ def test_what_is_read_makes_room_and_what_had_none_is_taken_when_it_comes_again(
     came = end.come.expected["x"]
     assert came < 10
     for number in range(10):
-        end.message(50_000, number=number)  # what was not acknowledged comes again
+        end.message(50_000, number=number)  # messages that were not acknowledged are sent again
         assert len(end.read()["i"]) == 50_000
     assert end.come.expected["x"] == 10
     assert not end.come.rejected
@@ -98,7 +98,7 @@ def test_the_message_that_is_waited_for_has_room_behind_a_flood():
     for number in range(100):
         end.message(50_000, "flood", number)
     end.message(90_000, "x")
-    assert end.read("x") is None  # nobody waited for it when it came
+    assert end.read("x") is None  # no receive was pending when it arrived
     end.message(90_000, "x")
     assert len(end.items[0]["i"]) == 90_000
     assert end.come.held_bytes == end.held() <= BUDGET
@@ -115,7 +115,7 @@ def test_who_does_not_wait_for_room_is_refused_and_named(monkeypatch):
 
 
 def test_an_honest_party_that_runs_ahead_only_waits(monkeypatch):
-    """It sends twenty times the budget to a party that reads none of it for a while."""
+    """It sends twenty times the budget to a party that reads nothing for a while."""
     monkeypatch.setattr(buffers, "MOST_ON_THE_WAY", 2 * LIMIT)
     monkeypatch.setattr("anyparty.transport.reliable.endpoint.MOST_ON_THE_WAY", 2 * LIMIT)
     air, most, many = Air(), [], 80
@@ -142,7 +142,7 @@ def test_an_honest_party_that_runs_ahead_only_waits(monkeypatch):
 
 
 class Counting(dict):
-    """Pieces of a message that count how often they are looked at one by one."""
+    """Pieces of a message that count accesses to single pieces."""
 
     looks = 0
 
@@ -157,7 +157,7 @@ class Counting(dict):
 
 @pytest.mark.parametrize("many", [200, 400])
 def test_assembling_looks_at_each_piece_a_few_times(monkeypatch, many):
-    """However many there are, also from the last to the first, and with an answer after each of them."""
+    """This holds for any number of pieces, in reverse order, and with a report after each piece."""
     monkeypatch.setattr(buffers, "PIECE_BYTES", 10)
     for order in (range(many), reversed(range(many))):
         come, Counting.looks = Incoming(), 0

@@ -1,4 +1,4 @@
-"""No other user of the machine reaches what a site's process and its jobs' processes say to each other.
+"""Other users of the machine cannot connect to the sockets between a site's process and its jobs' processes.
 
 The part below runs in the parties' own processes, which find it by ``PYTHONPATH``.
 """
@@ -23,7 +23,7 @@ ROSTER = Roster((Party(name="bank"), Party(name="shop")), "bank")
 
 
 async def waits(site, config, net):
-    """Answer a message once the test has written a file; return what came."""
+    """Wait until the test has written a file, then exchange a message; return its sum."""
     site.folder.mkdir(parents=True, exist_ok=True)
     (site.folder / "waits").touch()
     while not (site.folder / "go").exists():
@@ -34,7 +34,7 @@ async def waits(site, config, net):
 
 
 def listeners(folder: Path) -> tuple[set[int], set[Path]]:
-    """The ports at which the federation's processes listen, and the Unix sockets that they have open."""
+    """Return the ports on which the federation's processes listen, and their open Unix sockets."""
     psutil = pytest.importorskip("psutil")
     mine = {process.pid for process in federation_folder.processes(folder)}
     ports = {each.laddr.port for each in psutil.net_connections("inet") if each.pid in mine and each.status == "LISTEN"}
@@ -72,19 +72,19 @@ def test_another_user_of_the_machine_reaches_no_job(tmp_path, monkeypatch):
     try:
         federation_folder.start(folder, 240.0)
         _, open_at = listeners(folder)
-        for path in open_at:  # connects, says nothing, and keeps nobody out
+        for path in open_at:  # idle connections must not block others
             with reached(path) as address:
                 stack.enter_context(socket.socket(socket.AF_UNIX)).connect(address)
         job = federation_folder.submit(folder, "")
         wait_for(lambda: all((kit / "runs" / "waits").exists() for kit in kits.values()))
-        assert len(federation_folder.processes(folder)) == 4  # two sites, and a job's process each
+        assert len(federation_folder.processes(folder)) == 4  # two sites, with a job's process each
         ports, open_at = listeners(folder)
-        assert ports == {about(folder)["port"]}  # the server's, with mutual TLS: nothing else to connect to
+        assert ports == {about(folder)["port"]}  # only the server listens on a port, with mutual TLS
         assert len(open_at) >= 2
         for path in open_at:
             held = path.parent.stat()
             assert (stat.S_IMODE(held.st_mode), held.st_uid) == (0o700, os.getuid())
-            if os.getuid() == 0:  # who may do all can try as somebody else
+            if os.getuid() == 0:  # root can test as another user
                 with (
                     contextlib.closing(socket.socket(socket.AF_UNIX)) as line,
                     another_user(),
@@ -104,7 +104,7 @@ def test_another_user_of_the_machine_reaches_no_job(tmp_path, monkeypatch):
 def test_sockets_of_processes_that_ended_are_removed_and_the_folder_is_closed_to_others(tmp_path):
     folder = tmp_path / "internal"
     folder.mkdir(mode=0o755)
-    for name in ("4194305", "other", str(os.getpid())):  # no process has so high a number
+    for name in ("4194305", "other", str(os.getpid())):  # process ids are never so high
         (folder / name).touch()
     urls = UnixDriver.get_urls("anyparty-unix", {"folder": str(folder)})
     assert urls == (f"anyparty-unix://0{folder}/{os.getpid()}",) * 2

@@ -1,4 +1,4 @@
-"""A private key lies in its own party's kit and nowhere else, whoever made it."""
+"""A private key is only in its own party's kit, no matter which party created it."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ PEM = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----(.*?)-----END", re.DOTALL)
 
 
 def keys_in(folder: Path) -> dict[str, int]:
-    """Every file that holds a private key, as PEM, within JSON or base64, in a ZIP file or as PKCS12, and its mode."""
+    """Return the files that hold a private key, as PEM, in JSON, base64, ZIP or PKCS12, with their modes."""
     found = {}
     for path in sorted(each for each in folder.rglob("*") if each.is_file()):
         texts = [path.read_bytes()]
@@ -47,12 +47,12 @@ def keys_in(folder: Path) -> dict[str, int]:
 
 
 def secret_of(path: Path) -> bytes:
-    """What is secret of a key file: the letters within its PEM marks."""
+    """Return the secret text of a key file: the text between its PEM marks."""
     return re.sub(rb"\s", b"", PEM.search(path.read_bytes())[1])
 
 
 def anywhere(secret: bytes, folder: Path) -> list[Path]:
-    """The files of a folder with a key's letters, however its lines are broken."""
+    """Return the files of a folder that contain a key's text, with any line breaks."""
     plain = {path: re.sub(rb"\s|\\n", b"", path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
     return [path for path, text in plain.items() if secret in text]
 
@@ -85,7 +85,7 @@ def test_init_leaves_each_key_in_its_own_kit_alone(plain: Path) -> None:
 
 
 def test_a_key_that_was_handed_over_is_gone(tmp_path: Path, plain: Path) -> None:
-    """What remains with the leading party after a kit has moved to its party has nothing of that kit's key."""
+    """After a kit has moved to its party, the leading party's folder contains nothing of its key."""
     house = tmp_path / "house"
     shutil.copytree(plain, house)
     shutil.move(house / "kits" / "shop", tmp_path / "shop")
@@ -127,7 +127,7 @@ def test_with_requests_the_leader_holds_no_key_of_another_party(house: Path, tmp
     site = SiteConfig.read(tmp_path / "shop")
     assert (site.party, site.active, site.parties) == ("shop", "bank", tuple(NAMES))
 
-    # renewed: the same settings, a new key and certificate of the same authority
+    # renewal: the same settings, with a new key and certificate of the same authority
     add_to(tmp_path / "shop" / "local" / "anyparty.toml", 'table = "shop.csv"\n')
     again = federation_folder.request(tmp_path / "shop", "shop")
     with pytest.raises(ConfigError, match="party 'shop' was approved already; send it, or sign the new request"):
@@ -151,7 +151,7 @@ def test_a_request_is_not_replaced_unasked(tmp_path: Path) -> None:
 
 
 def other_request(folder: Path, **participant: str) -> Path:
-    """A request that FLARE itself makes, with whatever it is asked for."""
+    """Make a request by FLARE itself, for any participant."""
     described = folder / "participant.json"
     described.write_text(json.dumps({"name": "anyparty", "participants": [participant]}))
     command = [
@@ -184,13 +184,13 @@ def other_request(folder: Path, **participant: str) -> Path:
     ],
 )
 def test_only_a_passive_party_gets_a_certificate(house: Path, tmp_path: Path, participant, said: str) -> None:
-    """FLARE signs what is asked for: one for an administrator would rule the federation."""
+    """FLARE signs any request; a certificate for an administrator would control the federation."""
     with pytest.raises(ConfigError, match=said):
         federation_folder.approve(house, other_request(tmp_path, **participant), again=True)
 
 
 def rewritten(file: Path, out: Path, name: str, text: bytes) -> Path:
-    """A copy of a ZIP file with another text in one of its files."""
+    """Copy a ZIP file, with another text in one of its files."""
     with zipfile.ZipFile(file) as old, zipfile.ZipFile(out, "w") as new:
         for each in old.namelist():
             new.writestr(each, text if each == name else old.read(each))
@@ -206,7 +206,7 @@ def test_what_was_changed_on_its_way_is_refused(house: Path, tmp_path: Path) -> 
         federation_folder.approve(house, swapped.file, fingerprint=asked.fingerprint)
     with zipfile.ZipFile(swapped.file) as theirs:
         csr = theirs.read("clinic.csr")
-    with pytest.raises(ConfigError, match="'nvflare cert approve' reports"):  # another key under the honest hashes
+    with pytest.raises(ConfigError, match="'nvflare cert approve' reports"):  # another key, honest hashes
         federation_folder.approve(house, rewritten(asked.file, tmp_path / "a.zip", "clinic.csr", csr))
     _, approval = federation_folder.approve(house, asked.file, fingerprint=asked.fingerprint.upper())
     more = json.dumps({"request": "", "party": "clinic", "active": "eve", "parties": ["eve", "clinic"]}).encode()
@@ -215,7 +215,7 @@ def test_what_was_changed_on_its_way_is_refused(house: Path, tmp_path: Path) -> 
         federation_folder.install(tmp_path / "clinic", changed)
     with pytest.raises(ConfigError, match="'nvflare package' reports"):
         federation_folder.install(tmp_path / "clinic", approval.file, fingerprint="0" * 64)
-    with pytest.raises(ConfigError, match="'nvflare package' reports"):  # the approval of another request
+    with pytest.raises(ConfigError, match="'nvflare package' reports"):  # an approval of another request
         federation_folder.install(tmp_path / "eve" / "clinic", approval.file)
     assert not (tmp_path / "clinic" / "startup").exists()
     federation_folder.install(tmp_path / "clinic", approval.file, fingerprint=approval.fingerprint)
@@ -250,7 +250,7 @@ def test_the_key_of_the_authority_is_needed_to_approve(house: Path, tmp_path: Pa
 
 
 def test_commands_say_what_each_party_types(work: Path, call: Call) -> None:
-    """The commands that are printed are the ones that work."""
+    """The test runs the printed commands."""
     (work / "credit.toml").write_text(
         (work / "credit.toml").read_text().replace("[federation]", '[federation]\nactive = "bank"')
     )
@@ -283,7 +283,7 @@ def run(*words: object) -> str:
 
 @pytest.mark.net
 def test_parties_that_made_their_own_keys_train_and_predict(tmp_path: Path) -> None:
-    bank, shop = tmp_path / "bank", tmp_path / "shop"  # two machines' folders: only ZIP files go from one to the other
+    bank, shop = tmp_path / "bank", tmp_path / "shop"  # two machines' folders: only ZIP files are copied between them
     write_tables(bank)
     shop.mkdir()
     shutil.move(bank / "shop.csv", shop)

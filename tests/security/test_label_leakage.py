@@ -1,4 +1,4 @@
-"""Passive parties infer labels from gradients, and the docs say for which methods: see benchmarks/label_leakage.py."""
+"""Passive parties infer labels from gradients; the docs say for which methods (benchmarks/label_leakage.py)."""
 
 import re
 from pathlib import Path
@@ -13,8 +13,8 @@ from docs import generate_tables
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "messages.md"
 RESULT = PAGE.parents[2] / "benchmarks" / "results" / "label_leakage.md"
 SILENT = {"apc", "vfedtrans"}
-# Messages that hold a derivative and are not called "gradient", with the reason why they tell nothing of labels.
-OTHERS = {("weight", "false-vfl-1"), ("weight", "false-vfl-2")}  # where labels count it is one number for all samples
+# Messages that hold a derivative but are not called "gradient", because they reveal nothing about labels:
+OTHERS = {("weight", "false-vfl-1"), ("weight", "false-vfl-2")}  # one number for all samples in stages with labels
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_what_the_attacker_has_without_gradients_is_less(frames):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_gradients_reach_the_passive_party_where_they_are_declared_and_nowhere_else(frames, name):
-    """The messages are those that the passive party's end of the channel gave it in a whole training."""
+    """The messages are all those that the passive party received in a whole training."""
     small = {who: frame[:128] for who, frame in frames.items()}
     found = attack(Case("", name), small, 0)
     assert found.tags
@@ -54,7 +54,7 @@ def test_gradients_reach_the_passive_party_where_they_are_declared_and_nowhere_e
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_derivative_that_goes_to_passive_parties_is_called_gradient(name):
-    """So a method that is added is listed by what it declares."""
+    """A new method is then listed automatically, by its declared messages."""
     derivatives = {
         (message.tag, name)
         for message in method(name).can.messages
@@ -75,7 +75,7 @@ def test_the_page_lists_the_methods_that_send_gradients_and_those_that_do_not():
 
 
 def test_the_result_has_every_case():
-    """All methods and schedules are attacked, and every number of the page's program is there."""
+    """All methods and schedules are attacked, and the page has every number."""
     assert {case.method for case in cases()} == METHODS.keys()
     assert {case.schedule for case in cases()} - {""} == SCHEDULES.keys()
     text = RESULT.read_text(encoding="utf-8")

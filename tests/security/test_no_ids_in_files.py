@@ -1,4 +1,4 @@
-"""No file that a run leaves holds an id or an unsalted hash of an id: a list of names cannot be tested against it."""
+"""No file of a run holds an id or an unsalted hash of an id, so a list of names cannot be tested against it."""
 
 import hashlib
 
@@ -33,7 +33,7 @@ def test_the_search_finds_what_is_planted(form):
     ids = ["person 1234567", "person 7654321"]
     planted = {
         "raw": ids[1].encode(),
-        # as an earlier version wrote them
+        # as written by an earlier version
         "blake2b-8 as int64": np.array([int.from_bytes(_blake(ids[1]), signed=True)], dtype=np.int64).tobytes(),
         "sha256": hashlib.sha256(ids[1].encode()).hexdigest().encode(),
         "polars": pl.Series(ids).hash(seed=0).to_numpy()[1:].tobytes(),

@@ -1,8 +1,9 @@
-"""Parties train and fail in many ways; whatever leaves a party holds none of its ids, cells, labels or column names.
+"""Parties train and fail in many ways; no output of a party holds its ids, cells, labels or column names.
 
-Each party plays its real seat in a thread of its own, over cells in memory.  What left party P is: the notes and bytes
-of its messages, what its executor replies to FLARE's server, every file in another party's folder, and every log line
-and sentence of another party.  Each table holds values that occur nowhere else, and these are searched for.
+Each party runs its real part of a job in its own thread, over cells in memory.  The outputs of party P are: the
+notes and bytes of its messages, its executor's replies to FLARE's server, every file in another party's folder, and
+every log line and error of another party.  Each table holds values that occur nowhere else; the test searches for
+them.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ PATIENCE = Timeouts(join_s=60, silent_s=60, message_s=120, back_s=1, flush_s=5)
 
 
 class Cells:
-    """FLARE's cells in memory: each has an address and one callback; a thread brings what is sent."""
+    """FLARE's cells in memory, each with an address and one callback; a thread delivers messages."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[str, str, bytes]] = []  # by whom, to which address, the note and the bytes
+        self.sent: list[tuple[str, str, bytes]] = []  # sender, address, and the note with the bytes
         self.heard: dict[str, Callable[[Any], object]] = {}
         self.on_note: Callable[[str, str], object] = lambda *_: None
         self.queue: queue.Queue[tuple[str, str, Any] | None] = queue.Queue()
@@ -85,16 +86,16 @@ class Cell:
 
 @dataclass
 class World:
-    """Three parties' tables, their sites, and the settings of the job at each."""
+    """Three parties' tables, their sites, and each site's settings of the job."""
 
     home: Path
     frames: dict[str, pl.DataFrame]
     own: dict[str, dict[str, Any]] = field(default_factory=lambda: {name: {} for name in NAMES})
     train: dict[str, Any] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
-    unlike: dict[str, dict[str, Any]] = field(default_factory=dict)  # by party, how its job's settings differ
-    new: set[str] = field(default_factory=set)  # parties whose rows to predict are in new.csv
-    leaves: str = ""  # the party that is stopped in the middle
+    unlike: dict[str, dict[str, Any]] = field(default_factory=dict)  # by party, the differences of its job's settings
+    new: set[str] = field(default_factory=set)  # parties that predict the rows in new.csv
+    leaves: str = ""  # the party that is stopped during training
 
     @classmethod
     def of(cls, home: Path) -> World:
@@ -145,7 +146,7 @@ class World:
         return Config.of(values).to_toml()
 
     def canaries(self, name: str, other: str) -> dict[bytes, str]:
-        """Return what a party has and another has not: ids, cells, labels, columns that no settings name.
+        """Return a party's values that another party must not learn: ids, cells, labels, columns not in settings.
 
         One exception is declared (message ``setup``): other label holders learn the classes of the active party.
         """
@@ -163,15 +164,15 @@ class World:
 
 @dataclass
 class Left:
-    """What left each party, and how each part ended."""
+    """The outputs of each party, and the outcome of each part."""
 
     outcomes: dict[str, JobOutcome]
-    sent: dict[tuple[str, str], bytes]  # by party, and who it went to
+    sent: dict[tuple[str, str], bytes]  # by sender and receiver
     logs: dict[str, str]
 
 
 class Logs(logging.Handler):
-    """Keeps log lines by the thread that wrote them."""
+    """Collects log lines by the thread that wrote them."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -184,7 +185,7 @@ class Logs(logging.Handler):
 
 
 def play(world: World, monkeypatch: pytest.MonkeyPatch, work: str = "train", **asked: Any) -> Left:
-    """Let every party play its seat to its end."""
+    """Run every party's part to its end."""
     cells, logs, replies, outcomes, passives = (
         Cells(),
         Logs(),
@@ -199,7 +200,7 @@ def play(world: World, monkeypatch: pytest.MonkeyPatch, work: str = "train", **a
                    core=Cell(cells, name, f"{'server' if name == 'bank' else name}.job-1"))
         for name in NAMES
     }  # fmt: skip
-    monkeypatch.setattr(GracefulExit, "_at_once", staticmethod(lambda: None))  # it would end this process
+    monkeypatch.setattr(GracefulExit, "_at_once", staticmethod(lambda: None))  # otherwise it would end this process
     monkeypatch.setattr(job, "FLUSH_S", 0.0)
     monkeypatch.setattr(JobRun, "at", staticmethod(lambda context: seats[context]))
     whole = JobRun.play
@@ -243,7 +244,7 @@ def play(world: World, monkeypatch: pytest.MonkeyPatch, work: str = "train", **a
 
 
 def leaks(world: World, left: Left) -> dict[str, Any]:
-    """Return what is found of a party's own values in what left it: by party, whom it reached, and where."""
+    """Return a party's values that another party received: by sender, receiver and place."""
     found: dict[str, Any] = {}
     for name, other in itertools.permutations(NAMES, 2):
         needles = world.canaries(name, other)
@@ -257,11 +258,11 @@ def leaks(world: World, left: Left) -> dict[str, Any]:
     return found
 
 
-# ---- ways to fail: each changes the world; who fails with which error, and what its own sentence quotes
+# ---- failures: each changes the world; the failing party, its error, and the value that its own error quotes
 
 
 def nothing(world: World) -> None:
-    """All is well."""
+    """Change nothing."""
 
 
 def bad_number(world: World) -> None:
@@ -282,7 +283,7 @@ def wrong_column(world: World) -> None:
 
 
 def unknown_label(world: World) -> None:
-    """A second label holder has a class that the active party does not have."""
+    """Give a second label holder a class that the active party does not have."""
     world.frames["clinic"] = world.frames["clinic"].with_columns(
         clinic_y=pl.Series([f"bank-class-{n % 2}" for n in range(ROWS - 1)] + ["clinic-class-odd"])
     )
@@ -300,7 +301,7 @@ def diverges(world: World) -> None:
 
 def is_stopped(world: World) -> None:
     world.leaves = "shop"
-    world.train = {"epochs": 500, "checkpoint_every": 100}  # still training when the site is stopped
+    world.train = {"epochs": 500, "checkpoint_every": 100}  # still training when its site is stopped
 
 
 def full_disk(world: World) -> None:
@@ -402,7 +403,7 @@ def test_a_prediction(tmp_path, monkeypatch, change, who, quotes):
 
 @pytest.mark.parametrize("where", ["farewell", "message", "record"])
 def test_the_search_finds_what_leaks(tmp_path, monkeypatch, where):
-    """Each way out is read: a sentence in the farewell, a cell in a message, a label in another party's record."""
+    """Leaks are planted in the farewell, in a message, and in a file of another party."""
     world = World.of(tmp_path)
     if where == "farewell":
         bad_number(world)

@@ -1,4 +1,4 @@
-"""A training or prediction that is not whole never looks like a success."""
+"""An incomplete training or prediction is never reported as a success."""
 
 import errno
 import json
@@ -28,12 +28,12 @@ from tests.deployment.test_site_training import NAMES, settings, weights, world
 
 
 class Killed(BaseException):
-    """A process that ends without a word."""
+    """A process that ends without a message."""
 
 
 @dataclass
 class Line:
-    """One end of a channel whose parties die one by one, and which knows who is gone."""
+    """One end of a channel that knows which parties have died."""
 
     channel: memory.MemoryChannel
     run = "job 1"
@@ -56,7 +56,7 @@ class Line:
 
 
 def play(sites, part, wrap=lambda channel: channel):
-    """Let every party play its part; one that fails leaves the others alone. Return results and errors by party."""
+    """Run every party's part; a failing one does not stop the others. Return results and errors by party."""
 
     ended = {}
 
@@ -150,7 +150,7 @@ def test_a_record_that_cannot_be_written_fails_the_training(tmp_path, monkeypatc
 
 
 class Leaves:
-    """The shop's process ends as it sends its n-th embedding."""
+    """Ends the shop's process when it sends its n-th embedding."""
 
     def __init__(self, channel, at):
         self.channel, self.at, self.sent = channel, at, 0
@@ -166,7 +166,7 @@ class Leaves:
 
 
 def left_after(sites, epochs, of, **how):
-    """Train ``of`` epochs, the shop being there for the first ``epochs``: each is one batch and one validation."""
+    """Train ``of`` epochs; the shop leaves after ``epochs``, each of which is one batch and one validation."""
     config = settings(epochs=of, batch_size=4096, checkpoint_every=1, keep="last", test=0, **how)
     return train(sites, config, lambda end: Leaves(end, 2 * epochs + 1))
 
@@ -271,7 +271,7 @@ def test_a_prediction_with_a_party_whose_part_is_missing_fails_unless_it_is_left
 
 
 class Full:
-    """A disk that takes no more from the n-th file on that one party, or anybody, moves into place."""
+    """A disk that is full from the n-th file on that is moved into a folder."""
 
     def __init__(self, monkeypatch, within):
         self.within, self.files, self.at = within, [], 0
@@ -325,7 +325,7 @@ def test_a_disk_that_is_full_at_any_file_of_a_passive_party_is_an_error_or_a_war
         assert isinstance(ended["shop"], StorageError), (n, file)
         assert any(f"{each}: cannot be written" in str(ended["shop"]) for each in full.files)
         full.after(0)
-        if isinstance(ended["bank"], dict):  # the shop left in the middle, and its method can do without it
+        if isinstance(ended["bank"], dict):  # the shop left during training, and the method works without it
             warned.append(file.name)
             assert "'shop' took no part in" in ended["bank"]["attendance"][0], (n, file)
         else:

@@ -35,7 +35,7 @@ SETTINGS = {
 
 
 def full_disk(site):
-    """From now on this process may write small files alone, as on a full disk."""
+    """Allow this process only small files from now on, as on a full disk."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))
 
@@ -45,7 +45,7 @@ def killed(site):
 
 
 async def fails_as_told(site, config, net, **asked):
-    """Train; the shop fails as the file "fails" in its folder says, once."""
+    """Train; the shop fails once, in the way that the file "fails" in its folder names."""
     told = site.folder / "fails"
     how = told.read_text() if told.exists() else ""
     told.unlink(missing_ok=True)
@@ -62,7 +62,7 @@ async def fails_as_told(site, config, net, **asked):
 
         async def leaves(frm, tag, expect):
             verdicts.extend([tag] if tag == "verdict" else [])
-            if len(verdicts) == 2:  # of the second epoch: the others miss it in the third
+            if len(verdicts) == 2:  # the verdict of the second epoch: the others miss it in the third
                 raise TableError("row 7 is not a number")
             return await recv(frm, tag, expect)
 

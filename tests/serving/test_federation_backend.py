@@ -60,7 +60,7 @@ def folder(tmp_path_factory):
 
 
 class ServiceProcess:
-    """The command in a process of its own."""
+    """The command in its own process."""
 
     def __init__(self, place, *words, **env):
         command = [sys.executable, "-m", "anyparty", "serve", str(place), "--port", "0", *words]

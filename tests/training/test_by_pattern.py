@@ -1,4 +1,4 @@
-"""Batches of one pattern of presence: a step counts by its rows, so that rare patterns weigh as much as their rows."""
+"""Batches of one presence pattern: steps are weighted by rows, so rare patterns weigh as much as their rows."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def test_a_step_is_as_long_as_its_share(name, stage, parameters):
         before = {key: value.clone() for key, value in worlds.weights(states).items()}
         worlds.step(
             made, of, states, torch.arange(12), stage=stage, share=share, number=1
-        )  # 0 is when parts are averaged
+        )  # 0 if separate parts are averaged
         after = worlds.weights(states)
         kinds = {key for key, value in before.items() if value.is_floating_point() and "running" not in key}
         ways.append({key: after[key] - before[key] for key in kinds})

@@ -1,4 +1,4 @@
-"""What a party keeps between epochs comes back bit for bit, or is refused with a sentence."""
+"""A party's checkpoints are restored bit for bit, or rejected with a clear error."""
 
 import json
 import pickle
@@ -31,7 +31,7 @@ PROGRESS = RunPosition(stage=0, epoch=4, best=0.25, best_epoch=2, history=[{"epo
 
 
 def fresh(optimizer="adam", steps=0, seed=0):
-    """A party's networks, one with buffers and one whose parameters are frozen in part, after some steps."""
+    """Return a party's networks after some steps; one has buffers, and one has frozen parameters."""
     torch.manual_seed(seed)
     encoder, heads = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), nn.Linear(4, 2)
     heads.bias.requires_grad_(False)
@@ -59,7 +59,7 @@ def weights(state):
 class TestThereAndBack:
     @pytest.mark.parametrize("name", sorted(OPTIMIZERS))
     def test_training_goes_on_as_if_nothing_had_happened(self, name, tmp_path):
-        """Networks, buffers, moments and step counts of the optimizer: the next steps are the same to the last bit."""
+        """Networks, buffers, optimizer moments and step counts are restored: the next steps have the same bits."""
         state, kept = fresh(name, steps=3), Checkpoints(tmp_path)
         kept.save(state, PROGRESS, {})
         other = fresh(name, steps=5, seed=9)
@@ -97,7 +97,7 @@ class TestThereAndBack:
         kept.save(fresh(steps=1), PROGRESS, {})
         (path,) = kept.files()
         with pytest.raises((pickle.UnpicklingError, ValueError, KeyError, EOFError)):
-            pickle.loads(path.read_bytes())  # noqa: S301 - that it is none is the point
+            pickle.loads(path.read_bytes())  # noqa: S301 - the test checks that it fails
         with safe_open(path, framework="pt") as file:
             assert json.loads(file.metadata()["anyparty"])["epoch"] == 4
 
@@ -154,7 +154,7 @@ def test_checkpoints_of_a_way_that_was_left_are_forgotten(tmp_path):
 
 
 class Away(StaticMembership):
-    """A door whose party left, for a reason, after some epochs; or whose own part was ended."""
+    """Membership in which a party has left after some epochs, or in which this party's own part was ended."""
 
     def __init__(self, after, why, own=""):
         self.after, self.why, self.own, self.asked = after, why, own, 0
@@ -172,7 +172,7 @@ class Away(StaticMembership):
     [("it left: the job was ended", "", "the job was ended"), ("", "its site was stopped", "its site was stopped")],
 )
 def test_nothing_is_kept_of_an_epoch_at_whose_end_the_run_was_ended(tmp_path, why, own, said):
-    """Word of it comes to the active party last: what it did alone would take the place of what all have."""
+    """The active party learns of the end last; a checkpoint of it alone would replace those that all parties have."""
     settings = {"epochs": 6, "checkpoint_every": 1, "door": Away(3, why, own)}
     with pytest.raises(Stopped, match=said):
         worlds.train(method("laser", embedding=4), world(K=2), folder=tmp_path, **settings)
@@ -207,7 +207,7 @@ class TestAfterAPowerFailure:
 
 
 class Stops(Callback):
-    """Interrupts a run at the end of an epoch, before the active party has kept it."""
+    """Interrupts a run at the end of an epoch, before the active party has saved it."""
 
     def __init__(self, after):
         self.after = after
@@ -218,7 +218,7 @@ class Stops(Callback):
 
 
 def test_a_party_that_was_away_has_the_plain_mean_of_the_epochs_since_it_came_back(tmp_path):
-    """Of sixteen epochs the last four are averaged; b comes back before the last two, with its very first networks."""
+    """The last four of sixteen epochs are averaged; b rejoins before the last two, with its first networks."""
     run = partial(worlds.train, method("laser", embedding=4), world(K=2), folder=tmp_path,
                   epochs=16, checkpoint_every=1, keep="average")  # fmt: skip
     with pytest.raises(KeyboardInterrupt):

@@ -11,7 +11,7 @@ from tests.worlds import world
 
 
 class Spoil(Callback):
-    """Takes the labels away after the first epoch."""
+    """Removes the labels after the first epoch."""
 
     def __init__(self, of):
         self.of = of

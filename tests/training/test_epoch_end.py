@@ -1,4 +1,4 @@
-"""After an epoch the active party lets in who has come back, with its own last checkpoint."""
+"""After an epoch the active party readmits parties that ask to rejoin, with their own last checkpoint."""
 
 import asyncio
 from types import SimpleNamespace
@@ -66,7 +66,7 @@ def test_it_goes_on_from_its_own_last_checkpoint_at_the_next_epoch():
     assert start == control_messages.ResumePoint(own=(0, 2), now=(0, 5))
     assert rows == [0, 1, 2]
     assert record == {"absent": {"b": "it gave no sign of life"}, "back": ["b"]}
-    assert progress.best is None  # what was best without it is not comparable
+    assert progress.best is None  # the best epoch without it is not comparable
     assert not door.lost
 
 

@@ -1,4 +1,4 @@
-"""Stages in which nothing crosses: every party for itself, the active party alone, and single exchanges."""
+"""Stages without messages: every party by itself, the active party alone, and single exchanges."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +22,7 @@ WORD = MessageSpec(tag="word", frm="passive", to="active", holds="a number", lea
 
 
 class Counter(nn.Module):
-    """A network that knows how often it was trained."""
+    """A network that counts its training steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Counter(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Alone:
-    """Every party counts its epochs; its loss after the e-th is given; then b tells a, and a goes on alone."""
+    """Every party counts its epochs, with given losses; then b sends its count to a, and a continues alone."""
 
     losses: dict[str, list[float | None]]
     seen: list[tuple[str, str, torch.Tensor]] = field(default_factory=list)
@@ -92,7 +92,7 @@ BOTH = {"a": [3.0, 2.0, 5.0, 5.0], "b": [5.0, 4.0, 3.0, 2.0]}
 
 class TestEachForItself:
     def test_it_stops_by_its_own_loss_and_keeps_its_own_best(self):
-        """a's loss is least after the second epoch, and it stops after the fourth; b's falls to the end."""
+        """a's loss is lowest after the second epoch, so it stops after the fourth; b's falls until the end."""
         made, trained = train(BOTH | {"a": [3.0, 2.0, 5.0, 5.0, 0.0], "b": [5.0, 4.0, 3.0, 2.0, 1.0]}, epochs=5)
         assert sum(who == "a" for who, stage, _ in made.seen if stage == "alone") == 4
         assert sum(who == "b" for who, stage, _ in made.seen if stage == "alone") == 5
@@ -100,7 +100,7 @@ class TestEachForItself:
         assert int(trained["a"].state.kept["theirs"]) == 5
         own = [r["validation"]["loss"] for r in trained["a"].history if r["stage"] == "alone"]
         assert own == [3, 2, 5, 5]
-        assert counts(trained)["a"] == 2 + 5  # the second epoch's weights, then five epochs of the lead's own
+        assert counts(trained)["a"] == 2 + 5  # the weights of the second epoch, then five of the lead's own epochs
 
     def test_a_party_without_validation_rows_trains_to_the_end(self):
         _, trained = train(BOTH | {"b": [None] * 4})
@@ -119,7 +119,7 @@ class TestOneExchange:
         made, trained = train(BOTH)
         for name in "ab":
             (rows,) = [rows for who, stage, rows in made.seen if (who, stage) == (name, "tell")]
-            assert torch.equal(rows, torch.arange(30))  # validation rows too
+            assert torch.equal(rows, torch.arange(30))  # including validation rows
         (record,) = [record for record in trained["a"].history if record["stage"] == "tell"]
         assert record["epoch"] == 1
 
@@ -131,7 +131,7 @@ class TestOneExchange:
 
 class TestTheLeadAlone:
     def test_the_others_play_no_part_and_it_stops_by_the_metric(self):
-        """Answers are off by 10 less the count, which nears 10: every epoch is better."""
+        """Answers are off by 10 minus the count, so every epoch is better."""
         made, trained = train(BOTH)
         assert {who for who, stage, _ in made.seen if stage == "lead"} == {"a"}
         errors = [record["validation"]["rmse"] for record in trained["a"].history if record["stage"] == "lead"]
@@ -149,7 +149,7 @@ class Stops(Callback):
 
 
 class TestGoingOn:
-    """The lead is stopped; where the other stands is its own matter."""
+    """The lead is stopped; the other party may be at another epoch."""
 
     @pytest.mark.parametrize("after", [("alone", 1), ("alone", 3), ("tell", 1), ("lead", 1), ("lead", 4)])
     def test_wherever_it_was(self, after, tmp_path):
@@ -164,7 +164,7 @@ class TestGoingOn:
         assert [tag for _, _, tag, _ in at.notes].count("word") == (after[0] != "lead")
 
     def test_the_other_one_further_behind(self, tmp_path):
-        """Each goes on from where it stands: a from its third epoch, b, whose third is lost, from its second."""
+        """Each party resumes at its own epoch: a from its third, b, whose third is lost, from its second."""
         with pytest.raises(KeyboardInterrupt):
             train(BOTH, folder=tmp_path, checkpoint_every=1, watch=Stops(("alone", 4)))
         assert (tmp_path / "a" / "00-000003.safetensors").exists()

@@ -1,4 +1,4 @@
-"""The loop over stages, epochs and batches, played with a method whose every answer is written in advance."""
+"""The loop over stages, epochs and batches, with a method whose answers are scripted."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from tests.worlds import world
 
 
 class Clock(nn.Module):
-    """A network that only knows when it was trained last."""
+    """A network that stores the epoch of its last training step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Clock(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Scripted:
-    """Learns nothing; after epoch e its answers are off by ``errors[e]``, or missing where that is NaN."""
+    """Learns nothing; after epoch e its answers are off by ``errors[e]``, or missing if that is NaN."""
 
     errors: Sequence[float] = ()
     stage_names: Sequence[str] = ("train",)
@@ -79,7 +79,7 @@ def train(errors, *, of=OF, made=None, **settings):
 
 
 class Reasons(Callback):
-    """Keeps what is said at the end of stages."""
+    """Collects the reasons for the ends of stages."""
 
     def __init__(self):
         self.said = []
@@ -94,7 +94,7 @@ def clocks(trained):
 
 class TestSelection:
     def test_the_best_weights_are_kept_at_every_party(self):
-        """Errors 5 3 4 2 6 7 8 9, three epochs of patience: best at the fourth, stopped after the seventh."""
+        """With errors 5 3 4 2 6 7 8 9 and a patience of 3, the fourth epoch is best, and the seventh is the last."""
         _, trained = train([5, 3, 4, 2, 6, 7, 8, 9], patience=3)
         assert clocks(trained) == {"a": 3, "b": 3}
         assert [record["epoch"] for record in trained["a"].history] == [1, 2, 3, 4, 5, 6, 7]
@@ -109,7 +109,7 @@ class TestSelection:
     def test_the_last_weights_if_asked(self):
         _, trained = train([5, 3, 4, 2, 6, 7, 8, 9], patience=3, keep="last")
         assert clocks(trained) == {"a": 6, "b": 6}
-        assert trained["a"].best_epoch == -1  # validation chose nothing
+        assert trained["a"].best_epoch == -1  # validation did not choose an epoch
 
     @pytest.mark.parametrize(("epochs", "mean"), [(8, 6.5), (9, 7.0), (2, 1.0), (1, 0.0)])
     def test_the_mean_of_the_last_quarter_if_asked(self, epochs, mean):
@@ -145,7 +145,7 @@ class TestSelection:
         assert clocks(train([nan, 3, nan, 2, nan])[1]) == {"a": 3, "b": 3}
 
     def test_nor_does_it_end_the_stage(self):
-        """Validation rows may have no number in any epoch: the last weights stay, and a sentence says so."""
+        """If no epoch has a score on validation rows, the last weights are kept, and the reason reports it."""
         nan, watch = float("nan"), Reasons()
         _, trained = train([nan] * 4, patience=2, watch=watch)
         assert clocks(trained) == {"a": 3, "b": 3}
@@ -156,7 +156,7 @@ class TestSelection:
         assert watch.said[1:] == ["all epochs done"]
 
     def test_by_a_metric_of_which_more_is_better(self):
-        """auroc falls where answers turn the wrong way round; here by class shares given in advance."""
+        """Use accuracy, with given shares of correct answers."""
         shares = [0.5, 0.9, 0.7]
         of = world(K=2, N=30, classes=2)
 
@@ -197,7 +197,7 @@ class TestSeveralStages:
 
     @staticmethod
     def continued(then, **settings):
-        """Three epochs off by 5, 1 and 9, and then a stage that goes on from them, off by ``then``."""
+        """Train three epochs that are off by 5, 1 and 9, then a stage that continues from them, off by ``then``."""
 
         @dataclass(frozen=True, kw_only=True)
         class Continued(Scripted):
@@ -231,18 +231,18 @@ class TestSeveralStages:
 
 
 class TestTrainingRowsAreScoredToo:
-    """Some of them, in the same messages as the validation rows."""
+    """Some training rows are scored in the same messages as the validation rows."""
 
     @pytest.fixture
     def scored(self):
-        """Train; return the rows that were asked for at every epoch's end, and the history."""
+        """Return a function that trains, and returns the requested rows of every epoch's end and the history."""
 
         def play(errors=(5, 3, 0.5), **settings):
             asked = []
 
             @dataclass(frozen=True, kw_only=True)
             class Unlike(Scripted):
-                """Is off by as much as ``errors`` says on validation rows, and by half on the others."""
+                """Is off by ``errors`` on validation rows, and by half of that on the others."""
 
                 async def predict(self, net, state, rows, batch, asked_parties):
                     said = await super().predict(net, state, rows, batch, asked_parties)
@@ -281,9 +281,9 @@ class TestTrainingRowsAreScoredToo:
 
 class TestRecords:
     def test_losses_and_metrics_epoch_by_epoch(self):
-        """20 training rows in batches of 6, 6, 6, 2 with losses 1, 2, 3, 4: (6+12+18+8)/20 = 2.2 a row.
+        """20 training rows in batches of 6, 6, 6, 2 with losses 1, 2, 3, 4 give (6+12+18+8)/20 = 2.2 per row.
 
-        rmse and mae of an answer that is off by e are e, in the label's own units.
+        An answer that is off by e has an rmse and mae of e, in the label's own units.
         """
         _, trained = train([5, 3, 0.5])
         for epoch, (record, error) in enumerate(zip(trained["a"].history, [5, 3, 0.5], strict=True)):
@@ -322,7 +322,7 @@ class TestRecords:
         assert heard[-1] == ("train", "all epochs done")
 
     def test_the_learning_rate_follows_its_schedule(self):
-        """Halved from the third epoch; every party by its own optimizer's settings."""
+        """The rate is halved from the third epoch on, at each party by its own optimizer's settings."""
         falls = Optimizer(name="sgd", lr=0.8, schedule="step", milestones=(2,), gamma=0.5)
         made, _ = train([1, 1, 1, 1], optimizer=falls)
         for name in "ab":
@@ -371,7 +371,7 @@ class TestRows:
             worlds.train(method("standard"), of)
 
     def test_what_validation_rows_hold_does_not_move_a_weight(self):
-        """Only which epoch is best may depend on them."""
+        """Only the choice of the best epoch may depend on them."""
         other = world(K=2, N=30, kind="regression")
         other.rows["a"].y[VALIDATION] = 1e3
         for rows in other.rows.values():
@@ -385,7 +385,7 @@ class TestRows:
 
 @dataclass
 class Stops(Callback):
-    """Pulls the plug after an epoch of a stage."""
+    """Interrupts training after an epoch of a stage."""
 
     stage: str
     epoch: int
@@ -446,7 +446,7 @@ class TestResuming:
         assert {party.state.modules["clock"].weight.item() for party in trained.values()} == {6.5}
 
     def test_from_the_last_moment_that_all_have(self, tmp_path):
-        """Party b, killed a moment earlier, lacks the fourth epoch: both go on from the third."""
+        """Party b was killed before its checkpoint of the fourth epoch, so both resume from the third."""
         run = partial(train, [5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1)
         with pytest.raises(KeyboardInterrupt):
             run(watch=Stops("train", 5))
@@ -460,7 +460,7 @@ class TestResuming:
         assert clocks(trained) == {"a": 1, "b": 1}
 
     def test_without_a_common_moment_each_from_its_own_last(self, tmp_path):
-        """Party b was away for longer than checkpoints are kept: it goes on from the first epoch, a from the fourth."""
+        """Party b was away longer than checkpoints are kept: it resumes from the first epoch, a from the fourth."""
         run = partial(train, [5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1)
         with pytest.raises(KeyboardInterrupt):
             run(watch=Stops("train", 2))
@@ -485,7 +485,7 @@ class TestResuming:
             run(resume=True)
 
     def test_ended_while_the_first_checkpoints_were_written_it_begins_anew(self, tmp_path):
-        """By a kill behind the active party's first one, and before the last party's."""
+        """The run was killed after the active party's first checkpoint, and before the last party's."""
         whole = train([5, 1, 4], folder=tmp_path / "whole")[1]
         run = partial(train, [5, 1, 4], folder=tmp_path, checkpoint_every=1)
         with pytest.raises(KeyboardInterrupt):
@@ -499,7 +499,7 @@ class TestResuming:
         assert len(trained["a"].history) == 3
 
     def test_a_fresh_run_forgets_the_checkpoints_of_another(self, tmp_path):
-        """Its own first ones sort before those of a longer run, and would be taken for the oldest."""
+        """The new run's first checkpoints sort before those of a longer run, and would be deleted as the oldest."""
         train([5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1)
         with pytest.raises(KeyboardInterrupt):
             train([5, 1, 4, 3, 6], folder=tmp_path, checkpoint_every=1, watch=Stops("train", 3))
@@ -533,7 +533,7 @@ class TestDiverging:
 
     @pytest.mark.parametrize("sick", ["a", "b"])
     def test_a_partys_own_embeddings(self, sick):
-        """Its own learning rate was too high: that party is named."""
+        """The error names the party whose learning rate is too high."""
         of = world(K=2, N=32)
         parts: dict[str, Callable[..., Any]] = {}
         for name in "ab":

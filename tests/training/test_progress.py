@@ -1,4 +1,4 @@
-"""The progress line: what it says stays as it is named."""
+"""The progress line shows names literally, even if they contain Rich's markup."""
 
 import io
 

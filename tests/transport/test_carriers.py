@@ -1,4 +1,4 @@
-"""What every carrier of messages does: a later one adds itself to ``CARRIERS``."""
+"""Every carrier of messages passes these tests; a new one adds itself to ``CARRIERS``."""
 
 import threading
 from functools import partial
@@ -22,7 +22,7 @@ ANY = {"x": TensorSpec((-1,), torch.float32)}
 
 @pytest.fixture(params=sorted(CARRIERS))
 def play(request):
-    """Run every party's part over a carrier."""
+    """Return a carrier, which runs every party's part."""
     return CARRIERS[request.param]
 
 
@@ -36,7 +36,7 @@ async def nothing(net):
 
 class TestDelivery:
     def test_what_was_sent_arrives(self, play):
-        """Every dtype, an empty tensor, a scalar and a transposed one; names as they were."""
+        """Test every dtype, an empty tensor, a scalar, a transposed tensor, and names."""
         sent = {
             "f": torch.randn(3, 2).T, "i": torch.tensor([2**40, -1]), "u": torch.arange(5, dtype=torch.uint8),
             "b": torch.tensor([True, False]), "none": torch.empty(0, 4), "one": torch.tensor(3.5),
@@ -71,7 +71,7 @@ class TestDelivery:
         assert play({"a": a, "b": b, "c": c})["b"] == ([1, 3], [0, 2, 4], 9)
 
     def test_messages_are_copies(self, play):
-        """What the sender does to its tensor afterwards stays at home, and so does what the receiver does."""
+        """Later changes of a tensor at the sender or the receiver do not affect the other."""
         mine = torch.zeros(2)
 
         async def a(net):
@@ -166,7 +166,7 @@ class TestLeaving:
                 play({name: {"a": a, "b": b}[name] for name in order})
 
     def test_where_one_fails_the_others_do_not_go_on(self, play):
-        """Not even one that could do without it: its work would be for nothing."""
+        """This includes a party that could continue without it, whose work would be useless."""
         steps = []
 
         async def a(net):
@@ -218,7 +218,7 @@ class TestDeadlock:
 
 
 def test_in_process_runs_inside_a_running_loop():
-    """As in a notebook."""
+    """Notebooks have a running loop."""
     import asyncio  # noqa: PLC0415
 
     async def part(net):
@@ -231,7 +231,7 @@ def test_in_process_runs_inside_a_running_loop():
 
 
 def test_an_interrupt_in_a_notebook_ends_the_parts(monkeypatch):
-    """They run on another thread, and Ctrl-C reaches the one that waits for them."""
+    """The parts run on another thread, and Ctrl-C reaches the one that waits for them."""
     import asyncio  # noqa: PLC0415
     from concurrent.futures import Future  # noqa: PLC0415
 

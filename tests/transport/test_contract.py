@@ -1,4 +1,4 @@
-"""Nothing undeclared leaves a party, nothing unexpected comes in, and the sentence says who, what and what instead."""
+"""Undeclared messages are not sent, unexpected ones are rejected, and errors name the party, the fault and the fix."""
 
 import math
 from functools import partial
@@ -19,7 +19,7 @@ DOWN = MessageSpec(tag="down", frm="active", to="passive", holds="g", learns="g"
 
 
 def talk(frm, to, tag, tensors, expect, declared=(UP, DOWN), **more):
-    """Send one message, receive it, return what came."""
+    """Send one message, receive it, and return it."""
 
     async def send(net):
         await net.send(to, tag, tensors)
@@ -74,10 +74,10 @@ class TestSending:
     @pytest.mark.parametrize(
         ("frm", "to", "tag"),
         [
-            ("shop", "bank", "labels"),  # no such message
-            ("bank", "shop", "up"),  # to one that is no host
-            ("lab", "bank", "up"),  # from one that has no block
-            ("shop", "bank", "down"),  # the wrong way round
+            ("shop", "bank", "labels"),  # this message is not declared
+            ("bank", "shop", "up"),  # the receiver does not host a head
+            ("lab", "bank", "up"),  # the sender does not have a block
+            ("shop", "bank", "down"),  # the wrong direction
         ],
     )
     def test_what_is_not_declared_is_stopped(self, frm, to, tag):
@@ -130,6 +130,6 @@ class TestReceiving:
         assert torch.equal(talk("shop", "bank", "up", {"h": tensor}, {"h": expect})["h"], tensor)
 
     def test_numbers_whose_sum_is_not_finite_are_numbers(self):
-        """They are beyond any bound, so that there is none here."""
+        """Such numbers are beyond any bound, so the test sets no bound."""
         large = torch.full((4,), 3e38)
         assert torch.equal(talk("shop", "bank", "up", {"h": large}, {"h": TensorSpec((4,))}, bounds=None)["h"], large)

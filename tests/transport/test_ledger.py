@@ -1,4 +1,4 @@
-"""Every message counted, and LASER's bytes as one can count them by hand."""
+"""Every message is counted, and LASER's bytes equal those counted by hand."""
 
 import pytest
 import torch
@@ -38,10 +38,10 @@ def test_rows_there_and_back():
 
 
 class TestLaser:
-    """K = 3, H = 5; 24 rows in all patterns of presence: party b has 14 of them, party c 13.
+    """K = 3, H = 5; 24 rows in all patterns of presence: party b has 14 of them, party c 12.
 
-    An epoch sends an embedding of each row that a passive party holds and a gradient of each: 4 H bytes a row, each
-    way.  The labels' holder sends no embedding to itself.
+    An epoch sends an embedding and a gradient for each row that a passive party holds: 4 H bytes per row, in each
+    direction.  The label holder sends no embedding to itself.
     """
 
     of = world(N=24)
@@ -67,12 +67,12 @@ class TestLaser:
         flows = self.by_tag(at)
         assert flows["b", "a", "embedding"]["bytes_sent"] == 3 * 14 * 5 * 4
         if batch_size == 1:
-            assert flows["b", "a", "embedding"]["messages"] == 3 * 14  # none where the party has no row
+            assert flows["b", "a", "embedding"]["messages"] == 3 * 14  # no message if the party has no row of the batch
 
     def test_around_the_steps(self):
-        """hello: 32 bytes for one group of settings, and no checkpoint.  start: two numbers.
+        """A hello has 32 bytes for one group of settings, and none for checkpoints; a start has two numbers.
 
-        plan: 24 places of 8 bytes, none to validate on.  verdict: two bytes an epoch, and one a party.
+        A plan has 24 positions of 8 bytes, none for validation; a verdict has two bytes per epoch and one per party.
         """
         at = Table()
         worlds.train(method("laser", embedding=5), self.of, epochs=3, at=at)
@@ -91,7 +91,7 @@ class TestLaser:
         ]
 
     def test_two_hosts_cost_twice(self):
-        """Embeddings go to both label holders, gradients come from both; c, which is one, sends to a alone."""
+        """Embeddings go to both label holders, and gradients come from both; c, itself a host, sends to a alone."""
         of, at = world(N=24, labelers=(0, 2)), Table()
         made = method("laser", embedding=5, hosting="labelers")
         worlds.train(made, of, epochs=1, batch_size=24, at=at)

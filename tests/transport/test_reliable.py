@@ -1,4 +1,4 @@
-"""Messages arrive once and in order over a carrier that does its worst; who is gone is known in time."""
+"""Messages arrive once and in order over an unreliable carrier; lost parties are detected in time."""
 
 import asyncio
 import itertools
@@ -24,14 +24,14 @@ from anyparty.transport.reliable.session import PendingReceive, Session, Timeout
 from tests.unhurried import Steady
 
 QUICK = Timeouts(join_s=0.6, silent_s=0.6, message_s=5, retry_s=0.05, receipt_s=0.02, flush_s=3)
-CALM = replace(QUICK, join_s=20, silent_s=20, message_s=20)  # for tests that are not of these: machines are noisy
+CALM = replace(QUICK, join_s=20, silent_s=20, message_s=20)  # for tests of other things: machines are noisy
 
 
 class Air:
-    """A network in memory, on a thread of its own, that loses, doubles and reorders."""
+    """A network in memory, with its own thread, that loses, doubles and reorders packets."""
 
     def __init__(self, seed=0, lose=0.0, double=0.0, reorder=False):
-        self.random = random.Random(seed)  # noqa: S311 - a network's luck is no secret
+        self.random = random.Random(seed)  # noqa: S311 - a network's randomness is not a secret
         self.lose, self.double, self.reorder = lose, double, reorder
         self.endpoints, self.queue, self.cut, self.log, self.clock = {}, queue.Queue(), set(), [], Steady()
         self.thread = threading.Thread(target=self.carry, daemon=True)
@@ -72,7 +72,7 @@ class Air:
 
 
 def run(air, *parts, names=("a", "b"), patience=CALM):
-    """Run each party's coroutine on a thread and loop of its own, as processes would."""
+    """Run each party's coroutine on its own thread and loop, like separate processes."""
     endpoints = [air.endpoint(name, names, patience) for name in names]
     results = {}
 
@@ -116,7 +116,7 @@ def test_who_is_left_with_an_error_is_told_where_its_words_are():
 
 
 def test_what_goes_to_a_party_that_is_gone_is_not_counted():
-    """Nor what cannot be sent; what was handed over is, also where its sender was told to stop while it waited."""
+    """Messages that cannot be sent are not counted; a sent one is, even if its sender is cancelled while it waits."""
 
     class Nowhere:
         def put(self, to, envelope, data):
@@ -194,7 +194,7 @@ def test_receipts_ride_on_the_next_message():
     patience = Timeouts(join_s=5, silent_s=5, retry_s=2, receipt_s=1)
     air = Air()
     run(air, talk_as_a, talk_as_b, patience=patience)
-    assert len(air.log) <= 40 + 14, air.log  # twenty messages each way, hellos and goodbyes
+    assert len(air.log) <= 40 + 14, air.log  # twenty messages in each direction, hellos and farewells
 
 
 def test_who_never_appears_is_lost():
@@ -240,7 +240,7 @@ def test_who_computes_for_long_is_not_lost():
         return int((await net.recv("b", "x", {}))["i"])
 
     async def b(net):
-        time.sleep(2)  # a training step blocks the loop, three times ``silent_s``
+        time.sleep(2)  # a training step blocks the loop for three times ``silent_s``
         await net.send("a", "x", {"i": torch.tensor([1])})
 
     assert run(Air(), a, b, patience=replace(QUICK, join_s=20))["a"] == 1
@@ -296,7 +296,7 @@ def test_what_is_sent_to_a_party_that_left_is_dropped():
 
 
 def test_who_was_given_up_is_told():
-    """Also where it has had a receipt for all that it sent: it asks whether the other is alive."""
+    """This holds even if it has receipts for all its messages, because it asks whether the other is alive."""
     air, told = Air(), threading.Event()
 
     async def a(net):
@@ -330,7 +330,7 @@ def test_a_recv_that_is_cancelled_loses_nothing():
 
 @pytest.mark.parametrize("numbers", [[0], [0, 1]])
 def test_what_comes_while_a_wait_is_cancelled_is_the_next_message(numbers):
-    """It came on the carrier's thread, and the loop had not got round to it: the loop of ``serve``'s readers."""
+    """It arrives on the carrier's thread before the loop handles it, as for the readers of ``serve``."""
 
     async def read():
         alone, loop = Alone(), asyncio.get_running_loop()
@@ -364,7 +364,7 @@ def test_what_was_given_by_a_process_that_is_gone_is_not_given_back_to_the_next(
 
 
 def test_who_waits_for_room_hears_that_the_other_is_gone(monkeypatch):
-    """A message larger than what may be on its way, to a party that is killed and that nobody waits for."""
+    """The message exceeds the limit of bytes in transit, and no receive is pending from the killed party."""
     monkeypatch.setattr("anyparty.transport.reliable.endpoint.MOST_ON_THE_WAY", 1000)
     air, killed = Air(), threading.Event()
 
@@ -395,7 +395,7 @@ def test_a_party_that_is_alive_and_takes_nothing_is_given_up_in_the_end():
 
 
 def test_silence_counts_from_when_one_begins_to_wait():
-    """While nobody waits for a party nobody asks it, so that it has nothing to say."""
+    """While no receive is pending, the party is not asked for a sign of life, and need not send any."""
     session, given_to_it = Session("b", Timeouts(silent_s=10), last_heard=0.0), []
     session.waiting["x"] = PendingReceive(given_to_it.append, since=100.0)
     session.check_silence(105.0)
@@ -416,11 +416,11 @@ def test_a_run_that_is_ended_from_outside_ends_all_waiting():
     assert "the job was aborted" in str(run(Air(), a, b)["a"])
 
 
-# ---- one end alone, its arrivals and its clock in our hands
+# ---- one endpoint alone; tests control its arrivals and its clock
 
 
 class Alone:
-    """An endpoint that sends nowhere, on a clock that stands."""
+    """An endpoint that sends nowhere, with a stopped clock."""
 
     def __init__(self, **more):
         self.sent, self.items, self.now = [], [], itertools.count(0).__next__

@@ -27,19 +27,19 @@ SPEEDS = {"a": 1.0, "b": 2.0, "c": 5.0}
 def under(
     name: str, of: str = "laser", clock: VirtualClock | None = None, *, parameters: Any = None, **settings: Any
 ) -> Any:
-    """The split method ``of`` under the schedule ``name``."""
+    """Make the split method ``of`` under the schedule ``name``."""
     made, local = schedule(name, **settings)
     split = method(of, **{"embedding": 5, **(parameters or {})})
     return Scheduled(split=split, schedule=made, clock=clock or VirtualClock(), local=local)
 
 
 def whole(N: int = 12, **changes: Any) -> World:
-    """Every party has every row."""
+    """Create a world in which every party has every row."""
     return world(observed=torch.ones(N, changes.get("K", 3), dtype=torch.bool), **changes)
 
 
 def run(made: Any, of: World, **settings: Any) -> tuple[dict[str, Any], list[dict[str, Any]], Table]:
-    """Train; return all weights, the history without seconds, and who sent what."""
+    """Train; return all weights, the history without seconds, and the table with the messages."""
     at = settings.pop("at", None) or Table()
     trained = worlds.train(made, of, **{"epochs": 2, "at": at, **settings})
     history = [
@@ -51,7 +51,7 @@ def run(made: Any, of: World, **settings: Any) -> tuple[dict[str, Any], list[dic
 
 @dataclass
 class Slow(Wiretap):
-    """A channel on which a party's embeddings take ``pause(n)`` seconds, the n-th time that it sends some."""
+    """A channel that delays a party's n-th embedding by ``pause(n)`` seconds."""
 
     pause: Callable[[int], float] = lambda _: 0.0
     sent: int = 0
@@ -64,7 +64,7 @@ class Slow(Wiretap):
 
 
 def slowed(**pauses: Callable[[int], float]) -> Table:
-    """A table at which some parties' embeddings are long on their way."""
+    """Return a table that delays the embeddings of some parties."""
 
     def carry(parts: Any, wrap: Any) -> Any:
         def channel_of(channel: Any) -> Any:

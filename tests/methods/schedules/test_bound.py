@@ -1,4 +1,4 @@
-"""The theorem: (15) on a quadratic of which every constant is known, and the warning where a rate breaks (14)."""
+"""The theorem: (15) on a quadratic with known constants, and the warning if a rate violates (14)."""
 
 import warnings
 from itertools import product
@@ -47,7 +47,7 @@ def gradients(states):
 
 
 def both_sides(labels, rho, times):
-    """Return the left and right side of (15), the mean over all sequences of mini-batches that there can be."""
+    """Return the left and right side of (15), as means over all possible sequences of mini-batches."""
     of, made = quadratic(), under("flex", "standard", CLOCK, labels=labels,
                                   parameters={"embedding": 1, "make_head": lambda *_: nn.Identity()})  # fmt: skip
     size = {name: sum(value**2 for value in cells) for name, cells in X.items()}
@@ -78,14 +78,14 @@ def test_the_bound_holds_on_a_quadratic(labels, rho):
 
 
 def test_it_can_be_broken():
-    """Rates far above (14) diverge, and the left side with them."""
+    """Rates far above (14) diverge, and so does the left side."""
     left, right = both_sides("shared", 0.0, times=400.0)
     assert left > right
 
 
 class TestWarning:
     def test_names_the_party_and_the_bound(self):
-        """10 local iterations, L = 2: 1 / (16 x 10 x 2)."""
+        """The bound for 10 local iterations and L = 2 is 1 / (16 x 10 x 2)."""
         with pytest.warns(UserWarning, match="breaks the bound") as said:
             worlds.begin(under("flex", clock=CLOCK, smoothness=2.0), whole(), optimizer=SGD)
         assert len(said) == 3
@@ -94,21 +94,21 @@ class TestWarning:
         assert "an estimated smoothness of 2 convergence is shown up to 0.003125" in text
 
     def test_asks_the_weights_and_the_fastest_round(self):
-        """b makes 5 iterations, 10 where its machine is idle: (1 - 0.9^10) / 0.1 = 6.513."""
+        """b makes 5 iterations, but 10 when its machine is idle: (1 - 0.9^10) / 0.1 = 6.513."""
         clock = VirtualClock(iteration={"a": 10.0, "c": 10.0}, use={"b": (0.5, 0.0)})
         with pytest.warns(UserWarning, match="party 'b'.*with 10 local iterations, weights up to 6.513"):
             worlds.begin(under("flex", clock=clock, smoothness=0.1), whole(), optimizer=MOMENTUM)
 
     @pytest.mark.parametrize(("A", "warned"), [(None, 3), (1 / 32, 0), ({"b": 0.05}, 3)])
     def test_of_adaptive_flex(self, A, warned):
-        """A_k <= 1 / (16 L) for those that have one; the others' follows from their rate."""
+        """A_k <= 1 / (16 L) is checked for parties that have an A; the rate is checked for the others."""
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             worlds.begin(under("adaptive-flex", clock=CLOCK, smoothness=2.0, **({"A": A} if A else {})), whole())
         assert len(said) == warned
 
     def test_of_adaptive_flex_with_a_trace_goes_by_the_round_before(self):
-        """b's machine: 10 iterations at the rate of 5, twice what (14) has for 10; the others' are on it."""
+        """b makes 10 iterations at the rate for 5, that of the round before: twice the limit. The others are at it."""
         clock = VirtualClock(iteration=1.0, timeout=10, use={"b": (0.5, 0.0)})
         made = under("adaptive-flex", clock=clock, smoothness=2.0, A=1 / 32)
         with pytest.warns(UserWarning, match="breaks the bound") as said:
@@ -117,7 +117,7 @@ class TestWarning:
         assert text.startswith("party 'b': a learning rate of 0.00625 breaks the bound (14) of Flex-VFL: with 10 local")
 
     def test_a_round_without_part_is_none(self):
-        """c sits the first round out, and makes ten iterations in the second, as a and b in every one."""
+        """c takes no part in the first round, and makes ten iterations in the second, like a and b in every round."""
         clock = VirtualClock(iteration=1.0, timeout=10, use={"c": (0.99, 0.0)})
         with pytest.warns(UserWarning, match="with 10 local iterations") as said:
             worlds.begin(under("adaptive-flex", clock=clock, smoothness=0.1, A=1.0), whole())

@@ -1,4 +1,4 @@
-"""What every method must pass, passed by split methods under schedules."""
+"""Split methods under schedules pass the checks of every method."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from tests.methods.cases import Case
 from tests.methods.checks import CHECKS
 from tests.methods.schedules.over import EVERYBODY, under
 
-CLOCK = VirtualClock(iteration={"a": 2.0}, timeout=6, use={"a": (0.0, 0.4)})  # a: 3 or 1 iterations, the others 6
+CLOCK = VirtualClock(iteration={"a": 2.0}, timeout=6, use={"a": (0.0, 0.4)})  # a makes 3 or 1 iterations, the others 6
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The clock: what rounds take, how many iterations fit, traces; by hand, and against the published table III."""
+"""The virtual clock: durations, iterations and traces, checked by hand and against the published table III."""
 
 import os
 
@@ -41,7 +41,7 @@ class TestTableIII:
         ],
     )
     def test_published_times_are_one_number_of_rounds(self, schedule, times):
-        """Time over the length of a round is the same number of rounds at every latency, to the printed digits."""
+        """Time over a round's duration gives the same number of rounds at every latency, to the printed digits."""
         rounds = []
         for latency, total in zip((1.0, 10.0, 50.0), times, strict=True):
             clock = VirtualClock(iteration=IMAGENET, latency=latency, timeout=10)
@@ -70,7 +70,7 @@ class TestSpeeds:
         assert round_of(SyncMin(), clock, ["a", "b"]) == ({"a": 1, "b": 1}, 32)
 
     def test_a_trace(self):
-        """An iteration takes (1 - c)^-1: with a time-out of 20, floor(20 (1 - c)) fit."""
+        """An iteration takes (1 - c)^-1, so floor(20 (1 - c)) iterations fit into a timeout of 20."""
         clock = VirtualClock(timeout=20, use={"a": (0.0, 0.5, 0.77)})
         assert [clock.fits("a", r) for r in range(4)] == [20, 10, 4, 20]
         assert clock.takes("a", 1) == 2.0
@@ -81,7 +81,7 @@ class TestSpeeds:
         assert VirtualClock(use={"a": (0.5,)}).began_anew(7) == 0
 
     def test_time_costs_no_time(self):
-        """A thousand rounds of thirty years each: that this ends at all is what is tested."""
+        """A thousand rounds of thirty years each: the test passes if it ends at all."""
         clock = VirtualClock(iteration=IMAGENET, latency=1e9, timeout=1e9)
         for r in range(1000):
             made = SyncMin().iterations(clock, list(IMAGENET), r)

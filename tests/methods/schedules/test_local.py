@@ -17,7 +17,7 @@ from tests.worlds import SGD, Table
 
 
 def unrolled(tau: int, optimizer: Optimizer, mu: float) -> list[float]:
-    """What the gradient of each iteration moves a parameter by, in units of -lr, by torch's own optimizer."""
+    """Return how far each iteration's gradient moves a parameter, in units of -lr, by torch's own optimizer."""
     found = []
     for when in range(tau):
         parameter = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
@@ -51,7 +51,7 @@ class TestWeights:
 
 class TestSteps:
     def test_proximal_on_a_quadratic(self):
-        """f = (theta - 3)^2 / 2 from 0, lr 0.5, mu 0.2: 1.5, 2.1, 2.34."""
+        """Minimise f = (theta - 3)^2 / 2 from 0 with lr 0.5 and mu 0.2: 1.5, 2.1, 2.34."""
         theta = torch.nn.Parameter(torch.zeros(()))
         state = State(worlds.world().seat("a"), optimizers={"net": Optimizer(name="sgd", lr=0.5).build([theta])})
         steps, path = LocalSteps(state, LocalIterations(mu=0.2)), []
@@ -77,7 +77,7 @@ class TestSteps:
 
     @pytest.mark.parametrize(("rho", "mu"), [(0.0, 0.0), (0.5, 0.0), (0.0, 3.0)])
     def test_a_party_without_labels_moves_by_the_sum_of_weights(self, rho, mu):
-        """A linear encoder's gradient is g^T x in every iteration, so that theta moves by -eta g^T x sum_t w^t."""
+        """A linear encoder's gradient is g^T x in every iteration, so theta moves by -eta g^T x sum_t w^t."""
         of, clock = whole(), VirtualClock(iteration={"b": 2.0}, timeout=10, latency=1)
         made = under("flex", "standard", clock, mu=mu)
         states = worlds.begin(made, of, encoder=LINEAR, optimizer=Optimizer(name="sgd", lr=0.1, momentum=rho))
@@ -134,7 +134,7 @@ class TestAdaptiveRates:
 
 
 def test_equation_8_on_a_quadratic():
-    """Local momentum on f = theta^2 / 2 moves by exactly -eta sum_t w^t g^t, for the gradients that it met."""
+    """Local momentum on f = theta^2 / 2 moves by exactly -eta sum_t w^t g^t, for the gradients of its iterations."""
     theta = torch.nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
     state = State(worlds.world().seat("a"))
     state.optimizers["net"] = Optimizer(name="sgd", lr=0.1, momentum=0.8).build([theta])

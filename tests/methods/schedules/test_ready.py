@@ -1,4 +1,4 @@
-"""VAFL by the real clock: who is ready first is met first, and all leave the epoch together."""
+"""VAFL on the real clock: the host meets the party that is ready first, and all parties end the epoch together."""
 
 import asyncio
 from collections import Counter
@@ -25,7 +25,7 @@ def _time_stands_while_anybody_works(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def steadily(**pauses: float) -> Table:
-    """A table at which some parties are slow at all times."""
+    """Return a table that always delays the embeddings of some parties."""
     return slowed(**{name: lambda _, pause=pause: pause for name, pause in pauses.items()})
 
 
@@ -34,7 +34,7 @@ def vafl(of: str = "laser", **changes: Any) -> Any:
 
 
 def meetings(at: Table) -> Counter[str]:
-    """How often each passive party was answered with a derivative of its rows."""
+    """Count how often each passive party received a derivative of its rows."""
     return Counter(to for _, to, tag, tensors in at.notes if tag == "gradient" and len(tensors["g"]))
 
 
@@ -44,7 +44,7 @@ def test_an_epoch_has_as_many_meetings_as_batches():
     assert 0 < history[0]["time_s"] < history[1]["time_s"]
     met = meetings(at)
     assert met["b"] + met["c"] + int(weights["a/encoder/calls"]) == 30
-    assert min(met["b"], met["c"], int(weights["a/encoder/calls"])) >= 6  # all are equally fast here
+    assert min(met["b"], met["c"], int(weights["a/encoder/calls"])) >= 6  # all parties are equally fast here
 
 
 def test_who_is_fast_is_met_more_often():
@@ -63,7 +63,7 @@ def test_those_on_their_way_are_sent_home_with_nothing():
 
 
 def test_a_fast_party_may_go_through_all_batches():
-    """The others never send: all meetings are with it, and validation comes after them."""
+    """The others never send in time: all meetings are with the fast party, and validation still works."""
     of = whole(N=24, server=True)
     _, history, at = run(vafl(), of, batch_size=8, epochs=2, at=steadily(b=0.4, c=0.4), validation=torch.arange(20, 24))
     assert meetings(at)["a"] >= 4
@@ -92,7 +92,7 @@ def test_a_party_without_a_row_is_not_waited_for():
 
 
 def play(of: World, made: Any, states: Any, meetings: int, leaves: str = "") -> tuple[list[Any], Table]:
-    """Play an epoch of so many meetings, of which who leaves knows nothing; return a's losses, and who sent what."""
+    """Run an epoch with a number of meetings, without the party that leaves; return a's losses and the table."""
     losses: list[Any] = []
 
     async def stays(name: str, net: Any) -> None:
@@ -105,7 +105,7 @@ def play(of: World, made: Any, states: Any, meetings: int, leaves: str = "") -> 
         await stage.finish(net, states[name], of.rows[name])
 
     async def left(net: Any) -> None:
-        """Play no part."""
+        """Take no part."""
 
     parts = {name: left if name in leaves else partial(stays, name) for name in of.roster.names}
     at = Table()

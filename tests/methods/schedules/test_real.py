@@ -1,4 +1,4 @@
-"""The real clock: iterations until a time-out in seconds has passed, here counted by a clock that the test winds."""
+"""The real clock: iterations until a timeout in seconds, counted by a clock that the test controls."""
 
 import tomllib
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from tests.worlds import Table
 
 @dataclass
 class Wound:
-    """A clock that moves on by ``step`` whenever somebody looks at it."""
+    """A clock that advances by ``step`` each time that it is read."""
 
     step: float = 1.0
     at: float = field(default=0.0)
@@ -54,7 +54,7 @@ class TestTurns:
 
 class TestRounds:
     def test_every_party_iterates_until_its_own_timeout(self):
-        """One that looks at the clock takes a second: within 20 of them all three make several, P-BCD one."""
+        """Each reading takes a second: within 20 seconds all three parties make several iterations, P-BCD one."""
         calls = {}
         for name in ("flex", "p-bcd"):
             made = under(name, clock=RealClock(timeout=20.0, now=Wound()))
@@ -82,7 +82,7 @@ class TestRounds:
         assert history[-1]["loss"] < 0.9 * history[0]["loss"]
 
     def test_adaptive_flex_begins_with_a_dummy_round(self):
-        """Nobody knows tau_k before the first round: its rate is 0, and the second's the optimizer's own."""
+        """tau_k is unknown before the first round, so its rate is 0; the second round has the optimizer's rate."""
         of, made = whole(), under("adaptive-flex", "standard", RealClock(timeout=20.0, now=Wound()))
         states = worlds.begin(made, of)
         before, rates = worlds.weights(states), []
@@ -119,7 +119,7 @@ class TestSync:
 
     @pytest.mark.parametrize(("name", "expected"), [("sync-min", 2), ("sync-max", 10)])
     def test_the_slowest_or_the_fastest_says_how_many(self, name, expected):
-        """Iterations of 1, 2 and 5 seconds in a time-out of 10."""
+        """Iterations take 1, 2 and 5 seconds, and the timeout is 10."""
         of, made = whole(), under(name, clock=RealClock(timeout=10.0, now=Wound(step=0.0)))
         states = worlds.begin(made, of, encoder=OwnEncoder)
         for took, state in zip((1.0, 2.0, 5.0), states.values(), strict=True):
@@ -130,7 +130,7 @@ class TestSync:
         assert sorted(int(note[3]["fits"]) for note in at.notes if note[2] == "fits") == [2, 5]
 
     def test_waiting_for_others_is_no_part_of_an_iteration(self):
-        """b's embeddings are a hundred seconds on their way, a's derivatives wait for them: nobody is slow for that."""
+        """b's embeddings arrive after a hundred seconds, and a's derivatives wait for them; no party counts as slow."""
         clock, of = Wound(step=0.0), whole()
         made = under("sync-min", clock=(ticks := RealClock(timeout=40.0, now=clock)))
         states = worlds.begin(made, of)

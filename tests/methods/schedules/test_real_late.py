@@ -1,4 +1,4 @@
-"""The real clock, a party that is late: the others go on without it, as if it had left, and it comes back by itself."""
+"""A late party under the real clock: the others continue as if it had left, and it rejoins by itself."""
 
 import asyncio
 from typing import Any
@@ -16,7 +16,7 @@ from tests.methods.schedules.over import ADAM, EVERYBODY, run, slowed, under, wh
 from tests.methods.schedules.test_real import Wound
 from tests.worlds import Table
 
-LATE = 0.3  # seconds: a good deal more than a host waits
+LATE = 0.3  # seconds; much longer than a host waits
 
 
 @pytest.fixture(autouse=True)
@@ -25,12 +25,12 @@ def _time_stands_while_anybody_works(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def late(party: str, batches: range) -> Table:
-    """A table at which a party's embeddings of some batches are long on their way."""
+    """Return a table that delays a party's embeddings of some batches."""
     return slowed(**{party: lambda n: LATE if n in batches else 0.0})
 
 
 def hurried(name: str = "flex", **changes: Any) -> Any:
-    """One iteration a round by a wound clock; hosts wait for a twentieth of a second."""
+    """Make a method with one iteration per round, whose hosts wait for a twentieth of a second."""
     return under(name, clock=RealClock(timeout=0.5, grace=0.05, now=Wound()), **changes)
 
 
@@ -41,7 +41,7 @@ class TestARound:
         for how in ("late", "left"):
             of, made = whole(**EVERYBODY), hurried(name, labels=labels, parameters={"hosting": "active"})
             states = worlds.begin(made, of)
-            worlds.step(made, of, states, of.places())  # the first round of an epoch waits for everybody
+            worlds.step(made, of, states, of.places())  # the first round of an epoch waits for all parties
             before = worlds.weights(states)
             at = late("c", range(1)) if how == "late" else Table()
             worlds.step(made, of, states, of.places(), number=1, at=at, leaves={"c"} if how == "left" else ())
@@ -59,7 +59,7 @@ class TestARound:
         assert states["a"].kept["missed"] == 1
 
     def test_with_heads_at_several_parties(self):
-        """Each host goes on by itself; the party sits out alone if none has taken its embeddings."""
+        """Each host continues on its own; the party skips the round only if no host has its embeddings."""
         of, made = whole(**EVERYBODY), hurried(parameters={"hosting": "labelers"})
         states = worlds.begin(made, of)
         before = worlds.weights(states)
@@ -106,10 +106,10 @@ class TestTraining:
     @pytest.mark.parametrize("name", ["flex", "adaptive-flex"])
     @pytest.mark.parametrize("how", [{}, {"labels": "shared"}, {"parameters": {"hosting": "labelers"}}])
     def test_who_is_late_in_the_last_round_of_an_epoch_takes_part_in_validation(self, name, how):
-        """What it sent for training and what it sends for validation go by the same name."""
+        """Its messages for training and those for validation have the same tag."""
         of = whole(N=24, **EVERYBODY)
         made = hurried(name, **({"parameters": {"hosting": "active"}} | how))
-        to = 2 if "hosting" in str(how) else 1  # it sends its embeddings to so many hosts
+        to = 2 if "hosting" in str(how) else 1  # number of hosts that receive its embeddings
         weights, history, _ = run(made, of, batch_size=3, epochs=3, training=torch.arange(24) < 12,
                                    validation=torch.arange(12, 24), at=late("c", range(3 * to, 4 * to)))  # fmt: skip
         assert [epoch["missed_rounds"] for epoch in history] == [1, 1, 1]  # afterwards it is in time
@@ -117,7 +117,7 @@ class TestTraining:
         assert all(torch.isfinite(each).all() for each in weights.values())
 
     def test_who_is_late_and_leaves_is_not_waited_for(self):
-        """The host has gone on without it; in finishing it learns that nothing will come."""
+        """The host has continued without it; at the end of the epoch it learns that no message will come."""
         of, made = whole(**EVERYBODY), hurried(parameters={"hosting": "active"})
         states = worlds.begin(made, of)
         stages = {name: worlds.stage_of(made, of.seat(name)) for name in "abc"}

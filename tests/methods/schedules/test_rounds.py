@@ -1,4 +1,4 @@
-"""Rounds of P-BCD, Sync and Flex-VFL over split methods: equal to what they should be, and to a slow version."""
+"""Rounds of P-BCD, Sync and Flex-VFL over split methods, compared with simpler cases and a slow version."""
 
 from collections import Counter
 from copy import deepcopy
@@ -22,7 +22,7 @@ from tests.methods.schedules.over import ADAM, EVERYBODY, LINEAR, MOMENTUM, SPEE
 from tests.worlds import SGD, Table, world
 
 ONE = VirtualClock(iteration=6.0, timeout=10, latency=3)
-UNLIKE = VirtualClock(iteration=SPEEDS, timeout=10, latency=3)  # a: 10, b: 5, c: 2 iterations
+UNLIKE = VirtualClock(iteration=SPEEDS, timeout=10, latency=3)  # a makes 10 iterations, b 5, c 2
 DRAWS = MLP(hidden=(7,), dropout=0.3)
 
 
@@ -30,7 +30,7 @@ class TestOneIteration:
     @pytest.mark.parametrize("of", ["local", "standard", "ensemble", "combinatorial", "plug", "laser"])
     @pytest.mark.parametrize("labels", ["active", "shared"])
     def test_p_bcd_is_the_plain_step(self, of, labels):
-        """Also where every party computes its own loss: the same bits."""
+        """Shared labels, with which every party computes its own loss, give the same bits too."""
         there, settings = world(**EVERYBODY), {"encoder": DRAWS if of == "laser" else worlds.SMALL, "optimizer": ADAM}
         plain = run(method(of, embedding=5), there, **settings)
         timed = run(under("p-bcd", of, labels=labels), there, **settings)
@@ -57,7 +57,7 @@ class TestOneIteration:
         first = run(under("p-bcd", clock=ONE, labels=labels), there, optimizer=MOMENTUM)
         second = run(under(other, clock=ONE, labels=labels), there, optimizer=MOMENTUM)
         assert worlds.same_bits(first[0], second[0])
-        assert [epoch["time"] for epoch in first[1]] == [27.0, 54.0]  # three rounds of 3 + 6 an epoch
+        assert [epoch["time"] for epoch in first[1]] == [27.0, 54.0]  # three rounds of 3 + 6 per epoch
         assert [epoch["time"] for epoch in second[1]] == ([39.0, 78.0] if other == "flex" else [27.0, 54.0])
 
     def test_local_momentum_plays_no_part(self):
@@ -88,7 +88,7 @@ class TestSeveralIterations:
         ],
     )
     def test_as_many_as_the_clock_says(self, name, tau, lasts):
-        """An encoder of one's own counts how often it is asked: once a local iteration."""
+        """A user's own encoder counts its calls: one per local iteration."""
         there, made = whole(), under(name, clock=UNLIKE)
         weights, history, _ = run(made, there, encoder=OwnEncoder, batch_size=4, epochs=1)
         assert [int(weights[f"{party}/encoder/calls"]) for party in "abc"] == [3 * t for t in tau]
@@ -96,7 +96,7 @@ class TestSeveralIterations:
 
     @pytest.mark.parametrize("labels", ["active", "shared"])
     def test_equal_a_slow_version(self, labels):
-        """Algorithm 1 over Standard VFL, everything in one place; a hosts the head."""
+        """Compare with Algorithm 1 over Standard VFL in one process; a hosts the head."""
         of = whole(**EVERYBODY)
         states = worlds.begin(under("flex", "standard"), of, encoder=LINEAR)
         expected, loss = slow_round(of, states, {"a": 10, "b": 5, "c": 2}, labels)
@@ -107,7 +107,7 @@ class TestSeveralIterations:
             assert torch.allclose(found[name], tensor, atol=1e-6), name
 
     def test_with_heads_at_several_parties_equals_a_slow_version(self):
-        """LASER-VFL, heads at a and c: each takes its own loss anew, and the other's derivative as it was."""
+        """In LASER-VFL with heads at a and c, each host recomputes its own loss, but keeps the other's derivative."""
         of = whole(labelers=(0, 2))
         parameters = {"hosting": "labelers", "tasks": "all"}
         made, tau = under("flex", clock=UNLIKE, parameters=parameters), {"a": 10, "b": 5, "c": 2}
@@ -139,11 +139,11 @@ class TestSeveralIterations:
                 assert torch.allclose(one, other, atol=1e-6), name
 
     def test_dropout_is_drawn_once_a_round(self):
-        """Its iterations go down the same loss, and the derivative that came is of the same network."""
+        """All iterations of a round minimise the same loss, and the received derivative belongs to the same network."""
         there, made = world(**EVERYBODY), under("flex", clock=UNLIKE)
         states, masks = worlds.begin(made, there, encoder=DRAWS), []
         (dropout,) = (each for each in states["b"].modules["encoder"].modules() if isinstance(each, torch.nn.Dropout))
-        dropout.register_forward_hook(lambda *_: masks.append(torch.rand(8)))  # where the stream stands after the mask
+        dropout.register_forward_hook(lambda *_: masks.append(torch.rand(8)))  # generator's state after the mask
         for number in range(2):
             worlds.step(made, there, states, there.places(), number=number)
         assert len(masks) == 2 * 5
@@ -151,7 +151,7 @@ class TestSeveralIterations:
         assert not torch.equal(masks[0], masks[5])
 
     def test_a_server_moves_by_itself(self):
-        """Its head makes ten iterations on embeddings that stay as they were."""
+        """The server's head makes ten iterations on unchanged embeddings."""
         of = whole(server=True)
         clock = VirtualClock(iteration={"server": 1.0, "a": 10.0, "b": 10.0, "c": 10.0}, timeout=10)
         made = under("flex", "standard", clock)
@@ -176,7 +176,7 @@ class TestSeveralIterations:
 
 
 def slow_round(of, states, tau, labels):
-    """One round of Algorithm 1 over Standard VFL by gradient descent, with autograd throughout."""
+    """Compute one round of Algorithm 1 over Standard VFL by gradient descent, with autograd throughout."""
     encoders = {name: deepcopy(states[name].modules["encoder"]) for name in tau}
     head = deepcopy(states["a"].modules["heads"])
     start = {name: encoder(of.x[name]).detach() for name, encoder in encoders.items()}
@@ -226,7 +226,7 @@ class TestWhoIsMissing:
 
     @pytest.mark.parametrize("labels", ["active", "shared"])
     def test_nobody_waits_for_it(self, labels):
-        """It is there all the time, and has nothing to say: a host that waited for it would wait for ever."""
+        """The party is available but does not send; a host that waited for it would wait forever."""
         _, history, at = run(under("flex", clock=self.LATE, labels=labels), world(**EVERYBODY))
         assert [epoch["time"] for epoch in history] == [33.0, 66.0]
         assert not [note for note in at.notes if "c" in note[:2] and note[2] in {"embedding", "gradient", "snapshot"}]
@@ -242,7 +242,7 @@ class TestWhoIsMissing:
 
     @pytest.mark.parametrize("labels", ["active", "shared"])
     def test_rows_that_it_alone_has_are_nobodys(self, labels):
-        """In every local iteration: the others learn from the rows that they have, as if there were no others."""
+        """Such rows do not affect the other parties in any local iteration."""
         weights: list[dict[str, torch.Tensor]] = []
         there = world(**EVERYBODY).observed
         without = there.clone()
@@ -260,19 +260,19 @@ class TestWhoIsMissing:
     @pytest.mark.parametrize("absent", ["refuse", "zeros"])
     def test_a_method_that_learns_while_all_are_there_lets_the_round_pass(self, absent):
         of, given = whole(N=16), {"parameters": {"absent": absent}}
-        clock = VirtualClock(timeout=10, latency=1, use={"c": (0.0, 0.95)})  # late in every other round
+        clock = VirtualClock(timeout=10, latency=1, use={"c": (0.0, 0.95)})  # late in every second round
         _, history, at = run(under("flex", "standard", clock, **given), of, batch_size=8, epochs=1)
         first = run(under("flex", "standard", VirtualClock(timeout=10, latency=1), **given), of, batch_size=8, epochs=1)
         assert history[0]["time"] == first[1][0]["time"] == 22.0
         assert sum(row["messages"] for row in at.ledger.rows() if row["tag"] == "embedding") == 2
         assert sum(row["messages"] for row in first[2].ledger.rows() if row["tag"] == "embedding") == 4
-        assert history[0]["loss"] > 0.5  # of the one round that was played
+        assert history[0]["loss"] > 0.5  # from the one round that took place
 
     def test_a_server_waits_for_nobody_where_all_are_late(self):
         of, at = world(server=True), Table()
         made = under(
             "flex", clock=VirtualClock(timeout=10, use=dict.fromkeys("abc", (0.95, 0.0)))
-        )  # in the first round
+        )  # all are late in the first round
         assert worlds.step(made, of, worlds.begin(made, of), of.places(), at=at) is None
         assert not at.notes
 
@@ -301,7 +301,7 @@ class TestWhoIsMissing:
         observed = torch.ones(12, 3, dtype=torch.bool)
         observed[:, 2] = False
         _, history, _ = run(under("p-bcd", clock=UNLIKE), world(observed=observed), batch_size=12, epochs=1)
-        assert history[0]["time"] == 5.0  # 3, and 2 of b; c would take 5
+        assert history[0]["time"] == 5.0  # latency 3, and 2 for b; c would take 5
 
     def test_one_that_leaves_is_lost_where_all_are_needed(self):
         of, made = whole(), under("flex", "standard", UNLIKE)
@@ -311,7 +311,7 @@ class TestWhoIsMissing:
 
 class TestLabels:
     def test_rows_without_a_label_at_the_party_teach_it_nothing(self):
-        """Shared labels with gaps: a party learns from the rows whose label it knows, as if the others weighed 0."""
+        """With shared labels, a party trains on the rows whose labels it has; the other rows have weight 0."""
         of = whole(**EVERYBODY)
         made = under("p-bcd", "standard", labels="shared")
         known = torch.arange(12) % 2 == 0
@@ -327,7 +327,7 @@ class TestLabels:
         assert len(x) == 12
 
     def test_what_crosses(self):
-        """Derivatives, or the heads and the others' embeddings of one's own rows: K (|theta_0| + B sum_k O_k)."""
+        """With ``shared``, a party receives the heads and embeddings of its own rows: K (|theta_0| + B sum_k O_k)."""
         of, sizes = whole(**EVERYBODY), {}
         for labels in ("active", "shared"):
             made, at = under("flex", "standard", UNLIKE, labels=labels), Table()
@@ -383,13 +383,13 @@ class TestEverySchedule:
         assert all(later["time"] > sooner["time"] for sooner, later in pairwise(history))
 
     def test_a_trace_that_is_shorter_than_the_run_begins_anew_and_says_so(self, case):
-        """12 rounds, and 2 samples of c: it begins anew after 2, 4, 6, 8 and 10; with VAFL, after c's own meetings."""
+        """In 12 rounds, c's 2 samples restart after 2, 4, 6, 8 and 10 rounds; with VAFL, c's own meetings count."""
         _, history, at = run(under(**CASES[case], clock=TRACE), world(N=20, **EVERYBODY), epochs=4)
         anew = [epoch.get("trace_began_anew", 0) for epoch in history]
         if case != "vafl":
             assert anew == [1, 2, 4, 5]
             return
-        met = Counter(note[1] for note in at.notes if note[2] == "gradient")  # 3 samples of b
+        met = Counter(note[1] for note in at.notes if note[2] == "gradient")  # b has 3 samples
         assert anew[-1] == max((met["b"] - 1) // 3, (met["c"] - 1) // 2)
         assert anew[0] == 0
 

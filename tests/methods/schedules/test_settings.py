@@ -1,4 +1,4 @@
-"""Schedules from settings: the TOML, ``Federation.train``, and what is refused."""
+"""Schedules from settings: TOML, ``Federation.train``, and errors."""
 
 import json
 import tomllib
@@ -115,10 +115,10 @@ class TestOverAMethod:
         ):
             with pytest.raises(ConfigError, match=said):
                 worlds.begin(made, world(labelers=(0, 2)) if "hosting" in said else of)
-        worlds.begin(under("p-bcd", clock=clock(iteration=3.0, timeout=2.0)), of)  # has no time-out
-        worlds.begin(under("flex", clock=clock(iteration={"b": 11.0, "c": 12.5})), of)  # a has something to learn from
-        worlds.begin(under("flex", "standard", clock=clock(iteration={"a": 11.0})), of)  # a host makes one at least
-        worlds.begin(under("sync-max", "standard", clock=clock(iteration={"b": 11.0})), of)  # nobody is left out
+        worlds.begin(under("p-bcd", clock=clock(iteration=3.0, timeout=2.0)), of)  # has no timeout
+        worlds.begin(under("flex", clock=clock(iteration={"b": 11.0, "c": 12.5})), of)  # a can still learn
+        worlds.begin(under("flex", "standard", clock=clock(iteration={"a": 11.0})), of)  # a host makes at least one
+        worlds.begin(under("sync-max", "standard", clock=clock(iteration={"b": 11.0})), of)  # no party is left out
 
     def test_a_server_learns_nothing_by_itself(self):
         slow = clock(iteration={"a": 11.0, "b": 12.0, "c": 13.0})
@@ -148,7 +148,7 @@ class TestOverAMethod:
         under("flex").begin(of.seat("a", optimizer=falling), Seeds(0))
 
     def test_every_party_must_have_the_same(self):
-        """The method's text, which the parties agree on, names schedule and clock."""
+        """Parties compare the method's text, so it must contain the schedule and the clock."""
         texts = {repr(under(name, clock=clock(latency=late))) for name in SCHEDULES for late in (1.0, 2.0)}
         assert len(texts) == 2 * len(SCHEDULES)
 
@@ -194,7 +194,7 @@ class TestTOML:
 
 
 class TestCarried:
-    """A job travels to sites that have no file of this machine's."""
+    """A job is sent to sites that do not have this machine's files."""
 
     def test_cpu_use_from_a_file_goes_along_as_numbers(self, tmp_path):
         (tmp_path / "cpu.csv").write_text("a,b\n0.5,0\n0.25,0.125\n")

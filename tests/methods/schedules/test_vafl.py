@@ -1,4 +1,4 @@
-"""VAFL: who meets the host when, and with which embeddings of the others."""
+"""VAFL: the order of meetings, and the embeddings of other parties that a meeting uses."""
 
 import pytest
 import torch
@@ -13,11 +13,11 @@ from tests.worlds import SGD, Table, world
 
 CLOCK = VirtualClock(
     iteration={"a": 2.5, "b": 1.0, "c": 4.0}, latency=1
-)  # a needs no round trip: every 2.5, 2, 5 time units
+)  # a is ready every 2.5 time units, b every 2, c every 5; only b and c need round trips
 
 
 def test_parties_meet_in_the_order_of_the_clock():
-    """b at 2, 4, 6, 8, 10 ...; a at 2.5, 5, 7.5, 10 ...; c at 5, 10 ...; a before c where both are ready."""
+    """b is ready at 2, 4, 6, 8, 10 ..., a at 2.5, 5, 7.5, 10 ..., c at 5, 10 ...; a comes before c at the same time."""
     of, made, order = whole(), under("vafl", clock=CLOCK), []
     states = worlds.begin(made, of)
     for number in range(8):
@@ -33,7 +33,7 @@ def test_parties_meet_in_the_order_of_the_clock():
 
 
 def test_a_party_that_was_away_knows_who_is_next():
-    """Its clock is older than the others': c is there again from the meeting that is its own, at 5."""
+    """c's clock is behind the others', but c takes part again from its own meeting on, at 5."""
     of, made = whole(), under("vafl", clock=CLOCK)
     states, met = worlds.begin(made, of), []
     for number in range(8):
@@ -55,7 +55,7 @@ def test_embeddings_of_the_others_are_those_last_seen_of_the_same_rows():
     kept = trained["a"].state.kept
     assert kept["seen"].all()
     batches = [note[3]["h"] for note in at.notes if note[2] == "embedding" and note[0] == "c"]
-    assert 3 < len(batches) < 12  # three in the first epoch, then one where c is ready
+    assert 3 < len(batches) < 12  # three in the first epoch, then one whenever c is ready
     for h in batches[-1]:
         assert (kept["embeddings"][:, 2] == h).all(dim=1).any()
 
@@ -69,7 +69,7 @@ def second_visit(made, of, states, rows, at=None):
 
 
 def test_a_meeting_equals_a_slow_version():
-    """The second visit of the rows, by b: a and c as they were at the first, b and the head as they are."""
+    """The rows' second meeting, with b, uses the first embeddings of a and c, and the present encoder of b and head."""
     of, made = whole(), under("vafl", "standard", VirtualClock(iteration={"a": 9.0, "b": 1.0, "c": 9.0}, latency=1))
     states = worlds.begin(made, of, encoder=LINEAR)
     stale = {name: states[name].modules["encoder"](of.x[name]).detach() for name in "ac"}
@@ -91,15 +91,15 @@ def test_a_party_that_leaves_is_missed():
     of, made = world(), under("vafl", clock=CLOCK)
     states = worlds.begin(made, of)
     before = worlds.weights(states)
-    assert worlds.step(made, of, states, of.places(), leaves={"c"}) > 0  # b meets a
-    assert worlds.step(made, of, states, of.places(), leaves={"b", "c"}, number=1) > 0  # a alone
+    assert worlds.step(made, of, states, of.places(), leaves={"c"}) > 0  # the meeting with b
+    assert worlds.step(made, of, states, of.places(), leaves={"b", "c"}, number=1) > 0  # the meeting with a
     after = worlds.weights(states)
     assert worlds.same_bits(*({k: v for k, v in w.items() if k[0] == "c"} for w in (before, after)))
 
 
 @pytest.mark.parametrize("name", ["laser", "plug"])
 def test_a_party_that_has_not_sent_its_rows_does_not_have_them(name):
-    """c was away in the first epoch: the loss is that of a world in which c has no row."""
+    """c was away in the first epoch, so the loss is that of a world in which c has no row."""
     clock, losses = VirtualClock(iteration={"a": 9.0, "b": 1.0, "c": 9.0}, latency=1), []
     there = worlds.all_patterns(28, 3)
     without = there & torch.tensor([True, True, False])
@@ -116,7 +116,7 @@ def test_a_party_that_has_not_sent_its_rows_does_not_have_them(name):
 @pytest.mark.parametrize("absent", ["refuse", "zeros"])
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_method_that_needs_everybody_stops_where_a_party_left(number, absent):
-    """As under P-BCD; b is met first, and c in the meeting after it."""
+    """As under P-BCD; the first meeting is with b, the second with c."""
     clock = VirtualClock(iteration={"a": 9.0, "b": 1.0, "c": 1.5}, latency=1)
     of, made = whole(), under("vafl", "standard", clock, parameters={"absent": absent})
     states = worlds.begin(made, of)
@@ -127,7 +127,7 @@ def test_a_method_that_needs_everybody_stops_where_a_party_left(number, absent):
 
 
 def test_meetings_with_a_party_that_has_no_row_are_counted():
-    """c has none: it is ready at 5, as the last of the first five, and again at 10."""
+    """c is ready at 5, as the last of the first five meetings, and again at 10."""
     there = torch.ones(12, 3, dtype=torch.bool)
     there[:, 2] = False
     _, history, _ = run(under("vafl", clock=CLOCK), world(observed=there), epochs=2, batch_size=3)
