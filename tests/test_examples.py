@@ -17,6 +17,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
         ("your_own_method.py", ["Maximum", "LASER-VFL", "mean error worst"]),
     ],
 )
+@pytest.mark.slow
 def test_an_example_runs(tmp_path: Path, name: str, shows: list[str]) -> None:
     words = [sys.executable, str(EXAMPLES / name), str(tmp_path / "files")]
     quick = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -33,6 +33,7 @@ def without(extra: str, commands: list[list[str]], folder: Path) -> list[tuple[i
     return json.loads(ran.stdout)
 
 
+@pytest.mark.slow
 def test_parties_apart_say_what_to_install(tmp_path):
     pytest.importorskip("nvflare", reason="the extra 'flare' is not installed")
     from anyparty.deployment import coordinator  # noqa: PLC0415 - an extra
@@ -59,6 +60,7 @@ def test_parties_apart_say_what_to_install(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.slow
 def test_all_else_does_without(tmp_path):
     write_tables(tmp_path)
     commands = [["train", "credit.toml", "--quiet"], ["evaluate", "runs/credit-laser-seed1"], ["methods"], ["doctor"],
@@ -67,6 +69,7 @@ def test_all_else_does_without(tmp_path):
         assert code == 0, (command, said, raised)
 
 
+@pytest.mark.slow
 def test_the_service_says_what_to_install(tmp_path):
     ((code, said, _),) = without("serve", [["serve", "runs/none"]], tmp_path)
     assert (code, said) == (2, "the prediction service needs an extra: pip install 'anyparty[serve]'\n")

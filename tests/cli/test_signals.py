@@ -70,6 +70,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights(work: Path, call: Ca
     assert weights(work / "run") == weights(work / "whole") != []
 
 
+@pytest.mark.slow
 def test_a_party_alone_can_be_stopped(work: Path) -> None:
     text = (work / "credit.toml").read_text(encoding="utf-8")
     (work / "alone.toml").write_text(text.replace('[parties.shop]\ntable = "shop.csv"', ""), encoding="utf-8")
@@ -79,6 +80,7 @@ def test_a_party_alone_can_be_stopped(work: Path) -> None:
 
 
 @pytest.mark.parametrize("ignoring", [False, True])
+@pytest.mark.slow
 def test_a_request_to_end_is_heard_as_ctrl_c(work: Path, *, ignoring: bool) -> None:
     """Batch systems and containers send SIGTERM, also to background jobs, which ignore Ctrl-C."""
     long = [word.replace("=80", "=100000") for word in LONG]
@@ -88,6 +90,7 @@ def test_a_request_to_end_is_heard_as_ctrl_c(work: Path, *, ignoring: bool) -> N
     assert json.loads((work / "run" / "record.json").read_text(encoding="utf-8"))["status"] == "stopped"
 
 
+@pytest.mark.slow
 def test_a_suite_that_is_stopped_leaves_nobody_at_work(tmp_path: Path) -> None:
     """Its runs have separate processes."""
     at_work: set[psutil.Process] = set()

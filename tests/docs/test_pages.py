@@ -155,6 +155,7 @@ def test_the_first_page_runs(started) -> None:
 
 
 @pytest.mark.parametrize("page", OTHERS)
+@pytest.mark.slow
 def test_another_page_runs(page: str, started, tmp_path, monkeypatch, call) -> None:
     folder = Path(shutil.copytree(started, tmp_path / "work"))
     settings = folder / "runs" / "credit-laser-seed0" / "config.toml"

@@ -95,6 +95,7 @@ def test_a_replaced_worker_process_causes_no_warning(done, tmp_path, monkeypatch
 
 
 @pytest.mark.filterwarnings("default")
+@pytest.mark.slow
 def test_warnings_are_recorded_and_shown_once(done, tmp_path):
     """They are shown above the progress bar, also from two processes."""
     _, runs, _ = done

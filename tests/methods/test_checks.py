@@ -56,10 +56,20 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 LONG = {
     "learns nothing from shuffled labels", "finds a signal planted at a passive party", "resumed equals uninterrupted",
 }  # fmt: skip
+
+
+HEAVY = ("false-vfl", "fedhssl")  # their LONG checks take 10 to 35 s each
+
+
+def is_slow(title: str) -> bool:
+    """Return whether the LONG checks of a case run with the slow tests: those of variants and of heavy methods."""
+    return title.startswith(HEAVY) or (title not in METHODS and "own" not in title)
+
+
 PAIRS = [
     pytest.param(
         check, case, id=f"{check}-{case.title}",
-        marks=[pytest.mark.slow] if check in LONG and case.title not in METHODS and "own" not in case.title else [],
+        marks=[pytest.mark.slow] if check in LONG and is_slow(case.title) else [],
     )
     for check in CHECKS
     for case in CASES

@@ -484,6 +484,7 @@ class TestBadInput:
         known = answered.answered
         assert torch.allclose(answered.scores[known], without.scores[known], atol=1e-6)
 
+    @pytest.mark.slow
     def test_constant_columns_are_floored_and_said(self):
         of = world(N=60, echo=True)
         of = worlds.given(of.x | {"b": torch.ones(60, 3)}, of.y, of.observed)

@@ -106,6 +106,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_with_requests_the_leader_holds_no_key_of_another_party(house: Path, tmp_path: Path) -> None:
     own = {"authority/rootCA.key": 0o600, "kits/admin/startup/client.key": 0o600, "kits/bank/startup/server.key": 0o600}
     assert keys_in(house) == own
@@ -197,6 +198,7 @@ def rewritten(file: Path, out: Path, name: str, text: bytes) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_what_was_changed_on_its_way_is_refused(house: Path, tmp_path: Path) -> None:
     asked = federation_folder.request(tmp_path / "clinic", "clinic")
     with pytest.raises(ConfigError, match="the request may have been replaced on its way; ask party 'clinic'"):
