@@ -128,7 +128,8 @@ class Rounds:
             )
         except SmallOrder as error:
             raise MessageError(
-                f"message {tag!r} from {frm!r} to {self.net.me!r}: a point is of small order, which no id gives; "
+                f"message {tag!r} from {frm!r} to {self.net.me!r}: a point has small order, which is impossible for "
+                "an id; "
                 f"{frm!r} or a party before it sent a wrong point"
             ) from error
 
