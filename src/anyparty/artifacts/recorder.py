@@ -286,8 +286,7 @@ def same_settings(old: str, new: str, own: Method | None = None) -> None:
     those, these = list(was.get("parties", {})), list(now.get("parties", {}))
     if those != these:  # a party's index selects its network
         raise ResumeError(f"cannot resume, the settings list the parties in another order: it was {', '.join(those)}, "
-                          "is "
-                          f"{', '.join(these)}; restore the order in which the run began")  # fmt: skip
+                          f"is {', '.join(these)}; restore the order in which the run began")  # fmt: skip
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -109,8 +109,7 @@ def check_certificate(gate: ServerAddress, say: Callable[[str], None] = lambda _
         own.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError):
         raise ConfigError(f"{gate.certificate}: this certificate was not issued by the authority in "
-                          f"{gate.authority.name}; "
-                          f"take all files in startup/ from one kit") from None  # fmt: skip
+                          f"{gate.authority.name}; take all files in startup/ from one kit") from None  # fmt: skip
     names = [str(each.value) for each in own.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]
     if gate.owner and gate.owner not in names:
         raise ConfigError(f"{gate.kit}: the certificate names {names}, but the kit's own settings say party = "

@@ -136,8 +136,7 @@ def check_place(place: Path) -> None:
             whole = False
         if not whole:
             raise ConfigError(f"{path}: FLARE cannot start jobs from a path with blanks, quotes, '#' or backslashes; "
-                              "use "
-                              f"another place")  # fmt: skip
+                              "use another place")  # fmt: skip
 
 
 def dress(kit: Path, own: Mapping[str, Any] | None = None) -> None:

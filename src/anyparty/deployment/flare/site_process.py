@@ -252,7 +252,7 @@ def _until_stopped(kit: Path, site: SiteConfig, gate: ServerAddress, say: Callab
         code = _run(kit, say, admission)
         if admission.admitted or gate.serves or code <= 0:  # below 0: it was ended by a signal
             return code
-    failed = f"{gate.place} did not let {site.party!r} in, {TRIES} times"
+    failed = f"{gate.place} did not admit {site.party!r}, {TRIES} times"
     if not admission.rejected:
         raise RunError(f"{failed}; {kit / 'site.log'} says how each try ended")
     raise RunError(

@@ -25,10 +25,10 @@ SNAPSHOT = MessageSpec(
     tag="snapshot",
     frm="host",
     to="block",
-    holds="Phi: the others' embeddings of those rows of the batch that party k has, [B_k, H] or less of each, the "
-    "weights of the heads, and who takes part",
-    learns="party k sees an embedding of its own rows from every other party, and the heads: whatever of a feature an "
-    "embedding keeps is seen by all who have the row; no derivative crosses",
+    holds="Phi: the others' embeddings of those rows of the batch that party k has, at most [B_k, H] from each, the "
+    "weights of the heads, and which parties take part",
+    learns="party k sees an embedding of its own rows from every other party, and the heads: everything that an "
+    "embedding retains of a feature is seen by all parties that have the row; no derivative is sent",
 )
 PACE = MessageSpec(
     tag="pace",
