@@ -122,7 +122,9 @@ def test_a_tracker_that_fails_is_told_no_more(recwarn):
             raise OSError("the disk is full")
 
     breaks = Breaks()
-    with pytest.warns(UserWarning, match="Breaks failed and is told no more: the disk is full"):
+    with pytest.warns(
+        UserWarning, match="Breaks failed, and tracking stopped for the rest of this run: the disk is full"
+    ):
         breaks.on_epoch_end({})
     breaks.on_epoch_end({})
     assert breaks.calls == 1
@@ -210,8 +212,8 @@ def test_an_mlflow_that_is_not_there_is_named(work, mlflow):
     ("error", "said"),
     [
         (ModuleNotFoundError("No module named 'alembic'", name="alembic"),
-         "needs all of MLflow: pip install mlflow (No module named 'alembic'). Without mlflow in"),
-        (OSError("the disk is full\nat page 3"), "cannot be used (the disk is full). Without mlflow in"),
+         "needs all of MLflow: pip install mlflow (No module named 'alembic'). To train without MLflow, remove mlflow from"),
+        (OSError("the disk is full\nat page 3"), "cannot be used (the disk is full). To train without MLflow, remove mlflow from"),
         (OSError("a cause as long as can be, " * 20), "cannot be used (a cause as long as can be, a "),
     ],
 )  # fmt: skip

@@ -115,8 +115,8 @@ def test_validation_and_test_must_leave_rows(path):
             ["train.validation=0", "train.score_training=50"],
             "'score_training' would do nothing without validation rows",
         ),
-        (["track.experiment=trial"], "experiment would do nothing without mlflow"),
-        (["track.experiment=trial", "track.tensorboard=true"], "experiment would do nothing without mlflow"),
+        (["track.experiment=trial"], "experiment only applies to MLflow"),
+        (["track.experiment=trial", "track.tensorboard=true"], "experiment only applies to MLflow"),
     ],
 )
 def test_what_would_do_nothing_is_named(tmp_path, changes, said):

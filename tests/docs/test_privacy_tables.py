@@ -38,7 +38,7 @@ def promised(method: str, *more: str) -> set[Promise]:
         for tag, *of, way, holds, _ in lines(name):
             if of in ([], [generate_tables.ALL_METHODS]) or f"`{method}`" in of[0].split(", "):
                 frm, to = way.split(" → ")
-                found.add((tag.strip("`"), frm, to, "Sent only where" not in holds))
+                found.add((tag.strip("`"), frm, to, "Sent only if" not in holds))
     return found
 
 

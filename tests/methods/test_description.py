@@ -193,7 +193,7 @@ ENCODERS = {"bank": linear}
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_model_is_not_loaded_with_another(run, name):
-    with pytest.raises(ModelError, match=rf"is not the one that was trained: {name} was .*; give that one"):
+    with pytest.raises(ModelError, match=rf"differs from the one that was trained: {name} was .*; pass that one"):
         Model.load(run, method=OTHERS[name], encoders=ENCODERS)
 
 
@@ -226,7 +226,7 @@ def test_a_shipped_model_takes_no_other_method(federation, tmp_path):
     Model.load(tmp_path / "model", method=Split(rule=Laser()))
     with pytest.raises(ModelError, match=r"trained with 'laser', and .* another, Split\(rule=Mine\); leave it out"):
         Model.load(tmp_path / "model", method=MADE)
-    with pytest.raises(ModelError, match=r"trained: embedding was 64, is 3; give that one, or leave it out"):
+    with pytest.raises(ModelError, match=r"trained: embedding was 64, is 3; pass that one, or leave it out"):
         Model.load(tmp_path / "model", method=method("laser", embedding=3))
 
 

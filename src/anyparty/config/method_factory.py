@@ -67,7 +67,8 @@ def made_by(found: Any, name: str, parameters: Mapping[str, Any]) -> Method:
                           "factory name the class or a function that makes it")  # fmt: skip
     if isinstance(made, type) or not hasattr(made, "can"):
         raise ConfigError("method.factory: expected a rule or a method, or a class or function that makes one, but "
-                          f"{name!r} {'is' if made is found else 'makes'} {made!r}: see docs/how-to/your-method.md")  # fmt: skip
+                          f"{name!r} {'is' if made is found else 'makes'} {made!r}: see "
+                          "docs/how-to/your-method.md")  # fmt: skip
     return made if hasattr(made, "begin") else Split(rule=made)
 
 

@@ -166,5 +166,5 @@ def far_from_training(frame: pl.DataFrame, spreads: Mapping[str, tuple[float, fl
         name, (mean, scale) = far[0], spreads[far[0]]
         more = f" The same applies to {some(far[1:])}" if far[1:] else ""
         yield (f"most numbers of column {name!r} lie more than {FAR} standard deviations from their mean in training, "
-               f"such as {frame[name].drop_nulls().sort()[frame[name].count() // 2]:g} (mean {mean:g}, standard deviation "
-               f"{scale:g}): are they in another unit?{more}")  # fmt: skip
+               f"such as {frame[name].drop_nulls().sort()[frame[name].count() // 2]:g} (mean {mean:g}, standard "
+               f"deviation {scale:g}): are they in another unit?{more}")  # fmt: skip

@@ -222,7 +222,7 @@ def _classification(names: pl.Series, rows: RowNumbers, where: str) -> Task:
     if len(lacking):
         rest = int(names.is_in(lacking.implode()).sum())
         remark(
-            f"{where}: no training row is of class {some(lacking)}, but {rest} rows that are held out are: the model "
+            f"{where}: no training row is of class {some(lacking)}, but held-out rows are ({rest}): the model "
             "cannot learn it; set another train.seed, or hold out fewer rows"
         )
     numbers, bad = cells.as_numbers(classes)

@@ -200,8 +200,9 @@ async def share_setup(net: Channel, roster: Roster, setup: Setup | None) -> Setu
         task = Task(**tuples(json.loads(got["task"].numpy().tobytes())))
         return got["use"].numpy(), task, got["observed"].bool().view(len(got["use"]), roster.K)
     except (ValueError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
-        raise MessageError(f"message 'setup' from {roster.active!r} to {net.me!r}: expected a task and which parties "
-                           f"have each of {len(got['use'])} rows ({str(error).splitlines()[0][:80]})") from None  # fmt: skip
+        raise MessageError(f"message 'setup' from {roster.active!r} to {net.me!r}: expected a task and which "
+                           f"parties have each of {len(got['use'])} rows "
+                           f"({str(error).splitlines()[0][:80]})") from None  # fmt: skip
 
 
 async def set_up_again(net: Channel, roster: Roster, method: Method, name: str, setup: Setup) -> None:

@@ -50,7 +50,7 @@ FITS = MessageSpec(
     to="active",
     holds="how many local iterations like those of its last round the party completes within the time-out",
     learns="how fast the party is",
-    when="Sync-VFL by the real clock",
+    when="Sync-VFL runs by the real clock",
 )
 TURNS = MessageSpec(
     tag="turns",
@@ -58,7 +58,7 @@ TURNS = MessageSpec(
     to="passive",
     holds="how many local iterations all parties make in this round",
     learns="how fast the slowest or the fastest party is",
-    when="Sync-VFL by the real clock",
+    when="Sync-VFL runs by the real clock",
 )
 MESSAGES = (SNAPSHOT, PACE, RATE, FITS, TURNS)
 """The messages that schedules send in addition to those of a method, or instead of them."""

@@ -99,7 +99,8 @@ class Scheduled:
             if never and self.schedule.fills and self.split.can.trains_with_all:
                 raise ConfigError(f"clock: no iteration of {some(never)} fits into a time-out of {ticks.timeout}, and "
                                   f"{self.split.can.title} needs all parties: no party would ever train; set "
-                                  f"clock.timeout to {max(ticks.least(name) for name in never):.4g} or more")  # fmt: skip
+                                  f"clock.timeout to {max(ticks.least(name) for name in never):.4g} "
+                                  "or more")  # fmt: skip
         if (self.local.labels == "shared" or self.schedule.at_once) and not one_place:
             raise ConfigError(f"schedule: {self.schedule.title} with labels = {self.local.labels!r} needs all heads "
                               "at the active party: set hosting = 'active'")  # fmt: skip
