@@ -215,7 +215,7 @@ def test_a_label_elsewhere_may_be_dropped_or_named():
             {"label": "yy", "active": "bank"},
             {"bank": {"label": "y"}},
             ConfigError,
-            "federation.label = 'yy' has no effect: the active party 'bank' has its own label, 'y'; remove one of the two settings",
+            "federation.label = 'yy' has no effect: the active party 'bank' has its own label, 'y'; remove one of",
         ),
         (
             {"label": "y", "active": "bank"},

@@ -279,7 +279,7 @@ class TestResuming:
         record.write_text(left)
         with pytest.raises(ResumeError, match="holds a run already: resume it"):
             self.run(tmp_path / "run")
-        with pytest.warns(AnypartyWarning, match=r"record\.json: truncated, for example by a power failure; .* checkpoints"), \
+        with pytest.warns(AnypartyWarning, match=r"record\.json: truncated, for example by a power failure; "), \
              pytest.raises(Stop):  # fmt: skip
             self.run(tmp_path / "run", resume=True, watch=Stops(5))
         assert [each["epoch"] for each in read_json(record)["history"]] == [1, 2, 3, 4, 5]

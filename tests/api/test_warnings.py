@@ -52,7 +52,7 @@ def test_a_class_that_only_held_out_rows_have():
     y = given["bank"]["y"].to_list()
     y[int(held_out[0])] = "fraud"
     told = given | {"bank": given["bank"].with_columns(y=pl.Series(y))}
-    with pytest.warns(AnypartyWarning, match="no training row is of class 'fraud', but held-out rows are \(1\)"):
+    with pytest.warns(AnypartyWarning, match=r"no training row is of class 'fraud', but held-out rows are \(1\)"):
         Federation.from_tables(told, label="y").train("laser", epochs=1)
 
 

@@ -212,8 +212,8 @@ def test_an_mlflow_that_is_not_there_is_named(work, mlflow):
     ("error", "said"),
     [
         (ModuleNotFoundError("No module named 'alembic'", name="alembic"),
-         "needs all of MLflow: pip install mlflow (No module named 'alembic'). To train without MLflow, remove mlflow from"),
-        (OSError("the disk is full\nat page 3"), "cannot be used (the disk is full). To train without MLflow, remove mlflow from"),
+         "needs all of MLflow: pip install mlflow (No module named 'alembic'). To train without MLflow, remove"),
+        (OSError("the disk is full\nat page 3"), "cannot be used (the disk is full). To train without"),
         (OSError("a cause as long as can be, " * 20), "cannot be used (a cause as long as can be, a "),
     ],
 )  # fmt: skip

@@ -74,6 +74,7 @@ def test_cells_of_other_rows_are_a_sentence(tmp_path):
 
     parts = {name: partial(predict_at_home, site, config) for name, site in sites.items()}
     with pytest.raises(
-        ConfigError, match="'bank' sent 5 cells of presence (which party has which row); expected 237 rows x 3 parties"
+        ConfigError,
+        match=r"'bank' sent 5 cells of presence \(which party has which row\); expected 237 rows x 3 parties",
     ):
         memory.play(parts, partial(Lies, tag="wanted", change=more))

@@ -116,7 +116,7 @@ def test_a_rule_is_given_what_all_split_methods_share():
         (
             lambda: 7,
             {},
-            "expected a rule or a method, or a class or function that makes one, but 'mine' makes 7: see docs/how-to/your-method.md",
+            "expected a rule or a method, or a class or function that makes one, but 'mine' makes 7: see docs",
         ),
         (lambda: Mine, {}, "and 'mine' makes <class .*Mine'>"),
         (7, {}, "and 'mine' is 7"),

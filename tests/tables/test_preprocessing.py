@@ -262,8 +262,8 @@ def test_columns_in_another_unit_are_named():
     same = {"size": sizes, "fix": [1.0] * 4}
     prepare.apply(table_of(same | {"age": [None, None, 1e6, 45]}))  # one outlier is not a majority
     prepare.apply(table_of(same | {"age": [None] * 4}))
-    said = (r"most numbers of column 'age' lie more than 10 standard deviations from their mean in training, such as 10950 "
-            r"\(mean 45, standard deviation 11.1803\): are they in another unit\?$")  # fmt: skip
+    said = (r"most numbers of column 'age' lie more than 10 standard deviations from their mean in training, such as "
+            r"10950 \(mean 45, standard deviation 11.1803\): are they in another unit\?$")  # fmt: skip
     with pytest.warns(UserWarning, match=said):
         prepare.apply(table_of(same | {"age": [None, 10950, 18250, 45]}))
     with pytest.warns(UserWarning, match=r"unit\? The same applies to 'size'$"):

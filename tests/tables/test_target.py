@@ -60,7 +60,7 @@ class TestInfer:
     def test_mean_and_scale_are_of_training_rows_and_classes_are_of_all(self):
         task = task_of(1.5, 3.5, 1000.0, None, train_rows=np.array([0, 1, 3]))
         assert (task.mean, task.scale) == (2.5, 1.0)
-        with pytest.warns(AnypartyWarning, match="no training row is of class 'c', but held-out rows are \(1\)"):
+        with pytest.warns(AnypartyWarning, match=r"no training row is of class 'c', but held-out rows are \(1\)"):
             assert task_of("a", "b", "c", train_rows=np.array([0, 1])).classes == ("a", "b", "c")
 
     @pytest.mark.parametrize("cells", [(None, None), ("", "NA"), (float("nan"),)])
