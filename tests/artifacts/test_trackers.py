@@ -230,7 +230,7 @@ def test_an_mlflow_that_cannot_be_used_says_what_it_needs(work, mlflow, monkeypa
         train(work, f"track.mlflow={uri}")
     asks = server and isinstance(error, OSError)
     assert ("server running" in str(caught.value)) == asks
-    said = said.replace("). W", "); is the server running there? W") if asks else said
+    said = said.replace("). T", "); is the server running there? T") if asks else said
     assert f"track.mlflow: {uri!r} {said}" in str(caught.value)
     assert "pip install" in said or len(str(caught.value)) < 400
     if "long" in said:

@@ -90,7 +90,7 @@ def test_a_run_is_whole_without_naming_the_method_again(toml):
     assert same(again, model)
     assert evaluate_run(run, allow_code=ALLOW).overall == model.evaluate().overall
     assert len(predict_run(run, allow_code=ALLOW)) == 90
-    with pytest.raises(NotGiven, match=r"a method of the user's own; .*allow_code="):
+    with pytest.raises(NotGiven, match=r"a user-defined method; .*allow_code="):
         Model.load(run)  # a model alone names no code
 
 

@@ -240,7 +240,7 @@ def test_a_run_is_scored_and_predicts_with_what_is_given(run):
 
 @pytest.mark.parametrize("ask", [evaluate_run, predict_run, model_for_run, Model.load])
 def test_what_is_not_given_is_asked_for_where_it_is_taken(run, ask):
-    with pytest.raises(NotGiven, match=r"method of the user's own; .*method=\.\.\.\), also to evaluate_run"):
+    with pytest.raises(NotGiven, match=r"user-defined method; .*method=\.\.\.\), also to evaluate_run"):
         ask(run, encoders=ENCODERS)
     with pytest.raises(NotGiven, match=r"party 'bank' was trained with a .*encoders=\{'bank': \.\.\.\}\), also to"):
         ask(run, method=MADE)

@@ -95,7 +95,7 @@ class Twice(nn.Module):
         (Split(rule=Whole()), r"Maximum: expected one number as the loss of a batch, got \["),
         (slip("head", lambda *_: (1, 65)),
          r"expected inputs \[B, 1, 65\], .* declares 1 head with inputs of width 65; .* \[.*, 1, 64\]"),
-        (slip("head", lambda *_: (3, 64)), r"expected inputs \[B, 3, 64\], .* declares 3 heads with .* pass \[.*, 1, 64\]"),
+        (slip("head", lambda *_: (3, 64)), r"expected inputs \[B, 3, 64\], .* 3 heads with .* pass \[.*, 1, 64\]"),
         (slip("loss", wrong), r"expected inputs \[B, 1, 64\], .*; its loss or outputs pass \[.*, 1, 128\]: make the"),
         (slip("loss", lambda _, fusion, h, *__: fusion.heads.products(h[..., 1:]).mean()),
          r"expected inputs \[B, F, 64\], .* give \[.*, 2, 63\]"),

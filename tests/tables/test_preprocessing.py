@@ -243,7 +243,7 @@ class TestJson:
 
 def test_categories_that_training_never_saw_are_named_where_most_are_such():
     prepare = Prepare.fit(table_of(MIXED), rows(0, 1, 2, 3))
-    said = r"training saw none of the categories of column 'town', such as 'BONN', 'ULM', but 'Bonn', 'Ulm'"
+    said = r"training saw none of the categories of column 'town', such as 'BONN', 'ULM'; it saw 'Bonn', 'Ulm'"
     with pytest.warns(UserWarning, match=said):
         prepare.apply(table_of(MIXED | {"town": ["ULM", None, "ULM", "BONN"]}))
     with pytest.warns(UserWarning, match="categories of column 'town' in 2 of 3 cells, such as 'BONN', 'ULM', but"):

@@ -545,7 +545,7 @@ class TestDiverging:
         with pytest.raises(
             Diverged, match=rf"party '{sick}': its embeddings are no longer numbers at .*epoch 1, batch 2"
         ):
-            worlds.Table().play(of.roster, (*method("laser").can.messages, *worlds.agree.MESSAGES), parts)
+            worlds.Table().play(of.roster, (*method("laser").can.messages, *worlds.control_messages.MESSAGES), parts)
 
 
 async def _part(seat, of, net):
