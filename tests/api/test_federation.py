@@ -229,7 +229,7 @@ def test_a_label_elsewhere_may_be_dropped_or_named():
             ConfigError,
             "party 'bank' has the label column 'y', party 'shop' has the label column 'd': name the active party",
         ),
-        ({}, {"bank": {"label": "y"}, "shop": {"label": "y"}}, ConfigError, "'shop' have the label column 'y': say"),
+        ({}, {"bank": {"label": "y"}, "shop": {"label": "y"}}, ConfigError, "'shop' have the label column 'y': name"),
     ],
 )
 def test_the_label_is_nobodys_feature_and_never_ignored(federation, own, error, said):

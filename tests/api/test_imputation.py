@@ -394,4 +394,4 @@ class TestByCommand:
     def test_a_table_is_not_written_over(self, run, call):
         for words in (["impute", run, "--party", "shop"], ["likelihood", run]):
             shown = call(*words, "--out", run.parent / "bank.csv")
-            assert "this is a party's table, which would be lost" in " ".join(shown.stderr.split())
+            assert "this is a party's table, which would be overwritten" in " ".join(shown.stderr.split())

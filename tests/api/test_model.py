@@ -291,7 +291,7 @@ class TestThereAndBack:
         (tmp_path / "model.json").write_text(json.dumps(about))  # as an earlier version saved it
         seal(tmp_path)
         assert worlds.same_bits(answers(Model.load(tmp_path, method=made)), answers(model))
-        said = r"bank/model.safetensors: its weights do not[^\n]* shape 4 × [^\n]* shape is 6 × [^\n]*; give"
+        said = r"bank/model.safetensors: its weights do not[^\n]* shape 4 × [^\n]* shape 6 × [^\n]*; give"
         with pytest.raises(ModelError, match=said):
             Model.load(tmp_path, method=method("laser", embedding=6, make_head=Own))
 
@@ -358,7 +358,7 @@ class TestThereAndBack:
 
     def test_a_run_that_has_not_finished_is_one_too(self, laser, tmp_path):
         (tmp_path / "record.json").write_text("{}")
-        with pytest.raises(ModelError, match="holds a run already"):
+        with pytest.raises(ModelError, match="already holds a run"):
             laser.save(tmp_path)
 
     def test_a_file_is_no_folder(self, laser, tmp_path):
@@ -458,7 +458,7 @@ class TestRefusals:
 
     def test_an_encoder_for_nobody_and_a_device_that_is_none(self, saved):
         with pytest.raises(
-            ModelError, match=r"an encoder is given for 'shopp', which is no party .* did you mean 'shop'"
+            ModelError, match=r"an encoder is given for 'shopp', which is not a party .* did you mean 'shop'"
         ):
             Model.load(saved, encoders={"shopp": torch.nn.Linear})
         with pytest.raises(ModelError, match=r"encoders: expected a dict by party, such as \{'bank': ...\}, got"):
@@ -484,7 +484,7 @@ class TestRefusals:
         shutil.copy(parties / "lab" / "model.safetensors", parties / "shop" / "model.safetensors")
         self.load(saved, r"shop/model\.safetensors: this is not the file that the model was saved with")
         seal(saved)
-        self.load(saved, "shop/model.safetensors: the weights of party 'lab', not of 'shop'")
+        self.load(saved, "shop/model.safetensors: these are the weights of party 'lab', not of 'shop'")
 
     def test_the_weights_of_another_run(self, saved, tmp_path):
         trained(tasks="all").save(tmp_path / "other")

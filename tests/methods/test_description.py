@@ -200,7 +200,7 @@ def test_a_model_is_not_loaded_with_another(run, name):
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (replace(MADE, rule=Other(temperature=0.5)), "rule.class was 'Mine', is 'Other'; give"),
+        (replace(MADE, rule=Other(temperature=0.5)), "rule.class was 'Mine', is 'Other'; pass"),
         (method("laser", pretrain="byol"), "class was 'Split', is 'Pretrained'"),
         (MADE.rule, r"expected a method, such as Split\(rule=\.\.\.\)"),
         ("laser", "expected a method, such as .*, got 'laser'"),
@@ -224,7 +224,7 @@ def test_a_shipped_model_takes_no_other_method(federation, tmp_path):
     assert "own" not in json.loads((tmp_path / "model" / "model.json").read_text())
     assert Model.load(tmp_path / "model", method=method("laser")).named["name"] == "laser"
     Model.load(tmp_path / "model", method=Split(rule=Laser()))
-    with pytest.raises(ModelError, match=r"trained with 'laser', and .* another, Split\(rule=Mine\); leave it out"):
+    with pytest.raises(ModelError, match=r"trained with 'laser', but another .*, Split\(rule=Mine\); leave it out"):
         Model.load(tmp_path / "model", method=MADE)
     with pytest.raises(ModelError, match=r"trained: embedding was 64, is 3; pass that one, or leave it out"):
         Model.load(tmp_path / "model", method=method("laser", embedding=3))
@@ -244,7 +244,7 @@ def test_what_is_not_given_is_asked_for_where_it_is_taken(run, ask):
         ask(run, encoders=ENCODERS)
     with pytest.raises(NotGiven, match=r"party 'bank' was trained with a .*encoders=\{'bank': \.\.\.\}\), also to"):
         ask(run, method=MADE)
-    said = r"evaluate_run\(folder\), or predict_run\(folder\); they take method=\.\.\. and encoders=\.\.\., too"
+    said = r"evaluate_run\(folder\), or predict_run\(folder\); pass method=\.\.\. and encoders=\.\.\. to these"
     with pytest.raises(PredictionError, match=said):
         Model.load(run, method=MADE, encoders=ENCODERS).evaluate()
 

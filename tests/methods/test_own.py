@@ -98,7 +98,7 @@ class Twice(nn.Module):
         (slip("head", lambda *_: (3, 64)), r"expected inputs \[B, 3, 64\], .* 3 heads with .* pass \[.*, 1, 64\]"),
         (slip("loss", wrong), r"expected inputs \[B, 1, 64\], .*; its loss or outputs pass \[.*, 1, 128\]: make the"),
         (slip("loss", lambda _, fusion, h, *__: fusion.heads.products(h[..., 1:]).mean()),
-         r"expected inputs \[B, F, 64\], .* give \[.*, 2, 63\]"),
+         r"expected inputs \[B, F, 64\], .* pass \[.*, 2, 63\]"),
         (replace(slip("head", lambda *_: (1, 65)), make_head=nn.Linear), r"expected inputs \[B, 1, 65\]"),
         (slip("head", lambda *_: 64), r"Maximum: expected head to be the number of heads .*, got 64"),
         (slip("head", lambda *_: (0, 64)), r"Maximum: expected head to be .* numbers of at least 1, got \(0, 64\)"),

@@ -222,7 +222,7 @@ def answer(**changed):
 
 TWO = r"Maximum: expected two tensors from outputs, the heads' answers \[B, M, C\] and for which rows .*, got "
 FORM = r"Maximum: expected outputs \[B, M, C\] and their validity \[B, M\], got "
-KIND = "Maximum: expected outputs to be floating-point numbers and, .*, true or false, got "
+KIND = "Maximum: expected outputs to be floating-point numbers and their validity to be boolean, got "
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ KIND = "Maximum: expected outputs to be floating-point numbers and, .*, true or 
         (answer(took_part=lambda given: given.observed[:, :1]), r"took_part of .*, \[(\d+), 2\], got \[\1, 1\]"),
         (answer(by_party=lambda given: given.answers), r"by_party of .* numbers, \[(\d+), 2, 2\], got \[\1, 1, 2\]"),
         (answer(scores=lambda _: 0.5), "scores of the RuleAnswer to be numbers, .* got a float"),
-        ({"owners": lambda *_: 1}, "Maximum: expected owners to be None, .*, whole numbers from 0 to 1, got 1"),
+        ({"owners": lambda *_: 1}, "Maximum: expected owners to be None .*, whole numbers from 0 to 1, got 1"),
         ({"owners": lambda *_: ("bank",)}, r"expected owners .*, got \('bank',\)"),
         ({"owners": lambda *_: (0, 2)}, r"expected owners .*, got \(0, 2\)"),
         ({"owners": lambda *_: ()}, "expected owners to be at least one party"),

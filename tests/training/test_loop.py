@@ -549,7 +549,7 @@ class TestDiverging:
 
 
 async def _part(seat, of, net):
-    part = worlds.Part(
+    part = worlds.PartyRun(
         seat=seat, method=method("laser", embedding=4), rows=of.rows[seat.me],
         settings=TrainSettings(epochs=2, batch_size=8), agreed={"settings": "same"},
         training=of.usable, validation=torch.arange(0),

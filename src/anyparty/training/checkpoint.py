@@ -101,7 +101,7 @@ def load_module(module: nn.Module, tensors: dict[str, Tensor], source: Path | st
         module.load_state_dict(tensors)
     except RuntimeError as error:
         said = _misfits(module.state_dict(), tensors, f"{name}/" if name else "") or [" ".join(str(error).split())]
-        more = f", and {len(said) - 1} more differences" if len(said) > 1 else ""
+        more = f", and {len(said) - 1} more" if len(said) > 1 else ""
         raise ModelError(f"{source}: its weights do not fit the networks that its settings describe: {said[0]}{more}; "
                          "give the method and the encoder factories of the training") from None  # fmt: skip
 

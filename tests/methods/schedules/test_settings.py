@@ -127,7 +127,9 @@ class TestOverAMethod:
 
     def test_a_server_learns_nothing_by_itself(self):
         slow = clock(iteration={"a": 11.0, "b": 12.0, "c": 13.0})
-        with pytest.raises(ConfigError, match=r"a time-out of 10\.0 is shorter than the fastest iteration, 11: nobody"):
+        with pytest.raises(
+            ConfigError, match=r"a time-out of 10\.0 is shorter than the fastest iteration, 11: no party"
+        ):
             worlds.begin(under("flex", clock=slow), world(server=True))
 
     def test_machines_that_are_busy_at_first_are_none_that_never_learn(self):
