@@ -296,7 +296,7 @@ def test_predict_does_not_write_over_a_table(run: Path, trained: Path, tmp_path:
     for shown in (call("predict", run, "--table", f"shop={new}", "--out", new),
                   call("predict", run, "--out", trained / "shop.csv")):  # fmt: skip
         assert shown.exit_code == 2
-        assert "this is a party's table, which would be lost" in shown.stderr
+        assert "this is a party's table, which would be overwritten" in shown.stderr
 
 
 def test_predict_matches_columns_by_name(run: Path, trained: Path, tmp_path: Path, call: Call) -> None:

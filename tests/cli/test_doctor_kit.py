@@ -65,7 +65,7 @@ def test_a_private_key_that_others_can_read(shop):
 
 
 def test_the_port_of_the_active_party(bank):
-    gate = doctor.Gate.of(bank)
+    gate = doctor.ServerAddress.of(bank)
     assert only(doctor.check_connection(bank)).level == "fine"
     with kits.listening(port=gate.port):
         found = only(doctor.check_connection(bank))
@@ -74,7 +74,7 @@ def test_the_port_of_the_active_party(bank):
 
 
 def test_the_server_from_a_passive_party(bank, shop):
-    port = doctor.Gate.of(shop).port
+    port = doctor.ServerAddress.of(shop).port
     found = only(doctor.check_connection(shop))
     assert found.level == "note"
     assert "cannot be reached" in found.result

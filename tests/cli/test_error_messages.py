@@ -173,7 +173,7 @@ def test_a_run_does_not_write_over_settings_that_are_no_run_s(
     shutil.copy("credit.toml", "config.toml")
     said = refused(call("train", config, *words))
     assert "config.toml: " in said
-    assert "the run's own settings would take" in said
+    assert "the run's settings would overwrite" in said
     assert (work / "config.toml").read_bytes() == (work / "credit.toml").read_bytes()
     assert not (work / "record.json").exists()
 

@@ -210,7 +210,7 @@ class Says(Site):
             r"'shop': the job reads 'visits', and its own settings .* allow columns = \['spent'\]",
         ),
         ({"columns": ()}, "the job reads 'spent', 'visits'"),
-        ({"id": "card"}, r"'shop': the job aligns by column 'id', and its own settings .* by id = 'card'"),
+        ({"id": "card"}, r"'shop': the job aligns by column 'id', but the party's own settings .* id = 'card'"),
     ],
 )
 def test_a_site_says_what_of_its_table_a_job_may_read(tmp_path, says, refused):
@@ -296,8 +296,8 @@ def job_with_a_method(written):
 
 
 REFUSED = (
-    r"party 'shop': the job names an encoder that is user-defined code, 'nets_of_ours:make', and its own settings do "
-    r"not allow it; if this code may run here, write encoders = \[\"nets_of_ours:make\"\] into local/anyparty.toml"
+    r"party 'shop': the job names an encoder that is user-defined code, 'nets_of_ours:make', and the party's own "
+    r"settings do not allow it; if this code may run here, write encoders = \[\"nets_of_ours:make\"\] into local/anyparty.toml"
 )
 
 
