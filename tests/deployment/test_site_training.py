@@ -297,7 +297,7 @@ def job_with_a_method(written):
 
 REFUSED = (
     r"party 'shop': the job names an encoder that is user-defined code, 'nets_of_ours:make', and the party's own "
-    r"settings do not allow it; if this code may run here, write encoders = \[\"nets_of_ours:make\"\] into local/anyparty.toml"
+    r"settings do not allow it; if this code may run here, write encoders = \[\"nets_of_ours:make\"\] into local"
 )
 
 

@@ -522,7 +522,7 @@ class TestBadInput:
         assert torch.isfinite(worlds.predict(made, of, worlds.states_of(trained)).scores).all()
 
     def test_an_encoder_of_the_wrong_width(self):
-        with pytest.raises(ConfigError, match=r"its encoder should give \[\d+, 6\], mean and deviation"):
+        with pytest.raises(ConfigError, match=r"its encoder should give \[\d+, 6\], concatenated mean"):
             worlds.train(method("false-vfl-1", **SMALL), world(), encoder=lambda inputs, _: nn.Linear(inputs, 4))
 
 

@@ -289,7 +289,7 @@ class TestMethod:
         [
             ({"server": "s"}, "must be two parties, or neither named"),
             ({"server": "s", "key_generator": "s"}, "could remove the masks"),
-            ({"server": "s", "key_generator": "q"}, "key_generator = 'q' is no party"),
+            ({"server": "s", "key_generator": "q"}, "key_generator = 'q' is not a party"),
             ({"server": "s", "key_generator": "b"}, "key_generator = 'b' holds columns or labels"),
             ({"server": "a", "key_generator": "g"}, "server = 'a' holds columns or labels"),
         ],
