@@ -125,7 +125,7 @@ def test_the_limit_is_a_setting(work: Path, call: Call) -> None:
     assert evaluate_run("run", tables).overall
     assert Model.load("run").members["bank"].max_cell_bytes == MAX_BYTES + 1
     bank.with_columns(town=pl.lit(LONG + "xx")).write_csv("bank.csv")
-    with pytest.raises(TableError, match="has 65,539 bytes .*; the limit for a cell is 65,537"):
+    with pytest.raises(TableError, match=r"has 65,539 bytes .*; the limit for a cell is 65,537"):
         predict_run("run", tables)
 
 
